@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from celery_delayq.errors import InvalidFilter
+from celery_delayq.errors import InvalidFilter, RecordError
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.envelope import task_field, task_name
 from celery_delayq.model.names import UTF8
@@ -17,8 +17,7 @@ PAUSED_OFFSET = 10**15
 
 State = Literal["scheduled", "paused", "ready", "running"]
 
-#: The codes by which scripts return outcomes, in the order of the members of
-#: :class:`~celery_delayq.model.scheduled.Outcome`.
+#: The codes by which scripts return outcomes.
 StatusCode = Literal["d", "w", "r", "c", "p", "k", "x", "u"]
 
 #: Several messages with one id have one answer: the one that comes first here.
@@ -61,8 +60,8 @@ class IndexEntry(NamedTuple):
         if match is None:
             return None
         mark, message_id, due, unique, task, holder = match.groups()
-        unique, task = unique.decode(), task_name(task.decode())
-        return cls(mark == b"!", message_id, int(due), unique, task, to_text(holder))
+        name = task_name(to_text(task))
+        return cls(mark == b"!", message_id, int(due), to_text(unique), name, to_text(holder))
 
 
 class Location(NamedTuple):
@@ -102,10 +101,20 @@ class Position(NamedTuple):
 
     @property
     def key_and_name(self) -> tuple[int, str]:
-        """Undo :meth:`of`."""
+        """Undo :meth:`of`.
+
+        Raises
+        ------
+        RecordError
+            A member of the index is not one that a script wrote.
+        """
         if self.score:
             return score_of(self.score), to_text(self.name)
-        _, due, name = self.name.split(b"\0", 2)
+        _, due, name = (*self.name.split(b"\0", 2), b"", b"")[:3]
+        if not due.isdigit():
+            raise RecordError(
+                f"the index by task has {self.name!r}, no entry: run `delayq fsck --repair`"
+            )
         return int(due), to_text(name)
 
 

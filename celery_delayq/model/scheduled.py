@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
 from celery_delayq.model.envelope import (
@@ -29,7 +29,6 @@ from celery_delayq.utils.numbers import is_whole
 
 #: The first millisecond that a datetime can name, year 1.
 _MIN_MS = -62_135_596_800_000
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -64,14 +63,22 @@ class Outcome(str, Enum):
     CONFLICT = "conflict"
     UNREADABLE = "unreadable"
     UNKNOWN = "unknown"
+    __str__ = str.__str__
 
     def __bool__(self) -> bool:
         return self is Outcome.DONE
 
-    __str__ = str.__str__
 
-
-OUTCOMES: dict[StatusCode, Outcome] = dict(zip(get_args(StatusCode), Outcome, strict=True))
+OUTCOMES: dict[StatusCode, Outcome] = {
+    "d": Outcome.DONE,
+    "w": Outcome.READY,
+    "r": Outcome.RUNNING,
+    "c": Outcome.CHANGED,
+    "p": Outcome.PAST,
+    "k": Outcome.CONFLICT,
+    "x": Outcome.UNREADABLE,
+    "u": Outcome.UNKNOWN,
+}
 
 
 def outcome_of(codes: Sequence[StatusCode]) -> Outcome:
@@ -99,12 +106,8 @@ class Paused(NamedTuple):
     @classmethod
     def of(cls, controls: PausedNames) -> Paused:
         """Make one of the stored names."""
-        return cls(
-            *(
-                {name: moment(since) for name, since in sorted(names.items())}
-                for names in (controls.queues, controls.tasks)
-            )
-        )
+        both = (controls.queues, controls.tasks)
+        return cls(*({name: moment(ms) for name, ms in sorted(names.items())} for names in both))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -216,12 +219,10 @@ class ScheduledTask(Readable):
 def _with_offset(eta: str | None) -> str | None:
     """Return an ETA with its offset: it is in UTC without one, as Celery's workers read it."""
     try:
-        moment = None if eta is None else parse_iso(eta)
+        moment = parse_iso(eta or "")
     except ValueError:
         return eta
-    if moment is None or moment.tzinfo is not None:
-        return eta
-    return moment.replace(tzinfo=timezone.utc).isoformat()
+    return eta if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc).isoformat()
 
 
 def bound_ms(what: str, time: Any) -> int | None:
@@ -293,12 +294,12 @@ class Filter:
     def matches(self, task: ScheduledTask) -> bool:
         """Return whether an entry is meant."""
         where = self.where()
-        due = due_of_eta(task.due).ms
+        low, high, due = where.due_from, where.due_to, due_of_eta(task.due).ms
         return (
-            self.queue in (None, task.queue)
+            (low is None or low <= due)
+            and (high is None or due <= high)
+            and self.queue in (None, task.queue)
             and self.task in (None, task.task)
-            and (where.due_from is None or where.due_from <= due)
-            and (where.due_to is None or due <= where.due_to)
             and self.priority in (None, task.priority)
         )
 

@@ -137,6 +137,11 @@ class Definition:
         given["schedule"] = _schedule_of(given["schedule"])
         found = cls(**given)
         found._check()
+        for name in sorted(found.options.keys() - _KNOWN_OPTIONS):
+            # A message can have any other option, so only names like known ones are refused.
+            known = (*(each.name for each in fields(cls)), *_KNOWN_OPTIONS)
+            if meant := get_close_matches(name, known, 1, 0.8):
+                raise ConfigError(f"{name}: no option of a periodic entry; is {meant[0]} meant?")
         if "catch_up_max" in given and found.catch_up != "all":
             raise ConfigError(
                 f"catch_up_max={found.catch_up_max}: it is for catch_up='all', and has no meaning "
@@ -162,11 +167,6 @@ class Definition:
             raise ConfigError(f"end={end}: expected a time after start={start}")
         if wrongly := sorted(_NOT_OPTIONS & self.options.keys()):
             raise ConfigError(f"{', '.join(wrongly)}: no option of a periodic entry")
-        for name in sorted(self.options.keys() - _KNOWN_OPTIONS):
-            # A message can have any other option, so only names like known ones are refused.
-            known = (*(each.name for each in fields(self)), *_KNOWN_OPTIONS)
-            if meant := get_close_matches(name, known, 1, 0.8):
-                raise ConfigError(f"{name}: no option of a periodic entry; is {meant[0]} meant?")
         for what, is_valid, expected in _OPTIONS:
             value = self.options.get(what)
             if value is not None and not is_valid(value):

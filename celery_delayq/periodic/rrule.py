@@ -101,7 +101,10 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
                 raise ValueError("TZID is not for a rule: an entry has a time zone")
             # Times in UTC become times of the wall clock.
             text = _UTC.sub(lambda found: _local(found[0], zone), self.text)
-            return rrulestr(text, dtstart=start, ignoretz=True, forceset=True)
+            rules: Any = rrulestr(text, dtstart=start, ignoretz=True, forceset=True)
+            if not (rules._rrule or rules._rdate):
+                raise ValueError("there is neither RRULE nor RDATE")
+            return rules
         except _WRONG as exc:
             raise InvalidSchedule(
                 f"rrule({self.text!r}): {exc}; expected a rule of RFC 5545, such as "

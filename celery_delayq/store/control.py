@@ -52,6 +52,11 @@ REVOKED = 5000
 PAGE = 200
 
 
+#: Scores without an end and what pages read instead: infinite scores, which somebody set manually,
+#: are no times, and a page could not go on behind them.
+_FINITE = {b"-inf": b"%d" % -PAUSED_OFFSET, b"+inf": b"%d" % (2 * PAUSED_OFFSET)}
+
+
 class ControlStore(StorePart):
     """The part of the gateway for those who manage the schedule."""
 
@@ -101,7 +106,9 @@ class ControlStore(StorePart):
         Without *records* these are empty. There may be fewer and more behind them, where a priority
         is given.
         """
-        stretch = Stretch.of(queue, where)._replace(after=after)
+        stretch = Stretch.of(queue, where)
+        ranges = tuple((_FINITE.get(a, a), _FINITE.get(b, b)) for a, b in stretch.ranges)
+        stretch = stretch._replace(ranges=ranges, after=after)
         entries: list[Listed] = []
         while True:
             some = min(PAGE, limit - len(entries))

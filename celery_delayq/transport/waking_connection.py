@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from celery_delayq.utils import native_threads
+
 
 def waking(connection_class: type[Any]) -> type[Any]:
     """Return a class of connections that wake the greenlets that wait for a reply.
@@ -16,7 +18,7 @@ def waking(connection_class: type[Any]) -> type[Any]:
 
     class WakingConnection(connection_class):
         def disconnect(self, *args: Any, **kwargs: Any) -> None:
-            if self._sock is not None:
+            if self._sock is not None and not native_threads.is_native():
                 notify_opened(self._sock.fileno())
             super().disconnect(*args, **kwargs)
 

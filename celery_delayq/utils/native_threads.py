@@ -39,6 +39,11 @@ def is_eventlet() -> bool:
     return "eventlet.patcher" in sys.modules
 
 
+def is_native() -> bool:
+    """Whether the caller runs in a thread that was started here, and so in no greenlet."""
+    return _original("_thread", "get_ident")() in _THREADS
+
+
 def lock() -> Any:
     """Return a lock, to be held for a moment only: it blocks the whole thread."""
     return _original("_thread", "allocate_lock")()
@@ -135,7 +140,7 @@ class Logger:
 
     def _log(self, level: int, text: str, args: tuple[Any, ...], **options: Any) -> None:
         said = partial(self._logger.log, level, text, *args, stacklevel=3, **options)
-        if is_eventlet() and _original("_thread", "get_ident")() in _THREADS:
+        if is_eventlet() and is_native():
             _SAID.append(said)
         else:
             said()

@@ -66,6 +66,7 @@ def send(
         *ca_file* cannot be read.
     """
     secure = target.scheme == "https"
+    accept = [] if any(name.lower() == "accept" for name in headers) else [("Accept", "*/*")]
     # A new pool for each request: hosts do not share connections to one address, and nothing is
     # shared by processes, threads and greenlets.
     with (
@@ -80,7 +81,7 @@ def send(
             httpcore.URL(
                 scheme=target.scheme, host=target.host, port=target.port, target=target.request
             ),
-            headers=[("Host", target.authority), ("Accept", "*/*"), *headers.items()],
+            headers=[("Host", target.authority), *accept, *headers.items()],
             content=body,
             extensions={"timeout": {"connect": connect_timeout}},
         ) as response,

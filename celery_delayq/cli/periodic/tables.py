@@ -61,7 +61,7 @@ def _when(entry: Entry) -> str:
 
 def source_of(entry: Entry) -> str:
     """Return the source of an entry, ``?`` if it cannot be read."""
-    source: str | None = entry.as_dict()["source"]
+    source = (entry if isinstance(entry, UnreadableEntry) else entry.definition).source
     return "?" if source is None else source
 
 

@@ -47,7 +47,7 @@ def test_a_request_has_the_payload_and_can_be_checked_by_its_receiver() -> None:
             settings(secret="s3cret", user_agent="shop/1"),
             receiver.url("/orders/7?full=1"),
             {"id": 7},
-            {"X-Shop": "ada"},
+            {"X-Shop": "ada", "accept": "text/plain"},
             "the-id",
         )
 
@@ -59,6 +59,7 @@ def test_a_request_has_the_payload_and_can_be_checked_by_its_receiver() -> None:
     assert request.headers["Content-Type"] == "application/json"
     assert request.headers["User-Agent"] == "shop/1"
     assert request.headers["X-Shop"] == "ada"
+    assert request.headers.get_all("Accept") == ["text/plain"]
     assert request.headers["Host"] == f"127.0.0.1:{receiver.port}"
 
 

@@ -264,3 +264,10 @@ def test_a_page_takes_what_has_moved_since_at_its_new_place(store: Bench) -> Non
 
     rest = store.control.page(QUEUE, Where(), 5, first.end).entries
     assert [each.name for each in rest] == ["e2", "e1"]
+
+
+def test_infinite_scores_are_no_part_of_a_page(store: Bench) -> None:
+    store.put(labelled("a", FAR), labelled("b", FAR + 1))
+    store.client.zadd(f"{{{QUEUE}}}:due", {"late": "inf", "early": "-inf"})
+
+    assert [*pages(store, limit=1)] == [["a"], ["b"]]

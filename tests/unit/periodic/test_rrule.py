@@ -86,6 +86,7 @@ def test_a_start_beyond_the_calendar_is_refused(start: datetime) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "DTSTART:20200101T000000",
         "FREQ=HOURLY;BYHOUR=25",
         "FREQ=SECONDLY;BYSECOND=60",
         "FREQ=YEARLY;BYDAY=60MO",

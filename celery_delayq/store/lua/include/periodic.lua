@@ -1,6 +1,6 @@
--- Periodic entries: the first line of a record says how it stands, see celery_delayq/periodic.py.
+-- Periodic entries: the first line of a record holds its state, see celery_delayq/periodic/state.py.
 
--- The record of an entry that still stands as expected; nil when it does not.
+-- The record of an entry if it begins as expected, else nil.
 local function as_expected(periodic, name, line)
   local data = redis.call('HGET', periodic, name)
   if data and (string.sub(data, 1, #line + 1) == line .. '\n' or data == line) then

@@ -1,4 +1,4 @@
--- Write periodic entries, each only if it still stands as expected.
+-- Write periodic entries, each only if its state is the expected one.
 --
 -- KEYS     1 periodic  2 periodic_at
 -- ARGV     1 channel that wakes tickers  2… for each entry: name, the line in which it

@@ -1,4 +1,4 @@
--- Schedule ticks of periodic entries, of each entry only if it still stands as expected: so each
+-- Schedule ticks of periodic entries, of each entry only if its state is the expected one: so each
 -- tick is scheduled once, by whoever comes first.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
