@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.utils.credentials import hide
+from celery_delayq.utils.numbers import is_finite, is_whole
 
 
 def _number(default: Any, low: float, high: float) -> Any:
@@ -231,8 +231,8 @@ def _checked(setting: str, name: str, value: Any) -> Any:
     if isinstance(default, str):
         return _url(name, value.text if isinstance(value, Hidden) else value)
     whole = isinstance(default, int)
-    right_type = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if not right_type or not math.isfinite(value) or not bounds["low"] <= value <= bounds["high"]:
+    is_number = is_whole(value) if whole else is_finite(value)
+    if not is_number or not bounds["low"] <= value <= bounds["high"]:
         per_second = setting == "promote_rate"
         kind = "a whole number" if whole else "a number" if per_second else "a number of seconds"
         raise ConfigError(

@@ -173,7 +173,7 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
     "control/pause": [lambda s: s.pause(task="t"), lambda s: s.pause()],
     "control/pause, to resume": [lambda s: s.pause(task="t"), lambda s: s.resume()],
     "control/find": [lambda s: s.control.find(QUEUE, ["a"])],
-    "control/page": [
+    "scan/range": [
         lambda s: s.put(labelled("a")),
         lambda s: s.control.page(QUEUE, Where(), 10),
     ],

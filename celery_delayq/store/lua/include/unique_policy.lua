@@ -8,8 +8,8 @@ local function owner_text(since, id, message_id)
   return (since and string.format('%.0f', since) or '') .. '=' .. duplicate_name(id, message_id)
 end
 
--- What is to become of a message with a unique key, by the policy '<its first character> <max_wait ms> <1 for a
--- retry>': 'r'eplace, 'l'ater, 'k'eep or 'e'rror. Changes nothing. Returns a table with
+-- Decide about a message with a unique key, and change nothing. The policy is '<character> <max_wait ms> <1 for a
+-- retry>', the character being the first of 'replace', 'later', 'keep' or 'error'. Returns a table with
 --   what   'store', 'beside' (store without the key), 'keep', 'error', 'superseded'
 --   due    when it is to be due
 --   owner  id of the message with the key; message id, state, name, value: its place, if it makes way
