@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from celery.app.task import Context
 
-#: Our field for the group of the chain which a message begins. Celery tells it the last link only.
+#: Our field: the group of the chain that this message begins. Celery tells only the last link.
 GROUP = "group"
 
 
@@ -24,7 +24,7 @@ class Canvas(NamedTuple):
 
     @classmethod
     def all_of(cls, headers: Mapping[str, Any], own: Mapping[str, Any]) -> set[Canvas]:
-        """Return those to which a task with these headers, and our data, belongs."""
+        """Return all canvases of a task with these headers and own data."""
         ids = {"r": headers.get("root_id"), "g": group_of(headers, own)}
         return {cls(kind, str(id)) for kind, id in ids.items() if id}
 
@@ -35,7 +35,7 @@ def group_of(headers: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
 
 
 def group_of_chain(chain: Sequence[Mapping[str, Any]] | None) -> Any:
-    """Return the id of the group of which a chain is a member, None where it is of none."""
+    """Return the id of the group of which a chain is a member, or None."""
     # The last link stands first. Of a chord it is the body that belongs to the group.
     last = chain[0] if chain else None
     while last:
@@ -49,7 +49,7 @@ def group_of_chain(chain: Sequence[Mapping[str, Any]] | None) -> Any:
 def without_chord(signature: Any) -> Any:
     """Return a chained signature whose failure is not reported to the chord around it.
 
-    It is what Celery's ``_fail_chain`` looks at: of a chord, the one around it waits for its body.
+    Celery's ``_fail_chain`` reads it: an outer chord waits for the body of an inner one.
     """
     if not isinstance(signature, Mapping):
         return signature

@@ -1,8 +1,8 @@
-"""Values that are bound for a while and travel with every task that is sent meanwhile. No I/O.
+"""Values that travel with every task that is sent while they are bound. No I/O.
 
-What is bound at one point is a :class:`State`, which never changes and knows the one around it. So
-the stack is in the context variable alone, each thread, greenlet and asyncio task has its own, and
-sending a task takes no more than a reference to a text that is there already.
+A :class:`State` holds the values bound at one point. It never changes, and it refers to the state
+around it. So one context variable holds the whole stack, each thread, greenlet and asyncio task has
+its own, and sending a task costs a reference to a text that exists already.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from celery_delayq.model.trace_context import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Most bytes of all values together, in JSON. No setting: what is bound knows no app, and a reader
-#: with a smaller number than the sender's would have to drop what was sent.
+#: Most bytes of all values together, in JSON. This is no setting: values belong to no app, and a
+#: reader with a smaller limit than the sender's would have to drop values.
 MAX_BYTES = 4096
 
 #: Longest text of a log record, in characters.
@@ -41,7 +41,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 class EncodedContext(NamedTuple):
-    """Values in JSON: each of them, and all of them as one object, ``""`` where there are none."""
+    """Values in JSON: each one, and all as one object (``""`` without any)."""
 
     pieces: Mapping[str, str]
     text: str
@@ -73,16 +73,16 @@ NO_VALUES = EncodedContext(MappingProxyType({}), "")
 
 @dataclass(slots=True, eq=False)
 class State:
-    """What is bound at one point.
+    """The values bound at one point.
 
     Parameters
     ----------
     owner : object
-        Who has bound it, and may end it.
+        The object that bound it, and may unbind it.
     encoded : EncodedContext
     trace : Trace | None
     outer : State | None
-        What was bound before.
+        The state before.
     undo : Callable[[], None] | None
         Called when it ends.
     """
@@ -97,7 +97,7 @@ class State:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """All values by name, those of the trace too."""
+        """All values by name, with those of the trace."""
         if self._values is None:
             values = json.loads(self.encoded.text or "{}")
             if self.trace is not None:
@@ -107,7 +107,7 @@ class State:
 
     @property
     def line(self) -> str:
-        """All values for people, in one short line; without ``tracestate``, which says nothing."""
+        """All values in one short line for people, without ``tracestate``."""
         if self._line is None:
             shown = (
                 f"{name}={_shown(value)}"
@@ -121,14 +121,14 @@ class State:
 
 _BOUND: ContextVar[State | None] = ContextVar("delayq_context", default=None)
 
-#: Return what is bound, None for nothing.
+#: Return the current state, or None.
 bound: Callable[[], State | None] = _BOUND.get
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def current_context() -> Mapping[str, Any]:
-    """Return what is bound here, by name; nobody can change it."""
+    """Return the bound values by name; the mapping is read-only."""
     state = _BOUND.get()
     return _NOTHING if state is None else state.values
 
@@ -139,14 +139,14 @@ def enter(
     trace: Trace | None,
     undo: Callable[[], None] | None = None,
 ) -> None:
-    """Bind these values in place of all that are bound, until *owner* leaves."""
+    """Bind these values in place of all others, until *owner* leaves."""
     _BOUND.set(State(owner, encoded, trace, _BOUND.get(), undo))
 
 
 def leave(owner: object) -> None:
-    """Go back to what was bound before *owner* entered, whoever has entered since.
+    """Restore the state before *owner* entered, whoever has entered since.
 
-    What an owner left already, or entered in another thread or asyncio task, is not its any more.
+    It does nothing where the owner has left already, or entered in another thread or asyncio task.
     """
     top = _BOUND.get()
     found = owned_by(owner)
@@ -160,7 +160,7 @@ def leave(owner: object) -> None:
 
 
 def owned_by(owner: object) -> State | None:
-    """Return what *owner* has bound here, None where it has not."""
+    """Return the state that *owner* has bound here, or None."""
     state = _BOUND.get()
     while state is not None and state.owner is not owner:
         state = state.outer
@@ -198,11 +198,11 @@ def context(**values: Any) -> Binding:
 
 
 class Binding:
-    """What :func:`context` returns: to be entered, any number of times and in any thread."""
+    """The result of :func:`context`; it may be entered many times, in any thread."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._change = ContextChange(values)
-        # Of no use anywhere; known here, where it is written.
+        # Nobody could use it; here the caller sees the error.
         self._change.over(NO_VALUES, None)
 
     def __enter__(self) -> Mapping[str, Any]:
@@ -251,7 +251,7 @@ class Binding:
 
 
 class ContextChange:
-    """Values to be bound over others: checked and in JSON.
+    """Checked values in JSON, to bind over others.
 
     Raises
     ------
@@ -262,9 +262,9 @@ class ContextChange:
     __slots__ = ("_pieces", "_trace")
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        #: None for what is taken away.
+        #: None for a value that is removed.
         self._pieces: dict[str, str | None] = {}
-        #: False for none, None for that of the others.
+        #: False for no trace, None for the trace around.
         self._trace: Trace | Literal[False] | None = None
         for name, value in values.items():
             if name in _HEADERS:
@@ -280,7 +280,7 @@ class ContextChange:
     def over(
         self, encoded: EncodedContext, trace: Trace | None
     ) -> tuple[EncodedContext, Trace | None]:
-        """Return what comes of binding them over others.
+        """Return these values bound over others.
 
         Raises
         ------
@@ -313,7 +313,7 @@ def piece(name: str, value: Any) -> str:
     Raises
     ------
     InvalidContext
-        It is no JSON: what would come out is not what went in.
+        It is not JSON: the receiver would read another value.
     """
     try:
         text = _encode(value)
@@ -330,12 +330,12 @@ def piece(name: str, value: Any) -> str:
 
 
 def read(given: Any) -> EncodedContext:
-    """Read the text of values, which anybody may have written.
+    """Read the text of values, written by any sender.
 
     Raises
     ------
     InvalidContext
-        They are not such values, or too large.
+        It has no valid values, or is too large.
     """
     if not isinstance(given, str):
         raise InvalidContext(f"a {type(given).__name__}, not a text")
@@ -358,7 +358,7 @@ def read(given: Any) -> EncodedContext:
 
 
 def _shown(value: Any) -> str:
-    """Return a value so that nobody can make another value, or another line, of it."""
+    """Return a value for a log line, so that it cannot look like another value or another line."""
     plain = isinstance(value, str) and value.isprintable()
     if plain and value and not any(mark in value for mark in ' "='):
         return cast(str, value)

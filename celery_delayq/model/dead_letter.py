@@ -56,7 +56,7 @@ class DeadLettered(NamedTuple):
 def details_of(
     exc: BaseException, traceback: str | None, *, worker: str, retries: int, started: float | None
 ) -> dict[str, Any]:
-    """Return what a dead letter tells of a failure, bounded in size.
+    """Return the details of a failure for a dead letter, bounded in size.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def details_of(
         end = text[-TRACEBACK:]
         text = "…\n" + (end.partition("\n")[2] or end)  # whole lines, if there is one
     details: dict[str, Any] = {
-        # Celery wraps what no process can hand to another.
+        # Celery wraps exceptions that cannot be pickled.
         "exception": _name(exc),
         "message": _text(exc)[:TEXT],
         "traceback": text,
@@ -262,7 +262,7 @@ _READ = ("task", "exception", "task_id", "root_id", "group_id")
 
 @dataclass(frozen=True)
 class DeadFilter:
-    """Which dead letters are meant: those to which all that is given applies.
+    """Dead letters to which all given conditions apply.
 
     Parameters
     ----------
@@ -302,12 +302,12 @@ class DeadFilter:
 
     @property
     def is_everything(self) -> bool:
-        """Whether it leaves nothing out."""
+        """Whether all dead letters match."""
         return self == DeadFilter()
 
     @property
     def is_by_place(self) -> bool:
-        """Whether nothing of a dead letter has to be read to know that it is meant."""
+        """Whether queue and time of death are enough to know that a dead letter matches."""
         return self == DeadFilter(self.queue, died_from=self.died_from, died_to=self.died_to)
 
     def range_ms(self) -> tuple[int | None, int | None]:
@@ -315,7 +315,7 @@ class DeadFilter:
         return bound_ms("died_from", self.died_from), bound_ms("died_to", self.died_to)
 
     def matches(self, dead_letter: DeadLetter) -> bool:
-        """Return whether a dead letter of the queue and the time is meant."""
+        """Return whether a dead letter of the right queue and time matches."""
         if self.reason is not None and self.reason.lower() not in dead_letter.reason.lower():
             return False
         # A dead letter is read only where that is needed: it may be large.

@@ -1,4 +1,4 @@
-"""Where a message is held while a worker has it: what a delivery notes in its message."""
+"""The data of a delivery in its message: where a worker's message is held."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery_delayq.model.envelope import PROPERTY
 
 
 class HeldBy(NamedTuple):
-    """Where a message is held while it is being worked on: Redis, queue and delivery tag."""
+    """Where a worker's message is held: Redis, queue and delivery tag."""
 
     place: str
     queue: str
@@ -27,7 +27,7 @@ def split_held(value: bytes) -> tuple[int | None, bytes]:
 
 
 def retry_of(message: Mapping[str, Any]) -> HeldBy | None:
-    """Return where the message is held whose retry this is, None for no retry.
+    """Return where the message is held that this one retries, None for no retry.
 
     :class:`~celery_delayq.DelayQ` notes it where the task acknowledges late.
     """

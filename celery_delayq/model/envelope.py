@@ -1,4 +1,4 @@
-"""Between a message as kombu publishes it and a record as Redis keeps it. No I/O.
+"""Converts messages of kombu to records of Redis and back. No I/O.
 
 A record is one header line and then the message, byte for byte as it will stand in the
 ready list::
@@ -32,7 +32,7 @@ from celery_delayq.errors import InvalidETA, RecordError
 #: not carried by Celery into retries and children.
 PROPERTY = "delayq"
 
-#: What only the sender needs of it.
+#: Fields that only the sender needs.
 _FOR_SENDING = frozenset({"countdown", "message_id", "retry_of", "retried_to"})
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -60,7 +60,7 @@ _HEADER = re.compile(rb"1 (\d+) (\S+) (\S*)\n")
 
 
 class Record(NamedTuple):
-    """What the hash of entries keeps of one entry."""
+    """One value in the hash of entries."""
 
     priority: int
     message_id: str
@@ -108,8 +108,8 @@ class Entry(NamedTuple):
     def of(cls, message: Mapping[str, Any], step: int, due: Due, *, label: bool = True) -> Entry:
         """Make an entry of a task message; *step* is that of its priority.
 
-        Without a *label*, which only what is not :func:`is_special` and due at once can do without,
-        it counts as one that was sent to run at once.
+        Without a *label* it counts as sent to run at once; a message that waits or
+        :func:`is_special` needs one.
         """
         headers = message["headers"]
         sent = encode(labelled(message) if label else without_eta(message))
@@ -118,11 +118,11 @@ class Entry(NamedTuple):
 
 
 def entry_id(task_id: Any) -> str:
-    """Return the id by which an entry is found: the task's, where a NUL has another meaning."""
+    """Return the id of an entry: the task's id without NULs, which have another meaning there."""
     return str(task_id).replace("\0", "%00")
 
 
-#: Matches what :func:`percent` leaves as it is, and what it leaves in a label.
+#: Texts that :func:`percent` leaves as they are, and ids that a label leaves as they are.
 _PLAIN = re.compile(r"[\w.~/-]*", re.ASCII).fullmatch
 _PLAIN_ID = re.compile(r"[\w.~/:-]*", re.ASCII).fullmatch
 
@@ -134,7 +134,7 @@ def percent(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def task_field(task: str) -> str:
-    """Return a task's name as records and the index by task spell it: no spaces, no controls."""
+    """Return a task's name for records and the index by task, without spaces and controls."""
     return quote(task)
 
 
@@ -275,10 +275,10 @@ def without_eta(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def labelled(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return :func:`without_eta` of *message* with what scripts have to know in its first bytes.
+    """Return :func:`without_eta` of *message* with a label in its first bytes, for scripts.
 
     The label is ``<id> <message_id> <skip_after in ms> <unique key>``, percent-encoded, see
-    ``include/record.lua``. The order of keys means nothing to those who read JSON.
+    ``include/record.lua``. Readers of JSON ignore the order of keys.
     """
     sent = without_eta(message)
     properties = dict(sent.pop("properties"))
@@ -325,7 +325,7 @@ class Label(NamedTuple):
 def unique_key(own: Mapping[str, Any]) -> str:
     """Return the unique key in our data of a message, ``""`` without one.
 
-    It begins with the first character of its scope, and stands in the label once there is one.
+    It begins with the first character of its scope. A label has it, if there is one.
     """
     key: str = own.get("unique", {}).get("key") or own.get("label", "-").rpartition(" ")[2]
     return "" if key == "-" else key
@@ -364,17 +364,17 @@ def encode(message: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Return what a ready list holds as kombu would read it: a message, if it is one."""
+    """Return a value of a ready list as kombu would read it."""
     return _DECODER.decode(data.decode())
 
 
 def dead_letter_text(text: str) -> bytes:
-    """Return an id or a reason as the header line of a dead letter may hold it: one line, short."""
+    """Return an id or a reason for the header line of a dead letter: short and in one line."""
     return " ".join(text.split())[:1000].encode("utf-8", "backslashreplace")
 
 
 def check_envelope(message: Any) -> None:
-    """Check that kombu can make a message of what a ready list held.
+    """Check that kombu can make a message of a decoded value.
 
     Raises
     ------

@@ -109,21 +109,21 @@ def reason_of(what: Any) -> str:
     except Exception:
         text = "<no text>"
     if isinstance(what, BaseException):
-        # Celery wraps what no process can hand to another.
+        # Celery wraps exceptions that cannot be pickled.
         name = getattr(what, "exc_cls_name", None) or type(what).__name__
         text = f"{name}: {text}" if text else str(name)
     return " ".join(text[: 2 * REASON].split())[:REASON]
 
 
 class Ending(NamedTuple):
-    """How a run has ended: one of Celery's states, and why where there is something to say."""
+    """The state of a run that has ended, one of Celery's, and the reason where there is one."""
 
     state: str
     reason: str = ""
 
     @classmethod
     def of(cls, exc: BaseException) -> Ending:
-        """Return how a run has ended that raised *exc*."""
+        """Return the ending of a run that raised *exc*."""
         if isinstance(exc, Retry):
             return cls(states.RETRY, reason_of(exc.exc))
         if isinstance(exc, Reject):
@@ -143,7 +143,7 @@ class Run:
     Attributes
     ----------
     offset : str
-        Its place in the history: what to read on after.
+        Its place in the history; read on after it.
     id, task, queue : str
         Id and name of the task, and the queue from which it came.
     worker : str
@@ -190,7 +190,7 @@ class Run:
 
 
 def readable(entries: Iterable[tuple[str, bytes]]) -> Iterator[Run]:
-    """Yield the runs of entries of the stream; what cannot be read is passed over and logged."""
+    """Yield the runs of stream entries; unreadable ones are logged and skipped."""
     for offset, data in entries:
         try:
             run = Run.of(offset, RunRecord.unpack(data))

@@ -1,4 +1,4 @@
-"""Where entries are and what became of them, as the gateway to Redis says it. No I/O."""
+"""Places and outcomes of entries, as the scripts return them. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = Literal["scheduled", "paused", "ready", "running"]
 #: The codes by which scripts return outcomes.
 StatusCode = Literal["d", "w", "r", "c", "p", "k", "x", "u"]
 
-#: Several messages with one id have one answer: the one that comes first here.
+#: Several messages with one id have one answer, the first in this order.
 _RANK: Sequence[StatusCode] = ("r", "w", "c", "p", "k", "x", "d", "u")
 
 #: When entries must be due to be changed (ms): all of them, or each; None for any time.
@@ -28,10 +28,10 @@ IfDue = int | Sequence[int | None] | None
 
 
 class Name(str):
-    """The name of one entry, ``id`` or ``id NUL message_id``: where an id is wanted, it alone is
-    meant.
+    """The name of one entry: ``id``, or ``id NUL message_id``.
 
-    An id as plain text stands for all that have it.
+    Where an id is expected, a name means this entry alone, and a plain text all entries with that
+    id.
     """
 
     __slots__ = ()
@@ -41,7 +41,7 @@ _INDEXED = re.compile(rb"(!?)(\S+) (\d+) (\S+) (\S*) ?(.*)", re.DOTALL)
 
 
 class IndexEntry(NamedTuple):
-    """What the index of ready or leased messages says of one (``include/tracking.lua``).
+    """One message in the index of ready or leased messages (``include/tracking.lua``).
 
     *holder* is the worker id that holds a leased message.
     """
@@ -65,7 +65,7 @@ class IndexEntry(NamedTuple):
 
 
 class Location(NamedTuple):
-    """Where something with an id is, and under which :class:`Name`; *due_ms* is since 1970.
+    """The place of an entry, with its :class:`Name`; *due_ms* is since 1970.
 
     *record* is there while it is scheduled, *holder*, a worker id, while it is running.
     """
@@ -80,7 +80,7 @@ class Location(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A place in the schedule, as Redis spells it: score and name of an entry, or ``b""`` and a
+    """A position in the schedule, as Redis writes it: score and name of an entry, or ``b""`` and a
     member of the index by task.
     """
 
@@ -89,14 +89,14 @@ class Position(NamedTuple):
 
     @classmethod
     def of(cls, key: int, name: str, task: str | None) -> Position:
-        """Return the place of a name with this score or, in the index of *task*, with this due."""
+        """Return the position of a name by its score or, in the index of *task*, by its due."""
         if task is None:
             return cls(b"%d" % key, to_bytes(name))
         return cls(b"", to_bytes(f"{task_field(task)}\0{key:015d}\0{name}"))
 
     @property
     def order(self) -> tuple[float, bytes]:
-        """The key by which positions in one stretch are ordered."""
+        """The sort key of positions in one range."""
         return float(self.score or 0), self.name
 
     @property
@@ -106,7 +106,7 @@ class Position(NamedTuple):
         Raises
         ------
         RecordError
-            A member of the index is not one that a script wrote.
+            The member of the index was not written by a script.
         """
         if self.score:
             return score_of(self.score), to_text(self.name)
@@ -156,7 +156,7 @@ class Where(NamedTuple):
 
 
 class Revoked(NamedTuple):
-    """What is revoked: ids, stamps, canvases, and when the last of it was, in ms since 1970."""
+    """Revoked ids, stamps and canvases, and the time of the last one in ms since 1970."""
 
     ids: list[str]
     stamps: list[dict[str, Any]]
@@ -165,7 +165,7 @@ class Revoked(NamedTuple):
 
 
 class PausedNames(NamedTuple):
-    """What is paused: the revision, and queues and tasks by name with since when (ms)."""
+    """The revision of pauses, and paused queues and tasks by name with their time (ms)."""
 
     revision: int
     queues: dict[str, int]
@@ -178,7 +178,7 @@ def worst(codes: Iterable[StatusCode]) -> StatusCode:
 
 
 def score_of(text: bytes) -> int:
-    """Return a score as a whole number; one that was set manually may be infinite."""
+    """Return a score as a whole number; a manually set one may be infinite."""
     value = float(text)
     return int(value) if math.isfinite(value) else int(math.copysign(PAUSED_OFFSET - 1, value))
 

@@ -1,4 +1,4 @@
-"""Names of queues and tasks: what Redis can hold, and what is left to our own keys."""
+"""Names of queues and tasks: which ones Redis can hold, and which ones are our own keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_QUEUE = re.compile(r"\{.*\}:(\w+)(:.*)?", re.DOTALL)
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether UTF-8 can hold a text: no key in Redis can hold lone surrogates."""
+    """Return whether a text can be encoded in UTF-8; one with lone surrogates cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -44,7 +44,7 @@ def is_own_key(queue: str) -> bool:
 
 
 def check_name(what: str, name: Any, *, as_key: bool = True) -> None:
-    """Check that a queue or task is named, or nothing is.
+    """Check the name of a queue or task; None is valid.
 
     Parameters
     ----------

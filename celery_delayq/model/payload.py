@@ -12,12 +12,12 @@ from kombu.serialization import loads, prepare_accept_content
 
 from celery_delayq.model.envelope import own_of
 
-#: What is decoded to show arguments: no pickle, whatever the app accepts.
+#: Content types that are decoded to show arguments: never pickle, whatever the app accepts.
 READABLE = prepare_accept_content(("json", "yaml", "msgpack"))
 
 
 def body_of(message: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-    """Return arguments, keyword arguments and what Celery keeps beside them.
+    """Return arguments, keyword arguments and Celery's embedded options.
 
     Raises
     ------
@@ -29,7 +29,8 @@ def body_of(message: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return arguments and keyword arguments as JSON, None and None where they have no such form.
+    """Return arguments and keyword arguments as JSON types, None and None where that is not
+    possible.
 
     A body in JSON is given as it is, with the objects that kombu writes for times and the like.
     """
@@ -95,10 +96,10 @@ class Readable:
         return kwargs
 
     def arguments(self) -> dict[str, Any]:
-        """Return its arguments as JSON types, and as the text that its sender made of them.
+        """Return its arguments as JSON types, and as the sender's text.
 
-        That may be cut, or say less; ``args`` and ``kwargs`` are None where the body is unreadable
-        or has no form in JSON.
+        The text may be cut or hide values; ``args`` and ``kwargs`` are None where the body is
+        unreadable or no JSON.
         """
         args, kwargs = json_arguments(self.message or {})
         texts = {name: self.headers.get(name) for name in ("argsrepr", "kwargsrepr")}

@@ -19,19 +19,19 @@ Stored = Literal[
 
 
 class Put(NamedTuple):
-    """What became of a message that was to be stored, and the id of the other one, if any."""
+    """The outcome of storing a message, and the id of the other task, if any."""
 
     state: Stored
     other: str = ""
 
 
 class PublishOutcome(NamedTuple):
-    """What became of one message."""
+    """The outcome of one message."""
 
     task_id: str
     put: Put
     queue: str = ""
-    #: The record of what it has replaced, where that was scheduled.
+    #: The record of the replaced entry, where that was scheduled.
     replaced: bytes = b""
 
 
@@ -40,7 +40,7 @@ _collected: ContextVar[list[PublishOutcome] | None] = ContextVar("delayq_outcome
 
 @contextmanager
 def collecting() -> Iterator[list[PublishOutcome]]:
-    """Collect the outcomes of what is sent inside."""
+    """Collect the outcomes of messages that are sent inside."""
     outcomes: list[PublishOutcome] = []
     token = _collected.set(outcomes)
     try:

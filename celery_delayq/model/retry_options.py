@@ -24,7 +24,7 @@ LARGEST_BUDGET = 1_000_000
 
 
 def of_task(task: Any, defaults: Mapping[str, RetryPolicy]) -> RetryPolicy | None:
-    """Return the policy of a task by its own options or by its name, None for none.
+    """Return the policy of a task by its own options or by its name, or None.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def of_task(task: Any, defaults: Mapping[str, RetryPolicy]) -> RetryPolicy | Non
 
 
 def _options_of(task: Any) -> dict[str, Any]:
-    """Return what a task says itself, by the fields of a policy."""
+    """Return a task's own options, by the fields of a policy."""
     names = {
         "intervals": "retry_intervals",
         "jitter": "retry_jitter",
@@ -82,7 +82,7 @@ def _options_of(task: Any) -> dict[str, Any]:
 
 
 def _as_given(task: Any, intervals: Any) -> Any:
-    """Undo that a function which is an option of ``@app.task`` looks like a method of the task."""
+    """Return a function that was an option of ``@app.task`` as it was given, not as a method."""
     if getattr(intervals, "__self__", None) is not task:
         return intervals
     kind = next(kind for kind in type(task).__mro__ if "retry_intervals" in vars(kind))
@@ -91,8 +91,8 @@ def _as_given(task: Any, intervals: Any) -> Any:
 
 
 def refused_by(task: Any) -> tuple[type[BaseException], ...]:
-    """Return the exceptions after which a task is tried again neither by policy nor by Celery's
-    ``autoretry_for``; its own ``self.retry()`` is heeded all the same.
+    """Return the exceptions after which neither the policy nor Celery's ``autoretry_for`` retries;
+    ``self.retry()`` still does.
 
     Raises
     ------

@@ -1,6 +1,5 @@
-"""How often and when a failed task is retried.
-
-Celery's own ``Task.retry`` does it, so events, signals and ``request.retries`` stay the same.
+"""How often and when a failed task is retried. Celery's own ``Task.retry`` sends the retry, so
+events, signals and ``request.retries`` stay the same.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ class Exponential:
             return self.longest if self.first else 0.0
 
 
-#: What ``retry_intervals`` may be: seconds for each retry, for all of them, or a function of how
-#: many retries there were.
+#: Values of ``retry_intervals``: seconds for each retry, for all of them, or a function of the
+#: number of retries so far.
 Intervals = Sequence[float] | float | timedelta | Exponential | Callable[[int], float]
 
 #: Waits of zing's scenario: 15 s, 3 and 10 min, twice 30 min, 1, 2, 6 and 15 h.
@@ -67,7 +66,7 @@ STEPPED: tuple[float, ...] = (15, 180, 600, 1800, 1800, 3600, 7200, 21_600, 54_0
 
 
 class _Unset:
-    """Says that nothing was given, where None means something."""
+    """The value of an option that was not given, where None has a meaning."""
 
     def __repr__(self) -> str:
         return "not given"
@@ -129,10 +128,10 @@ class RetryPolicy:
         return isinstance(exc, self.retry_for) and not isinstance(exc, self.dont_retry_for)
 
     def wait(self, retries: int) -> float:
-        """Return for how many seconds to wait after *retries* retries, by chance where that is so.
+        """Return the seconds to wait after *retries* retries, with jitter.
 
-        A function that fails or returns no number of seconds costs no task: it is logged, and the
-        wait is Celery's default.
+        If the function fails or returns no number of seconds, the error is logged, and the wait is
+        Celery's default.
         """
         intervals = self.intervals
         if isinstance(intervals, tuple):
@@ -154,7 +153,7 @@ class RetryPolicy:
         return float(seconds) * (1 - part)
 
     def as_property(self) -> dict[str, Any]:
-        """Return what a message carries of it: JSON types."""
+        """Return it for a message, in JSON types."""
         own: dict[str, Any] = {}
         intervals = self.intervals
         if isinstance(intervals, Exponential):
@@ -170,12 +169,12 @@ class RetryPolicy:
         return own
 
     def with_property(self, own: Mapping[str, Any]) -> RetryPolicy:
-        """Return this policy with what a message says.
+        """Return this policy with the values of a message.
 
         Raises
         ------
         InvalidRetry
-            The message says nothing that :meth:`as_property` could have written.
+            The values were not written by :meth:`as_property`.
         """
         if not isinstance(own, Mapping):
             raise InvalidRetry(f"a message has {own!r} for a policy")

@@ -145,7 +145,7 @@ class ScheduledTask(Readable):
     _name: str = ""
 
     def __repr__(self) -> str:
-        # No more than this: a unique key, like arguments, may be somebody's secret.
+        # Nothing else: arguments and unique keys may be secrets.
         return (
             f"<ScheduledTask {self.id!r} {self.task!r} in {self.queue!r}: "
             f"{self.state}, due {self.due.isoformat()}>"
@@ -244,7 +244,7 @@ def bound_ms(what: str, time: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which scheduled entries are meant: those to which all that is given applies.
+    """Scheduled entries to which all given conditions apply.
 
     Parameters
     ----------
@@ -277,11 +277,11 @@ class Filter:
 
     @property
     def is_everything(self) -> bool:
-        """Whether it leaves nothing out."""
+        """Whether all entries match."""
         return self == Filter()
 
     def where(self) -> Where:
-        """Return it as the gateway takes it.
+        """Return it for the store.
 
         Raises
         ------
@@ -292,7 +292,7 @@ class Filter:
         return Where(self.task, low, high, self.priority)
 
     def matches(self, task: ScheduledTask) -> bool:
-        """Return whether an entry is meant."""
+        """Return whether an entry matches."""
         where = self.where()
         low, high, due = where.due_from, where.due_to, due_of_eta(task.due).ms
         return (
@@ -305,7 +305,7 @@ class Filter:
 
 
 class Cursor(NamedTuple):
-    """Where a page has ended: score or due (ms), then queue and name of its last entry."""
+    """The end of a page: score or due (ms), then queue and name of its last entry."""
 
     key: int
     queue: str

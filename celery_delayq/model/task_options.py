@@ -1,4 +1,4 @@
-"""What a call may say of its task, as far as a worker would end on anything else. No I/O."""
+"""Checks of options that would end a worker if they were wrong. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from celery_delayq.model.names import UTF8, is_utf8
 from celery_delayq.model.unique import POLICIES
 from celery_delayq.utils.numbers import is_whole
 
-#: What the two numbers of the header ``timelimit`` are called in a call.
+#: The names of the two numbers in the header ``timelimit``.
 LIMITS = ("time_limit", "soft_time_limit")
 
 #: The parts of a message that scripts read, each one word.
@@ -27,9 +27,9 @@ NAMES = ("id", "shadow", "root_id", "parent_id", "group")
 
 
 def check_received(headers: Mapping[str, Any]) -> None:
-    """Check what a worker's own books are kept by: ids, names and time limits of a task.
+    """Check the ids, name and time limits of a task.
 
-    Where these go wrong no task fails, but the worker: it ends, or keeps the place of the task.
+    With wrong ones the worker ends or blocks, not the task.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def check_text(what: str, value: Any) -> None:
 
 
 def check_own(properties: Mapping[str, Any]) -> None:
-    """Check the parts of a message that scripts read: anybody may have made them.
+    """Check the parts of a message that scripts read, whoever wrote them.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def check_time_limits(headers: Mapping[str, Any]) -> None:
 
 
 def check_sent(headers: Mapping[str, Any]) -> None:
-    """Check what a task message that is being sent tells the worker.
+    """Check a task message before it is sent.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def check_sent(headers: Mapping[str, Any]) -> None:
 
 
 def check_expires(expires: Any) -> None:
-    """Check what a call says of when its task expires; Celery checks all but texts.
+    """Check the option ``expires`` of a call; Celery checks all but texts.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def check_priority(priority: Any) -> None:
     Raises
     ------
     InvalidOption
-        It is no number: kombu would take the lowest one in silence.
+        It is no number: kombu would silently take the lowest priority.
     """
     try:
         if priority is not None:

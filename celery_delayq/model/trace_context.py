@@ -1,4 +1,4 @@
-"""W3C Trace Context: where in which trace something happens. No I/O.
+"""W3C Trace Context of a task. No I/O.
 
 It travels in the message headers ``traceparent`` and ``tracestate``, where OpenTelemetry's Celery
 instrumentation writes and reads them. OpenTelemetry itself is asked only where the app has
@@ -29,14 +29,14 @@ _MEMBER = re.compile(
 
 
 class Trace(NamedTuple):
-    """What the two headers say; *state* is ``""`` where there is none."""
+    """The values of the two headers; *state* may be ``""``."""
 
     parent: str
     state: str = ""
 
     @classmethod
     def of(cls, headers: Mapping[str, Any]) -> Trace | None:
-        """Read headers that anybody may have written: what is not valid counts as not there."""
+        """Read headers of any sender; invalid ones count as missing."""
         parent, state = headers.get(PARENT), headers.get(STATE)
         if not isinstance(parent, str) or not _PARENT.fullmatch(parent):
             return None
@@ -48,7 +48,7 @@ class Trace(NamedTuple):
 
 
 def _checked_state(given: Any) -> str:
-    """Return a ``tracestate``, ``""`` where it is none."""
+    """Return a ``tracestate``, ``""`` if it is invalid."""
     if not isinstance(given, str) or len(given) > LONGEST_STATE:
         return ""
     members = [text for part in given.split(",") if (text := part.strip(" \t"))]
@@ -68,15 +68,15 @@ def of_opentelemetry() -> Trace | None:
         parent = f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
         return Trace(parent, span.trace_state.to_header() if span.trace_state else "")
     except Exception:
-        # Such as while another thread is importing it: a task is worth more than its trace.
+        # Such as while another thread is importing it. The task must run without its trace.
         return None
 
 
 def tell_opentelemetry(trace: Trace) -> Callable[[], None] | None:
-    """Have OpenTelemetry go on with *trace* where it has no span; return what takes it back.
+    """Continue *trace* in OpenTelemetry where it has no span; return the function that undoes it.
 
-    Its Celery instrumentation overwrites our headers with a span of its own, which would else
-    begin another trace.
+    Its Celery instrumentation overwrites our headers with its own span, which would begin another
+    trace otherwise.
     """
     otel, context = map(sys.modules.get, ("opentelemetry.trace", "opentelemetry.context"))
     if otel is None or context is None or of_opentelemetry() is not None:

@@ -1,7 +1,7 @@
-"""Which tasks count as the same one, and what becomes of a second one. Policy, no I/O.
+"""Which tasks count as the same, and what happens to the second one. Policy, no I/O.
 
-A unique key belongs to the entry that has it and goes with it: at the end of being scheduled or,
-with scope ``done``, when it is acknowledged, dead or cancelled (``include/unique_policy.lua``).
+A unique key belongs to one entry. It is freed when that entry is due or, with scope ``done``, when
+it is acknowledged, dead or cancelled (``include/unique_policy.lua``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from celery_delayq.utils.numbers import is_finite
 #: at the later of both times.
 POLICIES = ("replace", "error", "keep", "later")
 
-#: Until when a task has its key: until it is due, or until it is acknowledged, dead or cancelled.
+#: How long a task has its key: until it is due, or until it is acknowledged, dead or cancelled.
 SCOPES = ("scheduled", "done")
 
 #: The names of our options, of a task or of one call.
@@ -52,7 +52,7 @@ class Unique(NamedTuple):
     max_wait: int = 0
 
     def as_property(self) -> dict[str, Any]:
-        """Return it for the message property, without what is not given."""
+        """Return it for the message property, without options that were not given."""
         own: dict[str, Any] = {"key": self.key, "policy": self.policy}
         if self.max_wait:
             own["max_wait"] = self.max_wait
@@ -83,7 +83,7 @@ def options_of(task: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 class UniqueRule(NamedTuple):
     """The unique options of all calls of one kind.
 
-    *prefix* is how their keys begin, *max_wait* is in ms, 0 for none.
+    *prefix* begins their keys, *max_wait* is in ms, 0 for none.
     """
 
     task_name: str
@@ -105,7 +105,7 @@ class UniqueRule(NamedTuple):
         return Unique(self.key(text), self.policy, self.max_wait)
 
     def key(self, text: str) -> str:
-        """Return the key of the call for which the template says *text*; raises what `of` does."""
+        """Return the key of the call for a filled template; raises the errors of `of`."""
         if not text.strip():
             raise InvalidUnique(
                 f"{self.task_name}: unique_key={self.template!r} comes to an empty text for these "
@@ -266,7 +266,7 @@ def _named(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping
     except (TypeError, ValueError, AttributeError):
         return kwargs
     bound.apply_defaults()
-    # What goes to **kwargs is named like the others.
+    # Arguments in **kwargs are named like the others.
     named = dict(bound.arguments)
     for parameter in bound.signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
