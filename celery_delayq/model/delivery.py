@@ -38,13 +38,7 @@ def retry_of(message: Mapping[str, Any]) -> HeldBy | None:
 
 def without_retry_of(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a message that is to be sent like any other."""
-    properties = dict(message["properties"])
-    own = dict(properties.pop(PROPERTY))
-    for name in ("retry_of", "retried_to"):
-        own.pop(name, None)
-    if own:
-        properties[PROPERTY] = own
-    return {**message, "properties": properties}
+    return _without(message, "retry_of", "retried_to")
 
 
 def note_delivery(
@@ -67,11 +61,13 @@ def note_delivery(
 
 
 def without_delivery(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a message without what :func:`note_delivery` has noted in it."""
+    """Return a copy of a message without the notes of :func:`note_delivery`."""
+    return _without(message, "place", "queue", "deliveries", "promoted")
+
+
+def _without(message: Mapping[str, Any], *names: str) -> dict[str, Any]:
     properties = dict(message["properties"])
-    own = dict(properties.pop(PROPERTY, {}))
-    for name in ("place", "queue", "deliveries", "promoted"):
-        own.pop(name, None)
+    own = {name: value for name, value in properties.pop(PROPERTY, {}).items() if name not in names}
     if "label" in own:  # first, where scripts look for it
         return {**message, "properties": {PROPERTY: own, **properties}}
     return {**message, "properties": {**properties, **({PROPERTY: own} if own else {})}}
