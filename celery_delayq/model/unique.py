@@ -41,24 +41,6 @@ class Key(str):
     __slots__ = ()
 
 
-class Unique(NamedTuple):
-    """A unique key as messages carry it: its scope (one character), task name and key.
-
-    *max_wait* is in ms, 0 for no limit.
-    """
-
-    key: str
-    policy: str
-    max_wait: int = 0
-
-    def as_property(self) -> dict[str, Any]:
-        """Return it for the message property, without options that were not given."""
-        own: dict[str, Any] = {"key": self.key, "policy": self.policy}
-        if self.max_wait:
-            own["max_wait"] = self.max_wait
-        return own
-
-
 _NAMES = frozenset(OPTIONS)
 
 
@@ -83,7 +65,8 @@ def options_of(task: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 class UniqueRule(NamedTuple):
     """The unique options of all calls of one kind.
 
-    *prefix* begins their keys, *max_wait* is in ms, 0 for none.
+    *prefix*, the first character of the scope and the task's name, begins their keys. *max_wait* is
+    in ms, 0 for none.
     """
 
     task_name: str
@@ -93,7 +76,7 @@ class UniqueRule(NamedTuple):
     policy: str
     max_wait: int = 0
 
-    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Unique:
+    def key_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the unique key of a call.
 
         Raises
@@ -101,11 +84,10 @@ class UniqueRule(NamedTuple):
         InvalidUnique
             It cannot be worked out.
         """
-        text = _render(self.task_name, self.task, self.template, args, kwargs)
-        return Unique(self.key(text), self.policy, self.max_wait)
+        return self.key(_render(self.task_name, self.task, self.template, args, kwargs))
 
     def key(self, text: str) -> str:
-        """Return the key of the call for a filled template; raises the errors of `of`."""
+        """Return the unique key for a filled template; raises the errors of `key_of`."""
         if not text.strip():
             raise InvalidUnique(
                 f"{self.task_name}: unique_key={self.template!r} comes to an empty text for these "
@@ -139,11 +121,12 @@ def own_properties(
         ``skip_after`` is no time.
     """
     own: dict[str, Any] = {}
-    unique = unique_of(task_name, task, args, kwargs, options)
-    if unique is not None:
-        own["unique"] = unique.as_property()
-    skip_after = skip_after_of(options)
-    if skip_after:
+    rule = rule_of(task_name, task, options)
+    if rule is not None:
+        own["unique"] = {"key": rule.key_of(args, kwargs), "policy": rule.policy}
+        if rule.max_wait:
+            own["unique"]["max_wait"] = rule.max_wait
+    if skip_after := skip_after_of(options):
         own["skip_after"] = skip_after
     return own
 
@@ -160,20 +143,8 @@ def skip_after_of(options: Mapping[str, Any]) -> int:
     return 0 if given in (None, False) else _milliseconds("skip_after", given, InvalidETA)
 
 
-def unique_of(
-    task_name: str,
-    task: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> Unique | None:
-    """Return the unique key of a call, None for none; parameters and errors as `rule_of`."""
-    rule = rule_of(task_name, task, options)
-    return None if rule is None else rule.of(args, kwargs)
-
-
 def rule_of(task_name: str, task: Any, options: Mapping[str, Any]) -> UniqueRule | None:
-    """Return how calls with these options get their unique keys, None for without one.
+    """Return how calls with these options get their unique keys, None without a key.
 
     Parameters
     ----------
@@ -276,6 +247,6 @@ def _named(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping
 
 def _milliseconds(name: str, value: Any, error: type[Exception]) -> int:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if not (is_finite(seconds) and 0 < seconds <= 1e9):
+    if not is_finite(seconds, 0, 1e9) or not seconds:
         raise error(f"{name}={value!r}: expected a timedelta or seconds, more than 0")
     return math.ceil(seconds * 1000)

@@ -134,16 +134,9 @@ def kind(job: Job) -> Any:
         if OPTION in given:
             given = {name: value for name, value in given.items() if name != OPTION}
         options = _encode(given) if given else ""
-        key = (
-            job.target.name,
-            job.queue,
-            type(job.priority),
-            job.priority,
-            due,
-            type(job.expires),
-            options,
-            Key if type(job.unique_key) is Key else job.unique_key,
-        )
+        priority = type(job.priority), job.priority
+        unique_key = Key if type(job.unique_key) is Key else job.unique_key
+        key = job.target.name, job.queue, priority, due, type(job.expires), options, unique_key
         hash(key)
     except (TypeError, ValueError):
         return None
@@ -157,13 +150,7 @@ class Template:
     """
 
     def __init__(
-        self,
-        app: Celery,
-        job: Job,
-        options: Mapping[str, Any],
-        routed: Routed,
-        text: str,
-        tail: str,
+        self, app: Celery, job: Job, options: dict[str, Any], routed: Routed, text: str, tail: str
     ) -> None:
         name, task, _ = job.target
         self._text = text
@@ -188,7 +175,7 @@ class Template:
         cls,
         app: Celery,
         job: Job,
-        options: Mapping[str, Any],
+        options: dict[str, Any],
         routed: Routed,
         message: Mapping[str, Any],
         sent: Sent | None = None,
@@ -273,33 +260,26 @@ class Template:
 
     def _record(self, job: Job, values: dict[str, Any]) -> bytes:
         """Return the record of a call with the times, in JSON, that are among *values*."""
-        args, kwargs, key, rule = job.args, job.kwargs, "", self._rule
+        args, kwargs, given, rule = job.args, job.kwargs, job.unique_key, self._rule
+        key = ""
         if rule is not None:
-            if type(job.unique_key) is Key:
-                key = rule.key(job.unique_key)
-            else:
-                key = rule.of(args, kwargs).key
+            key = rule.key(given) if type(given) is Key else rule.key_of(args, kwargs)
         body = _encode([args, kwargs])[:-1]
         shown = self._repr(args, 0), self._repr(kwargs, 1)
         return self._filled(values, job.id, job.message_id, key, body, *shown)
 
     def _filled(
-        self,
-        values: dict[str, Any],
-        id: str,
-        message_id: str,
-        key: str,
-        body: str,
-        argsrepr: str,
-        kwargsrepr: str,
+        self, values: dict[str, Any], id: str, message_id: str, key: str, body: str, *shown: str
     ) -> bytes:
-        """Return the record with all values; *body* is JSON, without the bracket at its end."""
+        """Return the record with all values; *body* is JSON, without the bracket at its end.
+
+        *shown* are the headers ``argsrepr`` and ``kwargsrepr``.
+        """
         label = envelope.label_of(envelope.entry_id(id), message_id, self._skip_after, key)
         values["message_id"] = message_id
         values["label"] = f'"{label}"'
         values["id"] = dumps(id)
-        values["argsrepr"] = dumps(argsrepr)
-        values["kwargsrepr"] = dumps(kwargsrepr)
+        values["argsrepr"], values["kwargsrepr"] = map(dumps, shown)
         values["body"] = f'"{b64encode((body + self._tail).encode()).decode()}"'
         return (self._text % values).encode()
 
@@ -325,9 +305,7 @@ class Template:
 
     def _repr(self, value: Any, which: int) -> str:
         text = amqp.plain_repr(value)
-        if text is None:
-            text = saferepr(value, self._sizes[which], maxlevels=self._levels)
-        return text
+        return saferepr(value, self._sizes[which], maxlevels=self._levels) if text is None else text
 
     def _later(self, seconds: float) -> str:
         """Return the time so many *seconds* from now as Celery writes it."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 from kombu.utils.json import loads
 
 from celery_delayq.model.lookup import Location
-from celery_delayq.model.unique import Key, unique_of
+from celery_delayq.model.unique import Key, rule_of
 from celery_delayq.spark.access import opened
 from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import WriteOptions
@@ -91,10 +91,10 @@ def _verdict(options: WriteOptions, row: TaskRow, said: Mapping[str, Any]) -> st
     if same:
         return "kept"
     key = {"unique_key": Key(row.key), "on_conflict": "replace", "unique_scope": "done"}
-    unique = unique_of(options.task, None, (), {}, {**key, "max_wait": None})
-    if unique is None:
+    rule = rule_of(options.task, None, {**key, "max_wait": None})
+    if rule is None:
         raise AssertionError("a row has a key")
-    return "changed" if said["unique_key"] == unique.key[1:] else "foreign"
+    return "changed" if said["unique_key"] == rule.key(row.key)[1:] else "foreign"
 
 
 def leave_out(options: WriteOptions, queue: str, batches: Batches) -> Batches:
