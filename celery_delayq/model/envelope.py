@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta, timezone
 from functools import lru_cache
@@ -40,6 +39,9 @@ _MICROSECOND = timedelta(microseconds=1)
 
 #: The last millisecond that a :class:`~datetime.datetime` can name, year 9999.
 MAX_DUE_MS = 253_402_300_799_999
+
+#: The longest countdown: one that begins in the year 2100 ends in the year 9999.
+MAX_COUNTDOWN_MS = MAX_DUE_MS - 4_102_444_800_000
 
 
 def own_of(properties: Any) -> Mapping[str, Any]:
@@ -159,7 +161,7 @@ def due_of_countdown(countdown: Any, name: str = "countdown") -> Due:
             f"{name}={countdown!r}: expected a finite number of seconds, such as 30 or 0.5"
         )
     milliseconds = math.ceil(float(countdown) * 1000)
-    if milliseconds > MAX_DUE_MS - time.time() * 1000:
+    if milliseconds > MAX_COUNTDOWN_MS:
         raise InvalidETA(f"{name}={countdown!r}: leads past the year 9999")
     return Due(milliseconds, relative=True)
 
