@@ -17,6 +17,7 @@ from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
 from celery_delayq.model.scheduled import Bulk, Outcome
 from celery_delayq.store.dead_letters import Replay
 from celery_delayq.store.paging import queues_of
+from celery_delayq.utils.numbers import is_finite
 
 logger = logging.getLogger(__name__)
 
@@ -110,9 +111,7 @@ class DeadLetters(DeadLetterChanges):
         InvalidFilter
             The filter is none, or *queue* is no name.
         """
-        if rate is not None and not (
-            isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0.001 <= rate <= 1e6
-        ):
+        if rate is not None and not is_finite(rate, 0.001, 1e6):
             raise ConfigError(f"rate={rate!r}: expected dead letters a second, 0.001 to 1,000,000")
         changes = ReplayChanges(args, kwargs, queue).checked()
         start, run = self._ask(lambda store: store.now_ms()), uuid4().hex

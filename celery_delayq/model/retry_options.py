@@ -119,7 +119,12 @@ def of_call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     try:
         budget = given.get("retry_budget")
         if budget is not None:
-            own["budget"] = _budget(budget)
+            if not is_whole(budget, 0, LARGEST_BUDGET):
+                raise InvalidRetry(
+                    f"retry_budget={budget!r}: expected a number of retries, 0 to "
+                    f"{LARGEST_BUDGET:,}"
+                )
+            own["budget"] = budget
         found = {option: given[option] for option in OPTIONS[:3] if given.get(option) is not None}
         if "max_retries" in given:
             found["max_retries"] = given["max_retries"]  # None is for ever
@@ -180,19 +185,9 @@ def unmatched(defaults: Mapping[str, RetryPolicy], names: Iterable[str]) -> list
 
 def _explicit_max(task: Any) -> Any:
     """Return the limit that a task was given, UNSET for Celery's own default."""
-    if "max_retries" in vars(task):
-        return task.max_retries
-    for kind in type(task).__mro__:
-        if kind is Task:
+    for holder in (task, *type(task).__mro__):
+        if holder is Task:
             break
-        if "max_retries" in vars(kind):
-            return vars(kind)["max_retries"]
+        if "max_retries" in vars(holder):
+            return vars(holder)["max_retries"]
     return UNSET
-
-
-def _budget(given: Any) -> int:
-    if not (is_whole(given) and 0 <= given <= LARGEST_BUDGET):
-        raise InvalidRetry(
-            f"retry_budget={given!r}: expected a number of retries, 0 to {LARGEST_BUDGET:,}"
-        )
-    return int(given)

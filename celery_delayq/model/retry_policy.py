@@ -46,7 +46,7 @@ class Exponential:
         _seconds("Exponential(first=…)", self.first)
         _seconds("Exponential(longest=…)", self.longest)
         factor = self.factor
-        if not is_finite(factor) or not 1 <= factor <= 1000:
+        if not is_finite(factor, 1, 1000):
             raise InvalidRetry(f"Exponential(factor={factor!r}): expected a number from 1 to 1000")
 
     def __call__(self, retries: int) -> float:
@@ -112,8 +112,9 @@ class RetryPolicy:
         object.__setattr__(self, "jitter", _jitter(self.jitter))
         for name in ("retry_for", "dont_retry_for"):
             object.__setattr__(self, name, exception_classes(name, getattr(self, name)))
-        if self.max_retries is not UNSET:
-            _check_max(self.max_retries)
+        most = self.max_retries
+        if not (most in (None, UNSET) or is_whole(most, 0)):
+            raise InvalidRetry(f"max_retries={most!r}: expected 0 or more, or None for no limit")
 
     @property
     def limit(self) -> int | None:
@@ -223,7 +224,7 @@ _FORMS = (
 
 def _seconds(name: str, given: Any) -> float:
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
-    if not is_finite(seconds) or not 0 <= seconds <= LONGEST:
+    if not is_finite(seconds, 0, LONGEST):
         raise InvalidRetry(
             f"{name} {given!r}: expected a timedelta or a number of seconds from 0 to {LONGEST:.0f}"
         )
@@ -233,15 +234,9 @@ def _seconds(name: str, given: Any) -> float:
 def _jitter(given: Any) -> float:
     if given in (True, False):
         return float(given)
-    if not is_finite(given) or not 0 <= given <= 1:
+    if not is_finite(given, 0, 1):
         raise InvalidRetry(f"retry_jitter={given!r}: expected a number from 0 to 1")
     return float(given)
-
-
-def _check_max(given: Any) -> Any:
-    if given is not None and not (is_whole(given) and given >= 0):
-        raise InvalidRetry(f"max_retries={given!r}: expected 0 or more, or None for no limit")
-    return given
 
 
 def exception_classes(name: str, given: Any) -> tuple[type[BaseException], ...]:

@@ -158,19 +158,8 @@ class ScheduledTask(Readable):
             record = Record.unpack(data)
             message = decode(record.message)
             unique = unique_key(own_of(message["properties"]))[1:]
-            id = str(message["headers"]["id"])
-            return cls(
-                id,
-                record.task,
-                queue,
-                state,
-                moment(due_ms),
-                record.priority,
-                unique,
-                "",
-                message,
-                name,
-            )
+            id, task, step = str(message["headers"]["id"]), record.task, record.priority
+            return cls(id, task, queue, state, moment(due_ms), step, unique, "", message, name)
         except (RecordError, ValueError, LookupError, TypeError, AttributeError):
             id = name.partition("\0")[0]
             return cls(id, "?", queue, state, moment(due_ms), _name=name)
@@ -180,18 +169,10 @@ class ScheduledTask(Readable):
         """Make one of a location."""
         if place.record is not None:
             return cls.of_record(queue, place.name, place.state, place.due_ms, place.record)
-        return cls(
-            place.name.partition("\0")[0],
-            place.task,
-            queue,
-            place.state,
-            moment(place.due_ms),
-            None,
-            "" if place.unique == "-" else place.unique[1:],
-            place.holder,
-            None,
-            place.name,
-        )
+        name, state, due_ms, _, task, unique, holder = place
+        unique_key = "" if unique == "-" else unique[1:]
+        id, due = name.partition("\0")[0], moment(due_ms)
+        return cls(id, task, queue, state, due, None, unique_key, holder, None, name)
 
     @property
     def eta(self) -> str | None:

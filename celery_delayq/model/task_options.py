@@ -90,23 +90,19 @@ def check_own(properties: Mapping[str, Any]) -> None:
             f"label={own['label']!r}: expected '<id> <message_id> <ms> <unique key>'"
         )
     skip_after = own.get("skip_after", 0)
-    if not _is_count(skip_after):
+    if not is_whole(skip_after, 0, MAX_DUE_MS):
         raise InvalidOption(f"skip_after={skip_after!r}: expected a number of ms")
     unique = own.get("unique")
     if "unique" in own and not (
         isinstance(unique, Mapping)
         and unique.get("policy") in POLICIES
-        and _is_count(unique.get("max_wait", 0))
+        and is_whole(unique.get("max_wait", 0), 0, MAX_DUE_MS)
         and isinstance(key := unique_key(own), str)
         and _KEY.fullmatch(key)
     ):
         raise InvalidOption(
             f"unique={unique!r}: expected 'key' and 'policy', as DelayQ(app) writes them"
         )
-
-
-def _is_count(value: Any) -> bool:
-    return is_whole(value) and 0 <= value <= MAX_DUE_MS
 
 
 def check_time_limits(headers: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from celery_delayq.model.retry_policy import LONGEST
 from celery_delayq.periodic.schedules import Rule, clocked, rule_of
 from celery_delayq.periodic.serialization import dumps_form, loads_form
 from celery_delayq.periodic.wall_clock import moment_of, ms_of, tick_at
+from celery_delayq.utils.numbers import is_finite, is_whole
 
 CatchUp = Literal["skip", "one", "all"]
 Overlap = Literal["allow", "skip", "queue_one"]
@@ -283,13 +284,8 @@ def _shown(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else repr(value)
 
 
-def _is_whole(value: Any, low: int = 1, high: float = math.inf) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
 def _is_seconds(value: Any) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and 0 < value <= LONGEST
+    return is_finite(value, 0, LONGEST) and value > 0
 
 
 def _is_text(value: Any) -> bool:
@@ -330,8 +326,8 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("start", lambda at: at is None or ms_of(at) >= 0, "a time from 1970-01-01T00:00:00+00:00 on"),
     ("catch_up", lambda value: value in CATCH_UPS, f"one of {', '.join(CATCH_UPS)}"),
     ("overlap", lambda value: value in OVERLAPS, f"one of {', '.join(OVERLAPS)}"),
-    ("catch_up_max", lambda value: _is_whole(value, high=1000), "a number from 1 to 1,000"),
-    ("max_runs", lambda value: value is None or _is_whole(value), "a number from 1, or None"),
+    ("catch_up_max", lambda value: is_whole(value, 1, 1000), "a number from 1 to 1,000"),
+    ("max_runs", lambda value: value is None or is_whole(value, 1), "a number from 1, or None"),
 )
 
 #: The same of options that are given.
@@ -342,7 +338,7 @@ _OPTIONS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("queue", lambda value: isinstance(value, str) and value != "", "the name of a queue"),
     ("queue", lambda value: not is_own_key(value), NOT_OWN_KEY),
     *((what, _is_storable, UTF8) for what in ("queue", "exchange", "routing_key", "unique_key")),
-    ("priority", lambda value: _is_whole(value, 0, 255), "a number from 0 to 255"),
+    ("priority", lambda value: is_whole(value, 0, 255), "a number from 0 to 255"),
     ("headers", _is_by_name, "a mapping by names"),
 )
 

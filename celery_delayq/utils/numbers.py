@@ -6,14 +6,15 @@ import math
 from typing import Any
 
 
-def is_whole(value: Any) -> bool:
-    """Return whether a value is a whole number and no bool."""
-    return isinstance(value, int) and not isinstance(value, bool)
+def is_whole(value: Any, low: float = -math.inf, high: float = math.inf) -> bool:
+    """Return whether a value is a whole number in a range, and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def is_finite(value: Any) -> bool:
-    """Return whether a value is an int or a finite float that a float can hold, and no bool."""
+def is_finite(value: Any, low: float = -math.inf, high: float = math.inf) -> bool:
+    """Return whether a value is an int or float in a range, finite as a float, and no bool."""
     try:
-        return (is_whole(value) or isinstance(value, float)) and math.isfinite(value)
+        number = is_whole(value) or isinstance(value, float)
+        return number and math.isfinite(value) and low <= value <= high
     except OverflowError:
         return False
