@@ -27,6 +27,7 @@ from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.dead_letter import details_of, pack_details
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.task_options import check_received
+from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +182,7 @@ class RequestMixin(RequestBase):
         ):
             return
         if isinstance(exc, Reject):
-            reason = _text(exc.reason)
+            reason = "rejected" if exc.reason is None else described(exc.reason)
         elif (
             channel.settings.dead_letters
             and getattr(task, "dead_letter", True)
@@ -192,13 +193,8 @@ class RequestMixin(RequestBase):
             return
         context = self._context
         retries = context.retries or 0
-        details = details_of(
-            exc,
-            traceback,
-            worker=str(self.hostname),
-            retries=retries,
-            started=self.time_start,
-        )
+        host, started = str(self.hostname), self.time_start
+        details = details_of(exc, traceback, worker=host, retries=retries, started=started)
         details["deliveries"] = own_of(message.properties).get("deliveries", 1)
         attempts = attempts_of(task)
         if attempts is not None and attempts.policy_of(context) is not None:
@@ -240,17 +236,6 @@ class RequestMixin(RequestBase):
         if not (is_held and channel.add_dead_letter(tag, id, ending.reason)):
             data = envelope.encode(delivery.without_delivery(message._raw))
             channel.add_dead_letter_copy(queue, id, ending.reason, data, details)
-
-
-def _text(reason: Any) -> str:
-    """Return a reason of any type as a text."""
-    if reason is None:
-        return "rejected"
-    try:
-        text = str(reason)
-    except Exception:
-        text = "<no text>"
-    return f"{type(reason).__name__}: {text}" if isinstance(reason, BaseException) else text
 
 
 def with_endings(_task: Any, request_cls: Any) -> type:

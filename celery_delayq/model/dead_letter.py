@@ -14,6 +14,7 @@ from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import Readable
 from celery_delayq.model.scheduled import bound_ms, moment
+from celery_delayq.utils.text import name_of, text_of
 
 #: Characters of a traceback that are kept: its end says most.
 TRACEBACK = 8000
@@ -70,9 +71,8 @@ def details_of(
         end = text[-TRACEBACK:]
         text = "…\n" + (end.partition("\n")[2] or end)  # whole lines, if there is one
     details: dict[str, Any] = {
-        # Celery wraps exceptions that cannot be pickled.
-        "exception": _name(exc),
-        "message": _text(exc)[:TEXT],
+        "exception": name_of(exc),
+        "message": text_of(exc)[:TEXT],
         "traceback": text,
         "retries": retries,
         "worker": worker,
@@ -82,23 +82,11 @@ def details_of(
     return details
 
 
-def _name(exc: BaseException) -> str:
-    wrapped = getattr(exc, "exc_cls_name", None)
-    return wrapped if isinstance(wrapped, str) else type(exc).__name__
-
-
 def pack_details(details: Mapping[str, Any] | None) -> bytes:
     """Return details as they are stored."""
     if not details:
         return b""
     return json.dumps(details).encode()
-
-
-def _text(exc: BaseException) -> str:
-    try:
-        return str(exc)
-    except Exception:
-        return f"<no text: str() of {type(exc).__name__} failed>"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery_delayq.errors import InvalidCursor, InvalidFilter, RecordError
 from celery_delayq.model.scheduled import moment
 from celery_delayq.utils.numbers import is_whole
+from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)
 
@@ -102,17 +103,7 @@ def _time(text: str) -> int | None:
 
 def reason_of(what: Any) -> str:
     """Return an exception, or why a task was rejected, as one short line."""
-    if what is None:
-        return ""
-    try:
-        text = str(what)
-    except Exception:
-        text = "<no text>"
-    if isinstance(what, BaseException):
-        # Celery wraps exceptions that cannot be pickled.
-        name = getattr(what, "exc_cls_name", None) or type(what).__name__
-        text = f"{name}: {text}" if text else str(name)
-    return " ".join(text[: 2 * REASON].split())[:REASON]
+    return " ".join(described(what)[: 2 * REASON].split())[:REASON]
 
 
 class Ending(NamedTuple):
@@ -214,5 +205,5 @@ def check_range(after: Any, count: Any) -> None:
         raise InvalidCursor(
             f"after={after!r}: expected the offset of a run such as '1700000000000-0', or '0'"
         )
-    if count is not None and not (is_whole(count) and count >= 0):
+    if count is not None and not is_whole(count, 0):
         raise InvalidFilter(f"count={count!r}: expected a number of runs, or None for all")

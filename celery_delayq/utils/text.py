@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
@@ -19,3 +21,25 @@ def _code(one: str) -> str:
     if number < 0x80:
         return _SHORT.get(one, f"\\x{number:02x}")
     return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
+
+
+def described(what: Any) -> str:
+    """Return an exception with its class, or anything else, as a text; ``""`` for None."""
+    text = "" if what is None else text_of(what)
+    if isinstance(what, BaseException):
+        return f"{name_of(what)}: {text}" if text else name_of(what)
+    return text
+
+
+def name_of(exc: BaseException) -> str:
+    """Return the class of an exception, also of one that Celery wrapped as it was not picklable."""
+    wrapped = getattr(exc, "exc_cls_name", None)
+    return wrapped if isinstance(wrapped, str) else type(exc).__name__
+
+
+def text_of(what: Any) -> str:
+    """Return the text of anything, even where its ``str()`` fails."""
+    try:
+        return str(what)
+    except Exception:
+        return "<no text>"
