@@ -143,12 +143,8 @@ class BulkChanges(ScheduleReader):
             bulk.total = bulk.outcomes[Outcome.DONE] = counted
             return bulk
         # Names first: what is moved would be met again at its new place.
-        found = {
-            queue: [
-                *chain.from_iterable(listed_pages(self._ask, queue, where, 1000, records=False))
-            ]
-            for queue in known
-        }
+        pages = {x: listed_pages(self._ask, x, where, 1000, records=False) for x in known}
+        found = {queue: [*chain.from_iterable(each)] for queue, each in pages.items()}
         bulk.total = sum(map(len, found.values()))
         for queue, names in found.items():
             names = names[::-1] if last_first else names
@@ -195,7 +191,7 @@ def shifted(due_ms: int, by_ms: int) -> Due:
 
 
 def _shifted(due_ms: int, by_ms: int) -> Due:
-    """Return the same; what would lead past the year 9999 is not moved, as to the past."""
+    """Return a due moved by so many ms; 0, which has passed, where that is after the year 9999."""
     return Due(due_ms + by_ms if due_ms + by_ms <= MAX_DUE_MS else 0)
 
 

@@ -14,7 +14,7 @@ from celery_delayq.integration.not_run import note_cancelled
 from celery_delayq.model.envelope import Due, due_of_eta
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.names import check_name
-from celery_delayq.model.scheduled import Outcome, Paused, ScheduledTask, outcome_of
+from celery_delayq.model.scheduled import Outcome, Paused, ScheduledTask, bound_ms, outcome_of
 from celery_delayq.schedule.bulk import BulkChanges, new_due, shift_ms, shifted
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
 from celery_delayq.schedule.reader import id_of
@@ -58,7 +58,8 @@ class Schedule(BulkChanges):
         InvalidFilter, InvalidETA
             *id* is no id, or *if_eta* no time.
         """
-        return self._cancel([id_of(id)], queue, _ms(if_eta), "cancelled", ready=True)[0]
+        if_due = bound_ms("if_eta", if_eta)
+        return self._cancel([id_of(id)], queue, if_due, "cancelled", ready=True)[0]
 
     def cancel_ids(
         self, ids: Sequence[str], *, reason: str = "cancelled", ready: bool = True
@@ -85,9 +86,8 @@ class Schedule(BulkChanges):
         def ask(store: Store) -> Sequence[Sequence[StatusCode]]:
             found = queues_of(store, queue).items()
             for name, _ in found:
-                entries.update(
-                    ((name, each._name), each) for each in scheduled_among(store, name, ids)
-                )
+                for each in scheduled_among(store, name, ids):
+                    entries[name, each._name] = each
             return [
                 store.control.cancel(name, layout, ids, if_due=if_due, ready=ready, token=token)
                 for name, layout in found
@@ -95,12 +95,8 @@ class Schedule(BulkChanges):
 
         outcomes = [outcome_of(codes) for codes in zip(*self._ask(ask), strict=True)]
         outcomes = outcomes or [Outcome.UNKNOWN] * len(ids)
-        note_cancelled(
-            self._session.app,
-            {id for id, outcome in zip(ids, outcomes, strict=True) if outcome},
-            entries.values(),
-            reason,
-        )
+        done = {id for id, outcome in zip(ids, outcomes, strict=True) if outcome}
+        note_cancelled(self._session.app, done, entries.values(), reason)
         return outcomes
 
     def reschedule(
@@ -135,7 +131,7 @@ class Schedule(BulkChanges):
             The new time is none, or has passed by Redis' clock.
         """
         due = new_due(eta, countdown, by)
-        id, if_due = id_of(id), _ms(if_eta)
+        id, if_due = id_of(id), bound_ms("if_eta", if_eta)
         if due is None:
             outcome = self._shift(id, shift_ms(by), queue, if_due)
         else:
@@ -159,7 +155,7 @@ class Schedule(BulkChanges):
 
         What is paused is due at once when it goes on. The outcome is as for :meth:`reschedule`.
         """
-        id, if_due = id_of(id), _ms(if_eta)
+        id, if_due = id_of(id), bound_ms("if_eta", if_eta)
         return self._change(
             queue,
             lambda store, name, layout, token: store.control.run_now(
@@ -330,10 +326,6 @@ class Schedule(BulkChanges):
     def paused(self) -> Paused:
         """Return which queues and tasks are paused, and since when."""
         return Paused.of(self._ask(lambda store: store.control.controls()))
-
-
-def _ms(eta: datetime | str | None) -> int | None:
-    return None if eta is None else due_of_eta(eta).ms
 
 
 def _one_of(queue: str | None, task: str | None) -> None:

@@ -13,7 +13,7 @@ from celery_delayq.integration import amqp
 from celery_delayq.integration.context import OPTION, Sent, to_send
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.envelope import PROPERTY, Due, Entry
-from celery_delayq.schedule.items import InvalidItem
+from celery_delayq.schedule.items import COMMON, InvalidItem
 from celery_delayq.schedule.message_template import Job, Routed, Template, kind
 from celery_delayq.store.scripting.pipelining import LOST
 
@@ -79,9 +79,8 @@ class MessageFactory:
         if template < TRIES:
             if len(self._templates) >= KINDS:
                 self._templates.clear()
-            found = Template.of(
-                self.app, job, {**self._common, **job.options}, routed, message, sent
-            )
+            options = {**self._common, **job.options}
+            found = Template.of(self.app, job, options, routed, message, sent)
             self._templates[key] = found or template + 1
         return routed
 
@@ -116,20 +115,10 @@ class MessageFactory:
     def _by_celery(self, job: Job) -> tuple[Routed, dict[str, Any]]:
         """Have Celery make a message and send it, all the way through routing."""
         self._kept.clear()
-        given = {
-            name: value
-            for name in ("eta", "countdown", "expires", "queue", "priority", "unique_key")
-            if (value := getattr(job, name)) is not None
-        }
-        options = {
-            **self._common,
-            **job.options,
-            **given,
-            "task_id": job.id,
-            "producer": self._producer,
-            "retry": False,
-            "add_to_parent": False,
-        }
+        given = {name: value for name in COMMON if (value := getattr(job, name)) is not None}
+        ours = {"task_id": job.id, "producer": self._producer}
+        ours |= {"retry": False, "add_to_parent": False}
+        options = {**self._common, **job.options, **given, **ours}
         name, task, _ = job.target
         if task is None:
             self.app.send_task(name, job.args, job.kwargs, **options)

@@ -142,9 +142,8 @@ class ManyRun:
     def take(self, items: Iterator[Any], maker: MessageFactory, make: Making) -> ManyReport:
         """Send the entries that *make* returns; raises the errors of schedule_many."""
         try:
-            pipeline = self._pipeline = EntryPipeline(
-                self._ask, self._on_answer, _retries(self._app)
-            )
+            retries = _retries(self._app)
+            pipeline = self._pipeline = EntryPipeline(self._ask, self._on_answer, retries)
             with maker:
                 try:
                     self._send(items, make, pipeline)
@@ -212,7 +211,8 @@ class ManyRun:
             if put.state in self._counted:
                 counts[put.state] = counts.get(put.state, 0) + 1
             else:
-                self._tell(_outcome(queue, index, id, put))
+                error = publish_outcome.refusal(queue, id, put)
+                self._tell(ItemOutcome(index, id, put.state, error, put.other))
         if replaced:
             note_revoked(self._app, replaced, "replaced")
 
@@ -248,11 +248,6 @@ class _Stopped(Exception):
     def __init__(self, cause: Exception) -> None:
         super().__init__(cause)
         self.cause = cause
-
-
-def _outcome(queue: str, index: int, id: str, put: Put) -> ItemOutcome:
-    error = publish_outcome.refusal(queue, id, put)
-    return ItemOutcome(index, id, put.state, error, put.other)
 
 
 def _retries(app: Celery) -> Mapping[str, Any] | None:
