@@ -26,6 +26,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.utils.json import JSONEncoder, object_hook
 
 from celery_delayq.errors import InvalidETA, RecordError
+from celery_delayq.utils.numbers import is_finite
 
 #: Name of the message property that holds our own data. Properties, unlike headers, are
 #: not carried by Celery into retries and children.
@@ -152,18 +153,18 @@ def due_of_countdown(countdown: Any, name: str = "countdown") -> Due:
     Raises
     ------
     InvalidETA
-        *countdown* is no finite number, or leads past the year 9999.
+        *countdown* is no finite number, or leads out of the years that dates have.
     """
-    kind = type(countdown)
-    number = kind is int or kind is float or (kind is not bool and isinstance(countdown, Real))
-    if not number or not math.isfinite(countdown):
+    seconds = countdown
+    if type(countdown) not in (int, float, bool) and isinstance(countdown, Real):
+        seconds = float(countdown)
+    if not is_finite(seconds):
         raise InvalidETA(
             f"{name}={countdown!r}: expected a finite number of seconds, such as 30 or 0.5"
         )
-    milliseconds = math.ceil(float(countdown) * 1000)
-    if milliseconds > MAX_COUNTDOWN_MS:
-        raise InvalidETA(f"{name}={countdown!r}: leads past the year 9999")
-    return Due(milliseconds, relative=True)
+    if abs(seconds) > MAX_COUNTDOWN_MS / 1000:
+        raise InvalidETA(f"{name}={countdown!r}: leads out of the years 1 to 9999")
+    return Due(math.ceil(float(seconds) * 1000), relative=True)
 
 
 def due_of_eta(eta: Any) -> Due:
