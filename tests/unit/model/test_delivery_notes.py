@@ -35,10 +35,6 @@ def test_a_later_delivery_is_one_and_keeps_what_is_ours() -> None:
     note_delivery(message, HELD, 3)
 
     assert message["properties"]["delivery_info"] == {"routing_key": "q", "redelivered": True}
-    assert message["properties"]["delayq"] == {
-        **own,
-        "place": "here",
-        "queue": "q",
-        "deliveries": 3,
-    }
+    notes = {"place": "here", "queue": "q", "deliveries": 3}
+    assert message["properties"]["delayq"] == {**own, **notes}
     assert json.dumps(own) == before

@@ -35,17 +35,10 @@ def test_an_eta_is_rounded_up_so_that_nothing_is_early(moment: datetime) -> None
     assert due_of_eta(moment.isoformat()) == due
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "2030-01-31T09:00:00",
-        "2030-01-31T09:00:00.123456",
-        "2030-01-31T09:00:00+02:00",
-        "2030-01-31T09:00:00Z",
-        "20300131T090000",
-        "2030-01-31",
-    ],
-)
+NAIVE = ["2030-01-31T09:00:00", "2030-01-31T09:00:00.123456", "20300131T090000", "2030-01-31"]
+
+
+@pytest.mark.parametrize("text", [*NAIVE, "2030-01-31T09:00:00+02:00", "2030-01-31T09:00:00Z"])
 def test_a_text_means_what_celerys_worker_reads_in_it(text: str) -> None:
     by_worker = maybe_make_aware(maybe_iso8601(text))
 
@@ -171,30 +164,22 @@ def test_the_senders_countdown_goes_before_the_eta_made_of_it() -> None:
     assert envelope.due_of(message) == due_of_eta(message["headers"]["eta"])
 
 
+NO_TASK = {"headers": {"eta": "not for us"}, "properties": {}}
+
+
 @pytest.mark.parametrize(
     "message",
-    [
-        task_message(eta=None),
-        {"headers": {"eta": "not for us"}, "properties": {}},
-        {"headers": {}, "properties": {}},
-        {"properties": {}},
-    ],
+    [task_message(eta=None), NO_TASK, {"headers": {}, "properties": {}}, {"properties": {}}],
 )
 def test_a_message_that_is_no_task_with_an_eta_has_no_due(message: dict[str, Any]) -> None:
     assert envelope.due_of(message) is None
 
 
+NO_PROPERTIES = [[], {"delivery_tag": 1}, {"delivery_info": {}}]
+
+
 @pytest.mark.parametrize(
-    "message",
-    [
-        None,
-        [],
-        "text",
-        {},
-        {"properties": []},
-        {"properties": {"delivery_tag": 1}},
-        {"properties": {"delivery_info": {}}},
-    ],
+    "message", [None, [], "text", {}, *({"properties": each} for each in NO_PROPERTIES)]
 )
 def test_what_kombu_could_make_no_message_of_is_found(message: Any) -> None:
     with pytest.raises(RecordError):

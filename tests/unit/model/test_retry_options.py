@@ -145,15 +145,11 @@ def test_an_option_that_is_a_function_is_no_method(app: Celery) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"retry_intervals": ()},
-        {"retry_intervals": -1},
-        {"retry_intervals": "15 s"},
-        {"retry_intervals": True},
-        {"retry_intervals": (1,), "max_retries": -1},
-        {"retry_intervals": (1,), "max_retries": "3"},
-        {"retry_intervals": (1,), "retry_jitter": 2},
-        {"retry_for": "OSError"},
+        *({"retry_intervals": wrong} for wrong in ((), -1, "15 s", True)),
+        *({"retry_intervals": 1, "max_retries": wrong} for wrong in (-1, "3")),
+        {"retry_intervals": 1, "retry_jitter": 2},
         {"retry_intervals": 1, "dont_retry_for": (5,)},
+        {"retry_for": "OSError"},
         {"dont_retry_for": "OSError"},
         {"dont_retry_for": "OSError", "autoretry_for": (OSError,)},
     ],
@@ -248,33 +244,20 @@ def test_no_jitter_may_be_asked_for_by_a_call_of_a_task_that_has_some() -> None:
     assert RetryPolicy((1, 2), jitter=0.5).with_property(own) == RetryPolicy((1, 2))
 
 
+WRONG: dict[str, list[Any]] = {
+    "retry_intervals": [double, (), -1, math.nan, "15", True, {"a": 1}],
+    "max_retries": [-1, 1.0, True],
+    "retry_jitter": [1.5, "much"],
+    "retry_budget": [-1, 1.5, True, "3", LARGEST_BUDGET + 1],
+    # Options of a task only.
+    **{"retry_for": [(ValueError,)], "dont_retry_for": [(ValueError,)]},
+    **{"false_is_failure": [True], "dead_letter": [False]},
+}
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"retry_intervals": double},
-        {"retry_intervals": ()},
-        {"retry_intervals": -1},
-        {"retry_intervals": math.nan},
-        {"retry_intervals": "15"},
-        {"retry_intervals": True},
-        {"retry_intervals": {"a": 1}},
-        {"max_retries": -1},
-        {"max_retries": 1.0},
-        {"max_retries": True},
-        {"retry_jitter": 1.5},
-        {"retry_jitter": "much"},
-        {"retry_budget": -1},
-        {"retry_budget": 1.5},
-        {"retry_budget": True},
-        {"retry_budget": "3"},
-        {"retry_budget": LARGEST_BUDGET + 1},
-        {"retry_for": (ValueError,)},
-        {"dont_retry_for": (ValueError,)},
-        {"false_is_failure": True},
-        {"dead_letter": False},
-    ],
+    ("name", "given"), [(name, given) for name, some in WRONG.items() for given in some]
 )
-def test_a_call_whose_options_are_none_is_refused_with_their_name(options: dict[str, Any]) -> None:
-    [name] = options
+def test_a_call_whose_options_are_none_is_refused_with_their_name(name: str, given: Any) -> None:
     with pytest.raises(InvalidRetry, match=rf"^shop\.mail: {name}"):
-        of_call("shop.mail", options)
+        of_call("shop.mail", {name: given})

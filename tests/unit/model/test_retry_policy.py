@@ -178,17 +178,14 @@ def test_nor_does_one_that_raises(caplog: pytest.LogCaptureFixture) -> None:
 def test_what_is_refused_goes_before_what_is_tried_again() -> None:
     policy = RetryPolicy(1, retry_for=(OSError, KeyError), dont_retry_for=(FileNotFoundError,))
 
-    assert policy.covers(OSError())
-    assert policy.covers(ConnectionError())
-    assert policy.covers(KeyError())
-    assert not policy.covers(FileNotFoundError())
-    assert not policy.covers(ValueError())
+    kinds = (OSError, ConnectionError, KeyError, FileNotFoundError, ValueError)
+    assert [policy.covers(kind()) for kind in kinds] == [True, True, True, False, False]
 
 
 def test_without_a_word_all_exceptions_are_tried_again_but_no_exits() -> None:
-    assert RetryPolicy().covers(Exception())
-    assert not RetryPolicy().covers(SystemExit())
-    assert not RetryPolicy().covers(KeyboardInterrupt())
+    covered = [RetryPolicy().covers(exc()) for exc in (Exception, SystemExit, KeyboardInterrupt)]
+
+    assert covered == [True, False, False]
 
 
 def test_one_class_may_stand_for_itself() -> None:
@@ -198,38 +195,12 @@ def test_one_class_may_stand_for_itself() -> None:
 # -- bad input
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        -1,
-        -0.001,
-        [1, -1],
-        math.nan,
-        [math.nan],
-        math.inf,
-        -math.inf,
-        HUGE,
-        LONGEST + 1,
-        [],
-        (),
-        "15",
-        "",
-        b"15",
-        ["15"],
-        {"first": 1},
-        {},
-        None,
-        [None],
-        True,
-        [True],
-        [[1]],
-        Fraction(1, 2),
-        timedelta(seconds=-1),
-        timedelta.max,
-        object(),
-    ],
-    ids=lambda given: type(given).__name__,
-)
+NUMBERS = [-1, -0.001, math.nan, math.inf, -math.inf, HUGE, LONGEST + 1, Fraction(1, 2), True]
+LISTS: list[Any] = [[], (), [1, -1], [math.nan], ["15"], [None], [True], [[1]]]
+OTHERS = ["15", "", b"15", {"first": 1}, {}, None, timedelta(seconds=-1), timedelta.max, object()]
+
+
+@pytest.mark.parametrize("given", [*NUMBERS, *LISTS, *OTHERS], ids=lambda given: repr(given)[:30])
 def test_intervals_that_are_none_are_refused_by_name(given: Any) -> None:
     with pytest.raises(InvalidRetry, match="retry_intervals"):
         RetryPolicy(given)
@@ -271,30 +242,19 @@ def test_a_wrong_argument_is_refused_with_what_would_be_right(name: str, given: 
     assert name in str(caught.value)
 
 
+WRONG_EXPONENTIAL: dict[str, list[Any]] = {
+    "first": [-1, math.nan, "1"],
+    "factor": [0.5, 0, -2, math.nan, math.inf, True, 1001, HUGE],
+    "longest": [-1, math.inf, LONGEST + 1, None],
+}
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        {"first": -1},
-        {"first": math.nan},
-        {"first": "1"},
-        {"factor": 0.5},
-        {"factor": 0},
-        {"factor": -2},
-        {"factor": math.nan},
-        {"factor": math.inf},
-        {"factor": True},
-        {"factor": 1001},
-        {"factor": HUGE},
-        {"longest": -1},
-        {"longest": math.inf},
-        {"longest": LONGEST + 1},
-        {"longest": None},
-    ],
-    ids=lambda arguments: str(arguments)[:30],
+    ("name", "given"), [(name, given) for name, some in WRONG_EXPONENTIAL.items() for given in some]
 )
-def test_an_exponential_that_shrinks_or_has_no_end_is_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRetry, match=f"Exponential.{next(iter(arguments))}="):
-        Exponential(**arguments)
+def test_an_exponential_that_shrinks_or_has_no_end_is_refused(name: str, given: Any) -> None:
+    with pytest.raises(InvalidRetry, match=f"Exponential.{name}="):
+        Exponential(**{name: given})
 
 
 # -- the property
@@ -327,33 +287,17 @@ def test_a_limit_alone_leaves_the_intervals_of_the_task() -> None:
     assert policy.with_property({}) == policy
 
 
+WRONG_OWN: dict[str, list[Any]] = {
+    "intervals": ["x", None, [], [1, "x"], {"a": 1}, -1, HUGE],
+    "exponential": [None, 5, [1, 2, 3, 4], ["a", "b", "c"], [1, 0.5, 3], {"x": 1}],
+    "max": [-1, "3", [3]],
+    "jitter": [7, {}],
+}
+NO_MAPPINGS = [5, "x", ["intervals"], None]
+
+
 @pytest.mark.parametrize(
-    "own",
-    [
-        5,
-        "x",
-        ["intervals"],
-        None,
-        {"intervals": "x"},
-        {"intervals": None},
-        {"intervals": []},
-        {"intervals": [1, "x"]},
-        {"intervals": {"a": 1}},
-        {"intervals": -1},
-        {"intervals": HUGE},
-        {"exponential": None},
-        {"exponential": 5},
-        {"exponential": [1, 2, 3, 4]},
-        {"exponential": ["a", "b", "c"]},
-        {"exponential": [1, 0.5, 3]},
-        {"exponential": {"x": 1}},
-        {"max": -1},
-        {"max": "3"},
-        {"max": [3]},
-        {"jitter": 7},
-        {"jitter": {}},
-    ],
-    ids=lambda own: str(own)[:30],
+    "own", [*NO_MAPPINGS, *({name: each} for name, some in WRONG_OWN.items() for each in some)]
 )
 def test_a_property_that_nobody_has_written_is_an_error(own: Any) -> None:
     with pytest.raises(InvalidRetry):

@@ -37,11 +37,9 @@ def test_ids_are_random_uuids_of_version_4() -> None:
 
 
 def test_the_message_id_of_an_id_is_always_the_same() -> None:
-    assert (
-        message_id_of_id("reminder-17")
-        == message_id_of_id("reminder-17")
-        != message_id_of_id("reminder-18")
-    )
+    first, again, other = (message_id_of_id(f"reminder-{n}") for n in (17, 17, 18))
+
+    assert first == again != other
     assert len(message_id_of_id("x" * 1000)) == 16
 
 
@@ -65,13 +63,8 @@ def test_what_is_said_for_all_fills_what_an_item_leaves_open(app: Celery) -> Non
 
     open_, own = reader.read(Item()), reader.read(Item(eta="2030-01-01", task="two", queue="own"))
 
-    assert (open_.target.name, open_.countdown, open_.eta, open_.queue) == ("one", 60, None, "all")
-    assert (own.target.name, own.countdown, own.eta, own.queue) == (
-        "two",
-        None,
-        "2030-01-01",
-        "own",
-    )
+    found = [(job.target.name, job.countdown, job.eta, job.queue) for job in (open_, own)]
+    assert found == [("one", 60, None, "all"), ("two", None, "2030-01-01", "own")]
     assert reader.common == {"headers": {"x": 1}}
 
 
@@ -106,15 +99,9 @@ def test_items_that_differ_in_what_templates_fill_in_are_of_one_kind(
 @pytest.mark.parametrize(
     "other",
     [
-        Item(countdown=5),
-        Item(eta="2030-01-01"),
-        Item(task="two"),
-        Item(queue="other"),
-        Item(priority=1),
-        Item(priority=True),
-        Item(expires=5),
-        Item(options={"headers": {"x": 1}}),
-        Item(options={"headers": {"x": True}}),
+        *(Item(countdown=5), Item(eta="2030-01-01"), Item(task="two"), Item(queue="other")),
+        *(Item(priority=1), Item(priority=True), Item(expires=5)),
+        *(Item(options={"headers": {"x": value}}) for value in (1, True)),
     ],
 )
 def test_items_that_differ_otherwise_are_of_another_kind(app: Celery, other: Item) -> None:
@@ -146,9 +133,8 @@ def test_a_report_says_how_many_came_to_what() -> None:
     report = ManyReport({"scheduled": 5, "ready": 1, "replaced": 1, "kept": 1, "full": 2}, taken=12)
 
     assert (report.stored, report.refused, report.uncertain) == (7, 2, 2)
-    assert str(report) == (
-        "12 items: 5 scheduled, 1 ready, 1 replaced, 1 kept, 2 full, 2 uncertain"
-    )
+    counts = "5 scheduled, 1 ready, 1 replaced, 1 kept, 2 full, 2 uncertain"
+    assert str(report) == f"12 items: {counts}"
     assert str(ManyReport()) == "0 items: none stored"
 
 
