@@ -89,7 +89,8 @@ class ScheduleModel(Tracking):
         full = 0 < most <= len(self.scheduled) and plan.due > NOW
         if full and plan.place != "scheduled":
             return Put("full")
-        self._supersede(plan)
+        if plan.place in ("scheduled", "waiting"):
+            self._drop_entry(plan.name, plan.place)
         self._store(id, plan.due, record)
         if plan.what == "store" and policy and label:
             self.take_key(label, policy, scheduled=plan.due > NOW)
@@ -99,12 +100,13 @@ class ScheduleModel(Tracking):
             return Put("replaced", plan.owner)
         return Put("scheduled" if plan.due > NOW else "ready")
 
-    def _supersede(self, plan: Plan) -> None:
-        if plan.place == "scheduled":
-            self.gone.append(self.remove_entry(plan.name).record.message)
-        elif plan.place == "waiting":
-            one = self.waiting[plan.name] = self.waiting[plan.name]._replace(dropped=True)
-            self.release(Label(plan.owner, one.message_id, 0, one.unique))
+    def _drop_entry(self, name: str, place: Place) -> None:
+        """Remove what is scheduled; what is ready is dropped when its turn comes."""
+        if place == "scheduled":
+            self.gone.append(self.remove_entry(name).record.message)
+        else:
+            one = self.waiting[name] = self.waiting[name]._replace(dropped=True)
+            self.release(Label(name.partition("\0")[0], one.message_id, 0, one.unique))
 
     def _store(self, id: str, due: int, record: Record, *, keep: bool = False) -> None:
         self.published.append(record.message)
@@ -154,11 +156,8 @@ class ScheduleModel(Tracking):
         if self.waiting:
             self._forget_what_stock_took()
         more = self._unpause(limit)
-        due = sorted(
-            (one.due, name)
-            for name, one in self.scheduled.items()
-            if one.due <= NOW and not one.paused_due
-        )
+        here = self.scheduled.items()
+        due = sorted((one.due, name) for name, one in here if one.due <= NOW and not one.paused_due)
         moved: list[str] = []
         late: list[str] = []
         for _, name in due[:limit]:
@@ -190,11 +189,8 @@ class ScheduleModel(Tracking):
     def _unpause(self, limit: int) -> bool:
         """Put back what was paused and due of tasks that go on; return whether there may be
         more."""
-        paused_due = sorted(
-            (one.record.task, one.due, name)
-            for name, one in self.scheduled.items()
-            if one.paused_due
-        )
+        entries = [(name, one) for name, one in self.scheduled.items() if one.paused_due]
+        paused_due = sorted((one.record.task, one.due, name) for name, one in entries)
         for task in sorted({task for task, _, _ in paused_due}):
             if limit <= 0:
                 return True
@@ -212,20 +208,17 @@ class ScheduleModel(Tracking):
         self, message: bytes, reason: str, id: str | None = None, details: bytes = b""
     ) -> None:
         self.counts.pop(message, None)
-        self.dead.append(
-            StatusCode(digest(message) if id is None else id, reason, message, details)
-        )
+        id = digest(message) if id is None else id
+        self.dead.append(StatusCode(id, reason, message, details))
 
     # -- manage the schedule
 
     def cancel(self, ids: Iterable[str], if_due: int | None = None) -> list[Outcome]:
         """Cancel what no process holds."""
         self._forget_what_stock_took()
-        dead_letters = [
-            worst(self._cancel(name, place, if_due) for name, place in self.find(id)) for id in ids
-        ]
+        found = [worst(self._cancel(*each, if_due) for each in self.find(id)) for id in ids]
         self.look_on()
-        return dead_letters
+        return found
 
     def _forget_what_stock_took(self) -> None:
         if not any(self.ready.values()) and not self.quarantined:
@@ -237,11 +230,7 @@ class ScheduleModel(Tracking):
         found = self.scheduled[name] if place == "scheduled" else self.waiting[name]
         if if_due is not None and found.due != if_due:
             return "c"
-        if place == "scheduled":
-            self.gone.append(self.remove_entry(name).record.message)
-        else:
-            one = self.waiting[name] = self.waiting[name]._replace(dropped=True)
-            self.release(Label(name.partition("\0")[0], one.message_id, 0, one.unique))
+        self._drop_entry(name, place)
         return "d"
 
     def reschedule(self, id: str, due: int, if_due: int | None = None) -> Outcome:
@@ -263,12 +252,9 @@ class ScheduleModel(Tracking):
         self, ids: Iterable[str], if_due: int | None, dues: Mapping[str, int]
     ) -> list[Outcome]:
         """Make what is scheduled the next to run; *dues* is what Redis' clock told for names."""
-        dead_letters = [
-            worst(self._run(name, place, if_due, dues) for name, place in self.find(id))
-            for id in ids
-        ]
+        found = [worst(self._run(*each, if_due, dues) for each in self.find(id)) for id in ids]
         self.look_on()
-        return dead_letters
+        return found
 
     def _run(self, name: str, place: Place, if_due: int | None, dues: Mapping[str, int]) -> Outcome:
         if place != "scheduled":

@@ -231,17 +231,13 @@ class Tracking:
                 label = Label.of(self.scheduled[name].record.message)
                 if label is not None and (label.message_id, label.key) == (owner.message_id, key):
                     return "scheduled", name
-        indexes: dict[Place, dict[str, Tracked]] = {
-            "waiting": self.waiting,
-            "running": self.running,
-        }
+        held = owner.message_id, f"d{key}"
+        indexes: dict[Place, dict[str, Tracked]]
+        indexes = {"waiting": self.waiting, "running": self.running}
         for place, index in indexes.items():
             for name in names:
                 one = index.get(name)
-                if one is not None and (one.message_id, one.unique) == (
-                    owner.message_id,
-                    f"d{key}",
-                ):
+                if one is not None and (one.message_id, one.unique) == held:
                     return None if one.dropped else (place, name)
         return None
 
