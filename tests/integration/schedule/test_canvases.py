@@ -84,12 +84,16 @@ def test_a_worker_that_starts_later_refuses_what_is_ready_or_is_sent_after_that(
     assert AsyncResult(other.id, app=app).get(timeout=TIMEOUT) == 2
 
 
-@pytest.mark.parametrize("given", [{}, {"root_id": "a", "group_id": "b"}])
-def test_one_of_both_is_to_be_given(delayq: DelayQ, given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="give one of them"):
+@pytest.mark.parametrize(
+    ("given", "error", "named"),
+    [
+        ({}, ConfigError, "give one of them"),
+        ({"root_id": "a", "group_id": "b"}, ConfigError, "give one of them"),
+        ({"root_id": ""}, InvalidFilter, "root_id=''"),
+    ],
+)
+def test_exactly_one_id_is_expected(
+    delayq: DelayQ, given: dict[str, Any], error: type[Exception], named: str
+) -> None:
+    with pytest.raises(error, match=named):
         delayq.cancel_canvas(**given)
-
-
-def test_an_empty_id_is_refused(delayq: DelayQ) -> None:
-    with pytest.raises(InvalidFilter, match="root_id=''"):
-        delayq.cancel_canvas(root_id="")
