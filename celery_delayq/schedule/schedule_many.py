@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from celery import Signature
 
@@ -71,29 +71,19 @@ def schedule_many(
     reader = ItemReader(session.app, task, options)
     run = ManyRun(session, on_outcome, batch)
     maker = MessageFactory(session.app, reader.common, signals)
-    return run.take(iter(items), maker, _Making(reader, maker))
-
-
-class Making(Protocol):
-    """Makes the entries of items."""
-
-    #: The id of the last item, None if it could not be read.
-    id: str | None
-
-    def __call__(self, given: Any) -> Routed:
-        """Return the entry of an item; raises the error of a wrong one."""
-        ...
+    return run.take(iter(items), EntryMaker(reader, maker))
 
 
 @dataclass
-class _Making:
-    """Makes entries of items."""
+class EntryMaker:
+    """Makes entries of items; *id* is that of the last item, None if it could not be read."""
 
     reader: ItemReader
     maker: MessageFactory
     id: str | None = None
 
     def __call__(self, given: Any) -> Routed:
+        """Return the entry of an item; raises the error of a wrong one."""
         self.id = None
         job = self.reader.read(given)
         self.id = job.id
@@ -139,15 +129,15 @@ class ManyRun:
         self._several: dict[int, tuple[int, list[tuple[str, Put]]]] = {}
         self._pipeline: EntryPipeline | None = None
 
-    def take(self, items: Iterator[Any], maker: MessageFactory, make: Making) -> ManyReport:
+    def take(self, items: Iterator[Any], make: EntryMaker) -> ManyReport:
         """Send the entries that *make* returns; raises the errors of schedule_many."""
         try:
             retries = _retries(self._app)
             pipeline = self._pipeline = EntryPipeline(self._ask, self._on_answer, retries)
-            with maker:
+            with make.maker:
                 try:
                     self._send(items, make, pipeline)
-                    settings = maker.channel.settings
+                    settings = make.maker.channel.settings
                     if settings.wait_replicas:
                         pipeline.wait(settings.wait_replicas, settings.wait_timeout)
                 finally:
@@ -159,7 +149,7 @@ class ManyRun:
         self._report.position = self._report.taken
         return self._report
 
-    def _send(self, items: Iterator[Any], make: Making, pipeline: EntryPipeline) -> None:
+    def _send(self, items: Iterator[Any], make: EntryMaker, pipeline: EntryPipeline) -> None:
         report, clock = self._report, time.monotonic
         began = clock()
         while True:

@@ -15,7 +15,7 @@ from celery_delayq.integration.context import to_send
 from celery_delayq.schedule.items import ItemOutcome, ItemReader, ManyFailed
 from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.message_template import Routed, Template
-from celery_delayq.schedule.schedule_many import ManyRun
+from celery_delayq.schedule.schedule_many import EntryMaker, ManyRun
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write.refused_rows import Refusals, RowsRefused
 from celery_delayq.spark.write.rows import TaskRow, TaskRows
@@ -81,11 +81,10 @@ class Sending:
         }
         given = {name: value for name, value in for_all.items() if value is not None}
         reader = ItemReader(self._app, options.task, given)
-        maker = MessageFactory(self._app, reader.common)
-        making = _MessageMaker(self._app, reader, maker)
+        making = _MessageMaker(self._app, reader, MessageFactory(self._app, reader.common))
         run = ManyRun(self._delayq.session, self._late.append, options.batchsize, errors_only=True)
         try:
-            report = run.take(self._unknown_rows(batches, making, run), maker, making)
+            report = run.take(self._unknown_rows(batches, making, run), making)
         except ManyFailed as failed:
             if isinstance(failed.__cause__, RowsRefused):
                 raise failed.__cause__ from None
@@ -153,17 +152,15 @@ class Sending:
             self._refused.add(taken.batch, {place: str(outcome.error)})
 
 
-class _MessageMaker:
+class _MessageMaker(EntryMaker):
     """Makes messages of rows: most by one template, the others as ``schedule_many`` does."""
 
     def __init__(self, app: Celery, reader: ItemReader, maker: MessageFactory) -> None:
-        self._reader = reader
-        self._maker = maker
+        super().__init__(reader, maker)
         #: A template cannot be used where each message carries a context.
         self._may_fill = to_send(app) is None
         self._template: Template | None = None
         self.rows: TaskRows | None = None
-        self.id: str | None = None
 
     def __call__(self, given: TaskRow) -> Routed:
         rows, self.id = self.rows, given.id
@@ -171,10 +168,10 @@ class _MessageMaker:
             raise AssertionError("rows are read before they are made")
         if self._template is not None:
             return self._template.fill_encoded(rows.encoded(given))
-        job = self._reader.read(rows.item(given))
-        routed = self._maker.make(job)
+        job = self.reader.read(rows.item(given))
+        routed = self.maker.make(job)
         if self._may_fill and job.eta is not None:
-            self._template = self._maker.template(job)
+            self._template = self.maker.template(job)
         return routed
 
 
