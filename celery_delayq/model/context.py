@@ -171,21 +171,20 @@ def context(**values: Any) -> Binding:
     """Bind values to all tasks that are sent inside a ``with`` statement or a decorated function.
 
     They travel through delays and retries, and are bound again around the handler, so the tasks
-    that it sends have them too. Inside each other the inner value of a name goes before the outer
-    one.
+    that it sends have them too. Of nested values with one name the inner one counts.
 
     Parameters
     ----------
     **values
-        JSON: texts, numbers, bools, lists, and dicts with texts for names. None takes a name away.
+        JSON: texts, numbers, bools, lists, and dicts with texts for names. None removes a name.
         ``traceparent`` and ``tracestate``, as a web server received them, go into the headers of
-        messages; they are left out when they are not what W3C says.
+        messages; those that are invalid by W3C are left out.
 
     Raises
     ------
     InvalidContext
-        A name is none, a value is no JSON, or all of them are larger than 4096 bytes (`MAX_BYTES`)
-        together.
+        A name is invalid, a value is not JSON, or all values together are larger than 4096 bytes
+        (`MAX_BYTES`).
 
     Examples
     --------
@@ -202,7 +201,7 @@ class Binding:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._change = ContextChange(values)
-        # Nobody could use it; here the caller sees the error.
+        # Values that are too large for any message are refused here, where the caller sees it.
         self._change.over(NO_VALUES, None)
 
     def __enter__(self) -> Mapping[str, Any]:
@@ -256,7 +255,7 @@ class ContextChange:
     Raises
     ------
     InvalidContext
-        A name is none, or a value is no JSON.
+        A name is invalid, or a value is not JSON.
     """
 
     __slots__ = ("_pieces", "_trace")
@@ -318,7 +317,7 @@ def piece(name: str, value: Any) -> str:
     try:
         text = _encode(value)
         text.encode()
-        # What is too large is refused for that, and one value is what it was.
+        # Plain values stay equal, and the error of a large value is about its size.
         if type(value) not in _PLAIN and len(text) <= MAX_BYTES and json.loads(text) != value:
             raise ValueError("it would come out of JSON as something else")
     except (TypeError, ValueError, RecursionError) as exc:

@@ -268,9 +268,9 @@ class DeadFilter:
     Raises
     ------
     InvalidFilter
-        Something is empty or no text, as what came from a variable that was not set.
+        A value is empty or no text, such as one from a variable that was not set.
     InvalidETA
-        A time is none.
+        A time is invalid.
     """
 
     queue: str | None = None

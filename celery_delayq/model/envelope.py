@@ -296,7 +296,7 @@ def labelled(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def label_of(id: str, message_id: str, skip_after: int, key: str) -> str:
-    """Return the label of what has this id among entries, ``""`` for no unique key."""
+    """Return the label of a message by its entry's id; *key* is ``""`` without a unique key."""
     # Scripts read an id without a percent sign in half the time.
     shown = id if _PLAIN_ID(id) else quote(id)
     return f"{shown} {message_id} {skip_after} {key or '-'}"
@@ -350,7 +350,7 @@ def is_special(message: Mapping[str, Any]) -> bool:
 
 
 def for_stock(message: Mapping[str, Any], eta: str | None) -> dict[str, Any]:
-    """Return a copy of *message* as a stock producer sends it, with the ETA that it has by now."""
+    """Return a copy of *message* as a stock producer sends it, with its current ETA."""
     properties = {name: value for name, value in message["properties"].items() if name != PROPERTY}
     return {**message, "headers": {**message["headers"], "eta": eta}, "properties": properties}
 

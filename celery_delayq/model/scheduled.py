@@ -240,7 +240,7 @@ class Filter:
     Raises
     ------
     InvalidFilter
-        A name is empty or no text, as what came from a variable that was not set.
+        A name is empty or no text, such as one from a variable that was not set.
     """
 
     queue: str | None = None
@@ -267,7 +267,7 @@ class Filter:
         Raises
         ------
         InvalidETA
-            A time is none.
+            A time is invalid.
         """
         low, high = bound_ms("due_from", self.due_from), bound_ms("due_to", self.due_to)
         return Where(self.task, low, high, self.priority)

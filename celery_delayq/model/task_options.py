@@ -29,12 +29,12 @@ NAMES = ("id", "shadow", "root_id", "parent_id", "group")
 def check_received(headers: Mapping[str, Any]) -> None:
     """Check the ids, name and time limits of a task.
 
-    With wrong ones the worker ends or blocks, not the task.
+    Wrong ones would end or block the worker, not only the task.
 
     Raises
     ------
     InvalidOption
-        One of them is not made as it should be.
+        One of them is invalid.
     """
     id = headers.get("id")
     if not isinstance(id, str) or not id:
@@ -116,7 +116,7 @@ def check_time_limits(headers: Mapping[str, Any]) -> None:
         A limit is no number of seconds, or there are not two of them.
     """
     limits = headers.get("timelimit")
-    if not limits:  # to Celery there are none then
+    if not limits:  # Celery reads this as no limits
         return
     if not isinstance(limits, (list, tuple)) or len(limits) != len(LIMITS):
         raise InvalidOption(
@@ -135,7 +135,7 @@ def check_sent(headers: Mapping[str, Any]) -> None:
     Raises
     ------
     InvalidOption
-        An id, a name, a time limit or the number of retries is not made as it should be.
+        An id, a name, a time limit or the number of retries is invalid.
     """
     check_identity(headers)
     check_time_limits(headers)

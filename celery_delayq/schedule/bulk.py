@@ -21,7 +21,7 @@ from celery_delayq.store.schedule import Store
 #: Entries that one script call of a bulk operation changes.
 BATCH = 100
 
-#: A change of entries of one queue: what became of each.
+#: A change of entries of one queue; it returns the outcome of each.
 _Change = Callable[[Store, str, Layout, Sequence[Listed], str], Sequence[StatusCode]]
 
 
@@ -36,14 +36,14 @@ class BulkChanges(ScheduleReader):
         everything: bool = False,
         progress: Callable[[Bulk], object] | None = None,
     ) -> Bulk:
-        """Cancel all scheduled entries that a filter means.
+        """Cancel all scheduled entries that match a filter.
 
         Parameters
         ----------
         dry_run : bool
             Only count them.
         everything : bool
-            Needed for a filter that leaves nothing out.
+            Required for a filter that matches all entries.
         progress : Callable[[Bulk], object]
             Called after each batch.
         """
@@ -54,7 +54,7 @@ class BulkChanges(ScheduleReader):
             store: Store, queue: str, layout: Layout, found: Sequence[Listed], token: str
         ) -> Sequence[StatusCode]:
             names = [each.name for each in found]
-            # What a first attempt has cancelled is not found by a second one.
+            # A second attempt does not find entries that the first one cancelled.
             entries.update((each._name, each) for each in scheduled_among(store, queue, names))
             dues = [each.due_ms for each in found]
             return store.control.cancel(queue, layout, names, if_due=dues, token=token)
@@ -77,9 +77,9 @@ class BulkChanges(ScheduleReader):
         everything: bool = False,
         progress: Callable[[Bulk], object] | None = None,
     ) -> Bulk:
-        """Move all scheduled entries that a filter means; the others as for :meth:`cancel_all`.
+        """Move all scheduled entries that match a filter; parameters as for :meth:`cancel_all`.
 
-        Those that others move at the same time are not moved again (``CHANGED``).
+        An entry that somebody else moves at the same time is not moved again (``CHANGED``).
         """
         due = new_due(eta, countdown, by)
         if due is not None and due.relative:  # one time for all of them
@@ -102,7 +102,7 @@ class BulkChanges(ScheduleReader):
         everything: bool = False,
         progress: Callable[[Bulk], object] | None = None,
     ) -> Bulk:
-        """Make all scheduled entries that a filter means ready; as for :meth:`cancel_all`."""
+        """Make all scheduled entries that match a filter ready; as for :meth:`cancel_all`."""
 
         def change(
             store: Store, queue: str, layout: Layout, found: Sequence[Listed], token: str
@@ -110,7 +110,7 @@ class BulkChanges(ScheduleReader):
             names, dues = [each.name for each in found], [each.due_ms for each in found]
             return store.control.run_now(queue, layout, names, if_due=dues, token=token)
 
-        # Each is put before the others, and the first to be due is to run first.
+        # Each entry goes to the head of the ready list, so the first to be due goes last.
         return self._change_all(filter, change, dry_run, everything, progress, last_first=True)
 
     def _change_all(
@@ -124,9 +124,9 @@ class BulkChanges(ScheduleReader):
         last_first: bool = False,
         after: Callable[[Sequence[Listed]], object] | None = None,
     ) -> Bulk:
-        """Change what is meant, in batches; what is due at another time by then stays as it is.
+        """Change matching entries in batches, but for entries whose due has changed meanwhile.
 
-        *after* gets those of each batch that were changed.
+        *after* is called with the changed entries of each batch.
         """
         if not isinstance(filter, Filter):
             raise InvalidFilter(f"filter={filter!r}: expected a Filter(…)")
@@ -142,7 +142,7 @@ class BulkChanges(ScheduleReader):
             counted = self._ask(lambda store: sum(store.control.count(x, where) for x in known))
             bulk.total = bulk.outcomes[Outcome.DONE] = counted
             return bulk
-        # Names first: what is moved would be met again at its new place.
+        # Names first: a moved entry would be found again at its new place.
         pages = {x: listed_pages(self._ask, x, where, 1000, records=False) for x in known}
         found = {queue: [*chain.from_iterable(each)] for queue, each in pages.items()}
         bulk.total = sum(map(len, found.values()))

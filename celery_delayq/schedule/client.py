@@ -23,7 +23,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of, scheduled_among
 from celery_delayq.store.schedule import Store
 
-#: How often to try again to move an entry by an amount that others move at the same time.
+#: Attempts to move an entry by an amount while others move it.
 ATTEMPTS = 5
 
 
@@ -64,7 +64,7 @@ class Schedule(BulkChanges):
     def cancel_ids(
         self, ids: Sequence[str], *, reason: str = "cancelled", ready: bool = True
     ) -> Sequence[Outcome]:
-        """Cancel many ids and return what became of each.
+        """Cancel many ids and return the outcome of each.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class Schedule(BulkChanges):
         Raises
         ------
         InvalidETA
-            The new time is none, or has passed by Redis' clock.
+            The new time is invalid, or has passed by Redis' clock.
         """
         due = new_due(eta, countdown, by)
         id, if_due = id_of(id), bound_ms("if_eta", if_eta)
@@ -153,7 +153,7 @@ class Schedule(BulkChanges):
     ) -> Outcome:
         """Make a scheduled task ready at once, to run next in its priority.
 
-        What is paused is due at once when it goes on. The outcome is as for :meth:`reschedule`.
+        A paused task is due at once when it resumes. The outcome is as for :meth:`reschedule`.
         """
         id, if_due = id_of(id), bound_ms("if_eta", if_eta)
         return self._change(
@@ -166,7 +166,7 @@ class Schedule(BulkChanges):
     def _change(
         self, queue: str | None, change: Callable[[Store, str, Layout, str], Sequence[StatusCode]]
     ) -> Outcome:
-        """Change something in all queues; asked twice, it is done once."""
+        """Change entries in all queues; a repeated request changes nothing twice."""
         token = uuid4().hex
 
         def ask(store: Store) -> Outcome:
@@ -176,7 +176,7 @@ class Schedule(BulkChanges):
         return self._ask(ask)
 
     def _shift(self, id: str, by_ms: int, queue: str | None, if_due: int | None) -> Outcome:
-        """Move by an amount: to the time that comes of it, as long as nobody else has moved it."""
+        """Move entries by an amount; try again when somebody else moved one meanwhile."""
         codes: dict[tuple[str, str], StatusCode] = {}
         for _ in range(ATTEMPTS):
             for each in self.find(id, queue=queue):
@@ -221,7 +221,7 @@ class Schedule(BulkChanges):
         task : Task | str | None
             The task of the items that name none.
         on_outcome : Callable[[ItemOutcome], None] | None
-            Called with what became of each item, soon after it was sent, in no particular order.
+            Called with the outcome of each item, soon after it was sent, in no particular order.
         signals : bool
             Where something listens to ``before_task_publish``, ``after_task_publish`` or
             ``task_sent``, Celery makes each message itself, with its signals, at about a sixth of
@@ -230,18 +230,18 @@ class Schedule(BulkChanges):
         batch : int
             Entries that are sent together.
         **options
-            What ``apply_async`` takes, for all items; what an item says itself goes before.
+            Options of ``apply_async`` for all items; an item's own options go before them.
 
         Returns
         -------
         ManyReport
-            How many items came to which outcome.
+            The number of items with each outcome.
 
         Raises
         ------
         ManyFailed
             The iterable raised an error, or Redis stayed away for longer than
-            ``task_publish_retry_policy`` tries; ``report.position`` says from where to go on.
+            ``task_publish_retry_policy`` tries; continue from ``report.position``.
             Running again with the same ids adds nothing twice while they wait or run.
         ConfigError
             The broker is not one of ours, ``task_always_eager`` is set or ``task_protocol`` is 1.

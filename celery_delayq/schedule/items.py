@@ -25,7 +25,7 @@ class Item(NamedTuple):
     Parameters
     ----------
     args, kwargs : tuple | list, dict | None
-        What the task is called with.
+        Arguments of the task.
     eta, countdown : datetime | str | None, float | None
         When it is to run: a point in time, or seconds from when it is sent by Redis' clock. As in
         Celery a countdown goes before an ETA; without either it runs at once.
@@ -41,7 +41,7 @@ class Item(NamedTuple):
         As for ``apply_async``; items whose keys are each a :class:`~.unique.Key` are
         made as fast as those without.
     version : str
-        Another version with the same id is another item: its unique key says what becomes of it.
+        The same id with another version is another item; its unique key decides which one stays.
     """
 
     args: Any = ()
@@ -60,7 +60,7 @@ class Item(NamedTuple):
 
 @dataclass(slots=True)
 class ItemOutcome:
-    """What became of one item.
+    """The outcome of one item.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class ItemOutcome:
 
 @dataclass(slots=True)
 class ManyReport:
-    """What became of all items.
+    """The outcomes of all items.
 
     Attributes
     ----------
@@ -114,17 +114,17 @@ class ManyReport:
 
     @property
     def stored(self) -> int:
-        """How many are new in Redis."""
+        """Number of items that are new in Redis."""
         return sum(self.counts.get(state, 0) for state in ("scheduled", "ready", "replaced"))
 
     @property
     def refused(self) -> int:
-        """How many were not stored because something was wrong."""
+        """Number of items that were not stored because of an error."""
         return sum(self.counts.get(state, 0) for state in ("full", "conflict", "refused"))
 
     @property
     def uncertain(self) -> int:
-        """Of how many it is not known whether Redis has them; 0 unless something failed."""
+        """Number of items that may or may not be in Redis; 0 unless an error ended the call."""
         return self.taken - sum(self.counts.values())
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ class ManyFailed(DelayQError):
     Attributes
     ----------
     report : ManyReport
-        What was taken and stored until then, and from where to go on.
+        The items taken and stored until then, and the position to continue from.
     """
 
     def __init__(self, message: str, report: ManyReport) -> None:
@@ -157,7 +157,7 @@ class ManyFailed(DelayQError):
 #: Options of ``apply_async`` that are fields of an item.
 COMMON = ("eta", "countdown", "queue", "priority", "expires", "unique_key")
 
-#: What one item cannot say as an option: it has a field for it, or it is not its business.
+#: Options that an item cannot have: it has a field for them, or they concern the whole call.
 NOT_OPTIONS = frozenset({*Item._fields, "task_id", "producer", "publisher", "connection"}) - {
     "unique_key"
 }
@@ -178,12 +178,12 @@ class ItemReader:
         self._targets: dict[int, tuple[Any, TargetTask]] = {}
 
     def read(self, given: Any) -> Job:
-        """Return the call that an item means.
+        """Return the call of an item.
 
         Raises
         ------
         InvalidItem
-            It means none.
+            It is no call of a task.
         """
         if type(given) is not Item:
             given = _item_of(given)
@@ -222,7 +222,7 @@ class ItemReader:
         )
 
     def _target(self, task: Any) -> TargetTask:
-        """Return the task that is meant, by its name where this app does not know it."""
+        """Return the task of an item, by its name only if this app does not know it."""
         known, target = self._targets.get(id(task), (None, None))
         if target is not None and known is task:
             return target
@@ -246,7 +246,7 @@ class ItemReader:
 
 
 def _item_of(given: Any) -> Item:
-    """Return the item that a mapping or a signature means."""
+    """Return a mapping or a signature as an item."""
     if isinstance(given, Signature):
         if given.subtask_type is not None:
             raise InvalidItem(

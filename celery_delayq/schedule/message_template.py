@@ -44,7 +44,7 @@ class TargetTask(NamedTuple):
     task : Task | None
         None where only its name is known here.
     uniform : bool
-        Whether nothing of its own makes its messages differ by their arguments.
+        Whether its messages differ only in the parts that a template fills in.
     """
 
     name: str
@@ -63,7 +63,7 @@ class TargetTask(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A call of a task: what :meth:`celery.Celery.send_task` takes, the options apart."""
+    """A call of a task: arguments of :meth:`celery.Celery.send_task`, with most options apart."""
 
     target: TargetTask
     id: str
@@ -82,9 +82,8 @@ class Job(NamedTuple):
 class EncodedCall(NamedTuple):
     """A call with an ETA and keyword arguments, encoded already.
 
-    *eta* is in ISO 8601, in UTC, and *due* the same; *key* is the text
-    of its :class:`~.unique.Key`, *kwargs* are JSON, *shown* is their ``repr``, where it
-    is known and they are flat.
+    *eta* is in ISO 8601, in UTC, and *due* is the same time. *key* is the text of its
+    :class:`~.unique.Key`. *kwargs* are JSON, and *shown* is their ``repr`` if they are flat.
     """
 
     id: str
@@ -111,7 +110,7 @@ def new_id() -> str:
 
 
 def message_id_of_id(id: str, version: str = "") -> str:
-    """Return the message id of all messages with that id: whichever comes first is the only one."""
+    """Return the message id of all messages with that id: only the first of them is stored."""
     text = f"{id}\0{version}" if version else id
     return blake2b(text.encode(), digest_size=8).hexdigest()
 

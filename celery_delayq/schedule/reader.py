@@ -22,9 +22,9 @@ class ScheduleReader:
         self._ask = session.ask
 
     def get(self, id: str, *, queue: str | None = None) -> ScheduledTask | None:
-        """Return the task with that id, None for one that has finished or never was.
+        """Return the task with that id, None for one that has finished or never existed.
 
-        Where several tasks have it, as after sending one id twice, it is the one that is due first.
+        Of several tasks with one id, it is the one that is due first.
 
         Parameters
         ----------
@@ -36,7 +36,7 @@ class ScheduleReader:
         Raises
         ------
         InvalidFilter
-            *id* is neither of both.
+            *id* is neither the id of a task nor its ``AsyncResult``.
         """
         return min(self.find(id, queue=queue), key=lambda each: each.due, default=None)
 
@@ -82,8 +82,8 @@ class ScheduleReader:
     ) -> Page:
         """Return a page of scheduled tasks, the first that is due first.
 
-        Paused tasks come last, but where *task* is given, in their place by due. Tasks that come or
-        go between two pages are in them or not; all others are there once.
+        Paused tasks come last; with *task*, all tasks are ordered by due. Tasks that are added or
+        removed between two pages may be missing; all others appear once.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ class ScheduleReader:
         Raises
         ------
         InvalidCursor
-            The cursor is none, or goes with another filter.
+            The cursor is invalid, or belongs to another filter.
         InvalidFilter, InvalidETA
             A part of the filter is wrong.
         ValueError
@@ -161,7 +161,7 @@ class ScheduleReader:
 
 
 def id_of(id: Any) -> str:
-    """Return the id that is meant by an id or by a result."""
+    """Return the id of a task, given as an id or as its result."""
     given = getattr(id, "id", id)
     if not isinstance(given, str):
         raise InvalidFilter(f"id={id!r}: expected the id of a task, or its AsyncResult")

@@ -78,7 +78,7 @@ class Revocation:
         Returns
         -------
         Bulk
-            What became of the scheduled tasks.
+            Outcomes of the scheduled tasks.
 
         Raises
         ------

@@ -20,16 +20,16 @@ class Runs:
         self._ask = session.ask
 
     def history(self, after: str = START, count: int | None = None) -> Iterator[Run]:
-        """Yield the runs that have ended, the first that did first, up to the last one by now.
+        """Yield the runs that have ended by now, in the order in which they ended.
 
-        There are some only where the setting ``history`` is more than 0.
+        Runs are kept only if the setting ``history`` is more than 0.
 
         Parameters
         ----------
         after : str
-            The offset of a run: those after it. Also of one that is forgotten by now.
+            Yield runs after the one with this offset, which may have been deleted.
         count : int | None
-            At most so many.
+            The most runs to yield; None for all.
 
         Raises
         ------

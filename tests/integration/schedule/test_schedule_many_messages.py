@@ -136,14 +136,7 @@ def test_arguments_of_one_kind_of_message_may_differ(app: Celery, redis: Redis) 
 
 
 NAIVE = FAR.replace(tzinfo=None)
-ETAS: list[Any] = [
-    FAR,
-    FAR.astimezone(TOKYO),
-    NAIVE,
-    FAR + dt.timedelta(microseconds=1),
-    dt.date(2100, 1, 1),
-]
-ETAS += ["2100-01-01T12:00:00+05:00"]
+ETAS = FAR, FAR.astimezone(TOKYO), NAIVE, FAR + dt.timedelta(microseconds=1)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +144,7 @@ ETAS += ["2100-01-01T12:00:00+05:00"]
     [
         {"countdown": 90.5},
         {"countdown": 60, "eta": FAR},
-        *({"eta": eta} for eta in ETAS),
+        *({"eta": eta} for eta in (*ETAS, dt.date(2100, 1, 1), "2100-01-01T12:00:00+05:00")),
         *({"countdown": 60, "priority": priority} for priority in (0, 9)),
         *({"countdown": 60, "expires": expires} for expires in (600, 600.5, FAR, NAIVE)),
         {"countdown": 60, "headers": {"tenant": "x", "n": 1, "deep": {"a": []}}},
