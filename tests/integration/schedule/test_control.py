@@ -10,12 +10,7 @@ from celery import chord
 from redis import Redis
 
 from celery_delayq import DelayQ, Filter, Outcome
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidCursor,
-    InvalidETA,
-    InvalidFilter,
-)
+from celery_delayq.errors import ConfigError, InvalidCursor, InvalidETA, InvalidFilter
 from celery_delayq.store.paging import listed_pages
 
 pytestmark = pytest.mark.each_server

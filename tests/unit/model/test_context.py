@@ -23,13 +23,7 @@ from hypothesis import strategies as st
 from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidContext
 from celery_delayq.integration.context import LOG_RECORDS
-from celery_delayq.model.context import (
-    MAX_BYTES,
-    bound,
-    context,
-    current_context,
-    read,
-)
+from celery_delayq.model.context import MAX_BYTES, bound, context, current_context, read
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

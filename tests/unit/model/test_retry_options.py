@@ -20,11 +20,7 @@ from celery_delayq.model.retry_options import (
     of_task,
     unmatched,
 )
-from celery_delayq.model.retry_policy import (
-    TEN_RETRIES,
-    Exponential,
-    RetryPolicy,
-)
+from celery_delayq.model.retry_policy import TEN_RETRIES, Exponential, RetryPolicy
 from tests.unit.model.test_retry_policy import HOUR, double, nothing, waits
 
 # -- of a task
