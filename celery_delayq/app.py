@@ -8,6 +8,7 @@ from celery import Celery
 
 from celery_delayq.admin.client import Admin
 from celery_delayq.deadletters.client import DeadLetters
+from celery_delayq.deadletters.stream import StreamDeadLetters
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration.context import ContextValues
 from celery_delayq.integration.install import install
@@ -152,7 +153,9 @@ class DelayQ:
     @property
     def dead_letters(self) -> DeadLetters:
         """Dead letters: read, replay, purge; called, it iterates over them."""
-        return DeadLetters(self.session)
+        kind: Any = DeadLetters if self.session.side is None else StreamDeadLetters
+        found: DeadLetters = kind(self.session)
+        return found
 
     @property
     def periodic(self) -> PeriodicTasks:

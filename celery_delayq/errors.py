@@ -111,11 +111,19 @@ class NotReplicated(DelayQError, OperationalError):
     """A task is stored, but fewer replicas have it than ``wait_replicas`` asks for."""
 
 
-class RedisServerNotFound(DelayQError, FileNotFoundError):
+class ServerNotFound(DelayQError, FileNotFoundError):
+    """No server program was found to start as a private process."""
+
+
+class RedisServerNotFound(ServerNotFound):
     """No ``redis-server`` program was found to start as a private process."""
 
 
-class EmbeddedRedisError(DelayQError, RuntimeError):
+class EmbeddedServerError(DelayQError, RuntimeError):
+    """A private server process did not start or did not answer."""
+
+
+class EmbeddedRedisError(EmbeddedServerError):
     """A private ``redis-server`` process did not start or did not answer."""
 
 

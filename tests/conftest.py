@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from celery_delayq.embedded import ports
+from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
+from celery_delayq.errors import ServerNotFound
 
 pytest_plugins = ["celery_delayq.testing.fixtures"]
+
+
+@pytest.fixture(scope="session")
+def delayq_rabbitmq_server() -> Iterator[EmbeddedRabbitMQ]:
+    """One RabbitMQ node for the whole test run, where the program is installed."""
+    try:
+        server = EmbeddedRabbitMQ()
+    except ServerNotFound as exc:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(exc))
+    with server:
+        yield server
+
 
 SPARK = "tests/integration/spark/"
 #: `make test` runs a test on the first of these that it has; marked "conformance", on all it has.
@@ -33,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as "full" what every such test is: on a further pool, on PostgreSQL."""
+    """Mark as "full" what every such test is: on a further pool, PostgreSQL or RabbitMQ."""
     pools: dict[str, set[str]] = defaultdict(set)
     for item in items:
         if pool := _parameters(item).get("pool"):
@@ -46,8 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             and pool != min(pools[_name(item)], key=POOL_ORDER.index)
             and item.get_closest_marker("conformance") is None
         )
-        postgres = "postgres" in getattr(item, "fixturenames", ())
-        if further or postgres or "postgresql" in parameters.values():
+        fixtures = {"postgres", "delayq_rabbitmq"} & {*getattr(item, "fixturenames", ())}
+        if further or fixtures or {"postgresql", "rabbitmq"} & {*parameters.values()}:
             item.add_marker(pytest.mark.full)
 
 

@@ -76,12 +76,7 @@ class DeadLetterChanges(DeadLetterReader):
         With *replay_in_place* the scripts change most messages themselves, and *change* gets only
         the dead letters that :meth:`_replayed_in_place` yields.
         """
-        check_filter(filter)
-        if filter.is_everything and not (everything or dry_run):
-            raise ConfigError(
-                "the filter leaves nothing out: give everything=True if all dead letters of all "
-                "queues are meant"
-            )
+        check_bulk(filter, dry_run, everything)
         bulk = Bulk(dry_run)
         if dry_run:
             bulk.total = bulk.outcomes[Outcome.DONE] = self.count(filter)
@@ -139,6 +134,16 @@ class DeadLetterChanges(DeadLetterReader):
                 told = told if found.last == first else []
                 told += [id for id, died in found.left if died == found.last]
                 first, more = found.last, found.more
+
+
+def check_bulk(filter: DeadFilter, dry_run: bool, everything: bool) -> None:
+    """Raise ConfigError if a filter leaves nothing out by mistake."""
+    check_filter(filter)
+    if filter.is_everything and not (everything or dry_run):
+        raise ConfigError(
+            "the filter leaves nothing out: give everything=True if all dead letters of all "
+            "queues are meant"
+        )
 
 
 def _replay_in_place(

@@ -65,13 +65,7 @@ class DeadLetters(DeadLetterChanges):
         found = self._dead_letter(dead_letter)
         if found is None:
             return Outcome.UNKNOWN
-        if eta is not None and countdown is not None:
-            raise InvalidETA(f"eta={eta!r}, countdown={countdown!r}: give one of them")
-        due = Due(0)
-        if eta is not None:
-            due = due_of_eta(eta)
-        elif countdown is not None:
-            due = due_of_countdown(countdown)
+        due = due_of(eta, countdown)
         changes = ReplayChanges(args, kwargs, queue).checked()
         return self._make(self._to_replay(found.queue, [found], changes, [due], uuid4().hex))
 
@@ -111,8 +105,7 @@ class DeadLetters(DeadLetterChanges):
         InvalidFilter
             The filter is none, or *queue* is no name.
         """
-        if rate is not None and not is_finite(rate, 0.001, 1e6):
-            raise ConfigError(f"rate={rate!r}: expected dead letters a second, 0.001 to 1,000,000")
+        check_rate(rate)
         changes = ReplayChanges(args, kwargs, queue).checked()
         start, run = self._ask(lambda store: store.now_ms()), uuid4().hex
 
@@ -198,3 +191,18 @@ class DeadLetters(DeadLetterChanges):
             tell_chords_of_dead(self._session.app, gone)
 
         return Change(dead_letters, call, range(len(dead_letters)), after)
+
+
+def due_of(eta: datetime | str | None, countdown: float | None) -> Due:
+    """Return when a replay is to run; raises InvalidETA for no time, or for two."""
+    if eta is not None and countdown is not None:
+        raise InvalidETA(f"eta={eta!r}, countdown={countdown!r}: give one of them")
+    if eta is not None:
+        return due_of_eta(eta)
+    return Due(0) if countdown is None else due_of_countdown(countdown)
+
+
+def check_rate(rate: float | None) -> None:
+    """Raise ConfigError for a rate that is none."""
+    if rate is not None and not is_finite(rate, 0.001, 1e6):
+        raise ConfigError(f"rate={rate!r}: expected dead letters a second, 0.001 to 1,000,000")

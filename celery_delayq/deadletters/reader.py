@@ -108,6 +108,9 @@ class DeadLetterReader:
         if not isinstance(id, str):
             raise InvalidFilter(f"id={id!r}: expected the id of a dead letter")
 
+        return self._by_id(id, queue) or next(self._dead(DeadFilter(queue, task_id=id)), None)
+
+    def _by_id(self, id: str, queue: str | None) -> DeadLetter | None:
         def ask(store: Store) -> DeadLetter | None:
             for name in queues_of(store, queue):
                 dead_lettered = store.dead_letters.get(name, id)
@@ -115,7 +118,7 @@ class DeadLetterReader:
                     return DeadLetter.of(name, dead_lettered)
             return None
 
-        return self._ask(ask) or next(self._dead(DeadFilter(queue, task_id=id)), None)
+        return self._ask(ask)
 
     def count(self, /, filter: DeadFilter | None = None, **fields: Any) -> int:
         """Return how many dead letters match a filter, or its *fields* as for
@@ -128,7 +131,9 @@ class DeadLetterReader:
         InvalidFilter, InvalidETA
             A field is invalid, or both a filter and fields are given.
         """
-        filter = _filter_of(filter, fields)
+        return self._count(_filter_of(filter, fields))
+
+    def _count(self, filter: DeadFilter) -> int:
         if not filter.is_by_place:
             return sum(1 for _ in self._dead(filter))
         low, high = filter.range_ms()

@@ -70,14 +70,26 @@ def replayed(
     message_id: str,
     run: str,
 ) -> Entry:
-    """Return the entry that replays a dead letter.
+    """Return the entry that replays a dead letter; *layout* is that of the queue it goes to.
+
+    The other parameters and the errors are those of :func:`replayed_message`.
+    """
+    new = replayed_message(dead_letter, changes, message_id, run)
+    priority = new["properties"].get("priority")
+    step = layout.step(min(max(priority, 0), 9) if isinstance(priority, int) else 0)
+    label = bool(due.ms) or envelope.is_special(new)
+    return Entry.of(new, step, due, label=label)
+
+
+def replayed_message(
+    dead_letter: DeadLetter, changes: ReplayChanges, message_id: str, run: str
+) -> dict[str, Any]:
+    """Return the message that replays a dead letter.
 
     Its retries start from 0. The ETA is removed, and so is an expiry in the past.
 
     Parameters
     ----------
-    layout : Layout
-        Layout of the queue to which it goes.
     message_id : str
         32 characters; the id of the new message.
     run : str
@@ -109,12 +121,9 @@ def replayed(
     if changes.queue is not None:
         # Its retries go there too.
         properties["delivery_info"] = {"exchange": "", "routing_key": changes.queue}
-    priority = properties.get("priority")
-    step = layout.step(min(max(priority, 0), 9) if isinstance(priority, int) else 0)
-    label = bool(due.ms) or envelope.is_special(new)
     entry_id(headers["id"]).encode()  # an id that cannot be sent is an error here
     check_own(properties)
-    return Entry.of(new, step, due, label=label)
+    return new
 
 
 def _own_for_replay(before: Mapping[str, Any], run: str) -> dict[str, Any]:

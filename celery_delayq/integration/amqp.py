@@ -168,9 +168,9 @@ def _held_by_current_task(task_id: str, retries: int) -> HeldBy | None:
         return None
     properties = request.get("properties")
     own = own_of(properties)
-    return (
-        HeldBy(own["place"], own["queue"], properties["delivery_tag"]) if "queue" in own else None
-    )
+    if "place" not in own:  # not leased in Redis
+        return None
+    return HeldBy(own["place"], own["queue"], properties["delivery_tag"])
 
 
 def _inherited_by_retry(request: Any, headers: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -16,9 +16,9 @@ from celery_delayq.errors import InvalidRetry
 from celery_delayq.integration import (
     amqp,
     beat_guard,
+    broker_urls,
     context,
     durable_revoke,
-    hidden_url,
     remote_control,
     request,
     retries,
@@ -63,7 +63,7 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
     """Make the changes of a starting worker that need ``DelayQ(app)``."""
     make(EXTENDED_WORKER)
     app = sender.app
-    hidden_url.hide(app)
+    remote_control.hide(app)
     if services_of(app) is None:
         return
     tasks = app.tasks
@@ -110,15 +110,19 @@ def _end_background(**_: Any) -> None:
 TRANSPORT = (
     Register(
         target="kombu.transport:TRANSPORT_ALIASES",
-        keys=(
-            "delayq",
-            "delayq+redis",
-            "delayq+rediss",
-            "delayq+redis+socket",
-            "delayq+sentinel",
-        ),
+        keys=("delayq", *(f"delayq+{scheme}" for scheme in broker_urls.SCHEMES)),
         value="celery_delayq.transport:Transport",
         why="kombu knows the schemes of our URLs",
+    ),
+    Replace(
+        target="kombu.connection:Connection.get_transport_cls",
+        by=broker_urls.by_url,
+        why="kombu sees only delayq of delayq+amqp://, and it has two transports",
+    ),
+    Replace(
+        target="celery.app.base:detect_quorum_queues",
+        by=broker_urls.but_not_ours,
+        why="with a quorum queue Celery would delay tasks by itself, before the transport is asked",
     ),
     Connect(
         target="signals.worker_init",
@@ -216,7 +220,7 @@ APP = (
     ),
     Connect(
         target="app.on_after_configure",
-        receiver=hidden_url.hide,
+        receiver=remote_control.hide,
         why="celery report and inspect conf would show the URL of dead_letters_archive",
     ),
 )
@@ -262,6 +266,11 @@ TASK = (
 
 #: When a worker starts.
 WORKER = (
+    Replace(
+        target="celery.worker.consumer.delayed_delivery:detect_quorum_queues",
+        by=broker_urls.but_not_ours,
+        why="with a quorum queue it would declare 28 queues for Celery's own delays",
+    ),
     Replace(
         target="worker.stop",
         by=worker.noting_failure,
@@ -380,14 +389,6 @@ CONSUMER = (
 
 #: Every change.
 CHANGES = (
-    *TRANSPORT,
-    *PROCESS,
-    *APP,
-    *TASK,
-    *WORKER,
-    *EXTENDED_WORKER,
-    *REQUEST,
-    *HISTORY,
-    *POOL,
-    *CONSUMER,
+    *(*TRANSPORT, *PROCESS, *APP, *TASK, *WORKER, *EXTENDED_WORKER),
+    *(*REQUEST, *HISTORY, *POOL, *CONSUMER),
 )

@@ -1,10 +1,10 @@
-"""Answers of a worker to remote control about the schedule of its queues."""
+"""Answers of a worker to remote control: the schedule of its queues, and no secret settings."""
 
 from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -14,10 +14,14 @@ from kombu.utils.functional import maybe_list
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.scheduled import Filter, ScheduledTask
+from celery_delayq.settings import Hidden
 from celery_delayq.store.paging import read_page, scheduled_among
 from celery_delayq.store.schedule import Store
 
 logger = logging.getLogger(__name__)
+
+#: The setting with a URL that may have a password.
+_SETTING = "dead_letters_archive"
 
 #: Most entries of the schedule in an answer.
 MOST = 100
@@ -33,7 +37,7 @@ TIMER_PRIORITY = 6
 def _read(state: Any, read: Callable[[Store, str], list[ScheduledTask]]) -> list[ScheduledTask]:
     """Read the schedule of each of the worker's queues; [] without a schedule or without Redis."""
     consumer = state.consumer.task_consumer
-    if consumer is None or not hasattr(consumer.channel, "capabilities"):
+    if consumer is None or not hasattr(consumer.channel, "store"):
         return []
     try:
         store = consumer.channel.store
@@ -114,3 +118,13 @@ def _request(entry: ScheduledTask) -> dict[str, Any]:
         },
         "worker_pid": None,
     }
+
+
+def hide(sender: Any, **_: Any) -> None:
+    """Hide the URL: ``celery report``, ``inspect conf`` and with it Flower show all settings."""
+    conf = sender.conf
+    options = conf.broker_transport_options
+    own = options.get("delayq") if isinstance(options, Mapping) else None
+    if isinstance(own, Mapping) and isinstance(own.get(_SETTING), str):
+        hidden = {**own, _SETTING: Hidden(own[_SETTING])}
+        conf.broker_transport_options = {**options, "delayq": hidden}

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from celery_delayq.model.canvas import group_of
-from celery_delayq.model.envelope import due_of_eta
+from celery_delayq.model.envelope import dead_letter_text, due_of_eta
 from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import Readable
 from celery_delayq.model.scheduled import bound_ms, moment
@@ -33,6 +33,12 @@ class DeadLettered(NamedTuple):
     message: bytes
     details: bytes
     data: bytes
+
+    @classmethod
+    def of(cls, id: str, died_ms: int, reason: str, message: bytes, details: bytes) -> DeadLettered:
+        """Make one of its parts; Redis does the same in ``include/dead_letter.lua``."""
+        header = b"2 %d 0 %d %s\n" % (died_ms, len(details), dead_letter_text(reason))
+        return cls.unpack(id, header + details + message)
 
     @classmethod
     def unpack(cls, id: str, data: bytes) -> DeadLettered:

@@ -118,8 +118,11 @@ class Ticker:
 
     def _connected(self) -> None:
         """Fire for as long as the connection lasts."""
-        with Session(self._app) as session, TickScheduler(self._app) as scheduler:
-            store = session.store
+        with Session(self._app) as session:
+            self._work(session.store)
+
+    def _work(self, store: Store) -> None:
+        with TickScheduler(self._app) as scheduler:
             if not self._warned:
                 self._warned = True
                 self._warn_of_beats(store)

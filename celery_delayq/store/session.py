@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, ConfigError, NotSupported
 from celery_delayq.store.schedule import Store
@@ -71,8 +71,14 @@ class Session:
         with self._lock:
             if self._store is None:
                 with self.app.connection_for_write() as connection:
-                    transport = connection.get_transport_cls()
-                    if not getattr(getattr(transport, "Channel", None), "capabilities", ()):
+                    if hasattr(connection.transport, "side"):
+                        raise NotSupported(
+                            f"the broker is {connection.as_uri()}, and RabbitMQ can neither list, "
+                            "count, cancel, move nor pause scheduled tasks, nor keep periodic "
+                            "entries and a history; a broker delayq+redis:// can"
+                        )
+                    channel = getattr(connection.transport, "Channel", None)
+                    if not getattr(channel, "capabilities", ()):
                         raise NotSupported(
                             f"the broker is {connection.as_uri()}; DelayQ needs a URL that begins "
                             "with delayq+, such as delayq+redis://localhost:6379/0, or "
@@ -82,6 +88,12 @@ class Session:
                     check_layout(store.client, store.keys)
                     self._store = store
             return self._store
+
+    @property
+    def side(self) -> Any:
+        """The connection for dead letters where the broker is RabbitMQ, else None."""
+        with self.app.connection_for_write() as connection:
+            return getattr(connection.transport, "side", None)
 
     @property
     def has_store(self) -> bool:

@@ -16,6 +16,7 @@ import pytest
 from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.testing.processes import ProcessFailed
 from celery_delayq.testing.workers import WorkerProcess
 
@@ -85,6 +86,20 @@ def delayq_broker_scheme() -> str:
 def delayq_broker_url(delayq_redis: RedisUnderTest, delayq_broker_scheme: str) -> str:
     """Broker URL of the emptied server."""
     return delayq_redis.server.url_for(delayq_broker_scheme)
+
+
+@pytest.fixture(scope="session")
+def delayq_rabbitmq_server() -> Iterator[EmbeddedRabbitMQ]:
+    """One RabbitMQ node for the whole test run."""
+    with EmbeddedRabbitMQ() as server:
+        yield server
+
+
+@pytest.fixture
+def delayq_rabbitmq(delayq_rabbitmq_server: EmbeddedRabbitMQ) -> str:
+    """Broker URL of an empty virtual host of that node."""
+    delayq_rabbitmq_server.start()  # the test before may have ended it
+    return delayq_rabbitmq_server.url("delayq+amqp", vhost=delayq_rabbitmq_server.new_vhost())
 
 
 @pytest.fixture

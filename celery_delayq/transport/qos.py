@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from kombu.transport import redis as stock
 from kombu.transport import virtual
 
+from celery_delayq.transport.rejected import RejectsUndecodable, reason_of
 
-class Message(virtual.Message):
+
+class Message(RejectsUndecodable, virtual.Message):
     """A message that becomes a dead letter if it is acknowledged because it is undecodable."""
-
-    undecodable: BaseException | None = None
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.errors:  # its body cannot be decompressed
-            _, self.undecodable, _ = self.errors[0]
-
-    def _decode(self) -> Any:
-        try:
-            return super()._decode()
-        except Exception as exc:
-            self.undecodable = exc
-            raise
-
-    def ack(self, multiple: bool = False) -> None:
-        """Acknowledge; Celery and kombu do so too with what they cannot decode."""
-        if self.undecodable is None:
-            super().ack(multiple)
-        else:
-            self.reject()
-
-
-def _reason(message: Any) -> str:
-    """Return why a message is being rejected, as far as the current exception says."""
-    exc = getattr(message, "undecodable", None)
-    if exc is not None:
-        return f"undecodable message: {exc}"
-    handled = sys.exc_info()[1]
-    name = (getattr(message, "headers", None) or {}).get("task")
-    if isinstance(handled, KeyError) and name in handled.args:
-        return f"unknown task {name!r}"
-    return "rejected" if handled is None else f"rejected: {type(handled).__name__}: {handled}"
 
 
 class QoS(stock.QoS):
@@ -73,7 +41,7 @@ class QoS(stock.QoS):
             # Not of `_delivered`, which is empty once the connection was lost.
             message = self.channel.keeper.message_of(delivery_tag)
             id = (getattr(message, "headers", None) or {}).get("id") or delivery_tag
-            self.channel.add_dead_letter(delivery_tag, str(id), _reason(message))
+            self.channel.add_dead_letter(delivery_tag, str(id), reason_of(message))
             self.forget(delivery_tag)
 
     def restore_unacked(self, client: Any = None) -> None:

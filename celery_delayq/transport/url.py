@@ -14,13 +14,11 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 from kombu import Connection
 
 from celery_delayq.errors import ConfigError
+from celery_delayq.integration.broker_urls import RABBITMQ, SCHEMES
 from celery_delayq.utils.credentials import hide
 
 #: What stands before the ``+``, and the alias under which kombu knows the transport.
 PREFIX = "delayq"
-
-#: The stock scheme behind each of ours.
-SCHEMES = ("redis", "rediss", "redis+socket", "sentinel")
 
 #: Query options of a URL of a Unix socket, and of one over TCP.
 _SOCKET_OPTIONS = ("virtual_host", "credential_provider")
@@ -42,7 +40,13 @@ _CERT_REQS = ("required", "optional", "none", "CERT_REQUIRED", "CERT_OPTIONAL", 
 
 _ENCODED = "in a user name or password the characters / ? # ; are written %2F %3F %23 %3B"
 
-_DEFAULT_PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379}
+_DEFAULT_PORTS = {
+    "redis": 6379,
+    "rediss": 6379,
+    "sentinel": 26379,
+    "amqp": 5672,
+    "amqps": 5671,
+}
 
 
 def plain_url(url: str) -> str:
@@ -87,6 +91,9 @@ def plain_connection(connection: Connection) -> Connection:
         "port": connection.port,
         "ssl": connection.ssl,
         "transport_options": connection.transport_options,
+        "connect_timeout": connection.connect_timeout,
+        "heartbeat": connection.heartbeat,
+        "login_method": connection.login_method,
     }
     if getattr(connection, "credential_provider", None) is not None:  # kombu 5.6 and newer
         options["credential_provider"] = connection.credential_provider
@@ -140,6 +147,8 @@ def _checked(plain: str) -> SplitResult:
             f"broker URL option ssl_cert_reqs={options['ssl_cert_reqs']!r} is not known; "
             f"valid are {', '.join(_CERT_REQS[:3])}"
         )
+    if scheme in RABBITMQ:
+        return parts
     database = _database(parts, options)
     if not database.isdecimal():
         shown = "" if "@" in plain.partition("://")[2].partition("/")[2] else f" {database!r}"
@@ -175,7 +184,8 @@ def _own_url(parts: SplitResult, first: SplitResult | None) -> str:
         query = query or first.query
     if parts.port is None:
         netloc = f"{netloc.removesuffix(':')}:{_DEFAULT_PORTS[parts.scheme]}"
-    path = f"/{path.strip('/') or 0}"
+    if parts.scheme not in RABBITMQ:
+        path = f"/{path.strip('/') or 0}"
     own = parts._replace(netloc=netloc, path=path, query=query)
     return f"{PREFIX}+{own.geturl()}"
 

@@ -45,7 +45,7 @@ def _of_modules() -> Iterator[tuple[str, Any]]:
         if name.partition(".")[0] not in _PACKAGES:
             continue
         for attribute, value in [*vars(module).items()]:
-            if isinstance(value, type) and value.__module__ == name:
+            if isinstance(value, type) and (value.__module__, value.__name__) == (name, attribute):
                 for own, method in [*vars(value).items()]:
                     yield from _of_value(f"{name}:{attribute}.{own}", method)
             elif not attribute.startswith("__"):
@@ -129,6 +129,7 @@ def main() -> None:
     pool = _Fake(_pool=prefork)
     controller = _Fake(app=app, pool=pool, hub=_Fake(readers={}), stop=lambda: None)
     task = app.tasks["plain"]
+    import_module("celery.worker.consumer.delayed_delivery")  # as a worker has by then
     step = Snapshot(worker=controller, task=task)
     signals.worker_init.send(sender=controller)
     found["WORKER EXTENDED_WORKER REQUEST"] = step.differences()

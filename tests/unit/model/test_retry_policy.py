@@ -200,7 +200,7 @@ LISTS: list[Any] = [[], (), [1, -1], [math.nan], ["15"], [None], [True], [[1]]]
 OTHERS = ["15", "", b"15", {"first": 1}, {}, None, timedelta(seconds=-1), timedelta.max, object()]
 
 
-@pytest.mark.parametrize("given", [*NUMBERS, *LISTS, *OTHERS], ids=lambda given: repr(given)[:30])
+@pytest.mark.parametrize("given", [*NUMBERS, *LISTS, *OTHERS], ids=lambda given: repr(given)[:15])
 def test_intervals_that_are_none_are_refused_by_name(given: Any) -> None:
     with pytest.raises(InvalidRetry, match="retry_intervals"):
         RetryPolicy(given)

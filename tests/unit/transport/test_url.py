@@ -263,7 +263,7 @@ def test_flower_knows_every_kind_of_url(url: str, options: dict[str, Any], kind:
     ("url", "message"),
     [
         ("delayq+http://host", r"'http' is not known; valid are delayq\+redis://, .*sentinel://"),
-        ("delayq+amqp://host", r"'amqp' is not known; valid are delayq\+redis://"),
+        ("delayq+amqp://host?timeout=3", r"timeout are not known; valid are .*ssl_ca_certs"),
         ("delayq://host", r"'delayq' is not known; valid are delayq\+redis://"),
         ("delayq+redis://a;b", r"has no scheme; valid are delayq\+redis://"),
         ("delayq+redis://a;http://b", r"'http' is not known; valid are delayq\+redis://"),

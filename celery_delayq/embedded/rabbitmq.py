@@ -1,0 +1,288 @@
+"""Private RabbitMQ nodes for tests and demos, on 127.0.0.1 only."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from http.client import HTTPConnection
+from time import monotonic
+from typing import IO, TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+from uuid import uuid4
+
+from celery_delayq.embedded.child_process import ChildProcess
+from celery_delayq.embedded.ports import HOST, free_port
+from celery_delayq.errors import EmbeddedServerError, ServerNotFound
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Debian's wrapper on PATH changes the user and refuses others; the script behind it does not.
+_PROGRAMS: Final = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
+
+#: Seconds between two looks at whether a node listens.
+_POLL: Final = 0.05
+
+#: Small, and idle when there is nothing to do: Erlang's schedulers spin otherwise.
+_ERLANG: Final = (
+    "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
+)
+
+_CONFIG: Final = """\
+disk_free_limit.absolute = 50MB
+vm_memory_high_watermark.absolute = 2GB
+log.console = true
+log.console.level = info
+"""
+
+#: How soon a message that RabbitMQ has not confirmed between two queues is sent again, in ms. Its
+#: default is three minutes, which is how late messages are after a crash.
+CONFIRM_TIMEOUT: Final = 5000
+
+
+class EmbeddedRabbitMQ:
+    """Private RabbitMQ nodes that know each other; a context manager that starts and ends them.
+
+    Parameters
+    ----------
+    nodes : int
+        How many; more than one are a cluster.
+    config : Mapping[str, str] | None
+        More lines of ``rabbitmq.conf``.
+    confirm_timeout : int | None
+        ``dead_letter_worker_publisher_confirm_timeout`` in ms, None: RabbitMQ's default.
+    timeout : float
+        Seconds to wait for a node to listen, and to end.
+
+    Raises
+    ------
+    ServerNotFound
+        There is no ``rabbitmq-server``.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: int = 1,
+        config: Mapping[str, str] | None = None,
+        confirm_timeout: int | None = CONFIRM_TIMEOUT,
+        timeout: float = 60.0,
+    ) -> None:
+        self._program = find_rabbitmq_server()
+        self._config = dict(config or {})
+        self._confirm_timeout = confirm_timeout
+        self._timeout = timeout
+        self._epmd = ChildProcess(self, "KILL", "delayq-rabbitmq-")
+        assert self._epmd.temp_dir is not None
+        self._folder = self._epmd.temp_dir
+        self._epmd_port = free_port()
+        self._nodes = [_Node(self, f"dq{number}") for number in range(nodes)]
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self, *numbers: int) -> Self:
+        """Start nodes, all by default, and wait until they listen.
+
+        Raises
+        ------
+        EmbeddedServerError
+            One ended or did not listen in time; the message ends with its log.
+        """
+        if not self._epmd.running:
+            program = shutil.which("epmd")
+            if program is None:
+                raise ServerNotFound("no epmd was found: it comes with Erlang")
+            command = [program, "-port", str(self._epmd_port), "-address", HOST]
+            self._epmd.start(lambda log: _spawn(command, log, {}), self._folder / "epmd.log")
+        for node in self._chosen(numbers):
+            node.launch()
+        for node in self._chosen(numbers):
+            node.wait_ready(self._timeout)
+        return self
+
+    def stop(self, *numbers: int) -> None:
+        """Shut nodes down, all by default, and keep their data."""
+        for node in self._chosen(numbers):
+            node.child.end(self._timeout)
+
+    def kill(self, *numbers: int) -> None:
+        """End nodes with SIGKILL, as a crash would, and keep their data."""
+        for node in self._chosen(numbers):
+            node.child.end()
+
+    def close(self) -> None:
+        """End all for good and remove their data."""
+        for node in self._nodes:
+            node.child.close()
+        self._epmd.close()
+
+    def url(self, scheme: str = "amqp", number: int = 0, vhost: str = "/") -> str:
+        """Return the URL of a node."""
+        port = self._nodes[number].port
+        return f"{scheme}://guest:guest@{HOST}:{port}/{quote(vhost, safe='')}"
+
+    def urls(self, scheme: str = "amqp", vhost: str = "/") -> str:
+        """Return the URLs of all nodes, with ``;`` between them."""
+        numbers = range(len(self._nodes))
+        return ";".join(self.url(scheme, number, vhost) for number in numbers)
+
+    def api_url(self, number: int = 0) -> str:
+        """Return the URL of a node's management API, as Flower's ``--broker_api`` takes it."""
+        return f"http://guest:guest@{HOST}:{self._nodes[number].api_port}/api/"
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """Call the management API; *path* is below ``/api/``.
+
+        Raises
+        ------
+        EmbeddedServerError
+            The answer is no success.
+        """
+        node = next(node for node in self._nodes if node.child.running)
+        connection = HTTPConnection(HOST, node.api_port, timeout=self._timeout)
+        user = b64encode(b"guest:guest").decode()
+        headers = {"Authorization": f"Basic {user}", "Content-Type": "application/json"}
+        try:
+            connection.request(method, f"/api/{path}", json.dumps(body), headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        finally:
+            connection.close()
+        if answer.status >= 300:
+            raise EmbeddedServerError(f"{method} /api/{path}: {answer.status} {text!r}")
+        return json.loads(text) if text else None
+
+    def new_vhost(self) -> str:
+        """Make an empty virtual host and return its name."""
+        name = f"test-{uuid4().hex[:12]}"
+        self.ask("PUT", f"vhosts/{name}", {})
+        self.ask(
+            "PUT", f"permissions/{name}/guest", {"configure": ".*", "write": ".*", "read": ".*"}
+        )
+        return name
+
+    def log(self, number: int = 0) -> str:
+        """Return what a node has logged since its start."""
+        node = self._nodes[number]
+        return node.child.log_since_start(node.log_file)
+
+    def _chosen(self, numbers: Sequence[int]) -> list[_Node]:
+        return [self._nodes[number] for number in numbers] or self._nodes
+
+    def _conf(self) -> str:
+        lines = [f"{name} = {value}" for name, value in self._config.items()]
+        if len(self._nodes) > 1:
+            lines.append("cluster_formation.peer_discovery_backend = classic_config")
+            lines += [
+                f"cluster_formation.classic_config.nodes.{number} = {node.name}@localhost"
+                for number, node in enumerate(self._nodes, 1)
+            ]
+        return _CONFIG + "\n".join(lines) + "\n"
+
+    def _advanced(self) -> str:
+        if self._confirm_timeout is None:
+            return "[].\n"
+        wait = f"{{dead_letter_worker_publisher_confirm_timeout, {self._confirm_timeout}}}"
+        return f"[{{rabbit, [{wait}]}}].\n"
+
+
+class _Node:
+    def __init__(self, owner: EmbeddedRabbitMQ, name: str) -> None:
+        self.name = name
+        self._owner = owner
+        self._folder = owner._folder / name
+        self._folder.mkdir()
+        self.port = free_port()
+        self.api_port = free_port()
+        self._distribution_port = free_port()
+        self.log_file = self._folder / "log"
+        self.child = ChildProcess(self, "KILL")
+
+    def launch(self) -> None:
+        if self.child.running:
+            return
+        owner, folder = self._owner, self._folder
+        api = f"management.tcp.ip = {HOST}\nmanagement.tcp.port = {self.api_port}\n"
+        (folder / "rabbitmq.conf").write_text(owner._conf() + api)
+        (folder / "advanced.config").write_text(owner._advanced())
+        (folder / "plugins").write_text("[rabbitmq_management].\n")
+        environment = {
+            "HOME": str(owner._folder),  # all nodes of a cluster have one cookie
+            "RABBITMQ_NODENAME": f"{self.name}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": HOST,
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(self._distribution_port),
+            "ERL_EPMD_ADDRESS": HOST,
+            "ERL_EPMD_PORT": str(owner._epmd_port),
+            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+            "RABBITMQ_LOG_BASE": str(folder),
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
+            "RABBITMQ_CONF_ENV_FILE": str(folder / "environment"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERLANG,
+            "RUNNING_UNDER_SYSTEMD": "true",  # so that the script becomes the node itself
+        }
+        self.child.start(lambda log: _spawn([owner._program], log, environment), self.log_file)
+
+    def wait_ready(self, timeout: float) -> None:
+        deadline = monotonic() + timeout
+        process = self.child.process
+        assert process is not None
+        while True:
+            try:
+                for port in (self.port, self.api_port):
+                    socket.create_connection((HOST, port), timeout=1).close()
+                return
+            except OSError:
+                pass
+            try:
+                reason = f"ended with code {process.wait(_POLL)}"
+            except subprocess.TimeoutExpired:
+                if monotonic() < deadline:
+                    continue
+                reason = "did not listen in time"
+            raise EmbeddedServerError(
+                f"{self._owner._program} on port {self.port} {reason}. The end of its log:\n"
+                f"{self.child.log_tail(self.log_file)}"
+            )
+
+
+def find_rabbitmq_server() -> str:
+    """Return the server program to start.
+
+    Raises
+    ------
+    ServerNotFound
+        There is none.
+    """
+    for program in _PROGRAMS:
+        if found := shutil.which(program):
+            return found
+    raise ServerNotFound(
+        "no rabbitmq-server was found; Debian, Ubuntu: apt install rabbitmq-server"
+    )
+
+
+def _spawn(
+    command: Sequence[str], log: IO[bytes], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    )

@@ -1,0 +1,71 @@
+"""Behind :meth:`kombu.Producer.batch`: many messages, and one wait for all their confirms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu.exceptions import BatchPublishError
+
+
+class PublishBatch:
+    """Buffers what is published and sends it together, by kombu's rules for batches.
+
+    Parameters
+    ----------
+    channel : Channel
+        Prepares the messages, and sends them.
+    max_size : int
+        Messages at which they are sent.
+    """
+
+    def __init__(self, channel: Any, max_size: int) -> None:
+        self.channel = channel
+        self._max_size = max_size
+        self._buffered: list[tuple[Any, str, str]] = []
+        self._unusable = ""
+
+    def publish(self, message: Any, *, exchange: str, routing_key: str, **_: Any) -> None:
+        """Buffer a message; send all when there are enough."""
+        self._check_usable()
+        self._buffered.append(self.channel.routed(message, exchange, routing_key))
+        if len(self._buffered) >= self._max_size:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is buffered and wait until the broker has taken all of it.
+
+        Raises
+        ------
+        kombu.exceptions.BatchPublishError
+            The broker refused something or went away; what it has taken is uncertain.
+        """
+        self._check_usable()
+        messages, self._buffered = self._buffered, []
+        try:
+            refused = self.channel.send(messages)
+        except Exception as exc:
+            raise self._failed(exc) from exc
+        if refused:
+            raise self._failed(refused[0]) from refused[0]
+
+    def discard(self) -> None:
+        """Drop what was not sent yet."""
+        self._unusable = "is aborted"
+        self._buffered.clear()
+
+    def close(self) -> None:
+        """Forget all."""
+        self._unusable = "is closed"
+        self._buffered.clear()
+
+    def _failed(self, exc: Exception) -> Exception:
+        self._unusable = "cannot be reused after a failure"
+        error: Exception = BatchPublishError(
+            f"RabbitMQ publish batch failed, what it has taken is uncertain: {exc}"
+        )
+        return error
+
+    def _check_usable(self) -> None:
+        if self._unusable:
+            error = BatchPublishError if "failure" in self._unusable else RuntimeError
+            raise error(f"RabbitMQ publish batch {self._unusable}")

@@ -1,0 +1,120 @@
+"""How a delay is written as hops from delay queue to delay queue in RabbitMQ. No I/O, no clock.
+
+A delay is a number of units in base 4. Each digit that is not 0 is one hop: it waits in the queue
+of that digit for ``digit * 4**level`` units. The digits travel as headers, the routing key stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from celery_delayq.errors import InvalidETA
+
+BASE = 4
+
+#: Digits of the longest delay: 3.4 years in units of 25 ms.
+LEVELS = 16
+
+#: Headers must not begin with ``x-``: RabbitMQ's headers exchanges do not match those.
+_DIGIT = "delayq-digit-{}"
+
+#: The exchange that a message goes to when it is due, "" for a queue by its name.
+TARGET = "delayq-target"
+
+#: When the message is due, in ISO 8601, for people who look.
+DUE = "delayq-due"
+
+#: What we add to the headers of a message on its way, and what RabbitMQ adds.
+_ON_THE_WAY = frozenset(
+    {
+        *(_DIGIT.format(level) for level in range(LEVELS)),
+        TARGET,
+        DUE,
+        "x-death",
+        "x-first-death-exchange",
+        "x-first-death-queue",
+        "x-first-death-reason",
+        "x-last-death-exchange",
+        "x-last-death-queue",
+        "x-last-death-reason",
+    }
+)
+
+
+class Hop(NamedTuple):
+    """One delay queue: the messages in it have *digit* at *level*."""
+
+    level: int
+    digit: int
+
+    @property
+    def units(self) -> int:
+        """How long a message waits in it."""
+        return self.digit << (2 * self.level)  # digit * BASE**level
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """A delay of at least one unit, as digits from level 0 up to the entry."""
+
+    digits: tuple[int, ...]
+
+    @classmethod
+    def of(cls, ms: float, unit_ms: int) -> Delay | None:
+        """Write *ms* in units of *unit_ms*, rounded up; None for no delay.
+
+        Raises
+        ------
+        InvalidETA
+            It is longer than all digits can say.
+        """
+        units = -(-int(-(-ms // 1)) // unit_ms)
+        if units <= 0:
+            return None
+        longest = BASE**LEVELS - 1
+        if units > longest:
+            raise InvalidETA(
+                f"a delay of {ms / 1000:.0f} s is longer than the {longest * unit_ms / 1000:.0f} s "
+                f"that delay queues with a unit of {unit_ms} ms can keep"
+            )
+        digits = []
+        while units:
+            units, digit = divmod(units, BASE)
+            digits.append(digit)
+        return cls(tuple(digits))
+
+    @property
+    def entry(self) -> int:
+        """The level at which it begins: that of its highest digit."""
+        return len(self.digits) - 1
+
+    @property
+    def units(self) -> int:
+        """The delay in units."""
+        return sum(hop.units for hop in self.hops())
+
+    def hops(self) -> Iterator[Hop]:
+        """Yield its queues in the order in which a message waits in them."""
+        for level in range(self.entry, -1, -1):
+            if self.digits[level]:
+                yield Hop(level, self.digits[level])
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that lead a message through its queues."""
+        return {_DIGIT.format(level): str(digit) for level, digit in enumerate(self.digits)}
+
+
+def matches(level: int, digit: int) -> dict[str, str]:
+    """Return the arguments of a binding for messages with *digit* at *level*."""
+    return {"x-match": "all", _DIGIT.format(level): str(digit)}
+
+
+def arrived(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers of a message without those of its way.
+
+    A message that is sent again with the old ``x-death`` looks to RabbitMQ like one that goes in a
+    circle, and is kept back.
+    """
+    return {name: value for name, value in headers.items() if name not in _ON_THE_WAY}

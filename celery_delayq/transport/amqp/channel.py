@@ -1,0 +1,177 @@
+"""The consuming half of the channel: what becomes of a message that a worker has."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from celery_delayq.errors import InvalidETA
+from celery_delayq.model import delivery, envelope
+from celery_delayq.model.envelope import PROPERTY, Due
+from celery_delayq.transport.amqp.dead_letters import DeadLetterStream
+from celery_delayq.transport.amqp.messages import HEADER, Message, is_task, own_of
+from celery_delayq.transport.amqp.publish import PublishChannel
+from celery_delayq.transport.amqp.side import Side
+from celery_delayq.transport.rejected import reason_of
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Held:
+    """A message that is not acknowledged, and why it is about to be rejected."""
+
+    message: Message
+    queue: str
+    crashed: bool = False
+    reason: str | None = None
+    details: bytes = b""
+
+
+class Channel(PublishChannel):
+    """A channel to RabbitMQ that makes dead letters of rejected messages."""
+
+    Message = Message
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._held: dict[int, Held] = {}
+        self._queue_of: dict[str, str] = {}
+
+    # -- to consume
+
+    def basic_consume(self, queue: str = "", consumer_tag: str = "", **options: Any) -> Any:
+        result = super().basic_consume(queue, consumer_tag=consumer_tag, **options)
+        self._queue_of[consumer_tag] = queue
+        return result
+
+    def basic_get(self, queue: str = "", no_ack: bool = False, **options: Any) -> Any:
+        found = super().basic_get(queue, no_ack=no_ack, **options)
+        if found is not None:
+            found.delivery_info["queue"] = queue
+        return found
+
+    def _on_basic_deliver(self, consumer_tag: str, delivery_tag: int, *args: Any) -> None:
+        """Hand a message out, or put it into the cascade if a stock producer sent it with an ETA.
+
+        A worker would keep it in memory and raise prefetch.
+        """
+        *_, message = args
+        queue = self._queue_of.get(consumer_tag)
+        if queue and consumer_tag not in self.no_ack_consumers and is_task(message):
+            due = self._due_later(message)
+            if due is not None:
+                self._side.send([(message, queue, due)])
+                self.basic_ack(delivery_tag)
+                return
+        super()._on_basic_deliver(consumer_tag, delivery_tag, *args)
+
+    def _due_later(self, message: Any) -> Due | None:
+        """Return the ETA of a message that must wait, and take a past one out of its headers."""
+        headers = message.properties["application_headers"]
+        try:
+            due = envelope.due_of({"headers": headers})
+        except InvalidETA:
+            return None  # Celery rejects it, with its own error in the log
+        if due is None:
+            return None
+        if due.ms > time.time() * 1000 + self.settings.min_delay * 1000:
+            return due
+        headers[HEADER] = json.dumps({**own_of(message), "eta": headers["eta"]})
+        headers["eta"] = None
+        return None
+
+    def message_to_python(self, raw_message: Any) -> Any:
+        """Decode a message, and note that it is held."""
+        message = Message(raw_message, channel=self)
+        info = raw_message.delivery_info or {}
+        queue = info.get("queue") or self._queue_of.get(info.get("consumer_tag", ""), "")
+        if queue and self.can_schedule(queue):
+            message.properties[PROPERTY]["queue"] = queue
+            self._held[message.delivery_tag] = Held(message, queue)
+        return message
+
+    # -- to settle
+
+    def basic_ack(self, delivery_tag: Any, multiple: bool = False, **options: Any) -> Any:
+        self._held.pop(delivery_tag, None)
+        return super().basic_ack(delivery_tag, multiple, **options)
+
+    def basic_reject(self, delivery_tag: Any, requeue: bool = False, **options: Any) -> Any:
+        held = self._held.get(delivery_tag)
+        if held is None:
+            return super().basic_reject(delivery_tag, requeue, **options)
+        if requeue and not self._is_last(held):
+            del self._held[delivery_tag]
+            return super().basic_reject(delivery_tag, True, **options)
+        why = "it ended its process too often" if requeue else reason_of(held.message)
+        id = str(held.message.headers.get("id") or f"refused-{uuid4()}")
+        self.add_dead_letter(delivery_tag, id, why)
+        return None
+
+    def _is_last(self, held: Held) -> bool:
+        """Return whether a message has ended its process as often as it may."""
+        most = self.settings.max_deliveries
+        deliveries: int = held.message.properties[PROPERTY]["deliveries"]
+        return held.crashed and bool(most) and deliveries >= most
+
+    def note_failure(
+        self, tag: Any, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
+    ) -> bool:
+        """Note why a held message is about to be given back or rejected."""
+        held = self._held.get(tag)
+        if held is not None:
+            held.crashed, held.reason, held.details = crashed, reason, details
+        return held is not None
+
+    def note_cancelled(self, tag: Any) -> None:
+        """Do nothing: RabbitMQ gives back what a closed channel had."""
+
+    def add_dead_letter(self, tag: Any, id: str, reason: str) -> bool:
+        """Make a dead letter of a held message; return whether it was held."""
+        held = self._held.get(tag)
+        if held is None or self.connection is None:
+            return False
+        data = envelope.encode(delivery.without_delivery(held.message._raw))
+        why = held.reason or reason
+        self._side.ask(lambda stream: stream.add(held.queue, id, why, data, held.details))
+        self.basic_ack(tag)
+        return True
+
+    def add_dead_letter_copy(
+        self, queue: str, id: str, reason: str, message: bytes, details: bytes
+    ) -> None:
+        """Make a dead letter of a task that failed after its acknowledgement."""
+        self._side.add_soon(queue, id, reason, message, details)
+
+    # -- the stream of dead letters
+
+    @property
+    def _side(self) -> Side:
+        """Where dead letters are stored; also of use after the channel was closed."""
+        side: Side = self._transport.side
+        return side
+
+    @property
+    def dead_letters(self) -> DeadLetterStream:
+        """The dead letters of this broker, by this channel."""
+        return DeadLetterStream(
+            self, self._transport.topology.prefix, self.settings.dead_letters_age
+        )
+
+    def declare_stream(self, name: str, age: float) -> None:
+        """Declare a stream, once for each connection."""
+        known = self.connection.declared_streams
+        if name not in known:
+            limit = {"x-max-age": f"{max(int(age), 1)}s"} if age else {}
+            self.queue_declare(
+                name,
+                durable=True,
+                auto_delete=False,
+                arguments={"x-queue-type": "stream", **limit},
+            )
+            known.add(name)

@@ -1,0 +1,79 @@
+"""Publisher confirms: which of a channel's messages the broker has taken.
+
+py-amqp's own wait takes any confirm for the one that it waits for: after a returned message the
+next publish would get the confirm of the one before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amqp.exceptions import MessageNacked
+
+
+class Confirms:
+    """The publishes of one channel, by their numbers.
+
+    Parameters
+    ----------
+    channel : amqp.Channel
+        It is put into confirm mode.
+    """
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self._last = 0
+        self._open: set[int] = set()
+        #: The error of each message that was refused, by its number.
+        self.refused: dict[int, Exception] = {}
+        #: By message id: the number of a message that may be returned.
+        self._returnable: dict[str, int] = {}
+        channel.confirm_select()
+        channel.events["basic_ack"].add(self._on_ack)
+        channel.events["basic_nack"].add(self._on_nack)
+        channel.events["basic_return"].add(self._on_return)
+
+    def note(self, message_id: str) -> int:
+        """Note that the next message is being published; return its number."""
+        self._last += 1
+        self._open.add(self._last)
+        self._returnable[message_id] = self._last
+        return self._last
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the broker has answered for all that was published.
+
+        Raises
+        ------
+        TimeoutError
+            It did not answer in *timeout* seconds.
+        amqp.exceptions.RecoverableConnectionError
+            The connection was lost; what the broker has taken is not known.
+        """
+        while self._open:
+            self._channel.connection.drain_events(timeout=timeout)
+
+    def take_refused(self) -> list[Exception]:
+        """Return the errors of refused messages, and forget them."""
+        errors = [self.refused[number] for number in sorted(self.refused)]
+        self.refused.clear()
+        self._returnable.clear()
+        return errors
+
+    def _settled(self, number: int, multiple: bool) -> list[int]:
+        done = [each for each in self._open if each <= number] if multiple else [number]
+        self._open.difference_update(done)
+        return done
+
+    def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
+        self._settled(delivery_tag, multiple)
+
+    def _on_nack(self, delivery_tag: int, multiple: bool) -> None:
+        for number in self._settled(delivery_tag, multiple):
+            self.refused.setdefault(number, MessageNacked())
+
+    def _on_return(self, exc: Exception, _exchange: str, _routing_key: str, message: Any) -> None:
+        # It comes before the confirm of the same message.
+        number = self._returnable.get(message.properties.get("message_id", ""))
+        if number is not None:
+            self.refused[number] = exc

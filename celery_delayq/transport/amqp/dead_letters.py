@@ -1,0 +1,154 @@
+"""Dead letters in RabbitMQ: a stream that everybody reads and nobody consumes.
+
+A dead letter is one message of the stream, in the form that Redis keeps too. Nothing can be removed
+from a stream. So a second stream has a mark for each dead letter that was replayed or purged, and
+both forget what is as old as ``dead_letters_age``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import amqp
+
+from celery_delayq.model.dead_letter import DeadLettered
+
+#: Messages that a reader is sent ahead.
+_AHEAD = 500
+
+#: Seconds to wait for the last message of a stream, which has one unless its first writer died.
+_PATIENCE = 2.0
+
+#: Headers with the queue and the id of a dead letter.
+_QUEUE, _ID = "delayq-queue", "delayq-id"
+
+#: The header with the place of a message in its stream.
+_OFFSET = "x-stream-offset"
+
+
+class StoredDeadLetter(NamedTuple):
+    """A dead letter with its queue and its place in the stream."""
+
+    offset: int
+    queue: str
+    dead_lettered: DeadLettered
+
+
+class DeadLetterStream:
+    """The dead letters of a broker, over one channel of ours.
+
+    Parameters
+    ----------
+    channel : Channel
+        Publishes; other channels of its connection read.
+    prefix : str
+        The first word of the names of the streams.
+    age : float
+        Seconds for which dead letters are kept, 0: for ever.
+    """
+
+    def __init__(self, channel: Any, prefix: str, age: float) -> None:
+        self._channel = channel
+        self._name = f"{prefix}.dead_letters"
+        self._marks = f"{prefix}.dead_letters.settled"
+        self._age = age
+
+    def add(self, queue: str, id: str, reason: str, message: bytes, details: bytes = b"") -> None:
+        """Append a dead letter.
+
+        Raises
+        ------
+        amqp.exceptions.AMQPError
+            The broker did not take it.
+        """
+        now_ms = int(time.time() * 1000)
+        data = DeadLettered.of(id, now_ms, reason, message, details).data
+        self._append(self._name, data, {_QUEUE: queue, _ID: id})
+
+    def settle(self, offsets: Sequence[int]) -> None:
+        """Mark dead letters as replayed or purged."""
+        # In the body: a stream drops headers that are lists.
+        self._append(self._marks, json.dumps(list(offsets)).encode(), {})
+
+    def read(self) -> Iterator[StoredDeadLetter]:
+        """Yield the dead letters that are neither replayed nor purged, oldest first.
+
+        Those that are added meanwhile are not among them.
+        """
+        settled = {
+            offset for mark in self._messages(self._marks) for offset in json.loads(mark.body)
+        }
+        for message in self._messages(self._name):
+            headers, body = message.headers, message.body
+            offset = headers[_OFFSET]
+            if offset not in settled:
+                data = body.encode() if isinstance(body, str) else bytes(body)
+                id = str(headers.get(_ID, offset))
+                found = DeadLettered.unpack(id, data)
+                yield StoredDeadLetter(offset, str(headers.get(_QUEUE, "")), found)
+
+    def _append(self, stream: str, body: bytes, headers: dict[str, Any]) -> None:
+        self._channel.declare_stream(stream, self._age)
+        message = amqp.Message(body, application_headers=headers, delivery_mode=2)
+        for error in self._channel.send([(message, "", stream)]):
+            raise error
+
+    def _messages(self, stream: str) -> Iterator[Any]:
+        """Yield the messages that a stream has now."""
+        last = self._last(stream)
+        if last < 0:
+            return
+        with _Reading(self._channel.connection, stream, "first") as reading:
+            for message in reading:
+                yield message
+                if message.headers[_OFFSET] >= last:
+                    return
+
+    def _last(self, stream: str) -> int:
+        """Return the offset of the last message of a stream, -1 without one."""
+        try:
+            with _Reading(self._channel.connection, stream, "last") as reading:
+                with suppress(TimeoutError):
+                    next(iter(reading))
+                # The rest of its chunk comes before the next reply.
+                reading.channel.basic_qos(0, _AHEAD, False)
+                return reading.last
+        except amqp.exceptions.NotFound:
+            return -1
+
+
+class _Reading:
+    """Reads a stream on a channel of its own."""
+
+    def __init__(self, connection: Any, stream: str, first: str) -> None:
+        self._connection = connection
+        self._arrived: deque[Any] = deque()
+        self.last = -1
+        self.channel = connection.channel()
+        self.channel.basic_qos(0, _AHEAD, False)
+        self.channel.basic_consume(
+            stream, callback=self._on_message, arguments={"x-stream-offset": first}
+        )
+
+    def __enter__(self) -> _Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.channel.is_open:
+            self.channel.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            while not self._arrived:
+                self._connection.drain_events(timeout=_PATIENCE)
+            yield self._arrived.popleft()
+
+    def _on_message(self, message: Any) -> None:
+        self._arrived.append(message)
+        self.last = max(self.last, message.headers[_OFFSET])
+        self.channel.basic_ack(message.delivery_tag)

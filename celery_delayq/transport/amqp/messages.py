@@ -1,0 +1,109 @@
+"""Between AMQP messages and the envelope that kombu uses on Redis, the form of dead letters.
+
+AMQP has a fixed set of properties, so our own data travel in a header.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import amqp
+from kombu.transport import pyamqp
+
+from celery_delayq.model.envelope import PROPERTY
+from celery_delayq.transport.amqp import cascade
+from celery_delayq.transport.rejected import RejectsUndecodable
+
+#: The header with our own data, as JSON.
+HEADER = "delayq"
+
+#: The count that quorum queues keep of a message's deliveries before this one.
+_COUNT = "x-delivery-count"
+
+#: AMQP's properties that an envelope has too, by the same names.
+_PROPERTIES = (
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "delivery_mode",
+    "expiration",
+    "message_id",
+)
+
+
+def is_task(message: Any) -> bool:
+    """Return whether an AMQP message is a Celery task message (protocol 2)."""
+    headers = message.properties.get("application_headers") or {}
+    return "task" in headers and "id" in headers
+
+
+class Message(RejectsUndecodable, pyamqp.Message):
+    """A received message, without the headers of its way through the cascade."""
+
+    def __init__(self, msg: Any, channel: Any = None, **kwargs: Any) -> None:
+        super().__init__(msg, channel, **kwargs)
+        headers: dict[str, Any] = cascade.arrived(msg.properties.get("application_headers") or {})
+        count = headers.pop(_COUNT, None)
+        redelivered = bool((msg.delivery_info or {}).get("redelivered"))
+        headers.pop(HEADER, None)
+        deliveries = count if isinstance(count, int) else int(redelivered)
+        if (msg.properties.get("application_headers") or {}).get(cascade.TARGET) == "":
+            # A retry goes the way that the task was sent.
+            self.delivery_info = {**(msg.delivery_info or {}), "exchange": ""}
+        self.headers = headers
+        self.properties = {
+            **msg.properties,
+            PROPERTY: {**own_of(msg), "deliveries": deliveries + 1},
+        }
+        self._sent = msg
+
+    @property
+    def _raw(self) -> dict[str, Any]:
+        """The message as an envelope."""
+        properties: dict[str, Any] = {
+            name: self.properties[name] for name in _PROPERTIES if name in self.properties
+        }
+        info = self.delivery_info or {}
+        body = self._sent.body
+        return {
+            "body": base64.b64encode(body.encode() if isinstance(body, str) else body).decode(),
+            "content-type": self.content_type,
+            "content-encoding": self.content_encoding,
+            "headers": self.headers,
+            "properties": {
+                **properties,
+                "body_encoding": "base64",
+                "delivery_tag": properties.get("message_id", str(self.delivery_tag)),
+                "delivery_info": {name: info.get(name) for name in ("exchange", "routing_key")},
+                PROPERTY: self.properties[PROPERTY],
+            },
+        }
+
+
+def from_envelope(envelope: Mapping[str, Any]) -> Any:
+    """Return the AMQP message of an envelope."""
+    properties = dict(envelope["properties"])
+    body: Any = envelope["body"]
+    if properties.get("body_encoding") == "base64":
+        body = base64.b64decode(body)
+    return amqp.Message(
+        body,
+        content_type=envelope["content-type"],
+        content_encoding=envelope["content-encoding"],
+        application_headers=dict(envelope["headers"]),
+        **{name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
+        **{PROPERTY: properties.get(PROPERTY) or {}},
+    )
+
+
+def own_of(message: Any) -> dict[str, Any]:
+    """Return our own data in an AMQP message, empty where anybody wrote something else."""
+    text = (message.properties.get("application_headers") or {}).get(HEADER)
+    try:
+        own = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        own = None
+    return own if isinstance(own, dict) else {}

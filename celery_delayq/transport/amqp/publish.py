@@ -1,0 +1,176 @@
+"""The publishing half of the channel: publishes are confirmed, an ETA leads into the cascade."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from uuid import uuid4
+
+from amqp.exceptions import NotFound
+from kombu.transport import pyamqp
+
+from celery_delayq.errors import InvalidOption, NotSupported
+from celery_delayq.model import envelope
+from celery_delayq.model.broker import Capability
+from celery_delayq.model.envelope import PROPERTY, Due
+from celery_delayq.settings import Settings
+from celery_delayq.transport.amqp import cascade
+from celery_delayq.transport.amqp.batch import PublishBatch
+from celery_delayq.transport.amqp.cascade import Delay
+from celery_delayq.transport.amqp.confirms import Confirms
+from celery_delayq.transport.amqp.messages import HEADER, is_task
+from celery_delayq.transport.amqp.topology import Declarer
+
+
+class PublishChannel(pyamqp.Channel):
+    """A channel to RabbitMQ that keeps a task in delay queues until it is due."""
+
+    #: What needs an index of what waits, which RabbitMQ has not.
+    capabilities: frozenset[Capability] = frozenset()
+
+    _confirms: Confirms | None = None
+
+    def __init__(self, connection: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(connection, *args, **kwargs)
+        # Tasks may end after the connection was closed.
+        self._transport = connection.delayq
+        #: The ``delayq`` settings of the connection.
+        self.settings: Settings = self._transport.settings
+
+    def basic_publish(
+        self,
+        message: Any,
+        exchange: str = "",
+        routing_key: str = "",
+        mandatory: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Send a message; return when the broker has taken it, if it is a task.
+
+        Raises
+        ------
+        InvalidETA
+            Its ETA cannot be read, or is too far away.
+        InvalidOption
+            It has an ETA, and its queue does not exist.
+        amqp.exceptions.AMQPError
+            The broker refuses it, or no queue gets it.
+        """
+        options.pop("confirm_timeout", None)
+        if not is_task(message):
+            return self._basic_publish(message, exchange, routing_key, mandatory, **options)
+        for error in self.send([self.routed(message, exchange, routing_key)], **options):
+            raise error
+        return None
+
+    def routed(
+        self, message: Any, exchange: str, routing_key: str, due: Due | None = None
+    ) -> tuple[Any, str, str]:
+        """Return a message with the exchange to which it is sent and its routing key.
+
+        All that it passes on its way is declared by then. *due* takes the place of its ETA.
+        """
+        if not is_task(message):
+            return message, exchange, routing_key
+        headers = message.properties["application_headers"]
+        due = due or envelope.due_when_sent({"headers": headers, "properties": message.properties})
+        now_ms = time.time() * 1000
+        delay = (
+            None
+            if due is None
+            else Delay.of(_ms_until(due, now_ms), self._transport.topology.unit_ms)
+        )
+        if "unique" in envelope.own_of(message.properties):
+            raise NotSupported(
+                "unique_key: amqp brokers have no unique keys; a broker delayq+redis:// has"
+            )
+        sent = self._sent(message, due, now_ms, delay, exchange)
+        if delay is None:
+            return sent, exchange, routing_key
+        self._prepare(delay, exchange, routing_key)
+        return sent, self._transport.topology.level(delay.entry), routing_key
+
+    def send(
+        self, messages: Sequence[tuple[Any, str, str]], timeout: float | None = None, **_: Any
+    ) -> list[Exception]:
+        """Send messages and wait until the broker has answered for all; return its refusals."""
+        if self._confirms is None:
+            self._confirms = Confirms(self)
+        for message, exchange, routing_key in messages:
+            self._confirms.note(message.properties.get("message_id", ""))
+            self._basic_publish(
+                message, exchange, routing_key, mandatory=is_task(message), timeout=timeout
+            )
+        self._confirms.wait(timeout)
+        return self._confirms.take_refused()
+
+    def queue_declare(self, queue: str = "", passive: bool = False, **options: Any) -> Any:
+        result = super().queue_declare(queue, passive=passive, **options)
+        if not passive:
+            arguments = options.get("arguments") or {}
+            ends = ("auto_delete", "exclusive")
+            fleeting = self._transport.fleeting_queues
+            if any(options.get(each) for each in ends) or "x-expires" in arguments:
+                fleeting.add(queue)
+            else:
+                fleeting.discard(queue)
+        return result
+
+    def can_schedule(self, queue: str) -> bool:
+        """Return whether *queue* lasts, so that a task may wait for it for a year."""
+        return queue not in self._transport.fleeting_queues
+
+    def create_publish_batch(self, max_size: int) -> PublishBatch:
+        """Return a batch that is sent when it has *max_size* messages, and by ``flush``."""
+        return PublishBatch(self, max_size)
+
+    def _prepare(self, delay: Delay, exchange: str, routing_key: str) -> None:
+        connection = self.connection
+        if connection.declarer is None:
+            connection.declarer = Declarer(connection, self._transport.topology)
+        try:
+            connection.declarer.prepare(delay, exchange, routing_key)
+        except NotFound as exc:
+            if exchange:
+                raise
+            raise InvalidOption(
+                f"queue={routing_key!r}: RabbitMQ has no queue of this name; declare it first, or "
+                "send to an exchange"
+            ) from exc
+
+    def _sent(
+        self, message: Any, due: Due | None, now_ms: float, delay: Delay | None, exchange: str
+    ) -> Any:
+        """Return a copy of a task's message as it goes to the broker.
+
+        kombu publishes the same message again after an error, so it stays as it is.
+        """
+        properties = dict(message.properties)
+        headers = cascade.arrived(properties.pop("application_headers"))
+        own = dict(properties.pop(PROPERTY, None) or {})
+        own.pop("countdown", None)
+        if headers.get("eta") is not None and due is not None:
+            own["eta"] = headers["eta"]
+            headers["eta"] = None
+        if delay is not None and due is not None:
+            # It would end the message in a delay queue; workers look at `expires`.
+            properties.pop("expiration", None)
+            headers.update(delay.headers())
+            headers[cascade.TARGET] = exchange
+            headers[cascade.DUE] = _iso(due.ms + (now_ms if due.relative else 0))
+        if own:
+            headers[HEADER] = json.dumps(own)
+        properties.setdefault("message_id", uuid4().hex)
+        return type(message)(message.body, application_headers=headers, **properties)
+
+
+def _ms_until(due: Due, now_ms: float) -> float:
+    return due.ms if due.relative else due.ms - now_ms
+
+
+def _iso(ms: float) -> str:
+    moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=ms)
+    return moment.isoformat(timespec="milliseconds")

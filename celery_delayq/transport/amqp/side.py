@@ -1,0 +1,112 @@
+"""A connection of its own for dead letters: that of a worker is busy with deliveries."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from kombu import Connection
+
+from celery_delayq.model.envelope import Due
+from celery_delayq.transport.amqp.dead_letters import DeadLetterStream
+from celery_delayq.utils.reconnecting import ReconnectingLoop
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Times that a call is tried, on a new connection each time.
+_TRIES = 2
+
+#: Seconds between two attempts to store what could not be stored at once.
+_RETRY = 1.0
+
+
+class _Lost(NamedTuple):
+    """A dead letter whose message is gone already."""
+
+    queue: str
+    id: str
+    reason: str
+    message: bytes
+    details: bytes
+
+
+class Side:
+    """Stores dead letters, from any thread.
+
+    Parameters
+    ----------
+    client : Connection
+        Cloned.
+    """
+
+    def __init__(self, client: Connection) -> None:
+        self._connection = client.clone()
+        self._lock = threading.Lock()
+        self._waiting: deque[_Lost] = deque()
+        self._thread: threading.Thread | None = None
+
+    def ask(self, question: Callable[[DeadLetterStream], T]) -> T:
+        """Ask the stream of dead letters; once more where the connection was lost."""
+
+        def asked(channel: Any) -> T:
+            return question(channel.dead_letters)
+
+        with self._lock:
+            ask = self._connection.autoretry(asked, max_retries=_TRIES)
+            answer: T = ask()[0]
+            return answer
+
+    def send(self, messages: Sequence[tuple[Any, str, Due]], settled: Sequence[int] = ()) -> None:
+        """Send messages to queues by their names, and settle the dead letters that they were.
+
+        Raises
+        ------
+        amqp.exceptions.AMQPError
+            The broker refused one.
+        """
+
+        def sent(channel: Any) -> None:
+            routed = [channel.routed(message, "", queue, due) for message, queue, due in messages]
+            for error in channel.send(routed):
+                raise error
+            if settled:
+                channel.dead_letters.settle(settled)
+
+        with self._lock:
+            self._connection.autoretry(sent, max_retries=_TRIES)()
+
+    def add_soon(self, *lost: Any) -> None:
+        """Store a dead letter whose message is gone: at once, or when the broker is back."""
+        self._waiting.append(_Lost(*lost))
+        if self._thread is None or not self._thread.is_alive():
+            try:
+                self._store_waiting()
+            except Exception as exc:
+                logger.warning("Dead letter of task %r is stored a little later: %r", lost[1], exc)
+                self._thread = threading.Thread(target=self._go_on, daemon=True)
+                self._thread.start()
+
+    def _store_waiting(self) -> None:
+        while self._waiting:
+            lost = self._waiting[0]
+            self._store(lost)
+            self._waiting.popleft()
+
+    def _store(self, lost: _Lost) -> None:
+        self.ask(lambda stream: stream.add(*lost))
+
+    def _go_on(self) -> None:
+        loop = ReconnectingLoop(
+            "storing of dead letters",
+            logger,
+            go_on=lambda: bool(self._waiting),
+            wait=threading.Event().wait,
+            retry=_RETRY,
+            outages={"RabbitMQ is away": (*self._connection.connection_errors,)},
+        )
+        loop.run(self._store_waiting)

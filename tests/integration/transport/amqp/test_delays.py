@@ -1,0 +1,184 @@
+"""Where delayed tasks go on RabbitMQ: by queue, by exchange, and when nobody would get them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from amqp.exceptions import ChannelError, NotFound
+from celery import Celery
+from kombu import Connection, Consumer, Exchange, Queue
+from kombu.exceptions import BatchPublishError, OperationalError
+
+from celery_delayq import DelayQ
+from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
+from celery_delayq.errors import InvalidETA, InvalidOption
+from celery_delayq.testing import wait_until
+
+TIMEOUT = 30.0
+
+
+class Scene:
+    """An app, its connection, and a consumer that is no worker."""
+
+    def __init__(self, url: str) -> None:
+        self.app = Celery("shop", broker=url, set_as_current=False)
+        self.app.conf.task_default_queue = "orders"
+        DelayQ(self.app)
+        self.connection = Connection(url)
+
+    @property
+    def channel(self) -> Any:
+        return self.connection.default_channel
+
+    def send(self, id: str, countdown: float = 0.3, **options: Any) -> float:
+        """Send a task; return when it is due."""
+        due = time.time() + countdown
+        self.app.send_task("shop.work", (id,), task_id=id, countdown=countdown, **options)
+        return due
+
+    def receive(self, queue: str, number: int = 1) -> dict[str, float]:
+        """Return when each of so many tasks came, by id."""
+        found: dict[str, float] = {}
+
+        def note(message: Any) -> None:
+            found[message.headers["id"]] = time.time()
+            message.ack()
+
+        def drained() -> bool:
+            with suppress(TimeoutError):
+                self.connection.drain_events(timeout=0.1)
+            return len(found) >= number
+
+        declared = Queue(queue, no_declare=True)
+        with Consumer(self.connection, [declared], on_message=note, auto_declare=False):
+            wait_until(drained, TIMEOUT, "messages")
+        return found
+
+
+@pytest.fixture
+def scene(delayq_rabbitmq: str) -> Iterator[Scene]:
+    scene = Scene(delayq_rabbitmq)
+    yield scene
+    scene.connection.release()
+    scene.app.close()
+
+
+def test_delays_of_all_lengths_end_when_they_are_due(scene: Scene) -> None:
+    delays = [0.001, 0.024, 0.025, 0.026, 0.1, 0.5, 1.0, 1.6, 2.3, 3.999]
+    dues = {f"{n}": scene.send(f"{n}", delay) for n, delay in enumerate(delays)}
+
+    came = scene.receive("orders", len(delays))
+
+    assert {id for id, at in came.items() if at < dues[id]} == set()
+
+
+@pytest.mark.parametrize("kind", ["direct", "topic"])
+def test_a_task_for_an_exchange_goes_to_the_queues_that_are_bound_when_it_is_due(
+    scene: Scene, kind: str
+) -> None:
+    exchange = Exchange("shop", kind)
+    exchange(scene.channel).declare()
+    due = scene.send("a", 0.5, exchange=exchange, routing_key="orders.new")
+    late = Queue("late", exchange, "orders.*" if kind == "topic" else "orders.new")
+    late(scene.channel).declare()
+
+    assert scene.receive("late")["a"] >= due
+
+
+def test_a_task_for_a_deleted_queue_is_kept_and_holds_up_no_other(scene: Scene) -> None:
+    for n in range(40):
+        scene.send(f"lost-{n}", 0.5, queue="gone")
+    scene.channel.queue_delete("gone")
+    dues = {f"{n}": scene.send(f"{n}", 0.6) for n in range(20)}
+
+    came = scene.receive("orders", 20)
+
+    assert all(dues[id] <= at < dues[id] + 5 for id, at in came.items())
+    assert len(scene.receive("delayq.unroutable", 40)) == 40
+
+
+# -- what is refused
+
+
+def _to_unknown_queue(scene: Scene) -> None:
+    message = scene.channel.prepare_message(
+        "[[], {}, {}]",
+        content_type="application/json",
+        content_encoding="utf-8",
+        headers={
+            "task": "shop.work",
+            "id": "a",
+            "eta": (datetime.now(timezone.utc) + timedelta(seconds=60)).isoformat(),
+        },
+    )
+    scene.channel.basic_publish(message, exchange="", routing_key="unknown")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        pytest.param(
+            lambda scene: scene.send("a", 4e9), InvalidETA, "is longer than", id="too long"
+        ),
+        pytest.param(_to_unknown_queue, InvalidOption, "has no queue of this name", id="no queue"),
+        pytest.param(
+            lambda scene: scene.app.send_task(
+                "shop.work",
+                countdown=1,
+                exchange=Exchange("none", no_declare=True),
+                routing_key="k",
+            ),
+            (NotFound, OperationalError),
+            "no exchange 'none'",
+            id="no exchange",
+        ),
+    ],
+)
+def test_a_call_that_cannot_arrive_is_refused(
+    scene: Scene, call: Callable[[Scene], Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        call(scene)
+
+    scene.send("b", 0.05)
+    assert scene.receive("orders").keys() == {"b"}
+
+
+def _send_batch(app: Celery, queue: Queue) -> None:
+    with app.producer_pool.acquire() as producer, producer.batch(100):
+        for _ in range(3):
+            app.send_task("shop.work", queue=queue, producer=producer, retry=False)
+
+
+def test_a_queue_that_is_full_refuses_at_once(scene: Scene) -> None:
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    queue = Queue("small", Exchange("small"), "small", queue_arguments=full)
+    queue(scene.channel).declare()
+    scene.app.send_task("shop.work", queue=queue)
+
+    with pytest.raises((ChannelError, OperationalError)):
+        scene.app.send_task("shop.work", queue=queue)
+    with pytest.raises(BatchPublishError):
+        _send_batch(scene.app, queue)
+
+
+# -- Celery's own delays
+
+
+def test_celery_does_not_delay_by_itself_for_a_quorum_queue(
+    scene: Scene, delayq_rabbitmq_server: EmbeddedRabbitMQ
+) -> None:
+    arguments = {"x-queue-type": "quorum"}
+    exchange = Exchange("quick", "topic")
+    queue = Queue("quick", exchange, "quick", queue_arguments=arguments)
+    scene.app.conf.task_queues = [queue]
+    due = scene.send("a", 0.5, queue="quick")
+
+    assert scene.receive("quick")["a"] >= due
+    names = {each["name"] for each in delayq_rabbitmq_server.ask("GET", "queues")}
+    assert not any(name.startswith("celery_delayed") for name in names)

@@ -1,0 +1,65 @@
+"""A delay as hops from delay queue to delay queue: never shorter than asked for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_delayq.errors import InvalidETA
+from celery_delayq.transport.amqp.cascade import LEVELS, Delay, Hop, arrived
+
+UNIT = 25
+LONGEST = (4**LEVELS - 1) * UNIT
+
+
+@given(ms=st.floats(0.001, LONGEST))
+def test_its_hops_take_as_long_as_the_delay_and_less_than_a_unit_more(ms: float) -> None:
+    delay = Delay.of(ms, UNIT)
+
+    assert delay is not None
+    waited = sum(hop.units for hop in delay.hops()) * UNIT
+    assert ms <= waited < ms + 2 * UNIT
+    assert next(delay.hops()).level == delay.entry
+    assert [*delay.hops()] == sorted(delay.hops(), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("ms", "hops", "headers"),
+    [
+        (1, [Hop(0, 1)], {"delayq-digit-0": "1"}),
+        (100, [Hop(1, 1)], {"delayq-digit-1": "1", "delayq-digit-0": "0"}),
+        (
+            # 240 units: 3 * 64 + 3 * 16
+            6000,
+            [Hop(3, 3), Hop(2, 3)],
+            {f"delayq-digit-{level}": digit for level, digit in enumerate("0033")},
+        ),
+    ],
+)
+def test_its_digits_are_queues_and_headers(
+    ms: int, hops: list[Hop], headers: dict[str, str]
+) -> None:
+    delay = Delay.of(ms, UNIT)
+
+    assert delay is not None
+    assert ([*delay.hops()], delay.headers()) == (hops, headers)
+
+
+@pytest.mark.parametrize("ms", [0, -1, -1e12])
+def test_what_is_due_does_not_wait(ms: float) -> None:
+    assert Delay.of(ms, UNIT) is None
+
+
+def test_a_delay_of_more_digits_is_refused() -> None:
+    assert Delay.of(LONGEST, UNIT) is not None
+    with pytest.raises(InvalidETA, match=r"a delay of 107374182 s is longer than the 107374182 s"):
+        Delay.of(LONGEST + 1, UNIT)
+
+
+def test_headers_of_the_way_are_gone_on_arrival() -> None:
+    delay = Delay.of(1234, UNIT)
+    assert delay is not None
+    way = {**delay.headers(), "delayq-target": "", "delayq-due": "2030-01-01", "x-death": []}
+
+    assert arrived({"id": "a", **way}) == {"id": "a"}
