@@ -1,10 +1,10 @@
-"""Behind :meth:`kombu.Producer.batch`: many messages, and one wait for all their confirms."""
+"""Behind :meth:`kombu.Producer.batch` (kombu 5.7 and newer): one wait for the confirms of many."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kombu.exceptions import BatchPublishError
+from kombu import exceptions
 
 
 class PublishBatch:
@@ -60,12 +60,12 @@ class PublishBatch:
 
     def _failed(self, exc: Exception) -> Exception:
         self._unusable = "cannot be reused after a failure"
-        error: Exception = BatchPublishError(
+        error: Exception = exceptions.BatchPublishError(
             f"RabbitMQ publish batch failed, what it has taken is uncertain: {exc}"
         )
         return error
 
     def _check_usable(self) -> None:
         if self._unusable:
-            error = BatchPublishError if "failure" in self._unusable else RuntimeError
+            error = exceptions.BatchPublishError if "failure" in self._unusable else RuntimeError
             raise error(f"RabbitMQ publish batch {self._unusable}")
