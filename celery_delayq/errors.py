@@ -172,6 +172,10 @@ class TransferError(DelayQError):
     """An export, an import or an archive cannot go on, or not begin."""
 
 
+class InvalidPlace(TransferError, ConfigError):
+    """A target or source cannot be one, or none is given and no setting has one."""
+
+
 class InvalidSchedule(ConfigError):
     """A schedule has no ticks, or they cannot be worked out."""
 

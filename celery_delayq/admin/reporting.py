@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 from celery import Celery
 
-from celery_delayq.errors import DelayQError, InvalidCursor, InvalidETA, InvalidFilter
+from celery_delayq.errors import DelayQError, InvalidCursor, InvalidETA, InvalidFilter, InvalidPlace
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
 from celery_delayq.utils.text import spelled
 
@@ -33,7 +33,7 @@ def reporting_errors(command: F) -> F:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             return command(*args, **kwargs)
-        except (InvalidCursor, InvalidETA, InvalidFilter) as exc:
+        except (InvalidCursor, InvalidETA, InvalidFilter, InvalidPlace) as exc:
             raise click.UsageError(spelled(str(exc))) from exc
         except (DelayQError, *BROKER_ERRORS) as exc:
             raise Refused(spelled(describe_error(exc, _app()))) from exc

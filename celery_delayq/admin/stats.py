@@ -32,6 +32,8 @@ class QueueStats:
     paused : int
         Scheduled entries that were due while their task was paused, and wait for its resume. They
         do not count as overdue.
+    is_paused : bool
+        Whether the queue itself is paused.
     next_due : float | None
         When the earliest entry is due, in seconds since 1970 by Redis' clock.
     oldest_age : float
@@ -50,6 +52,7 @@ class QueueStats:
     dead: int
     overdue: int
     paused: int
+    is_paused: bool
     next_due: float | None
     oldest_age: float
     scheduled_tasks: dict[str, int]
@@ -125,15 +128,21 @@ def gather(store: Store, consumed: Iterable[str], ready_limit: int) -> Stats:
     known = layouts(store.registry())
     names = sorted({*known, *consumed})
     used, most = store.server_memory()
+    paused = store.control.controls().queues
     return Stats(
-        queues=[_queue(store, name, known.get(name, store.layout), ready_limit) for name in names],
+        queues=[
+            _queue(store, name, known.get(name, store.layout), ready_limit, name in paused)
+            for name in names
+        ],
         periodic=PeriodicStore(store).count(),
         used_memory=used,
         max_memory=most,
     )
 
 
-def _queue(store: Store, name: str, layout: Layout, ready_limit: int) -> QueueStats:
+def _queue(
+    store: Store, name: str, layout: Layout, ready_limit: int, is_paused: bool
+) -> QueueStats:
     size = store.sizes(name, layout)
     tasks: Counter[str] = Counter()
     waits = [size.now - size.first_due] if size.overdue and size.first_due is not None else []
@@ -150,6 +159,7 @@ def _queue(store: Store, name: str, layout: Layout, ready_limit: int) -> QueueSt
         dead=size.dead,
         overdue=size.overdue,
         paused=size.paused,
+        is_paused=is_paused,
         next_due=None if size.first_due is None else size.first_due / 1000,
         oldest_age=max(waits, default=0) / 1000,
         scheduled_tasks=store.scheduled_tasks(name),

@@ -49,12 +49,13 @@ def queues_table(stats: Stats) -> Table:
     # Ten columns have to fit 80 characters: no room for frames.
     table = Table(title="Queues", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("queue", overflow="fold")
-    for name in (*_COUNTS, "oldest\nwaits", "next\ndue in", "memory"):
-        table.add_column(name, justify="right", overflow="fold")
+    for title in (*_COUNTS, "oldest\nwaits", "next\ndue in", "memory"):
+        table.add_column(title, justify="right", overflow="fold")
     for queue in stats.queues:
+        name = Text(spelled(queue.name))
         table.add_row(
-            Text(spelled(queue.name)),
-            *(f"{getattr(queue, name):,}" for name in _COUNTS),
+            name.append("\npaused", "yellow") if queue.is_paused else name,
+            *(f"{getattr(queue, count):,}" for count in _COUNTS),
             span(queue.oldest_age) if queue.oldest_age >= 60 else f"{queue.oldest_age:.1f}s",
             _due_in(queue),
             "-" if queue.memory is None else decimal(queue.memory),

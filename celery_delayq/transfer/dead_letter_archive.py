@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import uuid4
 
 from celery_delayq.deadletters.bulk import BATCH
-from celery_delayq.errors import ConfigError, TransferError
+from celery_delayq.errors import InvalidPlace
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import moment
@@ -73,7 +73,7 @@ def archive_dead(
     ------
     TransferError
         Redis or the database failed. Moved dead letters stay moved; all others are in Redis.
-    ConfigError
+    InvalidPlace
         No URL is given, and there is no setting.
     """
     archive = Archive(session, database_of(archive_url(session) if url is None else url))
@@ -285,11 +285,13 @@ def database_of(url: str) -> Database:
 
     Raises
     ------
+    InvalidPlace
+        It is not the URL of a database.
     TransferError
-        It is not the URL of a database, or a package is not installed.
+        A package is not installed.
     """
     if not is_url(url):
-        raise TransferError(
+        raise InvalidPlace(
             f"{hide(url)}: dead letters are moved to a database, sqlite:///path or postgresql://…; "
             "an export writes them to a file"
         )
@@ -299,10 +301,10 @@ def database_of(url: str) -> Database:
 
 
 def archive_url(session: Session) -> str:
-    """Return the URL of the setting ``dead_letters_archive`` (ConfigError where it is empty)."""
+    """Return the URL of the setting ``dead_letters_archive`` (InvalidPlace where it is empty)."""
     url = Settings.from_options(session.app.conf.broker_transport_options).dead_letters_archive
     if not url:
-        raise ConfigError(
+        raise InvalidPlace(
             "give the URL of a database, or set it: "
             'broker_transport_options={"delayq": {"dead_letters_archive": "sqlite:///dead.db"}}'
         )

@@ -54,7 +54,7 @@ def import_dead(
     ------
     TransferError
         Redis, the file or the database failed. Restored dead letters stay; it may be repeated.
-    ConfigError
+    InvalidPlace
         No source is given, and there is no setting.
     """
     filter = filter or DeadFilter()

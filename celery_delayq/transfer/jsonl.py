@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from celery_delayq.errors import TransferError
+from celery_delayq.errors import InvalidPlace
 from celery_delayq.transfer.export_format import (
     FileOrUrl,
     Header,
@@ -104,7 +104,7 @@ def reading(source: FileOrUrl, format: RowFormat) -> Iterator[ParsedLines]:
 
 
 def _path(given: str | os.PathLike[str]) -> Path:
-    return path_of(given, "a path, '-', sqlite:///path or postgresql://…", TransferError)
+    return path_of(given, "a path, '-', sqlite:///path or postgresql://…", InvalidPlace)
 
 
 def read_lines(lines: Iterable[bytes], format: RowFormat) -> ParsedLines:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from kombu.exceptions import OperationalError
 
-from celery_delayq.errors import CommandRefused, TransferError
+from celery_delayq.errors import CommandRefused, InvalidPlace, TransferError
 from celery_delayq.store.schedule import Store
 
 #: Most examples of unreadable entries in a result.
@@ -183,8 +183,8 @@ def transfer_errors(report: TransferProgress, hint: str, what: str = "entries") 
     """Raise :class:`TransferError` with the progress where Redis, a file or a database fails."""
     try:
         yield
-    except BrokenPipeError:
-        raise  # the reader of a pipe has closed it
+    except (BrokenPipeError, InvalidPlace):
+        raise  # the reader of a pipe has closed it; or nothing was begun
     except (TransferError, CommandRefused, OperationalError, OSError) as exc:
         if not report.looked:
             raise TransferError(str(exc)) from exc

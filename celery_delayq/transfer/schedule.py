@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 from uuid import uuid4
 
-from celery_delayq.errors import RecordError, TransferError
+from celery_delayq.errors import InvalidPlace, RecordError, TransferError
 from celery_delayq.model.lookup import Where
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.store.paging import listed_pages
@@ -226,7 +226,7 @@ def _writing(
             from celery_delayq.transfer import schedule_sql
         return schedule_sql.writing(target, filter, prune=prune)
     if prune:
-        raise TransferError("only rows of a database can be pruned; a file is written as a whole")
+        raise InvalidPlace("only rows of a database can be pruned; a file is written as a whole")
     return jsonl.writing(target, SCHEDULE)
 
 

@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from celery_delayq.errors import TransferError
+from celery_delayq.errors import InvalidPlace, TransferError
 from celery_delayq.utils.credentials import hide
 
 _DIALECTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -48,22 +48,24 @@ class Database:
 
         Raises
         ------
+        InvalidPlace
+            It is not the URL of such a database.
         TransferError
-            It is not the URL of such a database, or its driver is missing.
+            Its driver is missing.
         """
         try:
             url = make_url(text)
         except (ArgumentError, ValueError):  # its text may hold a password
-            raise TransferError(f"{hide(text)}: this is no URL of a database") from None
+            raise InvalidPlace(f"{hide(text)}: this is no URL of a database") from None
         backend = url.get_backend_name()
         if url.drivername in ("postgresql", "postgres"):
             backend, url = "postgresql", url.set(drivername="postgresql+psycopg")
         if backend not in _DIALECTS:
-            raise TransferError(
+            raise InvalidPlace(
                 f"{hide(text)}: expected a path, '-', sqlite:///path or postgresql://…"
             )
         if backend == "sqlite" and url.database in (None, "", ":memory:"):
-            raise TransferError(f"{hide(text)}: expected a file, such as sqlite:///schedule.db")
+            raise InvalidPlace(f"{hide(text)}: expected a file, such as sqlite:///schedule.db")
         if "+psycopg" in url.drivername and "connect_timeout" not in url.query:
             url = url.update_query_dict({"connect_timeout": str(PATIENCE)})
         try:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from celery_delayq.app import DelayQ
 from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.scheduled import Filter, moment
+from celery_delayq.model.scheduled import Filter, bound_ms, moment
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.archive.commits import ArchiveError, Commit, source_of
 from celery_delayq.spark.archive.folder import ArchivedTable, FolderTarget
@@ -89,7 +89,9 @@ class RestoreOptions:
             raise ConfigError("snapshot and overdue are for the table scheduled")
         if not 1 <= self.connections <= 10_000:
             raise ConfigError(f"connections={self.connections!r}: expected 1 to 10000")
-        self.filter().where()
+        bound_ms("since", self.since)
+        bound_ms("until", self.until)
+        self.filter()
         self.dead_filter()
         Access.of(self.access)
 

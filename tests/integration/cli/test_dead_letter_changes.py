@@ -229,18 +229,20 @@ def test_the_database_of_the_settings_needs_no_url(make_app: MakeApp, database: 
 
 @pytest.mark.usefixtures("four_dead_letters")
 def test_what_goes_wrong_is_one_line(cli: CommandLine, tmp_path: Path) -> None:
-    for args, told in (
-        (["archive"], "dead_letters_archive"),
-        (["archive", str(tmp_path / "dead.jsonl")], "an export writes them to a file"),
-        (["archive", "postgresql://u:hunter2@127.0.0.1:1/db"], "connection"),
-        (["archive", "postgresql://u:hunter2@db:port/db"], "no URL of a database"),
-        (["import", str(tmp_path / "none")], "No such file"),
-        (["import"], "dead_letters_archive"),
-        (["export", str(tmp_path / "dead.jsonl"), "--queue", "mial"], "no queue mial"),
+    for code, args, told in (
+        (2, ["archive"], "dead_letters_archive"),
+        (2, ["archive", str(tmp_path / "dead.jsonl")], "an export writes them to a file"),
+        (1, ["archive", "postgresql://u:hunter2@127.0.0.1:1/db"], "connection"),
+        (2, ["archive", "postgresql://u:hunter2@db:port/db"], "no URL of a database"),
+        (2, ["export", "mysql://u:hunter2@db/db"], "expected a path"),
+        (1, ["import", str(tmp_path / "none")], "No such file"),
+        (2, ["import"], "dead_letters_archive"),
+        (1, ["export", str(tmp_path / "dead.jsonl"), "--queue", "mial"], "no queue mial"),
     ):
         ran = cli("dead", *args)
-        assert (ran.code, ran.out) == (1, ""), args
-        [line] = ran.err.splitlines()
+        assert (ran.code, ran.out) == (code, ""), args
+        *usage, line = ran.err.splitlines()
+        assert bool(usage) == (code == 2)
         assert told in line
         assert "hunter2" not in line
 

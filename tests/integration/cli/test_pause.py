@@ -23,6 +23,9 @@ def test_a_queue_and_a_task_are_paused_and_go_on(cli: CommandLine, delayq: Delay
     told = cli("pause", "--task", "shop.bill", "--json").json
     assert told == {"queue": None, "task": "shop.bill", "paused": True, "changed": True}
     assert set(delayq.paused().queues) == {"mail"}
+    stats = {each["name"]: each["is_paused"] for each in cli("stats", "--json").json["queues"]}
+    assert stats == {"celery": False, "mail": True}
+    assert re.search(r"^paused *$", cli("stats").out, re.MULTILINE)
     assert cli("resume", "--queue", "mail").out == "Queue mail is resumed.\n"
     assert cli("resume", "--queue", "mail").out == "Queue mail was not paused.\n"
     told = cli("resume", "--task", "shop.bill", "--json").json

@@ -62,7 +62,7 @@ def test_the_command_line_takes_filters_and_tells_in_words(
     assert "7 not selected by the filter" in told
     assert "2 for one" not in told
     assert "Invalid value" in run("import", str(file), "--overdue", "maybe", code=2)
-    assert "pruned" in run("export", str(file), "--prune", code=1)
+    assert "pruned" in run("export", str(file), "--prune", code=2)
 
 
 def test_who_reads_may_stop_early(shop: list[str], app: Celery) -> None:

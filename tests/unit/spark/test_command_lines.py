@@ -49,7 +49,7 @@ NO_FOLDER = "--parquet {0}: that is where the archive is; name another folder"
         ("archive", "--tables history,leased", "tables='leased'; valid are: history"),
         ("archive", "--tables ,", "tables=''; valid are: history, dead_letters, scheduled"),
         ("archive", "--source=", "source='': expected a name"),
-        ("restore", "--since tomorrow", "due_from='tomorrow': expected a datetime"),
+        ("restore", "--since tomorrow", "since='tomorrow': expected a datetime"),
         ("restore", "--queue=", "queue"),
         ("restore", "--table dead_letters --snapshot x", "snapshot and overdue are for the table"),
         ("restore", "--table history", "Invalid value for '--table': 'history' is not one of"),
