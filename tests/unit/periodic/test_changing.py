@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from celery.schedules import BaseSchedule, crontab, schedule, solar
+from celery.schedules import crontab, schedule, solar
 
-from celery_delayq.periodic.policy import begin, change, pause, resume, upcoming
+from celery_delayq.periodic.policy import begin, change, pause, resume
 from celery_delayq.periodic.state import Periodic
 from tests.support.periodic import (
     BERLIN,
@@ -31,21 +31,49 @@ from tests.support.periodic import (
 )
 
 
-def test_other_options_leave_the_ticks_of_an_entry_alone() -> None:
-    entry = fired(begun(10), NOON_MS + 9 * SECOND)
-    now = NOON_MS + 13 * SECOND
+@pytest.mark.parametrize("overlap", ["allow", "skip", "queue_one"])
+@pytest.mark.parametrize("looks", [0, 1, 2])
+@pytest.mark.parametrize(
+    "every",
+    [10, 60, 3600, crontab(), steps(10), solar("sunrise", 52.5, 13.4)],
+    ids=["10 s", "minute", "hour", "crontab", "own", "solar"],
+)
+def test_other_options_leave_the_ticks_of_an_entry_alone(
+    every: Any, looks: int, overlap: str
+) -> None:
+    entry = begun(every, overlap=overlap)
+    for _ in range(looks):
+        assert entry.look is not None
+        entry = fired(entry, entry.look)
+    assert entry.state.tick is not None
 
     for options in (
         {"task": "tower.chime"},
         {"args": [1], "kwargs": {"a": 1}, "options": {"queue": "q"}},
         {"catch_up": "all", "catch_up_max": 7},
-        {"overlap": "skip"},
-        {"timezone": "Europe/Berlin"},
-        {"max_runs": 2},
-        {"end": NOON + timedelta(seconds=20)},
+        {"max_runs": 9},
+        {"end": NOON + timedelta(days=9)},
     ):
-        definition = defined(10, **options)
-        assert change(entry, definition, now, UTC) == redefined(entry, definition)
+        definition = defined(every, **{"overlap": overlap, **options})
+        # When ticks are scheduled ahead; and when the next one is due, but not scheduled yet.
+        for now in (entry.state.tick - 9 * SECOND, entry.state.tick + 100):
+            assert change(entry, definition, now, UTC) == redefined(entry, definition)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"every": 60, "overlap": "skip"},
+        {"every": 60, "timezone": "Europe/Berlin"},
+        {"every": schedule(timedelta(minutes=1))},
+    ],
+)
+def test_an_interval_is_the_same_by_another_clock_beside_others_and_spelled_otherwise(
+    same: dict[str, Any],
+) -> None:
+    entry, definition = fired(begun(60), NOON_MS + 60_000), defined(**same)
+
+    assert change(entry, definition, NOON_MS + 61_000, UTC) == redefined(entry, definition)
 
 
 @pytest.mark.parametrize(
@@ -83,25 +111,6 @@ def test_another_interval_goes_on_from_the_last_tick(
     assert change(entry, definition, now_ms, UTC) == expected
 
 
-@pytest.mark.parametrize("every", [10, crontab()])
-@pytest.mark.parametrize("ahead", [0, 1, 1999, 2000])
-def test_what_is_scheduled_ahead_is_not_scheduled_again_after_a_change(
-    every: Any, ahead: int
-) -> None:
-    first, second = upcoming(begun(every), 2, UTC)
-    entry = fired(begun(every), first - ahead)
-    changed = change(entry, defined(every, args=[1]), first - ahead, UTC)
-
-    assert (changed.state.last, changed.state.tick) == (first, second)
-
-
-def test_a_schedule_spelled_in_another_way_is_the_same() -> None:
-    entry = fired(begun(60), NOON_MS + 60_000)
-    changed = change(entry, defined(schedule(timedelta(minutes=1))), NOON_MS + 61_000, UTC)
-
-    assert changed.state == entry.state
-
-
 def test_a_rounded_interval_is_another_than_one_that_is_not() -> None:
     entry = fired(begun(3600, max_runs=9), NOON_MS + HOUR)
     definition = defined(schedule(3600, relative=True), max_runs=9)
@@ -111,35 +120,29 @@ def test_a_rounded_interval_is_another_than_one_that_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "anchor", "tick"),
+    ("old", "new", "every", "anchor", "tick"),
     [
-        (None, 3, 3, 23),  # a new start is where an interval counts from
-        (0, 3, 3, 23),
-        (0, None, 0, 20),  # without one it keeps its phase
-        (0, 0, 0, 20),
-        (3, 3, 3, 23),
-        (None, 60, 60, 70),  # no tick is before it
+        (None, 3, 10, 3, 23),  # a new start is where an interval counts from
+        (0, 3, 10, 3, 23),
+        (0, None, 10, 0, 20),  # without one it keeps its phase
+        (0, 0, 10, 0, 20),
+        (3, 3, 10, 3, 23),
+        (None, 60, 10, 60, 70),  # no tick is before it
+        (0, 0, 7, 10, 17),  # another interval goes on from the last tick where the start stays
     ],
 )
 def test_a_new_start_is_a_new_phase(
-    old: float | None, new: float | None, anchor: float, tick: float
+    old: float | None, new: float | None, every: float, anchor: float, tick: float
 ) -> None:
     def start(after: float | None) -> datetime | None:
         return None if after is None else NOON + timedelta(seconds=after)
 
     entry = fired(begun(10, start=start(old)), NOON_MS + 12_000)
-    definition = defined(10, start=start(new))
+    definition = defined(every, start=start(new))
     (anchor_ms, tick_ms) = seconds(anchor, tick)
 
     expected = redefined(entry, definition, anchor=anchor_ms, tick=tick_ms)
     assert change(entry, definition, NOON_MS + 14_000, UTC) == expected
-
-
-def test_another_interval_goes_on_from_the_last_tick_where_its_start_stays() -> None:
-    entry = fired(begun(10, start=NOON), NOON_MS + 10_000)
-    changed = change(entry, defined(7, start=NOON), NOON_MS + 11_000, UTC)
-
-    assert (changed.state.anchor, changed.state.tick) == seconds(10, 17)
 
 
 @pytest.mark.parametrize(
@@ -157,18 +160,13 @@ def test_a_change_may_end_an_entry_and_another_one_resume_it(options: dict[str, 
 
 
 @pytest.mark.parametrize("kind", [crontab, counted])
-def test_a_change_of_the_zone_moves_times_of_day(kind: Any) -> None:
-    entry = begun(kind(0, 15))
-    changed = change(entry, defined(kind(0, 15), timezone="Europe/Berlin"), NOON_MS, UTC)
-
-    assert changed.state.tick == NOON_MS + 2 * HOUR
-
-
-@pytest.mark.parametrize("kind", [crontab, counted])
-def test_no_tick_is_before_a_new_start(kind: Any) -> None:
-    definition = defined(kind(0), start=NOON + timedelta(hours=5))
-
-    assert change(begun(kind(0)), definition, NOON_MS, UTC).state.tick == NOON_MS + 5 * HOUR
+def test_times_of_day_move_with_the_zone_and_the_start(kind: Any) -> None:
+    for hour, given, tick in (
+        (15, {"timezone": "Europe/Berlin"}, NOON_MS + 2 * HOUR),
+        ("*", {"start": NOON + timedelta(hours=5)}, NOON_MS + 5 * HOUR),
+    ):
+        changed = change(begun(kind(0, hour)), defined(kind(0, hour), **given), NOON_MS, UTC)
+        assert changed.state.tick == tick
 
 
 def test_a_change_after_the_zone_of_the_app_has_changed_loses_no_day() -> None:
@@ -179,22 +177,6 @@ def test_a_change_after_the_zone_of_the_app_has_changed_loses_no_day() -> None:
     assert changed.state.tick == NOON_MS + 2 * HOUR
 
 
-@pytest.mark.parametrize("every", [steps(10), solar("sunrise", 52.5, 13.4)], ids=["own", "solar"])
-@pytest.mark.parametrize("looks", [0, 1])
-def test_a_change_of_other_options_leaves_the_tick_of_what_is_asked_for_it(
-    every: BaseSchedule, looks: int
-) -> None:
-    entry = begun(every)
-    for _ in range(looks):
-        assert entry.look is not None
-        entry = fired(entry, entry.look)
-    assert entry.state.tick is not None
-    now = entry.state.tick - 9 * SECOND
-    definition = defined(every, args=[1])
-
-    assert change(entry, definition, now, UTC) == redefined(entry, definition)
-
-
 def test_what_is_paused_stays_so_when_it_is_changed() -> None:
     entry = pause(fired(begun(10), NOON_MS + 10_000))
     definition = defined(7, args=[1])
@@ -202,17 +184,6 @@ def test_what_is_paused_stays_so_when_it_is_changed() -> None:
 
     assert changed == redefined(entry, definition, anchor=NOON_MS + 10_000)
     assert resume(changed, NOON_MS + 11_000, UTC).state.tick == NOON_MS + 17_000
-
-
-@pytest.mark.parametrize("overlap", ["allow", "skip", "queue_one"])
-def test_a_change_of_other_options_forgets_no_tick_that_is_due(overlap: str) -> None:
-    entry = begun(3600, overlap=overlap)
-    definition = defined(3600, overlap=overlap, args=["loud"])
-
-    # Dispatchers look each half second: for that long what is due may not be scheduled yet.
-    changed = change(entry, definition, NOON_MS + HOUR + 100, UTC)
-
-    assert changed == redefined(entry, definition)
 
 
 def test_a_change_of_other_options_leaves_what_was_missed_to_be_caught_up() -> None:

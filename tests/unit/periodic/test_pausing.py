@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from itertools import combinations
 
 import pytest
 from celery.schedules import crontab
@@ -26,39 +27,29 @@ from tests.support.periodic import (
     steps,
 )
 
-
-def test_what_is_paused_keeps_its_last_tick_and_count() -> None:
-    entry = fired(begun(10), NOON_MS + 10_000)
-
-    assert pause(entry) == replace(entry, state=replace(entry.state, tick=None, status="paused"))
+AHEAD_OF_NOON = seconds(0.5, 1, 1.5, 2)
 
 
-def test_ticks_that_are_withdrawn_by_a_pause_do_not_count_and_may_come_again() -> None:
-    entry = fired(begun(0.5), NOON_MS)
-    paused = pause(entry, seconds(1, 1.5, 2))
-
-    assert (paused.state.tick, paused.state.count, paused.status) == (None, 1, "paused")
-    assert resume(paused, NOON_MS + 600, UTC) == replace(
-        paused, state=replace(paused.state, tick=NOON_MS + 1000, status="on")
-    )
-
-
-def test_a_pause_is_corrected_by_what_was_withdrawn_after_it() -> None:
-    entry = fired(begun(0.5), NOON_MS)
-
-    assert pause(pause(entry), seconds(2)) == pause(entry, seconds(2))
-
-
-@pytest.mark.parametrize("unfired", [(0.5,), (1,), (1, 1.5), (0.5, 1, 1.5)])
-def test_ticks_that_could_not_be_withdrawn_count_and_do_not_come_again(
-    unfired: tuple[float, ...],
+@pytest.mark.parametrize(
+    "unfired", [some for number in range(5) for some in combinations(AHEAD_OF_NOON, number)]
+)
+@pytest.mark.parametrize("max_runs", [None, 4])
+def test_ticks_that_a_pause_withdraws_do_not_count_and_the_last_ones_come_again(
+    unfired: tuple[int, ...], max_runs: int | None
 ) -> None:
-    # Somebody has run the last one manually before its time.
-    entry = fired(begun(0.5), NOON_MS)
-    paused = pause(entry, seconds(*unfired))
+    """Some cannot be withdrawn: somebody has run them manually before their time."""
+    entry = fired(begun(0.5, max_runs=max_runs), NOON_MS)
+    stay = [tick for tick in AHEAD_OF_NOON if tick not in unfired]
+    last = stay[-1] if stay else None
 
-    assert paused.state == replace(entry.state, tick=None, count=4 - len(unfired), status="paused")
-    assert resume(paused, NOON_MS + 100, UTC).state.tick == NOON_MS + 2500
+    paused = pause(entry, unfired)
+
+    assert paused.state == replace(
+        entry.state, tick=None, last=last, count=len(stay), status="paused"
+    )
+    assert pause(pause(entry), unfired) == paused, "corrected after it"
+    following = None if len(stay) == max_runs else (last or NOON_MS) + 500
+    assert resume(paused, NOON_MS + 100, UTC).state.tick == following
 
 
 def test_the_last_tick_of_what_is_paused_may_be_its_start() -> None:
@@ -69,26 +60,12 @@ def test_the_last_tick_of_what_is_paused_may_be_its_start() -> None:
     assert pause(entry, [second]).state.last == first
 
 
-def test_the_last_tick_of_what_is_paused_is_one_that_was_scheduled() -> None:
-    entry = fired(begun(0.5), NOON_MS)
-
-    assert pause(entry, seconds(1.5, 2)).state.last == NOON_MS + 1000
-
-
 def test_another_interval_goes_on_from_the_last_tick_after_a_pause() -> None:
     entry = fired(fired(begun(10), NOON_MS + 8_000), NOON_MS + 18_000)
     resumed = resume(pause(entry, seconds(20)), NOON_MS + 19_000, UTC)
     changed = change(resumed, defined(60), NOON_MS + 19_500, UTC)
 
     assert changed.state.anchor == NOON_MS + 10_000
-
-
-def test_a_tick_that_could_not_be_withdrawn_does_not_come_again() -> None:
-    # Somebody has run the second of three manually before its time.
-    entry = fired(begun(0.5), NOON_MS - 500)
-    resumed = resume(pause(entry, seconds(0.5, 1.5)), NOON_MS, UTC)
-
-    assert NOON_MS + 1000 not in upcoming(resumed, 10, UTC)
 
 
 def test_what_is_asked_for_its_ticks_and_never_ran_has_no_last_one() -> None:
@@ -99,14 +76,6 @@ def test_what_is_asked_for_its_ticks_and_never_ran_has_no_last_one() -> None:
     assert pause(fired(entry, tick - AHEAD), [tick]).state == replace(
         entry.state, tick=None, status="paused"
     )
-
-
-@pytest.mark.parametrize("unfired", [(0.5,), (0.5, 1), (0.5, 1, 1.5, 2)])
-def test_what_never_ran_has_no_last_tick_when_it_is_paused(unfired: tuple[float, ...]) -> None:
-    entry = begun(0.5, max_runs=len(unfired))
-    paused = pause(fired(entry, NOON_MS), seconds(*unfired))
-
-    assert paused.state == replace(entry.state, tick=None, status="paused")
 
 
 def test_a_pause_does_not_go_through_all_ticks_that_there_were() -> None:
