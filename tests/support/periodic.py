@@ -43,10 +43,7 @@ class counted(crontab):  # noqa: N801 - as Celery's
 
 
 def defined(every: Any = 10, **given: Any) -> Definition:
-    # A record may have a number that calls refuse, where it has no meaning.
-    most = {"catch_up_max": given.pop("catch_up_max")} if "catch_up_max" in given else {}
-    found = Definition.checked(every, **{"name": "bell", "task": "tower.ring", **given})
-    return replace(found, **most)
+    return Definition.checked(every, **{"name": "bell", "task": "tower.ring", **given})
 
 
 def begun(every: Any = 10, **given: Any) -> Periodic:

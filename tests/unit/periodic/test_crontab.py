@@ -27,6 +27,7 @@ from celery_delayq.periodic.serialization import describe, dumps_form, loads_for
         (crontab(minute={30}, hour=(9, 8)), "30 8,9 * * *"),
         (crontab(minute=range(0, 60, 20)), "0,20,40 * * * *"),
         (crontab(minute=0, hour=0), "0 0 * * *"),
+        (crontab(minute=True), "1 * * * *"),
         (crontab(day_of_week="mon,wed,fri"), "* * * * mon,wed,fri"),
         (crontab(day_of_week="Sunday"), "* * * * Sunday"),
         (crontab(day_of_week=[6, 0]), "* * * * 0,6"),

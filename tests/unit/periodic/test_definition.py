@@ -15,12 +15,7 @@ from dateutil import tz
 from celery_delayq.model.retry_policy import LONGEST
 from celery_delayq.periodic.definition import Definition, definition_hash_of, source_in
 from celery_delayq.periodic.schedules import clocked, rrule
-from tests.support.periodic import BERLIN, HOUR, NOON, NOON_MS, UTC
-
-
-def defined(every: Any = 10, **given: Any) -> Definition:
-    return Definition.checked(every, **{"name": "bell", "task": "tower.ring", **given})
-
+from tests.support.periodic import BERLIN, HOUR, NOON, NOON_MS, UTC, defined
 
 # -- what is taken
 

@@ -11,8 +11,7 @@ from celery.schedules import crontab, schedule
 
 from celery_delayq.errors import ConfigError, InvalidSchedule
 from celery_delayq.model.retry_policy import LONGEST
-from tests.support.periodic import NOON, UTC
-from tests.unit.periodic.test_definition import defined
+from tests.support.periodic import NOON, UTC, defined
 
 # -- what is refused
 
@@ -56,6 +55,13 @@ def nested(depth: int) -> list[Any]:
         *(
             ({"options": {name: 1}}, f"{name}: no option of a periodic entry")
             for name in ("producer", "connection", "publisher", "args", "kwargs")
+        ),
+        *(
+            ({"options": {slip: 1}}, f"{slip}: no option of a periodic entry; is {meant} meant?")
+            for slip, meant in (
+                *(("catchup", "catch_up"), ("time_zone", "timezone"), ("qeue", "queue")),
+                ("uniqe_key", "unique_key"),
+            )
         ),
         *(
             ({what: value}, f"{what}={shown}: expected a datetime with a time zone, or None")

@@ -162,13 +162,14 @@ def test_the_line_that_is_refused_otherwise_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    "record",
     [
-        *("", "{", "5", "null", "[]", '"text"', "{}"),
-        '{"task":"t"}',
-        '{"schedule":{"every":10}}',
+        *("", LINE),
+        *(f"{LINE}\n{text}" for text in ("", "{", "5", "null", "[]", '"text"', "{}")),
+        f'{LINE}\n{{"task":"t"}}',
+        f'{LINE}\n{{"schedule":{{"every":10}}}}',
         *(
-            f'{{"task":"t","schedule":{{"every":10}},{more}}}'
+            f'{LINE}\n{{"task":"t","schedule":{{"every":10}},{more}}}'
             for more in (
                 *('"colour":"red"', '"name":"another"', '"args":5', '"args":null'),
                 *('"start":"soon"', '"end":""', '"args":[{"__type__":"x","__value__":1}]'),
@@ -176,18 +177,12 @@ def test_the_line_that_is_refused_otherwise_is_read() -> None:
             )
         ),
         pytest.param(
-            f'{{"task":"t","schedule":{{"every":10}},"args":{DEEP}}}', id="deep"
+            f'{LINE}\n{{"task":"t","schedule":{{"every":10}},"args":{DEEP}}}', id="deep"
         ),  # RecursionError
     ],
 )
-def test_a_definition_that_cannot_be_read_is_refused_by_name(text: str) -> None:
+def test_a_definition_that_cannot_be_read_is_refused_by_name(record: str) -> None:
     with pytest.raises(RecordError, match=r"^unreadable periodic entry 'bell': ."):
-        Periodic.unpack("bell", f"{LINE}\n{text}")
-
-
-@pytest.mark.parametrize("record", ["", LINE, f"{LINE}\n"])
-def test_a_record_without_a_definition_is_refused(record: str) -> None:
-    with pytest.raises(RecordError, match="unreadable periodic entry 'bell'"):
         Periodic.unpack("bell", record)
 
 

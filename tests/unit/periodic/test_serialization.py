@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -301,18 +299,6 @@ def test_a_class_that_cannot_be_imported_is_refused(
         dumps_form(given_schedule)
 
 
-def test_a_module_that_redis_names_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a_command_of_tides.py").write_text("import sys\nsys.exit(3)\n")
-    monkeypatch.syspath_prepend(tmp_path)
-
-    with pytest.raises(ScheduleNotImportable, match="is not registered here"):
-        loads_form({"class": "a_command_of_tides:tides", "args": []})
-
-    assert "a_command_of_tides" not in sys.modules
-
-
 @register
 class leaving(BaseSchedule):  # noqa: N801
     """A class that exits when it is made."""
@@ -336,9 +322,3 @@ def test_a_class_may_be_called_with_names() -> None:
 def test_an_interval_that_is_none_is_refused(every: Any) -> None:
     with pytest.raises(InvalidSchedule, match="every"):
         dumps_form(schedule(every))
-
-
-def test_a_crontab_at_minute_true_comes_back() -> None:
-    given_schedule = crontab(minute=True)
-
-    assert loads_form(dumps_form(given_schedule)) == given_schedule
