@@ -11,7 +11,7 @@ from typing import Any
 from celery import Celery
 from redis import Redis
 
-from celery_delayq.testing import WorkerProcess
+from celery_delayq.testing import WorkerProcess, wait_until
 from tests.apps.settings import new_app
 from tests.support.scene import Scene, start_worker
 from tests.support.scene import StartWorker as StartWorker  # for the tests
@@ -59,6 +59,15 @@ class Diary(Scene):
         """Return the ticks of an entry that ran, in order, in ms."""
         found = [id.rpartition(":") for id in self.runs("id")]
         return sorted(int(tick) for each, _, tick in found if each == name)
+
+    def wait_ticks(self, name: str, count: int) -> list[int]:
+        """Wait until so many ticks of an entry ran, and return all that did."""
+        wait_until(
+            lambda: len(self.ticks(name)) >= count,
+            TIMEOUT,
+            lambda: f"{count} ticks of {name}: {self.runs('id')}, {self.left()}",
+        )
+        return self.ticks(name)
 
     def lateness(self, name: str) -> list[float]:
         """Return by how many ms each run of an entry was after its tick."""

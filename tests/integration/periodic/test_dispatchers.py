@@ -308,7 +308,8 @@ def test_everything_is_under_the_prefix_of_the_app(
     delayq = DelayQ.of(tasks_of(make_app(broker_transport_options=options)))
     delayq.periodic.add("far", 3600, "note")
     code = {"mine": {"task": "note", "schedule": 0.5}}
-    start(delayq_worker, conf={"broker_transport_options": options, "beat_schedule": code})
+    conf = {"broker_transport_options": options, "beat_schedule": code}
+    start(delayq_worker, conf=conf).wait_ready()
     before = diary.now()
     delayq.periodic.add("near", 0.5, "note", catch_up="skip")
 

@@ -36,10 +36,6 @@ DelayQ(app)
 """
 
 
-def wait_ticks(diary: Diary, name: str, count: int) -> None:
-    wait_until(lambda: len(diary.ticks(name)) >= count, TIMEOUT, f"{count} ticks of {name}")
-
-
 def begin(delayq: DelayQ, every: float, name: str, task: str, source: str = "api") -> Periodic:
     """Return an entry that begins now; it is not stored."""
     definition = Definition.checked(every, name=name, task=task, source=source)
@@ -59,7 +55,7 @@ def test_a_task_that_cannot_run_is_a_dead_letter_at_each_tick(
     start(delayq_worker)
 
     wait_until(lambda: delayq.count_dead() >= 3, TIMEOUT, "three ticks are dead letters")
-    wait_ticks(diary, "right", 3)
+    diary.wait_ticks("right", 3)
 
     for dead_letter in delayq.dead_letters():
         assert str(dead_letter.task_id).startswith("wrong:")
@@ -77,7 +73,7 @@ def test_a_queue_that_is_broken_keeps_its_own_entries_only(
     worker = start(delayq_worker)
 
     for n in range(3):
-        wait_ticks(diary, f"right {n}", 3)
+        diary.wait_ticks(f"right {n}", 3)
     assert "Periodic entry 'stuck' cannot be fired here" in worker.log
     assert "Redis is away" not in worker.log
     delayq_redis.client.delete("{broken}:due")
@@ -136,16 +132,6 @@ def test_a_schedule_that_fails_keeps_no_other_from_being_fired(
     assert "OverflowError: too far" in caplog.text
 
 
-def test_what_is_wrong_in_code_is_left_out(diary: Diary, delayq_worker: StartWorker) -> None:
-    wrong = {"task": "note", "schedule": "soon"}
-    right = {"task": "note", "schedule": 0.5, "catch_up": "all"}
-    worker = start(delayq_worker, conf={"beat_schedule": {"wrong": wrong, "right": right}})
-
-    wait_ticks(diary, "right", 2)
-
-    assert "Periodic entry 'wrong' in code is left out" in worker.log
-
-
 @contextmanager
 def dispatching(folder: Path, broker: str, include: str) -> Iterator[ManagedProcess]:
     """Run a dispatcher of an app that includes a module, and have it end by SIGTERM."""
@@ -185,19 +171,3 @@ def test_a_dispatcher_that_cannot_know_all_removes_nothing(
 
     assert "Periodic entries in code are left to workers" in process.log
     assert [entry.name for entry in delayq.periodic.list()] == ["soon"]
-
-
-def test_what_calls_write_is_seen_at_once(
-    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
-) -> None:
-    """Also by a worker that has nothing to look at for long."""
-    delayq.periodic.add("far", 3600, "note")
-    worker = start(delayq_worker)
-    worker.wait_ready()
-    before = diary.now()
-    delayq.periodic.add("near", 0.5, "note", catch_up="skip")
-
-    wait_ticks(diary, "near", 1)
-
-    # It was not missed, so it was looked at within a second of its time.
-    assert diary.ticks("near")[0] / 1000 < before + 2

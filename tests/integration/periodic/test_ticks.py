@@ -146,8 +146,8 @@ def test_a_run_manual_does_not_use_up_the_number_of_runs(
     delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
 ) -> None:
     entry = delayq.periodic.add("thrice", 0.5, "note", max_runs=3, catch_up="all")
+    start(delayq_worker).wait_ready()
     manual = [delayq.periodic.run_now("thrice") for _ in range(2)]
-    start(delayq_worker)
 
     diary.wait_runs(5)
 
