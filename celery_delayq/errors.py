@@ -42,11 +42,15 @@ class UnsupportedServer(DelayQError, OperationalError):
 
 
 class BrokerUnavailable(DelayQError, OperationalError, ConnectionError):
-    """Redis cannot be reached, went away, or is no master any more."""
+    """The broker cannot be reached, went away, or is no master any more."""
 
 
 class BrokerTimeout(BrokerUnavailable):
-    """Redis did not answer in time; whether it did what was asked is not known."""
+    """The broker did not answer in time; whether it did what was asked is not known."""
+
+
+class BrokerBlocked(DelayQError, OperationalError):
+    """RabbitMQ is low on memory or disk and did not confirm; it may still run the task later."""
 
 
 class CommandRefused(DelayQError):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: Debian's wrapper on PATH changes the user and refuses others; the script behind it does not.
 _PROGRAMS: Final = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
 
+_CONTROL: Final = ("/usr/lib/rabbitmq/bin/rabbitmqctl", "rabbitmqctl")
+
 #: Seconds between two looks at whether a node listens.
 _POLL: Final = 0.05
 
@@ -161,6 +163,27 @@ class EmbeddedRabbitMQ:
             raise EmbeddedServerError(f"{method} /api/{path}: {answer.status} {text!r}")
         return json.loads(text) if text else None
 
+    def control(self, *arguments: str, number: int = 0) -> str:
+        """Call ``rabbitmqctl`` for a node; return what it prints.
+
+        Raises
+        ------
+        EmbeddedServerError
+            It fails.
+        """
+        node = self._nodes[number]
+        done = subprocess.run(
+            [_find(_CONTROL), "--node", f"{node.name}@localhost", "--quiet", *arguments],
+            env={**os.environ, **node.environment()},
+            capture_output=True,
+            text=True,
+            timeout=self._timeout,
+            check=False,
+        )
+        if done.returncode:
+            raise EmbeddedServerError(f"rabbitmqctl {' '.join(arguments)}: {done.stderr}")
+        return done.stdout
+
     def new_vhost(self) -> str:
         """Make an empty virtual host and return its name."""
         name = f"test-{uuid4().hex[:12]}"
@@ -216,13 +239,11 @@ class _Node:
         (folder / "advanced.config").write_text(owner._advanced())
         (folder / "plugins").write_text("[rabbitmq_management].\n")
         environment = {
-            "HOME": str(owner._folder),  # all nodes of a cluster have one cookie
+            **self.environment(),
             "RABBITMQ_NODENAME": f"{self.name}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": HOST,
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(self._distribution_port),
-            "ERL_EPMD_ADDRESS": HOST,
-            "ERL_EPMD_PORT": str(owner._epmd_port),
             "RABBITMQ_MNESIA_BASE": str(folder / "data"),
             "RABBITMQ_LOG_BASE": str(folder),
             "RABBITMQ_LOGS": "-",
@@ -235,6 +256,14 @@ class _Node:
             "RUNNING_UNDER_SYSTEMD": "true",  # so that the script becomes the node itself
         }
         self.child.start(lambda log: _spawn([owner._program], log, environment), self.log_file)
+
+    def environment(self) -> dict[str, str]:
+        """Return what Erlang needs to find the nodes of this server."""
+        return {
+            "HOME": str(self._owner._folder),  # all nodes of a cluster have one cookie
+            "ERL_EPMD_ADDRESS": HOST,
+            "ERL_EPMD_PORT": str(self._owner._epmd_port),
+        }
 
     def wait_ready(self, timeout: float) -> None:
         deadline = monotonic() + timeout
@@ -267,7 +296,11 @@ def find_rabbitmq_server() -> str:
     ServerNotFound
         There is none.
     """
-    for program in _PROGRAMS:
+    return _find(_PROGRAMS)
+
+
+def _find(programs: Sequence[str]) -> str:
+    for program in programs:
         if found := shutil.which(program):
             return found
     raise ServerNotFound(

@@ -23,6 +23,7 @@ from celery_delayq.transport.amqp.cascade import Delay
 from celery_delayq.transport.amqp.confirms import Confirms
 from celery_delayq.transport.amqp.messages import HEADER, is_task
 from celery_delayq.transport.amqp.topology import Declarer
+from celery_delayq.transport.amqp.waiting import PATIENCE, given_up
 
 
 class PublishChannel(pyamqp.Channel):
@@ -59,10 +60,10 @@ class PublishChannel(pyamqp.Channel):
         amqp.exceptions.AMQPError
             The broker refuses it, or no queue gets it.
         """
-        options.pop("confirm_timeout", None)
+        patience = options.pop("confirm_timeout", None) or options.get("timeout")
         if not is_task(message):
             return self._basic_publish(message, exchange, routing_key, mandatory, **options)
-        for error in self.send([self.routed(message, exchange, routing_key)], **options):
+        for error in self.send([self.routed(message, exchange, routing_key)], patience):
             raise error
         return None
 
@@ -94,17 +95,25 @@ class PublishChannel(pyamqp.Channel):
         return sent, self._transport.topology.level(delay.entry), routing_key
 
     def send(
-        self, messages: Sequence[tuple[Any, str, str]], timeout: float | None = None, **_: Any
+        self, messages: Sequence[tuple[Any, str, str]], timeout: float | None = None
     ) -> list[Exception]:
-        """Send messages and wait until the broker has answered for all; return its refusals."""
+        """Send messages and wait until the broker has answered for all; return its refusals.
+
+        Raises
+        ------
+        BrokerBlocked, BrokerTimeout
+            It says nothing for *timeout* seconds, by default 30.
+        """
+        timeout = timeout or PATIENCE
         if self._confirms is None:
             self._confirms = Confirms(self)
-        for message, exchange, routing_key in messages:
-            self._confirms.note(message.properties.get("message_id", ""))
-            self._basic_publish(
-                message, exchange, routing_key, mandatory=is_task(message), timeout=timeout
-            )
-        self._confirms.wait(timeout)
+        with given_up(self.connection, timeout):
+            for message, exchange, routing_key in messages:
+                self._confirms.note(message.properties.get("message_id", ""))
+                self._basic_publish(
+                    message, exchange, routing_key, mandatory=is_task(message), timeout=timeout
+                )
+            self._confirms.wait(timeout)
         return self._confirms.take_refused()
 
     def queue_declare(self, queue: str = "", passive: bool = False, **options: Any) -> Any:
@@ -118,6 +127,10 @@ class PublishChannel(pyamqp.Channel):
             else:
                 fleeting.discard(queue)
         return result
+
+    def wait(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
+        """Wait for a reply."""
+        return super().wait(*args, timeout=timeout or PATIENCE, **options)
 
     def can_schedule(self, queue: str) -> bool:
         """Return whether *queue* lasts, so that a task may wait for it for a year."""

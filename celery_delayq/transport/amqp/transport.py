@@ -13,6 +13,7 @@ from celery_delayq.transport import url
 from celery_delayq.transport.amqp.channel import Channel
 from celery_delayq.transport.amqp.side import Side
 from celery_delayq.transport.amqp.topology import Declarer, Topology
+from celery_delayq.transport.amqp.waiting import WaitingConnection
 
 #: Settings that need a Redis.
 _ON_REDIS = (
@@ -24,7 +25,7 @@ _ON_REDIS = (
 _SIDES: dict[str, Side] = {}
 
 
-class Connection(pyamqp.Connection):
+class Connection(WaitingConnection):
     """A connection to RabbitMQ."""
 
     Channel = Channel
