@@ -256,7 +256,7 @@ class _ArchiveJob:
         def read(batches: Batches) -> Batches:
             for batch in batches:
                 for place in batch.column(0).to_pylist():
-                    rows = ArchiveRows(table, kinds, constant)
+                    rows = ArchiveRows(kinds, constant)
                     yield from read_part(access, parts[place], rows, limit)
 
         return self._spark.range(0, number, 1, max(1, number)).mapInArrow(read, schema_of(kinds))

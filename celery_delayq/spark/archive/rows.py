@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, timezone
-from typing import Any
+from datetime import date
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -22,8 +21,8 @@ from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.archive.commits import source_of
 from celery_delayq.spark.read.history import place_of
 from celery_delayq.spark.read.messages import name_of, text_of
-from celery_delayq.spark.read.table_rows import Page, TableRows
-from celery_delayq.spark.read.tables import ARROW, TABLES
+from celery_delayq.spark.read.table_rows import Row, TableRows
+from celery_delayq.spark.read.tables import TABLES
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.schedule_row import ScheduleRow
 
@@ -65,8 +64,6 @@ PLACE = {"digest": "STRING", "queue": "STRING", "name": "BINARY", "died_ms": "BI
 #: The day of dead letters without a time of death.
 UNKNOWN = date(1970, 1, 1)
 
-_KINDS = {**ARROW, "DATE": pa.date32()}
-
 
 class ArchiveRows(TableRows):
     """Makes rows of an archive.
@@ -79,46 +76,43 @@ class ArchiveRows(TableRows):
         Columns with the same value in all rows; those that *columns* lack are ignored.
     """
 
-    def __init__(self, table: str, columns: Mapping[str, str], constant: Mapping[str, str]) -> None:
-        told = [name for name in columns if name in TABLES[table]] if table != "scheduled" else []
-        super().__init__(table, told)
-        self._kinds, self._names, self._constant = columns, [*columns], constant
-        self._schema = pa.schema([(name, _KINDS[kind]) for name, kind in columns.items()])
+    def __init__(self, columns: Mapping[str, str], constant: Mapping[str, str]) -> None:
+        super().__init__(columns)
+        self._constant = constant
 
-    def scheduled(self, queue: str, entries: Sequence[tuple[bytes, bytes, bytes]]) -> Page:
+    def batch(self, page: Sequence[Row]) -> pa.RecordBatch:
+        """Return rows as a batch."""
+        return super().batch([{**row, **self._constant} for row in page])
+
+    def scheduled(self, queue: str, entries: Sequence[tuple[bytes, bytes, bytes]]) -> list[Row]:
         """Return rows of entries: name, record and score of each."""
-        rows = [_entry(queue, *each) for each in entries]
-        page: Page = {name: [row.get(name) for row in rows] for name in self._names}
-        return self._whole(page, len(entries))
+        return [_entry(queue, *each) for each in entries]
 
-    def dead_letters(self, queue: str, found: Sequence[DeadLettered]) -> Page:
+    def dead_letters(self, queue: str, found: Sequence[DeadLettered]) -> list[Row]:
         """Return rows of dead letters; for removal only those whose id can be restored exactly."""
-        if "name" in self._kinds:
+        if "name" in self.needed:
             found = [each for each in found if text_of(each.id) == each.id]
-        page = super().dead_letters(queue, found)
-        dead_letters = [DeadLetterRow.of(DeadLetter.of(queue, each)) for each in found]
-        page["digest"] = [each.digest for each in dead_letters]
-        if "name" in self._kinds:
-            page["name"] = [to_bytes(each.id) for each in found]
-            page["died_ms"] = [each.died_ms for each in found]
-        else:
-            page["data"] = [each.data for each in found]
-            page["day"] = _days(page["died"])
-        return self._whole(page, len(found))
+        rows = super().dead_letters(queue, found)
+        for row, each in zip(rows, found, strict=True):
+            dead_letter = DeadLetter.of(queue, each)
+            row |= {
+                "digest": DeadLetterRow.of(dead_letter).digest,
+                "name": to_bytes(each.id),
+                "died_ms": each.died_ms,
+                "data": each.data,
+                "day": dead_letter.died.date(),
+            }
+        return rows
 
-    def history(self, entries: Sequence[tuple[str, bytes]]) -> Page:
+    def history(self, entries: Sequence[tuple[str, bytes]]) -> list[Row]:
         """Return rows of the history, from pairs of offset and record."""
-        page = super().history(entries)
-        added = [moment(place_of(offset)[0]) for offset, _ in entries]
-        ended = zip(page["ended"], added, strict=True)
-        page["day"] = _days([time or when for time, when in ended])
-        return self._whole(page, len(entries))
-
-    def _whole(self, page: Page, size: int) -> Page:
-        return {**page, **{name: [value] * size for name, value in self._constant.items()}}
+        rows = super().history(entries)
+        for row, (offset, _) in zip(rows, entries, strict=True):
+            row["day"] = (row.get("ended") or moment(place_of(offset)[0])).date()
+        return rows
 
 
-def _entry(queue: str, name: bytes, record: bytes, score: bytes) -> dict[str, Any]:
+def _entry(queue: str, name: bytes, record: bytes, score: bytes) -> Row:
     """Return a row of an entry of the schedule; an unreadable one has its bytes and the reason."""
     duplicate = b"\0" in name
     try:
@@ -152,8 +146,3 @@ def _digest(queue: str, *parts: bytes) -> str:
     for part in (to_bytes(queue), *parts):
         found.update(b"%d " % len(part) + part)
     return found.hexdigest()
-
-
-def _days(times: Sequence[datetime]) -> pa.Array:
-    """Return the days of times, in UTC."""
-    return pa.array([each.astimezone(timezone.utc).date() for each in times], pa.date32())

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 
 from celery_delayq.errors import DelayQError
 from celery_delayq.spark.options import OnLoss
-from celery_delayq.spark.read.table_rows import Page, TableRows
+from celery_delayq.spark.read.table_rows import Row, TableRows
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.schedule import Store
 
@@ -42,7 +42,7 @@ class Runs:
     first: str = "0-0"
     onloss: OnLoss | None = None
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
+    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield the runs; raises the errors of :func:`check_loss`."""
         after = self.after
         reached = max(self.after, self.first, key=place_of)

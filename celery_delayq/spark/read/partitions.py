@@ -20,7 +20,7 @@ from celery_delayq.model.envelope import Label
 from celery_delayq.model.lookup import IndexEntry, Position, Where
 from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.history import END, START, Runs, plan_runs
-from celery_delayq.spark.read.table_rows import Page, TableRows
+from celery_delayq.spark.read.table_rows import Row, TableRows
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.periodic import PeriodicStore
@@ -31,7 +31,7 @@ from celery_delayq.store.schedule import Store
 class ReadRange(Protocol):
     """A contiguous range of a table. Executors get a copy."""
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
+    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield its rows, at most about *limit* at a time."""
 
 
@@ -100,7 +100,7 @@ class Scheduled:
 
     stretch: Stretch
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
+    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield its entries."""
         for entries in ScanStore(store).entries(self.stretch, limit):
             yield rows.scheduled(self.stretch.queue, entries)
@@ -142,7 +142,7 @@ class Ready:
     start: int
     end: int
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
+    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield its messages."""
         scan = ScanStore(store)
         for found in scan.messages(self.name, self.start, self.end, limit):
@@ -173,7 +173,7 @@ class Leased:
     queue: str
     worker_id: str
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
+    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield them, except those that a retry has replaced."""
         scan = ScanStore(store)
         held = (value for _, value in scan.held(self.queue, self.worker_id) if value)
@@ -195,7 +195,7 @@ def _tracked(
     state: str,
     found: Sequence[tuple[int | None, bytes]],
     worker: str | None = None,
-) -> Page:
+) -> list[Row]:
     """Return rows of messages with their priority steps, and of the index entry of each."""
     labels = [Label.of(message) for _, message in found]
     asked = [name for label in labels if label is not None for name in (label.id, label.name)]
@@ -219,7 +219,7 @@ class Died:
     low: int | None
     high: int | None
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
+    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield the dead letters."""
         for found in store.dead_letters.pages(self.queue, self.low, self.high, limit):
             yield rows.dead_letters(self.queue, found)
@@ -248,7 +248,7 @@ def _dead_letters(plan: _PartitionPlan) -> ReadRanges:
 class Entries:
     """All periodic entries: they are few."""
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
+    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield them, each once."""
         seen: set[str] = set()
         found = PeriodicStore(store).all()

@@ -49,14 +49,13 @@ class _Reader:
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._names = columns_of(options.table, schema)
+        self._columns = columns_of(options.table, schema)
         self._wanted = Wanted.of(options)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the rows of a part; opens a connection of its own."""
-        options = self._options
-        rows = TableRows(options.table, self._names, self._wanted.tests())
-        return read_part(options.access, partition, rows, options.batchsize)
+        rows = TableRows(self._columns, self._wanted.tests())
+        return read_part(self._options.access, partition, rows, self._options.batchsize)
 
 
 def read_part(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,11 +16,11 @@ from celery_delayq.model.lookup import PAUSED_OFFSET, IndexEntry, to_bytes
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.unreadable import UnreadableEntry
-from celery_delayq.spark.read.messages import TIME, Messages, name_of, text_of, time_of
+from celery_delayq.spark.read.messages import name_of, read, text_of, time_of
 from celery_delayq.spark.read.tables import ARROW, TABLES
 
-#: Columns of a page, as lists or Arrow arrays, by name.
-Page = dict[str, Any]
+#: The values of columns by name; a column that is missing is null.
+Row = dict[str, Any]
 
 #: The columns that a dead letter itself tells; its message tells the others.
 _OF_DEAD_LETTERS = frozenset(
@@ -32,68 +32,55 @@ _OF_DEAD_LETTERS = frozenset(
 
 _LARGEST = {"INT": 2**31, "BIGINT": 2**63}
 
-#: The last millisecond that a row can have; a score that was set manually may be infinite.
-_END = MAX_DUE_MS
-
 
 class TableRows:
     """Makes rows of one table.
 
     Parameters
     ----------
-    names : Sequence[str]
-        The columns to make.
+    columns : Mapping[str, str]
+        The columns to make, with their SQL types.
     where : Mapping[str, Callable[[Any], bool]]
         Conditions on columns that rows must meet; all other filters are applied before.
     """
 
     def __init__(
-        self, table: str, names: Sequence[str], where: Mapping[str, Callable[[Any], bool]] = {}
+        self, columns: Mapping[str, str], where: Mapping[str, Callable[[Any], bool]] = {}
     ) -> None:
-        self._kinds = TABLES[table]
-        self._names = names
         self._where = where
-        self._schema = pa.schema([(name, ARROW[self._kinds[name]]) for name in names])
+        self._schema = pa.schema([(name, ARROW[kind]) for name, kind in columns.items()])
         #: The columns that have to be made.
-        self.needed = {*names, *where}
-        says = {"id"} if "task_id" in self.needed else set()
-        self._messages = Messages(self.needed | says)
+        self.needed = {*columns, *where}
+        self._with_arguments = not self.needed.isdisjoint({"args", "kwargs"})
 
-    def batch(self, page: Page) -> pa.RecordBatch:
-        """Return the rows of a page as a batch."""
+    def batch(self, page: Sequence[Row]) -> pa.RecordBatch:
+        """Return rows as a batch."""
         for name, is_meant in self._where.items():
-            column = page[name]
-            values = column.to_pylist() if isinstance(column, pa.Array) else column
-            found = [place for place, value in enumerate(values) if is_meant(value)]
-            if len(found) < len(values):
-                rows = pa.array(found, pa.int64())  # Arrow cannot infer the type of an empty list
-                kept = {*self._names, *self._where}
-                page = {each: self._array(each, page[each]).take(rows) for each in kept}
-        arrays = [self._array(name, page[name]) for name in self._names]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def _array(self, name: str, column: Any) -> pa.Array:
-        if isinstance(column, pa.Array):
-            return column
-        return pa.array(column, ARROW[self._kinds[name]])
+            page = [row for row in page if is_meant(row.get(name))]
+        return pa.RecordBatch.from_pylist(page, self._schema)
 
     # -- from data of Redis
 
-    def scheduled(self, queue: str, entries: Sequence[tuple[bytes, bytes, bytes]]) -> Page:
+    def scheduled(self, queue: str, entries: Sequence[tuple[bytes, bytes, bytes]]) -> list[Row]:
         """Return rows of entries: name, record and score of each."""
-        records = [_record(data) for _, data, _ in entries]
-        page, good = self._messages.columns([each.message if each else b"" for each in records])
-        there = [each if is_good else None for each, is_good in zip(records, good, strict=True)]
-        scores = [int(float(score)) if score[-1:] != b"f" else _END for _, _, score in entries]
-        page["queue"] = [queue] * len(entries)
-        page["state"] = ["paused" if score >= PAUSED_OFFSET else "scheduled" for score in scores]
-        page["due"] = _moments(
-            [score - PAUSED_OFFSET if score >= PAUSED_OFFSET else score for score in scores]
-        )
-        page["priority"] = [each and each.priority for each in there]
-        page["task"] = [each and text_of(each.task) for each in there]
-        names = [name.partition(b"\0")[0] for name, _, _ in entries]
-        return _with_raw(page, good, [data for _, data, _ in entries], names)
+        return [self._scheduled(queue, *entry) for entry in entries]
+
+    def _scheduled(self, queue: str, name: bytes, data: bytes, score: bytes) -> Row:
+        # A score that was set manually may be infinite.
+        ms = int(float(score)) if score[-1:] != b"f" else MAX_DUE_MS
+        is_paused = ms >= PAUSED_OFFSET
+        row = {
+            "id": name_of(name.partition(b"\0")[0]),
+            "queue": queue,
+            "state": "paused" if is_paused else "scheduled",
+            "due": moment(ms - PAUSED_OFFSET if is_paused else ms),
+        }
+        try:
+            record = Record.unpack(data)
+        except RecordError:
+            return {**row, "raw": data}
+        task = text_of(record.task)
+        return row | self._said(record.message, data, task=task, priority=record.priority)
 
     def tracked(
         self,
@@ -102,7 +89,7 @@ class TableRows:
         found: Sequence[tuple[int | None, bytes]],
         index: Sequence[IndexEntry | None],
         worker: str | None,
-    ) -> Page:
+    ) -> list[Row]:
         """Return rows of ready or leased messages.
 
         Parameters
@@ -114,66 +101,43 @@ class TableRows:
         worker : str | None
             The id of the process that has leased them.
         """
-        messages = [message for _, message in found]
-        page, readable = self._messages.columns(messages)
-        page["queue"], page["state"] = [queue] * len(found), [state] * len(found)
-        page["worker"] = [text_of(worker)] * len(found)
-        page["due"] = [moment(each.due_ms) if each and each.due_ms else None for each in index]
-        page["cancelled"] = [each is not None and each.cancelled for each in index]
-        page["priority"] = [
-            step if is_good else None for (step, _), is_good in zip(found, readable, strict=True)
+        return [
+            {
+                "queue": queue,
+                "state": state,
+                "worker": text_of(worker),
+                "due": moment(entry.due_ms) if entry and entry.due_ms else None,
+                "cancelled": entry is not None and entry.cancelled,
+                **self._said(message, message, priority=step),
+            }
+            for (step, message), entry in zip(found, index, strict=True)
         ]
-        return _with_raw(page, readable, messages)
 
-    def dead_letters(self, queue: str, found: Sequence[DeadLettered]) -> Page:
+    def dead_letters(self, queue: str, found: Sequence[DeadLettered]) -> list[Row]:
         """Return rows of dead letters."""
-        page, readable = self._messages.columns([each.message for each in found])
-        dead_letters = [DeadLetter.of(queue, each) for each in found]
-        page["task_id"] = page.pop("id", None)
-        page["queue"] = [queue] * len(found)
-        for name in _OF_DEAD_LETTERS & self.needed:
-            kind = self._kinds[name]
-            page[name] = [_cell(kind, getattr(each, name)) for each in dead_letters]
-        return _with_raw(page, readable, [each.data for each in found])
+        return [self._dead_letter(queue, each) for each in found]
 
-    def history(self, entries: Sequence[tuple[str, bytes]]) -> Page:
+    def _dead_letter(self, queue: str, found: DeadLettered) -> Row:
+        row = self._said(found.message, found.data)
+        dead_letter, kinds = DeadLetter.of(queue, found), TABLES["dead_letters"]
+        own = {
+            name: _cell(kinds[name], getattr(dead_letter, name))
+            for name in _OF_DEAD_LETTERS & self.needed
+        }
+        return {**row, "task_id": row.get("id"), "queue": queue, **own}
+
+    def history(self, entries: Sequence[tuple[str, bytes]]) -> list[Row]:
         """Return rows of the history, from pairs of offset and record."""
-        return _columns([_run(offset, data) for offset, data in entries], self._kinds)
+        return [_run(offset, data) for offset, data in entries]
 
-    def periodic(self, records: Sequence[tuple[str, str]]) -> Page:
+    def periodic(self, records: Sequence[tuple[str, str]]) -> list[Row]:
         """Return rows of periodic entries, from pairs of name and record."""
-        return _columns([_periodic(name, record) for name, record in records], self._kinds)
+        return [_periodic(name, record) for name, record in records]
 
-
-def _record(data: bytes) -> Record | None:
-    try:
-        return Record.unpack(data)
-    except RecordError:
-        return None
-
-
-def _with_raw(
-    page: Page,
-    readable: Sequence[bool],
-    data: Sequence[bytes],
-    names: Sequence[bytes] | None = None,
-) -> Page:
-    """Add the bytes of unreadable data, and its name as the id."""
-    if all(readable):
-        page["raw"] = pa.nulls(len(data), pa.binary())
-        return page
-    pairs = zip(readable, data, strict=True)
-    page["raw"] = [None if is_good else each for is_good, each in pairs]
-    if names is not None and "id" in page:
-        ids = zip(page["id"].to_pylist(), names, strict=True)
-        page["id"] = [name_of(name) if id is None else id for id, name in ids]
-    return page
-
-
-def _moments(times: Sequence[int]) -> pa.Array:
-    """Return ms since 1970 as times, at most the latest that Python can represent."""
-    there = [min(each, _END) for each in times] if max(times, default=0) > _END else times
-    return pa.array(there, pa.timestamp("ms", "UTC")).cast(TIME)
+    def _said(self, message: bytes, data: bytes, **more: Any) -> Row:
+        """Return the columns of a message and *more*, or only its data if it is unreadable."""
+        row = read(message, self._with_arguments)
+        return {"raw": data} if row is None else row | more
 
 
 def _cell(kind: str, value: Any) -> Any:
@@ -190,11 +154,7 @@ def _cell(kind: str, value: Any) -> Any:
     return value
 
 
-def _columns(rows: Sequence[Mapping[str, Any]], names: Collection[str]) -> Page:
-    return {name: [row.get(name) for row in rows] for name in names}
-
-
-def _run(offset: str, data: bytes) -> Mapping[str, Any]:
+def _run(offset: str, data: bytes) -> Row:
     """Return a run as a row."""
     try:
         record = RunRecord.unpack(data)
@@ -206,7 +166,7 @@ def _run(offset: str, data: bytes) -> Mapping[str, Any]:
     return {name: _cell(kind, row.get(name)) for name, kind in TABLES["history"].items()}
 
 
-def _periodic(name: str, record: str) -> Mapping[str, Any]:
+def _periodic(name: str, record: str) -> Row:
     """Return a periodic entry as a row."""
     raw = None
     try:

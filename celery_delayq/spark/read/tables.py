@@ -8,16 +8,16 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark.read.messages import MAP, NUMBER, TEXT, TIME
 
 ARROW = {
-    "STRING": TEXT,
-    "TIMESTAMP_LTZ": TIME,
-    "INT": NUMBER,
+    "STRING": pa.string(),
+    "TIMESTAMP_LTZ": pa.timestamp("us", "UTC"),
+    "DATE": pa.date32(),
+    "INT": pa.int32(),
     "BIGINT": pa.int64(),
     "BOOLEAN": pa.bool_(),
     "BINARY": pa.binary(),
-    "MAP<STRING, STRING>": MAP,
+    "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
 }
 
 #: Columns of a message besides its id and task; `raw` has the bytes of unreadable data.
@@ -109,8 +109,8 @@ def schema_of(columns: Mapping[str, str]) -> str:
     return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
-def columns_of(table: str, schema: StructType) -> list[str]:
-    """Return the names of the columns in a schema.
+def columns_of(table: str, schema: StructType) -> Mapping[str, str]:
+    """Return the columns in a schema with their SQL types.
 
     Raises
     ------
@@ -127,4 +127,4 @@ def columns_of(table: str, schema: StructType) -> list[str]:
                 f"schema: {field.name} {field.dataType.simpleString()} is no column of the table "
                 f"{table}; expected {expected}"
             )
-    return [field.name for field in schema.fields]
+    return {field.name: known[field.name] for field in schema.fields}

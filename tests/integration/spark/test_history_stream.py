@@ -84,7 +84,7 @@ def test_what_was_forgotten_before_it_was_read_is_told(
 def test_runs_that_are_forgotten_while_they_are_read_are_told(
     delayq: DelayQ, delayq_redis: RedisUnderTest, left: int
 ) -> None:
-    store, rows = delayq.store, TableRows("history", ["id"])
+    store, rows = delayq.store, TableRows({"id": "STRING"})
     for n in range(60):
         store.history.add("me", n + 1, 1000, numbered(1, start=n))
         began = store.now_ms()
@@ -99,7 +99,7 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
     def read_all() -> None:
         for part in parts:
             for page in part.value[0].pages(store, rows, 10):
-                found.extend(page["id"])
+                found.extend(page)
             delayq_redis.client.xtrim("delayq:history", maxlen=left, approximate=False)
 
     with pytest.raises(RunsLost, match="runs after that may be lost"):

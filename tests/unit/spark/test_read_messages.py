@@ -1,19 +1,19 @@
-"""Messages as columns: what Arrow reads is what Python reads, whoever wrote the messages."""
+"""Messages as columns, whoever wrote them."""
 
 from __future__ import annotations
 
 import json
 import random
 from base64 import b64encode
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
-pytest.importorskip("pyarrow")
 
-from celery_delayq.spark.read import messages as module
-from celery_delayq.spark.read.messages import COLUMNS, Messages, read
+from celery_delayq.spark.read.table_rows import TableRows
+from celery_delayq.spark.read.tables import TABLES
 
 REST = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
@@ -43,56 +43,63 @@ def message(id: Any = "a", args: Any = (), kwargs: Any = None, **more: Any) -> b
     ).encode()
 
 
-def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
-    values = zip(*(column.to_pylist() for column in columns.values()), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in values]
+def rows_of(*messages: bytes) -> list[dict[str, Any]]:
+    """Return messages of a ready list as Spark gets them."""
+    rows = TableRows(TABLES["ready"])
+    found = [(0, message) for message in messages]
+    page = rows.tracked("mail", "ready", found, [None] * len(found), None)
+    return rows.batch(page).to_pylist()  # type: ignore[no-any-return]
 
 
-def by_arrow(given: list[bytes]) -> list[dict[str, Any]] | None:
-    """Return rows as Arrow reads them, None where it is left to Python."""
-    reader = Messages(COLUMNS)
-    if reader._parse(given) is None:
-        return None
-    columns, readable = reader.columns(given)
-    assert all(readable)
-    return rows_of(columns)
+NINE = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)
 
 
-def in_order(rows: list[Any]) -> list[Any]:
-    """Return rows with the names of their headers in order, which means nothing."""
-    return [row and {**row, "headers": sorted(row["headers"])} for row in rows]
+@pytest.mark.parametrize(
+    ("data", "columns"),
+    [
+        (
+            message("a", (1, "x"), {"y": [None, {"z": "}]"}]}),
+            {"args": '[1, "x"]', "kwargs": '{"y": [null, {"z": "}]"}]}', "headers": []},
+        ),
+        (
+            message("b", ("], {", '"', "\\"), {"é": "ü"}),
+            {"args": r'["], {", "\"", "\\"]', "kwargs": r'{"\u00e9": "\u00fc"}'},
+        ),
+        (
+            message("c", own={"label": "c m1 0 dkey", "eta": "2030-01-31T09:00:00.123456+00:00"}),
+            {"unique_key": "key", "eta": NINE.replace(microsecond=123456)},
+        ),
+        (message("d", own={"eta": "2030-01-31T09:00:00"}), {"unique_key": None, "eta": NINE}),
+        (message("e", own={"context": '{"user":"ada","n":[1]}'}),
+         {"context": [("user", "ada"), ("n", "[1]")]}),
+        (message("f", expires="2030-01-31T10:00:00+01:00", group="g", parent_id="p"),
+         {"expires": NINE, "group_id": "g", "parent_id": "p", "root_id": "f"}),
+        (message("g", own={"group": "of a chain"}), {"group_id": "of a chain"}),
+        (message("h", traceparent="00-1-2-01", level=7, tenant={"a": 1}, none=None),
+         {"headers": [("level", "7"), ("tenant", '{"a": 1}'), ("traceparent", "00-1-2-01")]}),
+        (message("i", own={"unique": {"key": "dfrom the sender"}}),
+         {"unique_key": "from the sender"}),
+        (message("nul \0", args=("\0",)), {"id": "nul \0", "args": r'["\u0000"]'}),
+        (message("\U0001f600"), {"id": "\U0001f600"}),
+        (message("\ud800", tenant="\ud800"),
+         {"id": r"\ud800", "headers": [("tenant", r"\ud800")]}),
+        (message(7), {"id": "7"}),
+        (message("a", retries=2**31 - 1), {"retries": 2**31 - 1}),
+        (message("a", retries=2**31), {"retries": None}),
+        (message("a", own=5), {"id": "a", "eta": None}),
+        (b'{"a":\n' + b"1, " + message("a")[1:], {"id": "a"}),
+    ],
+)  # fmt: skip
+def test_a_message_is_read_whoever_wrote_it(data: bytes, columns: dict[str, Any]) -> None:
+    [row] = rows_of(data)
 
-
-USUAL = [
-    message("a", (1, "x"), {"y": [None, {"z": "}]"}]}),
-    message("b", ("], {", '"', "\\"), {"é": "ü"}),
-    message("c", own={"label": "c m1 0 dkey", "eta": "2030-01-31T09:00:00.123456+00:00"}),
-    message("d", own={"label": "d m1 0 -", "eta": "2030-01-31T09:00:00"}),
-    message("e", own={"label": "e m1 0 -", "context": '{"user":"ada","n":[1]}'}),
-    message("f", expires="2030-01-31T09:00:00Z", group="g", parent_id="p"),
-    message("g", own={"label": "g m1 0 -", "group": "of a chain"}),
-    message("h", traceparent="00-1-2-01", tenant="acme", when="2026-01-01T00:00:00Z"),
-    message("i", own={"label": "i n 0 -", "unique": {"key": "dfrom the sender"}}),
-    message("nul \0", args=("\0",)),
-    message("\U0001f600"),
-]
-
-
-@pytest.mark.parametrize("given", [USUAL, *([each] for each in USUAL)])
-def test_arrow_reads_what_python_reads(given: list[bytes]) -> None:
-    assert by_arrow(given) == [read(each) for each in given]
+    assert {name: row[name] for name in columns} == columns
+    assert row["raw"] is None
 
 
 @pytest.mark.parametrize(
     "odd",
     [
-        message(7),
-        message("a", retries=10**30),
-        message("a", retries=2**31),
-        message("a", level=7),
-        message("a", tenant={"a": 1}),
-        message("\ud800"),
-        message("a", own=5),
         b"",
         b"{}",
         b"[]",
@@ -100,8 +107,9 @@ def test_arrow_reads_what_python_reads(given: list[bytes]) -> None:
         b'{"headers": 1, "properties": {}}',
         b'{"headers": {"id": null}, "properties": {}}',
         b'{"headers": {"id": "a"}}',
-        b'{"a":\n' + message("a"),
-        b'{"#": 1, ' + message("a")[1:],
+        message("a") + b"}",
+        message("a") + message("b"),
+        message("a")[:-1],
         b"\xff\xfe",
         b'{"headers": {"id": "\xff"}, "properties": {}}',
         b"[" * 100_000,
@@ -111,22 +119,10 @@ def test_arrow_reads_what_python_reads(given: list[bytes]) -> None:
     ],
 )
 def test_one_odd_message_leaves_the_others_as_they_are(odd: bytes) -> None:
-    given = [USUAL[0], odd, USUAL[1]]
+    before, row, behind = rows_of(message("a"), odd, message("b"))
 
-    columns, readable = Messages(COLUMNS).columns(given)
-
-    expected = [read(each) for each in given]
-    assert [*readable] == [True, expected[1] is not None, True]
-    assert rows_of(columns) == [each or dict.fromkeys(COLUMNS) for each in expected]
-
-
-def test_two_that_would_make_up_for_each_other_are_not_taken_for_two() -> None:
-    nested = b'{"headers": {"id": "x"}, "properties": {}, "y":'
-    double = USUAL[0] + USUAL[1]
-
-    _, readable = Messages(COLUMNS).columns([nested, USUAL[0] + b"}", double])
-
-    assert [*readable] == [False, False, False]
+    assert (before["id"], row["id"], behind["id"]) == ("a", None, "b")
+    assert (before["raw"], row["raw"], behind["raw"]) == (None, odd, None)
 
 
 @pytest.mark.parametrize(
@@ -149,29 +145,15 @@ def test_bodies_are_read_however_they_are_spelled(
     coded = {**usual, "body": b64encode(body.encode()).decode()}
 
     for each in (plain, coded):
-        columns, [good] = Messages(COLUMNS).columns([json.dumps(each).encode()])
-        assert good
-        assert (columns["args"][0].as_py(), columns["kwargs"][0].as_py()) == (args, kwargs)
+        [row] = rows_of(json.dumps(each).encode())
+        assert (row["args"], row["kwargs"], row["raw"]) == (args, kwargs, None)
 
 
-def test_only_what_is_wanted_is_made() -> None:
-    columns, _ = Messages({"id", "args", "due"}).columns(USUAL)
-
-    assert [*columns] == ["id", "args"]
-
-
-def test_many_names_of_headers_are_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = [message(str(n), **{f"name {n}": "x"}) for n in range(module._NAMES + 5)]
-
-    columns, _ = Messages(COLUMNS).columns(given)
-
-    assert columns["headers"].to_pylist() == [[(f"name {n}", "x")] for n in range(len(given))]
-
-
-def test_messages_cut_anywhere_are_read_by_both_alike() -> None:
+def test_messages_cut_anywhere_are_read_or_given_as_they_are() -> None:
     chance = random.Random(7)
+    usual = message("a", (1, "x"), {"y": 1}, eta="2030-01-31T09:00:00", own={"label": "a m 0 dk"})
     for _ in range(300):
-        data = bytearray(chance.choice(USUAL))
+        data = bytearray(usual)
         for _ in range(chance.randint(1, 3)):
             where = chance.randrange(len(data))
             how = chance.choice(["cut", "swap", "take"])
@@ -182,6 +164,5 @@ def test_messages_cut_anywhere_are_read_by_both_alike() -> None:
             else:
                 del data[where : where + chance.randint(1, 9)]
             data = data or bytearray(b" ")
-        found = by_arrow([bytes(data)])
-        if found is not None:
-            assert in_order(found) == in_order([read(bytes(data))]), bytes(data)
+        [row] = rows_of(bytes(data))
+        assert (row["id"] is None) == (row["raw"] == bytes(data))

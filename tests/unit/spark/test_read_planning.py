@@ -108,7 +108,7 @@ def test_offsets_are_in_the_order_of_redis() -> None:
 def test_columns_are_of_the_types_that_spark_expects(table: str) -> None:
     expected = arrow_schema(schema(table))
 
-    assert TableRows(table, [*TABLES[table]])._schema.equals(expected)
+    assert TableRows(TABLES[table])._schema.equals(expected)
     assert schema_of(TABLES[table]).count("`") == 2 * len(TABLES[table])
     assert {*TABLES[table].values()} <= ARROW.keys()
 
@@ -129,7 +129,7 @@ def test_spark_does_not_refuse_a_reader_while_it_pushes_no_filters() -> None:
 
 
 def test_a_schema_may_leave_columns_out_but_add_none() -> None:
-    assert reader("scheduled", "due", "id")._names == ["id", "due"]
+    assert [*reader("scheduled", "due", "id")._columns] == ["id", "due"]
     with pytest.raises(ConfigError, match="offset string is no column of the table scheduled"):
         BatchReader(ReadOptions.of({"url": "delayq+redis://nowhere"}), schema("history"))
 
