@@ -12,7 +12,6 @@ from celery_delayq.deadletters.stream import StreamDeadLetters
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration.context import ContextValues
 from celery_delayq.integration.install import install
-from celery_delayq.integration.services import Services
 from celery_delayq.model.retry_options import defaults_of
 from celery_delayq.periodic import runner
 from celery_delayq.periodic.client import PeriodicTasks
@@ -66,6 +65,9 @@ class DelayQ:
     >>> delayq = DelayQ(app, at_least_once=True)
     """
 
+    #: Begin a background service of a worker; return what ends it, or None.
+    _background = (archiver.begin, runner.begin)
+
     def __init__(
         self,
         app: Celery | None = None,
@@ -101,7 +103,7 @@ class DelayQ:
         self.session.bind(app)
         app._delayq = self
         self._context.share(app)
-        install(app, Services(Revocation(self.session), (archiver.begin, runner.begin)))
+        install(app)
         if self.webhook is not None:
             from celery_delayq.webhook import settings_of
 

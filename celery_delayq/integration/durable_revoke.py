@@ -12,8 +12,6 @@ from celery.app.control import Control as CeleryControl
 from kombu.utils.functional import maybe_list
 from kombu.utils.imports import symbol_by_name
 
-from celery_delayq.integration.services import RevocationService, revocation_of
-
 logger = logging.getLogger(__name__)
 
 
@@ -27,7 +25,7 @@ class ControlMixin:
     ) -> Any:
         """Broadcast a command; store a revoke for all workers in Redis first."""
         wanted = command in ("revoke", "revoke_by_stamped_headers") and not destination
-        revocation = revocation_of(self.app) if wanted else None
+        revocation = _revocation_of(self.app) if wanted else None
         if revocation is not None:
             given = {**(arguments or {}), **kwargs}
             if command == "revoke":
@@ -58,29 +56,18 @@ def renew(app: Celery) -> None:
         app.__dict__.pop("control", None)
 
 
-def remembering_ids(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a worker store ids that a client without the extension revokes."""
-    return _remembering(stock, lambda revocation, given: revocation.revoke_new(_ids_of(given)))
+def remembering(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a worker store ids or stamps that a client without the extension revokes."""
 
-
-def remembering_stamps(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a worker store stamps that a client without the extension revokes."""
-    return _remembering(
-        stock,
-        lambda revocation, given: revocation.revoke_new_stamps(stamps_of(given.get("headers"))),
-    )
-
-
-def _remembering(
-    stock: Callable[..., Any], remember: Callable[[RevocationService, dict[str, Any]], None]
-) -> Callable[..., Any]:
     @wraps(stock)
     def revoke(state: Any, *args: Any, **kwargs: Any) -> Any:
         result = stock(state, *args, **kwargs)
         try:
-            revocation = revocation_of(state.app)
-            if revocation is not None:
-                remember(revocation, kwargs)
+            revocation = _revocation_of(state.app)
+            if revocation is not None and "task_id" in kwargs:
+                revocation.revoke_new([*map(str, maybe_list(kwargs["task_id"]) or [])])
+            elif revocation is not None:
+                revocation.revoke_new_stamps(stamps_of(kwargs.get("headers")))
         except Exception:
             logger.exception("Revoking is not stored in Redis: workers that start later run it")
         return result
@@ -88,8 +75,10 @@ def _remembering(
     return revoke
 
 
-def _ids_of(given: Mapping[str, Any]) -> list[str]:
-    return [str(id) for id in maybe_list(given.get("task_id")) or []]
+def _revocation_of(app: Celery) -> Any:
+    """Return what stores revokes; None without the extension, or with another broker."""
+    delayq = getattr(app, "_delayq", None)
+    return delayq.revocation if delayq is not None and delayq.has_store else None
 
 
 def stamps_of(headers: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ workers only. :func:`~celery_delayq.integration.replace.undo` undoes any of them
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from celery import Celery
@@ -27,12 +28,10 @@ from celery_delayq.integration import (
     worker_checks,
 )
 from celery_delayq.integration.replace import Connect, Register, Replace, make
-from celery_delayq.integration.services import Services, services_of
 
 
-def install(app: Celery, services: Services) -> None:
+def install(app: Celery) -> None:
     """Make the changes to *app*; a second call changes nothing."""
-    app._delayq_services = services
     make(PROCESS)
     make(APP, app=app)
     amqp.renew(app)
@@ -64,7 +63,7 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
     make(EXTENDED_WORKER)
     app = sender.app
     remote_control.hide(app)
-    if services_of(app) is None:
+    if getattr(app, "_delayq", None) is None:
         return
     tasks = app.tasks
     try:
@@ -92,8 +91,7 @@ _stops: list[Callable[[], object]] = []
 
 def _begin_background(sender: Any, **_: Any) -> None:
     """Start the background services of a worker."""
-    services = services_of(sender.app)
-    for begin in services.background if services else ():
+    for begin in getattr(getattr(sender.app, "_delayq", None), "_background", ()):
         stop = begin(sender.app)
         if stop is not None:
             _stops.append(stop)
@@ -225,41 +223,36 @@ APP = (
     ),
 )
 
+_ReplaceOfTask = partial(
+    Replace, condition="task whose retry options are valid", when=retries.has_attempts
+)
+
 #: Since the app knows its tasks; each task that is not Celery's own.
 TASK = (
-    Replace(
+    _ReplaceOfTask(
         target="task._orig_run",
         by=retries.judging,
         condition="task with autoretry_for, whose run calls it",
-        when=retries.has_attempts,
         why="false_is_failure, and the exception that is being retried",
     ),
-    Replace(
+    _ReplaceOfTask(
         target="task.run",
         by=retries.retrying,
-        condition="task whose retry options are valid",
-        when=retries.has_attempts,
         why="retries by policy",
     ),
-    Replace(
+    _ReplaceOfTask(
         target="task.retry",
         by=retries.limiting,
-        condition="task whose retry options are valid",
-        when=retries.has_attempts,
         why="intervals, limits and budgets of the policy",
     ),
-    Replace(
+    _ReplaceOfTask(
         target="task.on_retry",
         by=retries.logging_errors,
-        condition="task whose retry options are valid",
-        when=retries.has_attempts,
         why="an error in it would undo a retry that was sent",
     ),
-    Replace(
+    _ReplaceOfTask(
         target="task.on_failure",
         by=retries.logging_errors,
-        condition="task whose retry options are valid",
-        when=retries.has_attempts,
         why="an error in it would undo a dead letter",
     ),
 )
@@ -309,12 +302,12 @@ WORKER = (
 EXTENDED_WORKER = (
     Replace(
         target="celery.worker.control:Panel.data[revoke]",
-        by=durable_revoke.remembering_ids,
+        by=durable_revoke.remembering,
         why="stores ids that a client without the extension revokes",
     ),
     Replace(
         target="celery.worker.control:Panel.data[revoke_by_stamped_headers]",
-        by=durable_revoke.remembering_stamps,
+        by=durable_revoke.remembering,
         why="stores stamped headers that a client without the extension revokes",
     ),
 )
