@@ -112,7 +112,7 @@ def sleep(seconds: float) -> None:
     _original("time", "sleep")(seconds)
 
 
-class Logger:
+class Logger(logging.LoggerAdapter):  # type: ignore[type-arg]  # no [] before Python 3.11
     """A logger for code that may run in a native thread.
 
     With eventlet such a thread would wait for ever for a lock of logging that a greenlet holds, so
@@ -120,26 +120,13 @@ class Logger:
     """
 
     def __init__(self, name: str) -> None:
-        self._logger = logging.getLogger(name)
+        super().__init__(logging.getLogger(name), {})
 
-    def info(self, text: str, *args: Any) -> None:
-        """Log at INFO."""
-        self._log(logging.INFO, text, args)
-
-    def warning(self, text: str, *args: Any) -> None:
-        """Log at WARNING."""
-        self._log(logging.WARNING, text, args)
-
-    def error(self, text: str, *args: Any) -> None:
-        """Log at ERROR."""
-        self._log(logging.ERROR, text, args)
-
-    def exception(self, text: str, *args: Any) -> None:
-        """Log at ERROR, with the exception that is being handled."""
-        self._log(logging.ERROR, text, args, exc_info=sys.exc_info())
-
-    def _log(self, level: int, text: str, args: tuple[Any, ...], **options: Any) -> None:
-        said = partial(self._logger.log, level, text, *args, stacklevel=3, **options)
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        """Log in this thread, or leave it to `say`."""
+        if options.get("exc_info") is True:
+            options["exc_info"] = sys.exc_info()
+        said = partial(self.logger.log, level, msg, *args, **{"stacklevel": 2, **options})
         if is_eventlet() and is_native():
             _SAID.append(said)
         else:
