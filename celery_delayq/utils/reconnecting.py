@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
+@dataclass(kw_only=True)
 class ReconnectingLoop:
     """Runs a step again and again, and outlives every error.
 
@@ -33,40 +35,27 @@ class ReconnectingLoop:
         Errors that end the loop; :meth:`run` raises them.
     """
 
-    def __init__(
-        self,
-        name: str,
-        logger: Any,
-        *,
-        go_on: Callable[[], bool],
-        wait: Callable[[float], object],
-        retry: float | Callable[[int], float],
-        retry_error: float | None = None,
-        outages: Mapping[str, tuple[type[Exception], ...]],
-        on_failure: Callable[[bool], object] = bool,
-        fatal: tuple[type[Exception], ...] = (),
-    ) -> None:
-        self._name = name
-        self._logger = logger
-        self._go_on = go_on
-        self._wait = wait
-        self._retry = retry
-        self._retry_error = retry_error
-        self._outages = outages
-        self._on_failure = on_failure
-        self._fatal = fatal
-        self._outage: str | None = None
-        #: Failures since the service worked last.
-        self.failures = 0
+    name: str = field(kw_only=False)
+    logger: Any = field(kw_only=False)
+    go_on: Callable[[], bool]
+    wait: Callable[[float], object]
+    retry: float | Callable[[int], float]
+    retry_error: float | None = None
+    outages: Mapping[str, tuple[type[Exception], ...]]
+    on_failure: Callable[[bool], object] = bool
+    fatal: tuple[type[Exception], ...] = ()
+    _outage: str | None = field(default=None, init=False)
+    #: Failures since the service worked last.
+    failures: int = field(default=0, init=False)
 
     def run(self, step: Callable[[], object]) -> None:
         """Call *step* until the service is to stop. A step may itself last as long as a connection,
         and says by :meth:`recovered` that it works.
         """
-        while self._go_on():
+        while self.go_on():
             try:
                 step()
-            except self._fatal:
+            except self.fatal:
                 raise
             except Exception as exc:
                 self.failures += 1
@@ -75,20 +64,20 @@ class ReconnectingLoop:
     def recovered(self) -> None:
         """Note that it works: the next failure is the first one again."""
         if self._outage is not None:
-            self._logger.info("reconnected, %s resumed", self._name)
+            self.logger.info("reconnected, %s resumed", self.name)
             self._outage = None
         self.failures = 0
 
     def _after(self, exc: Exception) -> None:
         """Log a failure, and wait."""
-        found = (what for what, errors in self._outages.items() if isinstance(exc, errors))
+        found = (what for what, errors in self.outages.items() if isinstance(exc, errors))
         outage = next(found, None)
-        seconds = self._retry(self.failures) if callable(self._retry) else self._retry
+        seconds = self.retry(self.failures) if callable(self.retry) else self.retry
         if outage is None:
-            seconds = seconds if self._retry_error is None else self._retry_error
-            self._logger.exception("%s failed, retrying in %g s", self._name, seconds)
-        elif outage != self._outage and self._go_on():
-            self._logger.warning("%s, %s waits: %s", outage, self._name, exc)
+            seconds = seconds if self.retry_error is None else self.retry_error
+            self.logger.exception("%s failed, retrying in %g s", self.name, seconds)
+        elif outage != self._outage and self.go_on():
+            self.logger.warning("%s, %s waits: %s", outage, self.name, exc)
             self._outage = outage
-        self._on_failure(outage is not None)
-        self._wait(seconds)
+        self.on_failure(outage is not None)
+        self.wait(seconds)
