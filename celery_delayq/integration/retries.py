@@ -111,63 +111,6 @@ class Attempts:
             )
             return self._policy
 
-    def judging(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the function that runs the task: note its failures."""
-
-        @wraps(run)
-        def judged(*args: Any, **kwargs: Any) -> Any:
-            request = self._task.request
-            try:
-                result = run(*args, **kwargs)
-                if (
-                    result is False
-                    and getattr(self._task, "false_is_failure", False)
-                    and not request.called_directly
-                ):
-                    raise TaskReturnedFalse(f"{self._task.name} returned False")
-                return result
-            except _NO_FAILURE:
-                raise
-            except Exception as exc:
-                request.delayq_failure = exc
-                raise
-
-        return judged
-
-    def retrying(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the call of an attempt: retry a failure, or note the last one."""
-
-        @wraps(run)
-        def tried(*args: Any, **kwargs: Any) -> Any:
-            task = self._task
-            request = task.request
-            try:
-                return run(*args, **kwargs)
-            except _NO_FAILURE:
-                raise
-            except Exception as exc:
-                if request.called_directly:
-                    raise
-                policy = self.policy_of(request)
-                if policy is None:
-                    raise
-                if not getattr(request, "delayq_gave_up", False) and policy.covers(exc):
-                    request.delayq_failure = None
-                    try:
-                        raise task.retry(exc=exc)
-                    except _NO_FAILURE:
-                        raise
-                    except BaseException as last:
-                        if last is not exc:
-                            raise
-                if self._becomes_dead_letter(request):
-                    hold_chord(request)
-                raise
-            finally:
-                request.delayq_failure = None  # whose traceback leads back here
-
-        return tried
-
     def retry(
         self,
         args: Any = None,
@@ -236,7 +179,7 @@ class Attempts:
             limit = None
         return countdown, limit
 
-    def _becomes_dead_letter(self, request: Context) -> bool:
+    def becomes_dead_letter(self, request: Context) -> bool:
         """Return whether a failed task is kept as a dead letter, which can be replayed."""
         # What is not leased has no queue of ours.
         if "queue" not in own_of(request.get("properties")) or not getattr(
@@ -264,15 +207,66 @@ class Attempts:
 
 
 def judging(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``Task._orig_run``, which Celery's own wrapper for ``autoretry_for`` calls."""
-    attempts: Attempts = task._delayq_attempts
-    return attempts.judging(run)
+    """Wrap the function that runs the task: note its failures.
+
+    Celery's own wrapper for ``autoretry_for`` calls it as ``Task._orig_run``.
+    """
+
+    @wraps(run)
+    def judged(*args: Any, **kwargs: Any) -> Any:
+        request = task.request
+        try:
+            result = run(*args, **kwargs)
+            if (
+                result is False
+                and getattr(task, "false_is_failure", False)
+                and not request.called_directly
+            ):
+                raise TaskReturnedFalse(f"{task.name} returned False")
+            return result
+        except _NO_FAILURE:
+            raise
+        except Exception as exc:
+            request.delayq_failure = exc
+            raise
+
+    return judged
 
 
 def retrying(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``Task.run``."""
+    """Wrap ``Task.run``, an attempt: retry a failure, or note the last one."""
     attempts: Attempts = task._delayq_attempts
-    return attempts.retrying(run if hasattr(task, "_orig_run") else attempts.judging(run))
+    run = run if hasattr(task, "_orig_run") else judging(task, run)
+
+    @wraps(run)
+    def tried(*args: Any, **kwargs: Any) -> Any:
+        request = task.request
+        try:
+            return run(*args, **kwargs)
+        except _NO_FAILURE:
+            raise
+        except Exception as exc:
+            if request.called_directly:
+                raise
+            policy = attempts.policy_of(request)
+            if policy is None:
+                raise
+            if not getattr(request, "delayq_gave_up", False) and policy.covers(exc):
+                request.delayq_failure = None
+                try:
+                    raise task.retry(exc=exc)
+                except _NO_FAILURE:
+                    raise
+                except BaseException as last:
+                    if last is not exc:
+                        raise
+            if attempts.becomes_dead_letter(request):
+                hold_chord(request)
+            raise
+        finally:
+            request.delayq_failure = None  # whose traceback leads back here
+
+    return tried
 
 
 def limiting(task: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
