@@ -14,13 +14,10 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration import context
-from celery_delayq.integration.worker_checks import warn_of_stock
+from celery_delayq.integration.worker_checks import OPTIONS, warn_of_stock
 from celery_delayq.model import canvas, retry_options, task_options, unique
 from celery_delayq.model.delivery import HeldBy
 from celery_delayq.model.envelope import PROPERTY, due_of_countdown, due_of_eta, own_of, unique_key
-
-#: All our options of one call.
-OPTIONS = frozenset({*unique.OPTIONS, *retry_options.OPTIONS, *retry_options.TASK_OPTIONS})
 
 #: Properties of a task's message that its retry keeps.
 _INHERITED = ("unique", "skip_after", "retry", "budget")
@@ -96,7 +93,7 @@ class AMQPMixin:
             return
         headers = message.headers
         request = None if running is None else running.request
-        own = _inherited_by_retry(request, headers)
+        own = _inherited_by_retry(headers)
         if own is None:
             args, kwargs, _ = message.body
             own = unique.own_properties(name, task, args, kwargs, unique.options_of(task, given))
@@ -145,8 +142,7 @@ class AMQPMixin:
         own = message.properties[PROPERTY] = {}
         if countdown:
             own["countdown"] = countdown
-        retries = rest[3] if len(rest) > 3 else options.get("retries", 0)
-        if retries and (held := _held_by_current_task(task_id, retries)):
+        if message.headers["retries"] and (held := _held_by_current_task(message.headers)):
             own["retry_of"] = held
         chain = message.body[2]["chain"]
         if chain and (group := canvas.group_of_chain(chain)):
@@ -156,15 +152,12 @@ class AMQPMixin:
         return message
 
 
-def _held_by_current_task(task_id: str, retries: int) -> HeldBy | None:
+def _held_by_current_task(headers: Mapping[str, Any]) -> HeldBy | None:
     """Return where the running task's message is held, if it acknowledges late and sends its retry:
     then the retry and the acknowledgement are one step.
     """
-    task = get_current_task()
-    if task is None or not task.acks_late:
-        return None
-    request = task.request
-    if request.id != task_id or request.retries + 1 != retries:
+    request = context.request_retried_by(headers)
+    if request is None or not get_current_task().acks_late:
         return None
     properties = request.get("properties")
     own = own_of(properties)
@@ -173,11 +166,10 @@ def _held_by_current_task(task_id: str, retries: int) -> HeldBy | None:
     return HeldBy(own["place"], own["queue"], properties["delivery_tag"])
 
 
-def _inherited_by_retry(request: Any, headers: Mapping[str, Any]) -> dict[str, Any] | None:
+def _inherited_by_retry(headers: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return our options of the running task if the message is its retry, else None."""
-    if request is None or not headers.get("retries"):
-        return None
-    if request.id != headers["id"] or request.retries + 1 != headers["retries"]:
+    request = context.request_retried_by(headers)
+    if request is None:
         return None
     own = own_of(request.get("properties"))
     inherited = {name: own[name] for name in _INHERITED if name in own}

@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from celery import Celery
 from celery._state import get_current_task
 
 from celery_delayq.errors import ConfigError, InvalidContext
-from celery_delayq.integration.replace import LogRecords
+from celery_delayq.integration.replace import Replace
 from celery_delayq.model import trace_context
 from celery_delayq.model.context import (
     NO_VALUES,
@@ -119,8 +118,7 @@ def carry(app: Celery, name: str, message: Any, options: dict[str, Any]) -> None
     if type(given) is Sent:  # of `schedule_many`, for a message that it makes itself
         sent: Sent | None = given
     else:
-        retried = message.headers.get("retries") and _retried(message.headers)
-        sent = to_send(app, given, retried or None)
+        sent = to_send(app, given, request_retried_by(message.headers))
     if not isinstance(message.body, tuple):  # protocol 1
         if given:
             raise ConfigError(f"{name}: {OPTION} needs task_protocol 2")
@@ -133,9 +131,9 @@ def carry(app: Celery, name: str, message: Any, options: dict[str, Any]) -> None
         message.headers.update(sent.trace.as_headers())
 
 
-def _retried(headers: Mapping[str, Any]) -> Any:
+def request_retried_by(headers: Mapping[str, Any]) -> Any:
     """Return the request of the running task if a message is its retry, else None."""
-    running = get_current_task()
+    running = get_current_task() if headers.get("retries") else None
     request = None if running is None else running.request
     if request is None or request.id != headers["id"] or request.retries + 1 != headers["retries"]:
         return None
@@ -203,12 +201,12 @@ def arrive(task: Any, **_: Any) -> None:
     values = current_context()
     for name, bind in binders.items():
         try:
-            manager = _Guarded(name, bind(values[name]))
+            manager = bind(values[name])
             manager.__enter__()
         except Exception:
             logger.exception("The context provider %r failed; a task runs without it", name)
         else:
-            exits.push(manager)
+            exits.push(_guarded(name, manager))
 
 
 def depart(task: Any, **_: Any) -> None:
@@ -216,33 +214,24 @@ def depart(task: Any, **_: Any) -> None:
     leave(task.request)
 
 
-class _Guarded(AbstractContextManager[Any]):
-    """A provider's context manager, whose errors at its end are logged."""
+def _guarded(name: str, manager: AbstractContextManager[Any]) -> Callable[..., None]:
+    """Return the exit of a provider's context manager, whose errors are logged."""
 
-    def __init__(self, name: str, manager: AbstractContextManager[Any]) -> None:
-        self._name = name
-        self._manager = manager
-
-    def __enter__(self) -> Any:
-        return self._manager.__enter__()
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Literal[False]:
+    def leave_guarded(*exc_info: Any) -> None:
         try:
-            self._manager.__exit__(exc_type, exc, traceback)
+            manager.__exit__(*exc_info)
         except Exception:
-            logger.exception("The context provider %r failed at the end of a task", self._name)
-        return False
+            logger.exception("The context provider %r failed at the end of a task", name)
+
+    return leave_guarded
 
 
 # -- log records ----------------------------------------------------------------------------------
 
 
-def adding_context(before: Callable[..., logging.LogRecord]) -> Callable[..., logging.LogRecord]:
+def adding_context(
+    _logging: Any, before: Callable[..., logging.LogRecord]
+) -> Callable[..., logging.LogRecord]:
     """Wrap a factory of log records: each record has the bound values as text."""
 
     def with_context(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -260,8 +249,8 @@ def lacks_context(_logging: Any) -> bool:
     return not hasattr(factory(__name__, logging.DEBUG, "", 0, "", (), None), RECORD_ATTRIBUTE)
 
 
-LOG_RECORDS = LogRecords(
-    target="logging:setLogRecordFactory",
+LOG_RECORDS = Replace(
+    target="logging:_logRecordFactory",
     by=adding_context,
     when=lacks_context,
     condition="unless records have it already",

@@ -7,7 +7,6 @@ A target is ``module:Class.attribute``, or a path from an object that exists by 
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -164,24 +163,6 @@ class Register(Change):
     def _undo(self, owner: Any, name: str) -> None:
         for key in self.keys:
             _get(owner, name).pop(key, None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogRecords(Change):
-    """Wraps the factory of log records."""
-
-    by: Callable[[Callable[..., Any]], Callable[..., Any]]
-
-    def _make(self, owner: Any, name: str) -> None:  # noqa: ARG002
-        before = logging.getLogRecordFactory()
-        factory = self.by(before)
-        setattr(factory, _REPLACED, before)
-        logging.setLogRecordFactory(factory)
-
-    def _undo(self, owner: Any, name: str) -> None:  # noqa: ARG002
-        before = getattr(logging.getLogRecordFactory(), _REPLACED, None)
-        if before is not None:
-            logging.setLogRecordFactory(before)
 
 
 def make(changes: Iterable[Change], **objects: Any) -> None:

@@ -13,10 +13,10 @@ from celery_delayq.utils.once import warn_once
 logger = logging.getLogger(__name__)
 
 #: Options of one call. ``DelayQ(app)`` takes them out of the message's properties.
-_OF_CALLS = frozenset({*unique.OPTIONS, *retry_options.OPTIONS, *retry_options.TASK_OPTIONS})
+OPTIONS = frozenset({*unique.OPTIONS, *retry_options.OPTIONS, *retry_options.TASK_OPTIONS})
 
 #: Options of a task that Celery does not know itself.
-_OF_TASKS = _OF_CALLS - {"max_retries", "retry_jitter"}
+_OF_TASKS = OPTIONS - {"max_retries", "retry_jitter"}
 
 
 def check_worker(sender: Any, **_: Any) -> None:
@@ -75,8 +75,8 @@ def check_without_extension(sender: Any, **_: Any) -> None:
 
 def warn_of_call(message: Mapping[str, Any]) -> None:
     """Warn, once for each option, when a task was sent with one that had no effect."""
-    if not _OF_CALLS.isdisjoint(message["properties"]) and envelope.is_task(message):
-        _warn_of_options(_OF_CALLS.intersection(message["properties"]), "apply_async")
+    if not OPTIONS.isdisjoint(message["properties"]) and envelope.is_task(message):
+        _warn_of_options(OPTIONS.intersection(message["properties"]), "apply_async")
 
 
 def _warn_of_options(names: Iterable[str], where: str) -> None:

@@ -40,7 +40,7 @@ def _of_value(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_modules() -> Iterator[tuple[str, Any]]:
-    yield "logging:setLogRecordFactory", logging.getLogRecordFactory()
+    yield "logging:_logRecordFactory", logging.getLogRecordFactory()
     for name, module in [*sys.modules.items()]:
         if name.partition(".")[0] not in _PACKAGES:
             continue
