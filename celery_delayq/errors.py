@@ -38,7 +38,7 @@ class RecordError(DelayQError, ValueError):
 
 
 class UnsupportedServer(DelayQError, OperationalError):
-    """The Redis server lacks what the package needs, such as version 6.2."""
+    """The server lacks what the package needs: Redis 6.2, RabbitMQ 3.10."""
 
 
 class BrokerUnavailable(DelayQError, OperationalError, ConnectionError):
@@ -66,11 +66,11 @@ class StoreFull(DelayQError, OperationalError):
 
 
 class NotAllowed(DelayQError, OperationalError):
-    """The Redis account lacks a right that publishing needs."""
+    """The account of the broker lacks a right that publishing needs."""
 
 
 class QueueFull(DelayQError, OperationalError):
-    """A queue has as many scheduled entries as ``max_scheduled`` allows; nothing was stored."""
+    """A queue has as many entries as ``max_scheduled`` or RabbitMQ allows; nothing was stored."""
 
 
 class UniqueConflict(DelayQError):

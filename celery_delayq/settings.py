@@ -22,6 +22,11 @@ def _number(default: Any, low: float, high: float) -> Any:
     return field(default=default, metadata={"low": low, "high": high})
 
 
+def _text(default: str, pattern: str, expected: str) -> Any:
+    """Declare a text that matches *pattern* as a whole."""
+    return field(default=default, metadata={"pattern": pattern, "expected": expected})
+
+
 class Hidden:
     """A text that is shown to nobody: Celery tells settings to whoever asks a worker for them."""
 
@@ -56,6 +61,14 @@ class Limits(NamedTuple):
     def options() -> tuple[str, ...]:
         """Return the names of the settings that a queue may override."""
         return Limits._fields[:-2]
+
+
+#: Settings that are of use on one broker only: another refuses them.
+ON_REDIS = (
+    *("max_scheduled", "max_ready", "promote_rate", "queues", "wait_replicas"),
+    *("history", "dead_letters_archive"),
+)
+ON_RABBITMQ = ("unit", "max_delay", "prefix", "queue_type", "max_length", "declare")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +140,26 @@ class Settings:
     #: For how many seconds Redis remembers a revoked id.
     revoke_expires: float = _number(86_400.0, 1.0, 31_536_000.0)
 
+    #: RabbitMQ: the shortest delay in seconds, and the step of all. The same in all processes.
+    unit: float = _number(0.025, 0.005, 60.0)
+
+    #: RabbitMQ: a longer delay is refused, in seconds, 0: what 16 digits of base 4 can say.
+    max_delay: float = _number(0.0, 0.0, 3_153_600_000.0)
+
+    #: RabbitMQ: the first word of the names of all exchanges and queues of ours.
+    prefix: str = _text(
+        "delayq", r"(?!amq\.)[A-Za-z0-9_.-]{1,40}", "up to 40 letters, digits, '_', '.' or '-'"
+    )
+
+    #: RabbitMQ: the type of the queues in which messages wait, ``quorum`` or ``classic``.
+    queue_type: str = _text("quorum", "quorum|classic", "'quorum' or 'classic'")
+
+    #: RabbitMQ: most messages of one delay queue; a full one refuses, 0: no limit.
+    max_length: int = _number(0, 0, 1_000_000_000)
+
+    #: RabbitMQ: whether to declare exchanges and queues of ours, or only to check that they exist.
+    declare: bool = True
+
     #: By queue: a mapping with its own ``promote_rate``, ``max_ready``, ``max_scheduled``,
     #: ``dead_letters_age`` and ``dead_letters_max``.
     queues: Mapping[str, Limits] = field(default_factory=dict)
@@ -136,6 +169,11 @@ class Settings:
         general = {name: getattr(self, name) for name in Limits.options()}
         archived = bool(self.dead_letters_archive)
         return self.queues.get(queue) or Limits(**general, archived=archived, history=self.history)
+
+    def changed(self, names: Collection[str]) -> list[str]:
+        """Return those of *names* that have another value than the default."""
+        plain = Settings()
+        return [name for name in names if getattr(self, name) != getattr(plain, name)]
 
     @classmethod
     def from_options(cls, transport_options: Mapping[str, Any] | None) -> Settings:
@@ -227,6 +265,12 @@ def _checked(setting: str, name: str, value: Any) -> Any:
     if isinstance(default, bool):
         if not isinstance(value, bool):
             raise ConfigError(f"delayq setting {name}={_told(value)}: expected True or False")
+        return value
+    if "pattern" in bounds:
+        if not isinstance(value, str) or not re.fullmatch(bounds["pattern"], value):
+            raise ConfigError(
+                f"delayq setting {name}={_told(value)}: expected {bounds['expected']}"
+            )
         return value
     if isinstance(default, str):
         return _url(name, value.text if isinstance(value, Hidden) else value)

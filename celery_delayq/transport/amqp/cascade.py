@@ -17,8 +17,14 @@ BASE = 4
 #: Digits of the longest delay: 3.4 years in units of 25 ms.
 LEVELS = 16
 
+#: The longest delay in units.
+LONGEST = BASE**LEVELS - 1
+
 #: Headers must not begin with ``x-``: RabbitMQ's headers exchanges do not match those.
 _DIGIT = "delayq-digit-{}"
+
+#: The level at which a message enters.
+_ENTRY = "delayq-entry"
 
 #: The exchange that a message goes to when it is due, "" for a queue by its name.
 TARGET = "delayq-target"
@@ -30,6 +36,7 @@ DUE = "delayq-due"
 _ON_THE_WAY = frozenset(
     {
         *(_DIGIT.format(level) for level in range(LEVELS)),
+        _ENTRY,
         TARGET,
         DUE,
         "x-death",
@@ -62,22 +69,21 @@ class Delay:
     digits: tuple[int, ...]
 
     @classmethod
-    def of(cls, ms: float, unit_ms: int) -> Delay | None:
+    def of(cls, ms: float, unit_ms: int, longest: int = LONGEST) -> Delay | None:
         """Write *ms* in units of *unit_ms*, rounded up; None for no delay.
 
         Raises
         ------
         InvalidETA
-            It is longer than all digits can say.
+            It is longer than *longest* units.
         """
         units = -(-int(-(-ms // 1)) // unit_ms)
         if units <= 0:
             return None
-        longest = BASE**LEVELS - 1
         if units > longest:
             raise InvalidETA(
-                f"a delay of {ms / 1000:.0f} s is longer than the {longest * unit_ms / 1000:.0f} s "
-                f"that delay queues with a unit of {unit_ms} ms can keep"
+                f"a delay of {ms / 1000:.0f} s is longer than max_delay, which is "
+                f"{longest * unit_ms / 1000:.0f} s here"
             )
         digits = []
         while units:
@@ -103,12 +109,23 @@ class Delay:
 
     def headers(self) -> dict[str, str]:
         """Return the headers that lead a message through its queues."""
-        return {_DIGIT.format(level): str(digit) for level, digit in enumerate(self.digits)}
+        digits = {_DIGIT.format(level): str(digit) for level, digit in enumerate(self.digits)}
+        return {_ENTRY: str(self.entry), **digits}
 
 
-def matches(level: int, digit: int) -> dict[str, str]:
+def enters_at(level: int) -> dict[str, str]:
+    """Return the arguments of a binding for messages that enter at *level*."""
+    return {"x-match": "all", _ENTRY: str(level)}
+
+
+def has_digit(level: int, digit: int) -> dict[str, str]:
     """Return the arguments of a binding for messages with *digit* at *level*."""
     return {"x-match": "all", _DIGIT.format(level): str(digit)}
+
+
+def leaves_to(exchange: str) -> dict[str, str]:
+    """Return the arguments of a binding for messages that go to *exchange* when they are due."""
+    return {"x-match": "all", TARGET: exchange}
 
 
 def arrived(headers: Mapping[str, Any]) -> dict[str, Any]:

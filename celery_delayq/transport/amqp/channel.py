@@ -159,19 +159,4 @@ class Channel(PublishChannel):
     @property
     def dead_letters(self) -> DeadLetterStream:
         """The dead letters of this broker, by this channel."""
-        return DeadLetterStream(
-            self, self._transport.topology.prefix, self.settings.dead_letters_age
-        )
-
-    def declare_stream(self, name: str, age: float) -> None:
-        """Declare a stream, once for each connection."""
-        known = self.connection.declared_streams
-        if name not in known:
-            limit = {"x-max-age": f"{max(int(age), 1)}s"} if age else {}
-            self.queue_declare(
-                name,
-                durable=True,
-                auto_delete=False,
-                arguments={"x-queue-type": "stream", **limit},
-            )
-            known.add(name)
+        return DeadLetterStream(self, self._transport.topology)

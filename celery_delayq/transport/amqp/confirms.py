@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqp.exceptions import MessageNacked
+from celery_delayq.errors import QueueFull
 
 
 class Confirms:
@@ -23,7 +23,8 @@ class Confirms:
     def __init__(self, channel: Any) -> None:
         self._channel = channel
         self._last = 0
-        self._open: set[int] = set()
+        #: Where each message was sent for that has no answer yet, by its number.
+        self._open: dict[int, str] = {}
         #: The error of each message that was refused, by its number.
         self.refused: dict[int, Exception] = {}
         #: By message id: the number of a message that may be returned.
@@ -33,10 +34,10 @@ class Confirms:
         channel.events["basic_nack"].add(self._on_nack)
         channel.events["basic_return"].add(self._on_return)
 
-    def note(self, message_id: str) -> int:
+    def note(self, message_id: str, target: str) -> int:
         """Note that the next message is being published; return its number."""
         self._last += 1
-        self._open.add(self._last)
+        self._open[self._last] = target
         self._returnable[message_id] = self._last
         return self._last
 
@@ -60,17 +61,20 @@ class Confirms:
         self._returnable.clear()
         return errors
 
-    def _settled(self, number: int, multiple: bool) -> list[int]:
+    def _settled(self, number: int, multiple: bool) -> list[tuple[int, str]]:
         done = [each for each in self._open if each <= number] if multiple else [number]
-        self._open.difference_update(done)
-        return done
+        return [(each, self._open.pop(each, "")) for each in done]
 
     def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
         self._settled(delivery_tag, multiple)
 
     def _on_nack(self, delivery_tag: int, multiple: bool) -> None:
-        for number in self._settled(delivery_tag, multiple):
-            self.refused.setdefault(number, MessageNacked())
+        for number, target in self._settled(delivery_tag, multiple):
+            error = QueueFull(
+                f"RabbitMQ refused a message for {target!r}: the queue, or the delay queue of "
+                "this delay, is full or has no leader"
+            )
+            self.refused.setdefault(number, error)
 
     def _on_return(self, exc: Exception, _exchange: str, _routing_key: str, message: Any) -> None:
         # It comes before the confirm of the same message.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import amqp
 
 from celery_delayq.model.dead_letter import DeadLettered
+from celery_delayq.transport.amqp.topology import Topology
 
 #: Messages that a reader is sent ahead.
 _AHEAD = 500
@@ -46,17 +47,14 @@ class DeadLetterStream:
     ----------
     channel : Channel
         Publishes; other channels of its connection read.
-    prefix : str
-        The first word of the names of the streams.
-    age : float
-        Seconds for which dead letters are kept, 0: for ever.
+    topology : Topology
+        Names the streams.
     """
 
-    def __init__(self, channel: Any, prefix: str, age: float) -> None:
+    def __init__(self, channel: Any, topology: Topology) -> None:
         self._channel = channel
-        self._name = f"{prefix}.dead_letters"
-        self._marks = f"{prefix}.dead_letters.settled"
-        self._age = age
+        self._name = topology.dead_letters
+        self._marks = topology.settled
 
     def add(self, queue: str, id: str, reason: str, message: bytes, details: bytes = b"") -> None:
         """Append a dead letter.
@@ -93,7 +91,7 @@ class DeadLetterStream:
                 yield StoredDeadLetter(offset, str(headers.get(_QUEUE, "")), found)
 
     def _append(self, stream: str, body: bytes, headers: dict[str, Any]) -> None:
-        self._channel.declare_stream(stream, self._age)
+        self._channel.declarer.prepare_stream(stream)
         message = amqp.Message(body, application_headers=headers, delivery_mode=2)
         for error in self._channel.send([(message, "", stream)]):
             raise error

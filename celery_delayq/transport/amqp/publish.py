@@ -9,10 +9,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 from uuid import uuid4
 
-from amqp.exceptions import NotFound
 from kombu.transport import pyamqp
 
-from celery_delayq.errors import InvalidOption, NotSupported
+from celery_delayq.errors import NotSupported
 from celery_delayq.model import envelope
 from celery_delayq.model.broker import Capability
 from celery_delayq.model.envelope import PROPERTY, Due
@@ -21,8 +20,8 @@ from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.batch import PublishBatch
 from celery_delayq.transport.amqp.cascade import Delay
 from celery_delayq.transport.amqp.confirms import Confirms
+from celery_delayq.transport.amqp.declarer import Declarer
 from celery_delayq.transport.amqp.messages import HEADER, is_task
-from celery_delayq.transport.amqp.topology import Declarer
 from celery_delayq.transport.amqp.waiting import PATIENCE, given_up
 
 
@@ -55,8 +54,9 @@ class PublishChannel(pyamqp.Channel):
         ------
         InvalidETA
             Its ETA cannot be read, or is too far away.
-        InvalidOption
-            It has an ETA, and its queue does not exist.
+        InvalidOption, ConfigError, NotAllowed
+            It has an ETA, and its way cannot be declared: see
+            :meth:`celery_delayq.transport.amqp.declarer.Declarer.prepare`.
         amqp.exceptions.AMQPError
             The broker refuses it, or no queue gets it.
         """
@@ -79,10 +79,11 @@ class PublishChannel(pyamqp.Channel):
         headers = message.properties["application_headers"]
         due = due or envelope.due_when_sent({"headers": headers, "properties": message.properties})
         now_ms = time.time() * 1000
+        topology = self._transport.topology
         delay = (
             None
             if due is None
-            else Delay.of(_ms_until(due, now_ms), self._transport.topology.unit_ms)
+            else Delay.of(_ms_until(due, now_ms), topology.unit_ms, topology.longest)
         )
         if "unique" in envelope.own_of(message.properties):
             raise NotSupported(
@@ -91,8 +92,8 @@ class PublishChannel(pyamqp.Channel):
         sent = self._sent(message, due, now_ms, delay, exchange)
         if delay is None:
             return sent, exchange, routing_key
-        self._prepare(delay, exchange, routing_key)
-        return sent, self._transport.topology.level(delay.entry), routing_key
+        self.declarer.prepare(delay, exchange, routing_key)
+        return sent, topology.entry, routing_key
 
     def send(
         self, messages: Sequence[tuple[Any, str, str]], timeout: float | None = None
@@ -109,7 +110,7 @@ class PublishChannel(pyamqp.Channel):
             self._confirms = Confirms(self)
         with given_up(self.connection, timeout):
             for message, exchange, routing_key in messages:
-                self._confirms.note(message.properties.get("message_id", ""))
+                self._confirms.note(message.properties.get("message_id", ""), routing_key)
                 self._basic_publish(
                     message, exchange, routing_key, mandatory=is_task(message), timeout=timeout
                 )
@@ -140,19 +141,16 @@ class PublishChannel(pyamqp.Channel):
         """Return a batch that is sent when it has *max_size* messages, and by ``flush``."""
         return PublishBatch(self, max_size)
 
-    def _prepare(self, delay: Delay, exchange: str, routing_key: str) -> None:
+    @property
+    def declarer(self) -> Declarer:
+        """Knows what is declared on this connection."""
         connection = self.connection
         if connection.declarer is None:
-            connection.declarer = Declarer(connection, self._transport.topology)
-        try:
-            connection.declarer.prepare(delay, exchange, routing_key)
-        except NotFound as exc:
-            if exchange:
-                raise
-            raise InvalidOption(
-                f"queue={routing_key!r}: RabbitMQ has no queue of this name; declare it first, or "
-                "send to an exchange"
-            ) from exc
+            connection.declarer = Declarer(
+                connection, self._transport.topology, declare=self.settings.declare
+            )
+        declarer: Declarer = connection.declarer
+        return declarer
 
     def _sent(
         self, message: Any, due: Due | None, now_ms: float, delay: Delay | None, exchange: str

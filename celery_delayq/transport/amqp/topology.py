@@ -1,7 +1,10 @@
-"""The exchanges and queues in which messages wait in RabbitMQ until they are due.
+"""The exchanges and queues in which messages wait in RabbitMQ until they are due. No I/O.
 
 ::
 
+    entry
+      │ (level of the highest digit)
+      ▼
     level 2 ──1──► delay 2.1 ─┐      Each level is a headers exchange. It leads a message into the
        │   ──2──► delay 2.2 ─┤      queue of its digit, or on to the next level where that is 0.
        0   ──3──► delay 2.3 ─┤      A queue lets its messages go after its time to live, to the
@@ -14,67 +17,145 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple
 
+from celery_delayq.errors import ConfigError
+from celery_delayq.settings import Settings
 from celery_delayq.transport.amqp import cascade
-from celery_delayq.transport.amqp.cascade import Delay, Hop
+from celery_delayq.transport.amqp.cascade import BASE, LEVELS, Hop
 
-DURABLE = {"durable": True, "auto_delete": False}
+#: RabbitMQ's limit of a name, in bytes.
+_LONGEST_NAME = 255
+
+
+class ExchangeItem(NamedTuple):
+    """An exchange of ours."""
+
+    name: str
+    type: str
+    arguments: Mapping[str, Any]
+
+
+class QueueItem(NamedTuple):
+    """A queue of ours."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+class Binding(NamedTuple):
+    """A binding: *target* gets from *source* what matches the arguments."""
+
+    source: str
+    target: ExchangeItem | QueueItem
+    arguments: Mapping[str, Any]
+
+
+Item = ExchangeItem | QueueItem | Binding
 
 
 class Topology:
     """The names of all that is declared, and how.
 
-    Parameters
-    ----------
-    prefix : str
-        The first word of all names.
-    unit_ms : int
-        The shortest delay, and the step of all.
-    queue_type : str
-        ``quorum`` or ``classic``.
-    max_length : int
-        Most messages of a delay queue, 0: no limit.
+    Raises
+    ------
+    ConfigError
+        Delays of ``max_delay`` cannot be written in units of ``unit``.
     """
 
-    def __init__(self, prefix: str, unit_ms: int, queue_type: str, max_length: int) -> None:
-        self.prefix = prefix
-        self.unit_ms = unit_ms
-        self._queue_type = queue_type
-        self._max_length = max_length
-        self.exit = f"{prefix}.exit"
-        self.to_queue = f"{prefix}.to_queue"
-        self.unroutable = f"{prefix}.unroutable"
+    def __init__(self, settings: Settings) -> None:
+        self.prefix = settings.prefix
+        self.unit_ms = round(settings.unit * 1000)
+        self._queue_type = settings.queue_type
+        self._max_length = settings.max_length
+        self._dead_letters_age = settings.dead_letters_age
+        #: The longest delay in units.
+        self.longest = cascade.LONGEST
+        if settings.max_delay:
+            self.longest = -int(-settings.max_delay * 1000 // self.unit_ms)
+        if self.longest > cascade.LONGEST:
+            raise ConfigError(
+                f"delayq setting max_delay={settings.max_delay:g}: with unit={settings.unit:g} "
+                f"expected at most {cascade.LONGEST * self.unit_ms // 1000}"
+            )
+        self.entry = f"{self.prefix}.entry"
+        self.exit = f"{self.prefix}.exit"
+        self.to_queue = f"{self.prefix}.to_queue"
+        self.unroutable = f"{self.prefix}.unroutable"
+        self.dead_letters = f"{self.prefix}.dead_letters"
+        self.settled = f"{self.prefix}.dead_letters.settled"
 
-    # -- names
+    @property
+    def levels(self) -> range:
+        """All levels that delays up to ``max_delay`` need."""
+        return range(next(n for n in range(1, LEVELS + 1) if self.longest < BASE**n))
 
     def level(self, level: int) -> str:
         """Return the exchange of a level; below the lowest one is the exit."""
         return self.exit if level < 0 else f"{self.prefix}.level.{level}"
 
-    def delay_queue(self, hop: Hop) -> str:
-        """Return the queue in which a message waits."""
-        return f"{self.prefix}.delay.{hop.level}.{hop.digit}"
+    # -- what to declare, in this order
 
-    def exit_queue(self, exchange: str) -> str:
-        """Return the queue from which due messages go to an exchange."""
-        return f"{self.prefix}.exit.{exchange}"
+    def all(self) -> Iterator[Item]:
+        """Yield all but the exit queues."""
+        yield from self.ends()
+        for level in self.levels:
+            yield from self.at_level(level)
+            for digit in range(1, BASE):
+                yield from self.at_hop(Hop(level, digit))
+        yield from self.streams()
 
-    # -- arguments
+    def ends(self) -> Iterator[Item]:
+        """Yield where messages enter and where they leave."""
+        yield ExchangeItem(self.entry, "headers", {})
+        yield ExchangeItem(self.exit, "headers", {})
+        yield ExchangeItem(self.unroutable, "fanout", {})
+        kept = QueueItem(self.unroutable, {"x-queue-type": "quorum"})
+        yield kept
+        yield Binding(self.unroutable, kept, {})
+        by_name = ExchangeItem(self.to_queue, "direct", {"alternate-exchange": self.unroutable})
+        yield by_name
+        yield Binding(self.exit, by_name, cascade.leaves_to(""))
 
-    def delay_arguments(self, hop: Hop) -> dict[str, Any]:
-        """Return the arguments of a delay queue."""
-        limit = {"x-max-length": self._max_length} if self._max_length else {}
-        return {
+    def at_level(self, level: int) -> Iterator[Item]:
+        """Yield the exchange of a level, the way into it, and the way past it for a digit of 0."""
+        found = ExchangeItem(self.level(level), "headers", {})
+        yield found
+        yield Binding(self.entry, found, cascade.enters_at(level))
+        below = ExchangeItem(self.level(level - 1), "headers", {})
+        yield Binding(found.name, below, cascade.has_digit(level, 0))
+
+    def at_hop(self, hop: Hop) -> Iterator[Item]:
+        """Yield the delay queue of a digit."""
+        arguments: dict[str, Any] = {
             "x-message-ttl": hop.units * self.unit_ms,
             "x-dead-letter-exchange": self.level(hop.level - 1),
             **self._kept(),
-            **limit,
         }
+        if self._max_length:
+            arguments["x-max-length"] = self._max_length
+        queue = QueueItem(f"{self.prefix}.delay.{hop.level}.{hop.digit}", arguments)
+        yield queue
+        yield Binding(self.level(hop.level), queue, cascade.has_digit(*hop))
 
-    def exit_arguments(self, exchange: str) -> dict[str, Any]:
-        """Return the arguments of an exit queue."""
-        return {"x-message-ttl": 0, "x-dead-letter-exchange": exchange, **self._kept()}
+    def at_exchange(self, exchange: str) -> Iterator[Item]:
+        """Yield the exit queue of an exchange of the app."""
+        name = f"{self.prefix}.exit.{exchange}"
+        if len(name.encode()) > _LONGEST_NAME:
+            name = f"{self.prefix}.exit.{sha256(exchange.encode()).hexdigest()}"
+        arguments = {"x-message-ttl": 0, "x-dead-letter-exchange": exchange, **self._kept()}
+        queue = QueueItem(name, arguments)
+        yield queue
+        yield Binding(self.exit, queue, cascade.leaves_to(exchange))
+
+    def streams(self) -> Iterator[QueueItem]:
+        """Yield the streams of dead letters."""
+        age = self._dead_letters_age
+        limit = {"x-max-age": f"{max(int(age), 1)}s"} if age else {}
+        for name in (self.dead_letters, self.settled):
+            yield QueueItem(name, {"x-queue-type": "stream", **limit})
 
     def _kept(self) -> dict[str, Any]:
         """Return what keeps messages while they go from one queue to the next."""
@@ -85,105 +166,3 @@ class Topology:
             "x-dead-letter-strategy": "at-least-once",
             "x-overflow": "reject-publish",
         }
-
-
-class Declarer:
-    """Declares what the way of a message needs, once for each connection.
-
-    Parameters
-    ----------
-    connection : amqp.Connection
-        Declared on a channel of its own: an error closes it, and no other.
-    """
-
-    def __init__(self, connection: Any, topology: Topology) -> None:
-        self._connection = connection
-        self._topology = topology
-        self._channel: Any = None
-        self._levels = -1
-        self._hops: set[Hop] = set()
-        self._targets: set[str] = set()
-        self._queues: set[str] = set()
-
-    def prepare(self, delay: Delay, exchange: str, routing_key: str) -> None:
-        """Declare all that a message passes.
-
-        Raises
-        ------
-        amqp.exceptions.NotFound
-            There is no queue *routing_key*, or no exchange of that name.
-        amqp.exceptions.PreconditionFailed
-            One of ours is declared already, with other arguments.
-        """
-        hops = [hop for hop in delay.hops() if hop not in self._hops]
-        known = self._queues if exchange == "" else self._targets
-        target = routing_key if exchange == "" else exchange
-        if not hops and delay.entry <= self._levels and target in known:
-            return
-        if self._channel is None or not self._channel.is_open:
-            self._channel = self._connection.channel()
-        # Each call but the last one goes without waiting: one round trip in all.
-        if self._levels < 0:
-            self._declare_exit()
-        for level in range(self._levels + 1, delay.entry + 1):
-            self._declare_level(level)
-        for hop in hops:
-            self._declare_hop(hop)
-        if exchange == "":
-            self._bind_queue(routing_key)
-        else:
-            self._declare_target(exchange)
-        self._levels = max(self._levels, delay.entry)
-        self._hops.update(hops)
-        known.add(target)
-
-    def _declare_exit(self) -> None:
-        channel, names = self._channel, self._topology
-        channel.exchange_declare(names.exit, "headers", nowait=True, **DURABLE)
-        channel.exchange_declare(names.unroutable, "fanout", nowait=True, **DURABLE)
-        channel.queue_declare(
-            names.unroutable, arguments={"x-queue-type": "quorum"}, nowait=True, **DURABLE
-        )
-        channel.queue_bind(names.unroutable, names.unroutable, nowait=True)
-        channel.exchange_declare(
-            names.to_queue,
-            "direct",
-            arguments={"alternate-exchange": names.unroutable},
-            nowait=True,
-            **DURABLE,
-        )
-        by_name = {"x-match": "all", cascade.TARGET: ""}
-        channel.exchange_bind(names.to_queue, names.exit, arguments=by_name, nowait=True)
-
-    def _declare_level(self, level: int) -> None:
-        """Declare a level, and the way past it for a digit of 0."""
-        channel, names = self._channel, self._topology
-        channel.exchange_declare(names.level(level), "headers", nowait=True, **DURABLE)
-        channel.exchange_bind(
-            names.level(level - 1),
-            names.level(level),
-            arguments=cascade.matches(level, 0),
-            nowait=True,
-        )
-
-    def _declare_hop(self, hop: Hop) -> None:
-        channel, names = self._channel, self._topology
-        queue = names.delay_queue(hop)
-        arguments = names.delay_arguments(hop)
-        channel.queue_declare(queue, arguments=arguments, nowait=True, **DURABLE)
-        channel.queue_bind(
-            queue, names.level(hop.level), arguments=cascade.matches(*hop), nowait=True
-        )
-
-    def _bind_queue(self, queue: str) -> None:
-        self._channel.queue_bind(queue, self._topology.to_queue, routing_key=queue)
-
-    def _declare_target(self, exchange: str) -> None:
-        channel, names = self._channel, self._topology
-        channel.exchange_declare(exchange, "direct", passive=True)
-        queue = names.exit_queue(exchange)
-        channel.queue_declare(
-            queue, arguments=names.exit_arguments(exchange), nowait=True, **DURABLE
-        )
-        by_exchange = {"x-match": "all", cascade.TARGET: exchange}
-        channel.queue_bind(queue, names.exit, arguments=by_exchange)

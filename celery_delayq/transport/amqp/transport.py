@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from kombu import Connection as KombuConnection
 from kombu.transport import pyamqp
 
-from celery_delayq.errors import NotSupported
-from celery_delayq.settings import Settings
+from celery_delayq.errors import NotSupported, UnsupportedServer
+from celery_delayq.settings import ON_REDIS, Settings
 from celery_delayq.transport import url
 from celery_delayq.transport.amqp.channel import Channel
+from celery_delayq.transport.amqp.declarer import Declarer
 from celery_delayq.transport.amqp.side import Side
-from celery_delayq.transport.amqp.topology import Declarer, Topology
+from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import WaitingConnection
-
-#: Settings that need a Redis.
-_ON_REDIS = (
-    *("max_scheduled", "max_ready", "promote_rate", "queues", "wait_replicas"),
-    *("history", "dead_letters_archive"),
-)
 
 #: By URL.
 _SIDES: dict[str, Side] = {}
+
+
+#: At-least-once dead-lettering is new in it.
+_OLDEST = (3, 10)
 
 
 class Connection(WaitingConnection):
@@ -34,10 +35,6 @@ class Connection(WaitingConnection):
     delayq: Transport
     #: What is declared on it already; another connection may reach another broker.
     declarer: Declarer | None = None
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.declared_streams: set[str] = set()
 
 
 class Transport(pyamqp.Transport):
@@ -52,13 +49,12 @@ class Transport(pyamqp.Transport):
     def __init__(self, client: KombuConnection, **kwargs: Any) -> None:
         self.plain = url.plain_connection(client)
         self.settings = Settings.from_options(client.transport_options)
-        wrong = [name for name in _ON_REDIS if getattr(self.settings, name)]
-        if wrong:
+        if wrong := self.settings.changed(ON_REDIS):
             raise NotSupported(
                 f"delayq setting(s) {', '.join(wrong)}: an amqp broker cannot do this; a broker "
                 "delayq+redis:// can"
             )
-        self.topology = Topology("delayq", 25, "quorum", 0)
+        self.topology = Topology(self.settings)
         #: Queues declared on this connection that do not last.
         self.fleeting_queues: set[str] = set()
         super().__init__(client, **kwargs)
@@ -82,6 +78,23 @@ class Transport(pyamqp.Transport):
             connection = super().establish_connection()
         finally:
             self.client = ours
+        check_version(connection.server_properties)
         connection.client = ours
         connection.delayq = self
         return connection
+
+
+def check_version(server: Mapping[str, Any]) -> None:
+    """Refuse brokers that cannot keep delays.
+
+    Raises
+    ------
+    UnsupportedServer
+        By its properties it is no RabbitMQ 3.10 or newer.
+    """
+    product, version = str(server.get("product")), str(server.get("version"))
+    numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
+    if product != "RabbitMQ" or numbers < _OLDEST:
+        raise UnsupportedServer(
+            f"the broker is {product} {version}; delayq+amqp:// needs RabbitMQ 3.10 or newer"
+        )

@@ -27,13 +27,20 @@ def test_its_hops_take_as_long_as_the_delay_and_less_than_a_unit_more(ms: float)
 @pytest.mark.parametrize(
     ("ms", "hops", "headers"),
     [
-        (1, [Hop(0, 1)], {"delayq-digit-0": "1"}),
-        (100, [Hop(1, 1)], {"delayq-digit-1": "1", "delayq-digit-0": "0"}),
+        (1, [Hop(0, 1)], {"delayq-entry": "0", "delayq-digit-0": "1"}),
+        (
+            100,
+            [Hop(1, 1)],
+            {"delayq-entry": "1", "delayq-digit-1": "1", "delayq-digit-0": "0"},
+        ),
         (
             # 240 units: 3 * 64 + 3 * 16
             6000,
             [Hop(3, 3), Hop(2, 3)],
-            {f"delayq-digit-{level}": digit for level, digit in enumerate("0033")},
+            {
+                "delayq-entry": "3",
+                **{f"delayq-digit-{level}": digit for level, digit in enumerate("0033")},
+            },
         ),
     ],
 )
@@ -53,7 +60,7 @@ def test_what_is_due_does_not_wait(ms: float) -> None:
 
 def test_a_delay_of_more_digits_is_refused() -> None:
     assert Delay.of(LONGEST, UNIT) is not None
-    with pytest.raises(InvalidETA, match=r"a delay of 107374182 s is longer than the 107374182 s"):
+    with pytest.raises(InvalidETA, match=r"a delay of 107374182 s is longer than max_delay, "):
         Delay.of(LONGEST + 1, UNIT)
 
 

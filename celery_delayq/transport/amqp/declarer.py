@@ -1,0 +1,168 @@
+"""Declares in RabbitMQ what the way of a message needs, or checks that it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed
+
+from celery_delayq.errors import ConfigError, DelayQError, InvalidOption, NotAllowed
+from celery_delayq.transport.amqp.cascade import Delay, Hop
+from celery_delayq.transport.amqp.topology import Binding, ExchangeItem, Item, QueueItem, Topology
+
+_APPLY = "celery -A app delayq topology --apply"
+
+
+class Declarer:
+    """Declares each thing once for each connection.
+
+    Parameters
+    ----------
+    connection : amqp.Connection
+        Declared on a channel of its own: an error closes it, and no other.
+    declare : bool
+        False: only check that it exists.
+    """
+
+    def __init__(self, connection: Any, topology: Topology, *, declare: bool = True) -> None:
+        self._connection = connection
+        self._topology = topology
+        self._passive = not declare
+        self._opened: Any = None
+        self._levels = -1
+        self._hops: set[Hop] = set()
+        self._queues: set[str] = set()
+        self._exchanges: set[str] = set()
+        self._streams: set[str] = set()
+
+    def prepare(self, delay: Delay, exchange: str, routing_key: str) -> None:
+        """Declare all that a message passes.
+
+        Raises
+        ------
+        InvalidOption
+            There is no queue *routing_key*, no exchange of that name, or it is a fanout exchange.
+        ConfigError
+            Something of ours is declared already with other arguments, or must not be declared
+            and does not exist.
+        NotAllowed
+            The account lacks a right.
+        """
+        hops = [hop for hop in delay.hops() if hop not in self._hops]
+        known, target = (
+            (self._queues, routing_key) if exchange == "" else (self._exchanges, exchange)
+        )
+        if not hops and delay.entry <= self._levels and target in known:
+            return
+        names = self._topology
+        items: list[Item] = []
+        if self._levels < 0:
+            items += names.ends()
+        for level in range(self._levels + 1, delay.entry + 1):
+            items += names.at_level(level)
+        for hop in hops:
+            items += names.at_hop(hop)
+        if target in known:
+            self.declare(items)
+        elif exchange == "":
+            self._bind(items, routing_key)
+        else:
+            self._check_exchange(exchange)
+            self.declare([*items, *names.at_exchange(exchange)])
+        self._levels = max(self._levels, delay.entry)
+        self._hops.update(hops)
+        known.add(target)
+
+    def prepare_stream(self, name: str) -> None:
+        """Declare a stream of dead letters; errors as of :meth:`prepare`."""
+        if name not in self._streams:
+            self.declare(item for item in self._topology.streams() if item.name == name)
+            self._streams.add(name)
+
+    def declare(self, items: Iterable[Item]) -> None:
+        """Declare *items*; errors as of :meth:`prepare`."""
+        try:
+            # Nothing but the end waits for an answer: one round trip in all.
+            self._send(items)
+            self._wait()
+        except NotFound as exc:
+            raise ConfigError(
+                f"{exc.reply_text}; it may not be declared here (delayq setting declare=False): "
+                f"an account that may configure declares it with {_APPLY}"
+            ) from exc
+        except ChannelError as exc:
+            raise _explained(exc) from exc
+
+    def _bind(self, items: Iterable[Item], queue: str) -> None:
+        """Declare *items*, and let messages for *queue* leave to it."""
+        self.declare(items)
+        try:
+            self._channel.queue_bind(queue, self._topology.to_queue, routing_key=queue)
+        except NotFound as exc:
+            raise InvalidOption(
+                f"queue={queue!r}: RabbitMQ has no queue of this name; declare it first, or send "
+                "to an exchange"
+            ) from exc
+        except ChannelError as exc:
+            raise _explained(exc) from exc
+
+    def _check_exchange(self, exchange: str) -> None:
+        try:
+            self._channel.exchange_declare(exchange, "direct", passive=True)
+        except NotFound as exc:
+            raise InvalidOption(
+                f"exchange={exchange!r}: RabbitMQ has no exchange of this name; declare it first"
+            ) from exc
+        except ChannelError as exc:
+            raise _explained(exc) from exc
+        try:
+            # It exists, so this changes nothing: the answer tells its type.
+            self._channel.exchange_declare(exchange, "fanout", durable=True, auto_delete=False)
+        except AccessRefused:
+            return
+        except PreconditionFailed as exc:
+            if "arg 'type'" in exc.reply_text:
+                return
+        raise InvalidOption(
+            f"exchange={exchange!r} is a fanout exchange: it cannot delay a task; send without "
+            "eta and countdown, or to a queue"
+        )
+
+    @property
+    def _channel(self) -> Any:
+        if self._opened is None or not self._opened.is_open:
+            self._opened = self._connection.channel()
+        return self._opened
+
+    def _send(self, items: Iterable[Item]) -> None:
+        channel = self._channel
+        durable = {"durable": True, "auto_delete": False, "nowait": True, "passive": self._passive}
+        for item in items:
+            match item:
+                case ExchangeItem(name, type, arguments):
+                    channel.exchange_declare(name, type, arguments=dict(arguments), **durable)
+                case QueueItem(name, arguments):
+                    channel.queue_declare(name, arguments=dict(arguments), **durable)
+                case Binding(source, target, arguments) if not self._passive:
+                    is_queue = isinstance(target, QueueItem)
+                    bind = channel.queue_bind if is_queue else channel.exchange_bind
+                    bind(target.name, source, arguments=dict(arguments), nowait=True)
+
+    def _wait(self) -> None:
+        """Wait until the broker has done what was sent, or told what it refuses."""
+        self._channel.basic_qos(0, 0, False)
+
+
+def _explained(exc: ChannelError) -> Exception:
+    """Return the error that says what to do about one of RabbitMQ's."""
+    text: str = exc.reply_text
+    if isinstance(exc, AccessRefused):
+        return NotAllowed(f"{text}; docs/rabbitmq.md lists the rights that each account needs")
+    if isinstance(exc, PreconditionFailed):
+        return ConfigError(
+            f"{text}; something else is called so, or it was declared with other values of unit, "
+            "queue_type, max_length or dead_letters_age: take these, choose another prefix, or "
+            "remove it with celery -A app delayq topology --delete"
+        )
+    return DelayQError(text)
