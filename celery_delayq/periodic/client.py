@@ -15,8 +15,6 @@ from celery.canvas import Signature
 from celery_delayq.errors import (
     ConfigError,
     PeriodicExists,
-    PeriodicUnknown,
-    RecordError,
 )
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.periodic import policy
@@ -27,7 +25,6 @@ from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.unreadable import (
     UnreadableEntry,
     by_name,
-    paused_record,
     read_entry,
     required,
 )
@@ -220,18 +217,18 @@ class PeriodicTasks:
         RecordError
             Its state is unreadable too.
         """
-        before: list[Periodic] = []
+        before: Any = None
 
-        def edit(there: Periodic | None, _: int) -> Periodic:
+        def edit(there: Periodic | UnreadableEntry | None, _: int) -> Periodic | UnreadableEntry:
+            nonlocal before
+            before = there
+            if isinstance(there, UnreadableEntry):
+                return there.as_paused()
             entry = required(name, there)
-            before[:] = [entry]
             return entry if entry.status == "paused" else policy.pause(entry)
 
-        try:
-            paused = self._edit(name, edit)
-        except (RecordError, ConfigError) as exc:
-            return self._pause_unread(name, exc)
-        unfired = self._withdraw(before[0])
+        paused: Periodic | UnreadableEntry = self._edit(name, edit)
+        unfired = () if isinstance(paused, UnreadableEntry) else self._withdraw(before)
         if unfired:
 
             def correct(there: Periodic | None, _: int) -> Periodic | None:
@@ -240,20 +237,7 @@ class PeriodicTasks:
                 return policy.pause(there, unfired, self._zone)
 
             paused = self._edit(name, correct) or paused
-        return cast(Periodic, paused)
-
-    def _pause_unread(self, name: str, problem: Exception) -> UnreadableEntry:
-        after = ""
-
-        def change(there: str | None) -> Writing | None:
-            nonlocal after
-            if there is None:
-                raise PeriodicUnknown(f"there is no periodic entry {name!r}")
-            line, after = paused_record(there)
-            return None if after == there else Writing(name, line, after)
-
-        self._session.ask(lambda store: PeriodicStore(store).edit(name, change))
-        return UnreadableEntry.of(name, after, problem)
+        return paused
 
     def resume(self, name: str) -> Periodic:
         """Resume an entry with its next tick; ticks of the pause are not caught up.

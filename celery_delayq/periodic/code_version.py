@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Literal, get_args
 from uuid import uuid4
 
 from celery import Celery
@@ -28,7 +27,6 @@ from celery_delayq.periodic.state import Periodic
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import Deploy, Deployed, PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.pipelining import LOST
 from celery_delayq.store.session import Session
 
 logger = logging.getLogger(__name__)
@@ -40,8 +38,6 @@ ALIVE = 60.0
 #: Most names in one log line, and most ids in one call that cancels ticks.
 TOLD = 20
 BATCH = 1000
-
-EntryChange = Literal["added", "changed", "removed"]
 
 
 class Deployment:
@@ -73,29 +69,22 @@ class Deployment:
         if time.monotonic() - self._kept < KEEP:
             return
         self._kept = time.monotonic()
-        try:
-            self._keep(store, self._first)
-        except LOST:
-            self.look_again()
-            raise
+        if not self.version:
+            self._read()
+        gate = PeriodicStore(store)
+        deploy = self.say(gate)
+        if self._first:
+            self._warn_of_others(gate, deploy.others)
+        if deploy.counts != self.version:
+            if self._first:
+                logger.info("Periodic entries not written: a newer version of the code is active")
+        elif deploy.mark != self.version:
+            _Rewrite(self, gate, store.now_ms()).run()
         self._first = False
 
     def look_again(self) -> None:
         """Let the next :meth:`keep` act at once: Redis may have come back without the entries."""
         self._kept = float("-inf")
-
-    def _keep(self, store: Store, first: bool) -> None:
-        if not self.version:
-            self._read()
-        gate = PeriodicStore(store)
-        deploy = self.say(gate)
-        if first:
-            self._warn_of_others(gate, deploy.others)
-        if deploy.counts != self.version:
-            if first:
-                logger.info("Periodic entries not written: a newer version of the code is active")
-        elif deploy.mark != self.version:
-            _Rewrite(self, gate, store.now_ms()).run()
 
     def say(self, gate: PeriodicStore, before: str = "", then: Deployed | None = None) -> Deploy:
         """Announce this version; parameters as in :meth:`PeriodicStore.deploy`."""
@@ -162,7 +151,7 @@ class _Rewrite:
         self._definition_hashes = {**code.definition_hashes}
         #: Stored hashes of entries that stay: their code is the same, or is invalid now.
         self._kept: Mapping[str, str] = {}
-        self._changes: dict[str, EntryChange] = {}
+        self._changes: dict[str, str] = {}
         self._removed: dict[str, str] = {}
 
     def run(self) -> None:
@@ -286,7 +275,7 @@ class _Rewrite:
 
     def _tell(self) -> None:
         told = []
-        for change in get_args(EntryChange):
+        for change in ("added", "changed", "removed"):
             names = [name for name, its in self._changes.items() if its == change]
             if names:
                 more = f" and {len(names) - TOLD} more" if len(names) > TOLD else ""

@@ -41,7 +41,6 @@ class TickScheduler:
     """
 
     def __init__(self, app: Celery) -> None:
-        self._app = app
         self._reader = ItemReader(app, None, {})
         self._maker = MessageFactory(app, {})
 
@@ -51,11 +50,6 @@ class TickScheduler:
 
     def __exit__(self, *exc: Any) -> None:
         self._maker.__exit__(*exc)
-
-    @property
-    def zone(self) -> Any:
-        """The time zone of the app."""
-        return self._app.timezone
 
     def fire(
         self, store: Store, firings: Sequence[tuple[Periodic, Firing]], id: str | None = None

@@ -189,13 +189,13 @@ class Ticker:
         looked = PeriodicStore(store).claim_due(BATCH, LEAVE, failing, put_right=self._put_right_to)
         now, self._put_right_to = looked.now // 1000, ""
         if looked.set_back:
-            self._put_right(store, now, scheduler)
+            self._put_right(store, now)
             self._put_right_to = looked.set_back
         looks: list[float] = [] if looked.next is None else [looked.next]
         looks += [now + (until - began) * 1000 for until in failing.values()]
         firings = []
         for name, record in looked.records:
-            found = self._look_at(name, record, now, scheduler)
+            found = self._look_at(name, record, now)
             if found is not None:
                 entry, firing = found
                 firings.append(found)
@@ -207,13 +207,13 @@ class Ticker:
         left = (min(looks, default=math.inf) - now) / 1000 - (time.monotonic() - began)
         return min(max(left, GATHER), most)
 
-    def _put_right(self, store: Store, now: int, scheduler: TickScheduler) -> None:
+    def _put_right(self, store: Store, now: int) -> None:
         """Let intervals go on after Redis' clock was set back."""
 
         def right(name: str, record: str) -> Writing | None:
             line, _, text = record.partition("\n")
             try:
-                entry = policy.set_back(self._unpacked(name, record), now, scheduler.zone)
+                entry = policy.set_back(self._unpacked(name, record), now, self._app.timezone)
             except Exception:  # any class of schedule; the next look logs the error
                 return None
             return Writing(name, line, f"{entry.state.line}\n{text}", entry.look)
@@ -221,12 +221,10 @@ class Ticker:
         logger.warning("Redis' clock was set back: periodic intervals go on from now")
         PeriodicStore(store).put_right(now, right)
 
-    def _look_at(
-        self, name: str, record: str, now: int, scheduler: TickScheduler
-    ) -> tuple[Periodic, Firing] | None:
+    def _look_at(self, name: str, record: str, now: int) -> tuple[Periodic, Firing] | None:
         try:
             entry = self._unpacked(name, record)
-            firing = policy.fire(entry, now, scheduler.zone)
+            firing = policy.fire(entry, now, self._app.timezone)
         except Exception as exc:  # schedules are anybody's
             self._failed(name, exc)
             return None

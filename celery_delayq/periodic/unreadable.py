@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, TypeVar
 
 from celery_delayq.errors import PeriodicUnknown, RecordError
 from celery_delayq.periodic.definition import source_in
@@ -15,7 +15,7 @@ from celery_delayq.periodic.state import Periodic, PeriodicState, times_and_coun
 E = TypeVar("E", bound="Periodic | UnreadableEntry")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class UnreadableEntry:
     """A periodic entry that this process cannot read.
 
@@ -24,33 +24,34 @@ class UnreadableEntry:
     Attributes
     ----------
     name : str
+    record : str
+        The stored record.
     error : Exception
         Why it cannot be read.
-    source : str | None
-        The source of its definition; None if that is unreadable too.
-    state : PeriodicState | None
-        Its state; None if that is unreadable too.
-    data : Mapping[str, Any]
-        The JSON of its definition, empty if that is unreadable too.
     """
 
     name: str
-    error: Exception
-    source: str | None
-    state: PeriodicState | None
-    data: Mapping[str, Any]
+    record: str
+    error: Exception = field(compare=False)
+    #: When dispatchers look at it once it is paused: never.
+    look: ClassVar[None] = None
 
-    @classmethod
-    def of(cls, name: str, record: str, error: Exception) -> UnreadableEntry:
-        """Return the readable parts of a record."""
-        line, _, text = record.partition("\n")
-        state, data = None, {}
+    @property
+    def source(self) -> str | None:
+        """The source of its definition; None if that is unreadable too."""
+        return source_in(self.record.partition("\n")[2])
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The JSON of its definition, empty if that is unreadable too."""
+        return {} if self.source is None else json.loads(self.record.partition("\n")[2])
+
+    @property
+    def state(self) -> PeriodicState | None:
+        """Its state; None if that is unreadable too."""
         with suppress(RecordError):
-            state = PeriodicState.read(line)
-        source = source_in(text)
-        if source is not None:
-            data = json.loads(text)
-        return cls(name=name, error=error, source=source, state=state, data=data)
+            return PeriodicState.read(self.record.partition("\n")[0])
+        return None
 
     @property
     def problem(self) -> str:
@@ -79,13 +80,29 @@ class UnreadableEntry:
             **times_and_counts(self.state),
         }
 
+    def pack(self) -> str:
+        """Return its record."""
+        return self.record
+
+    def as_paused(self) -> UnreadableEntry:
+        """Return the entry paused.
+
+        Raises
+        ------
+        RecordError
+            Its state is unreadable too.
+        """
+        line, _, text = self.record.partition("\n")
+        state = replace(PeriodicState.read(line), tick=None, status="paused")
+        return replace(self, record=f"{state.line}\n{text}")
+
 
 def read_entry(name: str, record: str) -> Periodic | UnreadableEntry:
     """Return the entry of a record, as an :class:`UnreadableEntry` if need be."""
     try:
         return Periodic.unpack(name, record)
     except ValueError as exc:
-        return UnreadableEntry.of(name, record, exc)
+        return UnreadableEntry(name, record, exc)
 
 
 def required(name: str, entry: Any) -> Periodic:
@@ -108,16 +125,3 @@ def required(name: str, entry: Any) -> Periodic:
 def by_name(entries: Iterable[E]) -> list[E]:
     """Return the entries sorted by name, each once."""
     return sorted({each.name: each for each in entries}.values(), key=lambda each: each.name)
-
-
-def paused_record(record: str) -> tuple[str, str]:
-    """Return the state line of a record, and the record with a paused state.
-
-    Raises
-    ------
-    RecordError
-        Its state cannot be read.
-    """
-    line, _, text = record.partition("\n")
-    state = replace(PeriodicState.read(line), tick=None, status="paused")
-    return line, f"{state.line}\n{text}"

@@ -172,7 +172,7 @@ def _periodic(name: str, record: str) -> Row:
     try:
         given = Periodic.unpack(name, record).as_dict()
     except Exception as exc:  # a schedule may be of any class
-        given = UnreadableEntry.of(name, record, exc).as_dict()
+        given = UnreadableEntry(name, record, exc).as_dict()
         raw = to_bytes(record)
     row = {column: _cell(kind, given.get(column)) for column, kind in TABLES["periodic"].items()}
     for column, empty in (("args", "[]"), ("kwargs", "{}")):
