@@ -131,8 +131,6 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
     def __eq__(self, other: object) -> bool:
         return isinstance(other, rrule) and (self.text, self.start) == (other.text, other.start)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __reduce__(self) -> Any:
         return type(self), (self.text, self.start)
 

@@ -85,8 +85,6 @@ class clocked(BaseSchedule):  # noqa: N801 - named as Celery's schedules are
     def __eq__(self, other: object) -> bool:
         return isinstance(other, clocked) and self.at == other.at
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __reduce__(self) -> Any:
         return type(self), (self.at,)
 
