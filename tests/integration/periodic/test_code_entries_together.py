@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import datetime, timezone
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import pytest
 from celery import Celery
+from greenlet import greenlet  # type: ignore[import-untyped]
 from kombu import pools
 
 from celery_delayq import DelayQ
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.full
 DEPLOYS = "delayq:code_versions"
 
 #: With a start records hold nothing of when they were written: whole states can be compared.
-TASK = {"task": "note", "schedule": 600, "start": "2100-01-01"}
+TASK = {"task": "note", "schedule": 600, "start": datetime(2100, 1, 1, tzinfo=timezone.utc)}
 
 
 def code(version: int, size: int = 3) -> dict[str, Any]:
@@ -45,25 +45,11 @@ def code(version: int, size: int = 3) -> dict[str, Any]:
     return {**versioned, **own, **same, **twos}
 
 
-CODE = """
-import sys
-from datetime import datetime, timezone
-from celery import Celery
-from celery_delayq import DelayQ
-
-def app_of(url, schedule):
+def app_of(url: str, schedule: dict[str, Any]) -> Celery:
     app = Celery("shop", broker=url, set_as_current=False)
     DelayQ(app)
-    app.conf.beat_schedule = {
-        name: {**each, "start": datetime(2100, 1, 1, tzinfo=timezone.utc)}
-        for name, each in schedule.items()
-    }
+    app.conf.beat_schedule = schedule
     return app
-"""
-
-_space: dict[str, Any] = {}
-exec(CODE, _space)
-app_of: Callable[[str, dict[str, Any]], Celery] = _space["app_of"]
 
 
 class Version:
@@ -179,42 +165,6 @@ def watched(version: Version, before: Callable[[], object]) -> Watched:
     return other
 
 
-class Turns:
-    """Two threads that take turns: one goes on only while the other one waits or has ended."""
-
-    def __init__(self) -> None:
-        self._turns = [threading.Semaphore(0), threading.Semaphore(0)]
-
-    def run(self, *both: Callable[[Callable[[], None]], object]) -> None:
-        """Run both, the first one first; each gets what gives the turn to the other one."""
-        failed: list[BaseException] = []
-
-        def run(me: int) -> None:
-            mine, other = self._turns[me], self._turns[1 - me]
-            mine.acquire()
-
-            def give() -> None:
-                other.release()
-                mine.acquire()
-
-            try:
-                both[me](give)
-            except BaseException as exc:
-                failed.append(exc)
-            other.release()
-            other.release()  # however often it gives its turn yet
-
-        threads = [threading.Thread(target=run, args=(me,), daemon=True) for me in (0, 1)]
-        for thread in threads:
-            thread.start()
-        self._turns[0].release()
-        for thread in threads:
-            thread.join(TIMEOUT)
-            assert not thread.is_alive()
-        if failed:
-            raise failed[0]
-
-
 def at_call(number: int, do: Callable[[], object]) -> Callable[[], None]:
     """Return what does something at its call of that number, from 0 on."""
     left = number
@@ -228,9 +178,20 @@ def at_call(number: int, do: Callable[[], object]) -> Callable[[], None]:
     return count
 
 
-def look_until(worker: Version, at: int) -> Callable[[Callable[[], None]], None]:
-    """Return a look at whose call of that number the other one gets its turn."""
-    return lambda give: worker.look(watched(worker, at_call(at, give)))
+def look_in_turns(first: Version, at: int, second: Version, then: int) -> None:
+    """Let the first look until its call *at*, the second until *then*, and both to their ends."""
+
+    def look(worker: Version, call: int, other: Version) -> None:
+        worker.look(watched(worker, at_call(call, lambda: looks[other].switch())))
+
+    looks = {
+        first: greenlet(lambda: look(first, at, second)),
+        second: greenlet(lambda: look(second, then, first)),
+    }
+    looks[first].switch()
+    for each in looks.values():
+        if not each.dead:
+            each.switch()
 
 
 def test_what_a_version_writes(scene: Scene) -> None:
@@ -259,7 +220,7 @@ def test_an_older_version_that_writes_while_a_newer_one_does(scene: Scene) -> No
             # So that it is the older one also where it says so later.
             older.deployment._since = scene.since + 1
 
-            Turns().run(look_until(older, at), look_until(newer, then))
+            look_in_turns(older, at, newer, then)
             newer.look()
             older.look()
 
@@ -287,15 +248,22 @@ def die() -> None:
     raise Killed
 
 
-@pytest.mark.parametrize("then", [1, 2])
-def test_one_that_dies_while_it_writes(then: int, scene: Scene) -> None:
-    """The next one, of its version or of a newer one, writes all of it."""
+@pytest.mark.parametrize("then", [0, 1, 2])
+def test_one_that_dies_while_it_writes(
+    then: int, scene: Scene, delayq_redis: RedisUnderTest
+) -> None:
+    """The next one, of its version or of a newer one, writes all of it.
+
+    When it is not seen again, the version that was there undoes what it wrote.
+    """
     expected = scene.alone(then)
 
     for at in range(scene.calls_of(1)):
         _, dying, _ = scene.reset()
         with suppress(Killed):
             dying.look(watched(dying, at_call(at, die)))
+        if then == 0:
+            delayq_redis.client.hdel(DEPLOYS, f"code shop\0{dying.deployment.version}")
         dying.start()
 
         scene.versions[then].look()
@@ -303,60 +271,40 @@ def test_one_that_dies_while_it_writes(then: int, scene: Scene) -> None:
         assert scene.state() == expected, at
 
 
-def test_what_was_written_before_one_died_is_undone_by_the_version_that_was_there(
-    scene: Scene, delayq_redis: RedisUnderTest
-) -> None:
-    """A version that is tried writes some entries, and is not seen again."""
-    expected = scene.alone(0)
-
-    for at in range(scene.calls_of(1)):
-        old, dying, _ = scene.reset()
-        with suppress(Killed):
-            dying.look(watched(dying, at_call(at, die)))
-        delayq_redis.client.hdel(DEPLOYS, f"code shop\0{dying.deployment.version}")
-
-        old.look()
-
-        assert scene.state() == expected, at
-
-
-PROCESS = f"""{CODE}
-import json
-from celery_delayq.periodic.code_version import Deployment
-
-url, schedule = sys.argv[1], json.load(open(sys.argv[2]))
-app = app_of(url, schedule)
-store = DelayQ.of(app).store
-store.client.rpush("there", "")
-store.client.blpop("go", 60)
-Deployment(app).keep(store)
-"""
+def start_with_others(url: str, schedule: dict[str, Any]) -> None:
+    """Write the entries of a version when all are there; run by a process of its own."""
+    app = app_of(url, schedule)
+    store = DelayQ.of(app).store
+    store.client.rpush("there", "")
+    store.client.blpop("go", 60)
+    Deployment(app).keep(store)
 
 
 def test_processes_of_two_versions_that_start_at_the_same_time(
-    make_scene: MakeScene, delayq_redis: RedisUnderTest, delayq_broker_url: str, tmp_path: Any
+    make_scene: MakeScene, delayq_redis: RedisUnderTest, delayq_broker_url: str
 ) -> None:
     size = 120
     scene = make_scene(size)
     expected = [scene.alone(version) for version in range(3)]
     scene.reset()
-    workers = []
+    context = get_context("spawn")
+    workers = [
+        context.Process(target=start_with_others, args=(delayq_broker_url, code(version, size)))
+        for version in (1, 1, 2, 2)
+    ]
+    client = delayq_redis.client
     try:
-        for version in (1, 2):
-            path = tmp_path / f"{version}.json"
-            path.write_text(json.dumps(code(version, size)))
-            command = [sys.executable, "-c", PROCESS, delayq_broker_url, str(path)]
-            workers += [subprocess.Popen(command) for _ in range(2)]
-        client = delayq_redis.client
+        for worker in workers:
+            worker.start()
         wait_until(lambda: client.llen("there") == len(workers), TIMEOUT, "all are there")
         client.delete("there")
         client.rpush("go", *[""] * len(workers))
         for worker in workers:
-            assert worker.wait(TIMEOUT) == 0
+            worker.join(TIMEOUT)
+            assert worker.exitcode == 0
     finally:
         for worker in workers:
             worker.kill()
-            worker.wait()
 
     # The next look of each.
     for each in scene.versions:
