@@ -23,7 +23,7 @@ from tests.integration.periodic.versions import (
 WRONG = {**TASK, "shedule": 5}
 
 
-def test_what_calls_changed_stays_while_its_own_code_says_the_same(make_shop: MakeShop) -> None:
+def test_what_calls_changed_stays_until_its_own_code_changes(make_shop: MakeShop) -> None:
     names = "updated", "paused", "removed", "replaced"
     one = make_shop(other=TASK, **dict.fromkeys(names, TASK))
     deploy(one)
@@ -44,24 +44,16 @@ def test_what_calls_changed_stays_while_its_own_code_says_the_same(make_shop: Ma
     for name in ("updated", "paused", "replaced"):
         assert after[name] == before[name]
 
+    deploy(make_shop(other=CHANGED, new=TASK, **dict.fromkeys(names, CHANGED)))
 
-def test_what_calls_changed_is_as_the_code_says_when_that_changes(make_shop: MakeShop) -> None:
-    names = "updated", "paused", "removed"
-    one = make_shop(**dict.fromkeys(names, TASK))
-    deploy(one)
-    periodic = DelayQ.of(one).periodic
-    periodic.update("updated", args=["mine"], schedule=60)
-    periodic.pause("paused")
-    periodic.remove("removed")
-
-    deploy(make_shop(**dict.fromkeys(names, CHANGED)))
-
-    after = entries(one)
-    assert {name: entry.definition.args for name, entry in after.items()} == dict.fromkeys(
-        names, (2,)
+    last = entries(one)
+    assert last.pop("replaced") == before["replaced"]
+    assert last.pop("new") == after["new"]
+    assert {name: entry.definition.args for name, entry in last.items()} == dict.fromkeys(
+        ("updated", "paused", "removed", "other"), (2,)
     )
-    assert after["updated"].as_dict()["when"] == after["removed"].as_dict()["when"]
-    assert {name for name, entry in after.items() if entry.status == "paused"} == {"paused"}
+    assert last["updated"].as_dict()["when"] == last["removed"].as_dict()["when"]
+    assert {name for name, entry in last.items() if entry.status == "paused"} == {"paused"}
 
 
 def test_what_calls_removed_comes_back_when_it_was_gone_from_the_code(

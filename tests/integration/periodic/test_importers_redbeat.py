@@ -90,6 +90,7 @@ def test_redbeats_own_count_is_kept(app: Celery) -> None:
         {"freq": "DAILY", "byhour": [9, 17], "byminute": 30, "bysecond": 0},
         {"freq": "WEEKLY", "byweekday": [MO, FR], "wkst": MO, "until": datetime(2040, 1, 1)},
         {"freq": "MONTHLY", "byweekday": [0, 1], "bysetpos": -1},
+        {"freq": "MONTHLY", "interval": 2, "byweekday": [FR(-1), MO(1)], "byhour": [9, 17]},
         {"freq": "YEARLY", "bymonth": 3, "bymonthday": [1, -1], "count": 90},
         {"freq": "YEARLY", "byeaster": 1},
         {"freq": "YEARLY", "byweekno": [1, 20], "byweekday": 2},

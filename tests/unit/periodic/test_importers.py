@@ -245,25 +245,6 @@ def test_the_zone_of_an_offset(hours: float, zone: str, expected: str | None) ->
     assert NOON.astimezone(found).utcoffset() == offset
 
 
-def test_the_text_of_a_rule() -> None:
-    given = {
-        "freq": 1,
-        "interval": 2,
-        "wkst": {"wkday": 6},
-        "byweekday": [{"wkday": 4, "n": -1}, {"wkday": 0, "n": 1}],
-        "byhour": [9, 17],
-        "until": ms_of(NOON) // 1000,
-        "bymonth": None,
-    }
-
-    found, zone = redbeat._rrule(given, UTC)
-
-    assert found.text == (
-        "FREQ=MONTHLY;INTERVAL=2;BYHOUR=9,17;BYDAY=-1FR,+1MO;WKST=SU;UNTIL=20260302T120000Z"
-    )
-    assert (found.start, zone) == (None, None)
-
-
 # -- rows of django-celery-beat
 
 
