@@ -15,7 +15,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.text import stamp
-from celery_delayq.dispatch.dispatcher import DispatcherThread, Tally
+from celery_delayq.dispatch.dispatcher import Dispatcher, Tally
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic.runner import Ticker
 from celery_delayq.settings import Settings
@@ -58,14 +58,14 @@ def dispatch(delayq: DelayQ) -> None:
         delayq.close()
         return delayq.store
 
-    thread = DispatcherThread(store, settings, reopen)
+    dispatcher = Dispatcher(store, settings, reopen)
     started = time.monotonic()
-    thread.start()
+    dispatcher.start()
     ticker = Ticker(app, deploy=_knows_all(app))
     ticker.start()
 
     def progress() -> str:
-        return _line(thread.dispatcher.tally, time.monotonic() - started)
+        return _line(dispatcher.tally, time.monotonic() - started)
 
     if output.is_terminal:
         with Live(console=output, auto_refresh=False) as live:
@@ -75,9 +75,9 @@ def dispatch(delayq: DelayQ) -> None:
         output.print("dispatching")
         while not stopping.wait(REFRESH[1]):
             output.print(progress())
-    thread.stop()
+    dispatcher.stop()
     ticker.stop()
-    thread.join()
+    dispatcher.join()
     output.print(f"stopped: {progress()}")
 
 

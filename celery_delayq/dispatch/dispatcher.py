@@ -97,8 +97,9 @@ class Tally:
     last: Look | None = field(default=None, repr=False)
 
 
-class Dispatcher:
-    """Promotes from every queue in Redis' registry until :meth:`stop`.
+class Dispatcher(threading.Thread):
+    """A thread, or a greenlet where threads are patched, that promotes from every queue in Redis'
+    registry until :meth:`stop`.
 
     Parameters
     ----------
@@ -114,11 +115,12 @@ class Dispatcher:
     def __init__(
         self, store: Store, settings: Settings, reopen: Callable[[], Store] | None = None
     ) -> None:
+        super().__init__(name="delayq-dispatcher", daemon=True)
         self.tally = Tally()
         self._store = store
         self._open = reopen
         self._settings = settings
-        self._stop = threading.Event()
+        self._stopping = threading.Event()
         self._has_started = False
         # Often enough that lease time passes: see ``dispatch/next_queue.lua``.
         self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6))
@@ -130,8 +132,11 @@ class Dispatcher:
         self._to_trim: list[str] = []
 
     def stop(self) -> None:
-        """Make :meth:`run` return within one ``dispatch_interval``. For any thread or signal."""
-        self._stop.set()
+        """Make it end within one ``dispatch_interval``. For any thread or signal.
+
+        Nobody needs to wait: a promotion is whole or has not happened.
+        """
+        self._stopping.set()
 
     def run(self) -> None:
         """Dispatch until :meth:`stop`; outlives every error."""
@@ -139,8 +144,8 @@ class Dispatcher:
         self._loop = ReconnectingLoop(
             "dispatcher",
             logger,
-            go_on=lambda: not self._stop.is_set(),
-            wait=self._stop.wait,
+            go_on=lambda: not self._stopping.is_set(),
+            wait=self._stopping.wait,
             retry=seconds,
             outages={"Redis is away": LOST},
             on_failure=self._after_failure,
@@ -157,7 +162,7 @@ class Dispatcher:
             logger.info("dispatcher started")
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
             self._listen(pubsub)
-            while not self._stop.is_set():
+            while not self._stopping.is_set():
                 self._sleep(pubsub)
                 self._dispatch()
 
@@ -165,7 +170,7 @@ class Dispatcher:
         """Count an error; after an outage connect to the new master, if there is one."""
         if not is_outage:
             self.tally.errors += 1
-        elif self._open is not None and not self._stop.is_set():
+        elif self._open is not None and not self._stopping.is_set():
             with suppress(Exception):  # the next turn logs what is wrong
                 self._store = self._open()
 
@@ -185,10 +190,10 @@ class Dispatcher:
 
     def _sleep(self, pubsub: Any) -> None:
         """Sleep until it is time; a wake-up message may make that earlier."""
-        while (wait := self._timer.wait()) and not self._stop.is_set():
+        while (wait := self._timer.wait()) and not self._stopping.is_set():
             recently = time.monotonic() - self._listened < LISTEN_EVERY
             if not pubsub.subscribed or (wait <= SHORT_SLEEP and recently):
-                self._stop.wait(wait)
+                self._stopping.wait(wait)
                 return
             self._listened = time.monotonic()
             told = pubsub.get_message(timeout=wait)
@@ -255,7 +260,7 @@ class Dispatcher:
         """Reclaim the messages of a queue from processes whose leases have expired."""
         settings = self._settings
         more = moved = True
-        while more and moved and not self._stop.is_set():
+        while more and moved and not self._stopping.is_set():
             worker_id = ""
             try:
                 worker_id = self._store.leases.first_to_end(queue) or ""
@@ -291,27 +296,3 @@ class Dispatcher:
             self._layouts = layouts(self._store.registry())
             self._layouts_read = now
         return self._layouts.setdefault(queue, Layout())
-
-
-class DispatcherThread:
-    """A dispatcher in a thread of its own, or a greenlet where threads are patched."""
-
-    def __init__(
-        self, store: Store, settings: Settings, reopen: Callable[[], Store] | None = None
-    ) -> None:
-        self.dispatcher = Dispatcher(store, settings, reopen)
-        self._thread = threading.Thread(
-            target=self.dispatcher.run, name="delayq-dispatcher", daemon=True
-        )
-
-    def start(self) -> None:
-        """Begin to dispatch."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Tell it to stop, without waiting: a promotion is whole or has not happened."""
-        self.dispatcher.stop()
-
-    def join(self) -> None:
-        """Wait until it has stopped."""
-        self._thread.join()

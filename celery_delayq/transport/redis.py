@@ -11,7 +11,7 @@ from kombu import Connection
 from kombu.transport import redis as stock
 from redis.exceptions import ResponseError
 
-from celery_delayq.dispatch.dispatcher import DispatcherThread
+from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.errors import NotSupported
 from celery_delayq.integration.install import TRANSPORT
 from celery_delayq.integration.replace import make
@@ -91,7 +91,7 @@ class Transport(stock.Transport):
         self.fleeting_queues: set[str] = set()
         #: How many batches of producers are open on this connection.
         self.batches = 0
-        self._dispatcher: DispatcherThread | None = None
+        self._dispatcher: Dispatcher | None = None
         self._dispatching_channels = 0
         if self.plain.transport_cls == "sentinel":
             self.Channel = SentinelChannel
@@ -155,7 +155,7 @@ class Transport(stock.Transport):
         if self._dispatcher is None and self.settings.dispatch:
             server_checks.check_layout(channel.store.client, channel.store.keys)
             server_checks.warn_of_settings(channel.store.client)
-            self._dispatcher = DispatcherThread(channel.new_store(), self.settings)
+            self._dispatcher = Dispatcher(channel.new_store(), self.settings)
             self._dispatcher.start()
 
     def stop_dispatcher(self) -> None:

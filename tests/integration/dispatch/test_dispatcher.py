@@ -11,7 +11,7 @@ from celery import Celery
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.dispatch.dispatcher import DispatcherThread
+from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
@@ -24,7 +24,7 @@ from tests.lua.bench import entry
 pytestmark = pytest.mark.each_server
 
 QUEUE = "q"
-StartDispatcher = Callable[..., DispatcherThread]
+StartDispatcher = Callable[..., Dispatcher]
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def store(redis: Redis) -> Store:
 @pytest.fixture
 def dispatcher(delayq_redis: RedisUnderTest) -> Iterator[StartDispatcher]:
     """Start dispatchers, and wait for all to stop after the test."""
-    started: list[DispatcherThread] = []
+    started: list[Dispatcher] = []
 
-    def start(**settings: float) -> DispatcherThread:
+    def start(**settings: float) -> Dispatcher:
         client = Redis(port=delayq_redis.port)
-        thread = DispatcherThread(
+        thread = Dispatcher(
             Store(client, Keys(), Layout()), Settings.from_options({"delayq": settings})
         )
         started.append(thread)
@@ -173,7 +173,7 @@ def test_a_dispatcher_outlives_redis(
     delayq_redis_factory: Callable[..., EmbeddedRedis], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = delayq_redis_factory(appendfsync="always")
-    thread = DispatcherThread(Store(server.client(), Keys(), Layout()), Settings())
+    thread = Dispatcher(Store(server.client(), Keys(), Layout()), Settings())
     thread.start()
     Store(server.client(), Keys(), Layout()).schedule(QUEUE, entry("a", 500, relative=True))
     server.kill()

@@ -13,7 +13,7 @@ from celery import Celery, chord
 from kombu import Connection
 from redis import Redis
 
-from celery_delayq.dispatch.dispatcher import DispatcherThread
+from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.settings import Settings
@@ -195,7 +195,7 @@ class Stage:
         options = {"delayq": self._delayq}
         with Connection(self._app.conf.broker_url, transport_options=options) as connection:
             channel: Any = connection.channel()
-            thread = DispatcherThread(channel.new_store(), Settings.from_options(options))
+            thread = Dispatcher(channel.new_store(), Settings.from_options(options))
             thread.start()
             yield channel.store
             thread.stop()
