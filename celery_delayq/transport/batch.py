@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kombu import exceptions
+from kombu.transport import redis as stock
 
 from celery_delayq.model import publish_outcome
 from celery_delayq.model.envelope import Entry
@@ -15,7 +16,6 @@ from celery_delayq.store.scripting.calls import Call, Puts, Readies, pack
 from celery_delayq.store.scripting.pipelining import checkout
 from celery_delayq.store.scripting.runner import few_replicas
 from celery_delayq.store.scripting.scripts import Script
-from celery_delayq.transport.protocols import BatchChannel
 
 
 def _refusals(call: Puts, reply: Any) -> Iterator[Exception]:
@@ -36,13 +36,13 @@ class PublishBatch:
 
     Parameters
     ----------
-    channel : BatchChannel
+    channel : PublishChannel
         Routes the messages.
     max_size : int
         Buffered commands and entries at which they are sent.
     """
 
-    def __init__(self, channel: BatchChannel, max_size: int) -> None:
+    def __init__(self, channel: stock.Channel, max_size: int) -> None:
         self.channel = channel
         self.max_size = max_size
         self._commands: list[tuple[Any, ...]] = []

@@ -93,15 +93,10 @@ class ConsumeChannel(NotYetChannel):
         self._consumers_of.pop(queue, None)
         self.leases_any = any(map(self.leases_from, self.consumed))
         self._fetcher.finish()
-        self._give_back([each for each in self._fetcher.take_all() if not self._keep(each, queue)])
+        taken = self._fetcher.take_all()
+        self._fetcher.taken.extend(each for each in taken if each.queue != queue)
+        self._give_back([each for each in taken if each.queue == queue])
         return super()._basic_cancel(consumer_tag)
-
-    def _keep(self, taken: Taken, cancelled: str | None) -> bool:
-        """Keep a message that is here, unless its queue is *cancelled*."""
-        if taken.queue == cancelled:
-            return False
-        self._fetcher.taken.append(taken)
-        return True
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """Return one message of *queue*, leased unless *no_ack*, or None."""

@@ -20,8 +20,8 @@ from celery_delayq.store.leases import Reserved
 from celery_delayq.store.scripting.calls import pack
 from celery_delayq.store.scripting.runner import is_demoted
 from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
-from celery_delayq.transport.protocols import FetchingChannel
 from celery_delayq.transport.requests import Popped, Request, RidingAcks, Taken
+from celery_delayq.transport.settle import SettleChannel
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Fetcher:
     something; or it blocks until they have.
     """
 
-    def __init__(self, channel: FetchingChannel) -> None:
+    def __init__(self, channel: SettleChannel) -> None:
         self.taken: deque[Taken] = deque()
         self.fair_share = FairShare()
         self.batch = BatchSize()
@@ -366,9 +366,8 @@ class Fetcher:
         Other requests are abandoned: the keeper gives their messages back.
         """
         connection = self._channel._in_poll
-        with suppress(*LOST):
-            if wait and self._requests and connection and connection.can_read(LAST_REPLY):
-                self._read_requests()
+        if wait:
+            self.finish()
         if connection:
             connection.disconnect()
         self._riding.let_off()

@@ -12,12 +12,15 @@ from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.scripting.runner import is_fault_of_script
 from celery_delayq.transport import qos
+from celery_delayq.transport.fetcher import Fetcher
 from celery_delayq.transport.requests import Taken
 from celery_delayq.transport.settle import SettleChannel
 
 
 class NotYetChannel(SettleChannel):
     """A channel that puts into the schedule what has a future ETA, and what is paused."""
+
+    _fetcher: Fetcher
 
     #: ms since 1970 at which the last message was paused and due.
     _paused_due_at = 0

@@ -18,7 +18,6 @@ from celery_delayq.model import envelope
 from celery_delayq.store.leases import Counted
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Held
-from celery_delayq.transport.fetcher import Fetcher
 from celery_delayq.transport.publish import PublishChannel
 from celery_delayq.utils import native_threads
 
@@ -36,7 +35,6 @@ class SettleChannel(PublishChannel):
     """A channel that gives messages back, and makes dead letters of them."""
 
     _dead_lettered = 0
-    _fetcher: Fetcher
 
     @property
     def keeper(self) -> LeaseKeeper:
