@@ -24,7 +24,6 @@ from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.unreadable import (
     UnreadableEntry,
-    by_name,
     read_entry,
     required,
 )
@@ -307,9 +306,9 @@ class PeriodicTasks:
 
         Unreadable entries are left out with a warning: see :meth:`unreadable`.
         """
-        return by_name(
-            entry for entry in self.iterate() if source is None or entry.definition.source == source
-        )
+        found = {entry.name: entry for entry in self.iterate()}
+        entries = [entry for _, entry in sorted(found.items())]
+        return [each for each in entries if source is None or each.definition.source == source]
 
     def iterate(self) -> Iterator[Periodic]:
         """Yield all entries, unordered, some perhaps twice; unreadable ones as in :meth:`list`."""
@@ -328,7 +327,8 @@ class PeriodicTasks:
         return [entry for entry in self._all() if isinstance(entry, UnreadableEntry)]
 
     def _all(self) -> builtins.list[Periodic | UnreadableEntry]:
-        return by_name(read_entry(name, record) for name, record in self._gate().all())
+        records = dict(self._gate().all())
+        return [read_entry(name, record) for name, record in sorted(records.items())]
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
         """Return the next ticks of an entry that are not scheduled yet; none if it is paused.

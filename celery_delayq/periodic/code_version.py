@@ -22,8 +22,8 @@ from celery import Celery
 from celery_delayq.errors import DelayQError
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import definitions_of, said_of, source_of
-from celery_delayq.periodic.definition import Definition, source_in
-from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.state import Periodic, source_in
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import Deploy, Deployed, PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
@@ -128,7 +128,7 @@ class Deployment:
     def _with_those_of(self, gate: PeriodicStore, others: Collection[str]) -> Iterator[Definition]:
         yield from self.definitions.values()
         for name, record in gate.all():
-            if _source_in(record) in others:
+            if source_in(record) in others:
                 with suppress(DelayQError):
                     yield Definition.loads(name, record.partition("\n")[2])
 
@@ -192,7 +192,7 @@ class _Rewrite:
         return [
             name
             for name, record in self._gate.all()
-            if name not in there_still and _source_in(record) == self._code.source
+            if name not in there_still and source_in(record) == self._code.source
         ]
 
     def _edit(
@@ -212,7 +212,7 @@ class _Rewrite:
     def _remove(self, name: str, there: str | None) -> Writing | None:
         self._changes.pop(name, None)
         self._removed.pop(name, None)
-        if there is None or _source_in(there) != self._code.source:
+        if there is None or source_in(there) != self._code.source:
             return None
         self._changes[name] = "removed"
         self._removed[name] = there
@@ -234,7 +234,7 @@ class _Rewrite:
         line = "" if there is None else there.partition("\n")[0]
         old = None
         if there is not None:
-            if _source_in(there) != self._code.source:
+            if source_in(there) != self._code.source:
                 logger.warning(
                     "Periodic entry %r in code is left out: there is one of that name that was not "
                     "made by this code; give one of them another name",
@@ -282,8 +282,3 @@ class _Rewrite:
                 told.append(f"{change} {', '.join(map(repr, names[:TOLD]))}{more}")
         if told:
             logger.info("Periodic entries in code: %s", "; ".join(told))
-
-
-def _source_in(record: str) -> str | None:
-    """Return the source that a record names, also where its schedule is not known here."""
-    return source_in(record.partition("\n")[2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -234,15 +233,6 @@ class Definition:
         0 if the tick depends on whether an earlier task still runs then.
         """
         return AHEAD if self.overlap == "allow" else 0
-
-
-def source_in(text: str) -> str | None:
-    """Return the source in a definition's JSON, or None if it is unreadable."""
-    try:
-        found = json.loads(text).get("source", API)
-    except (ValueError, AttributeError, RecursionError):
-        return None
-    return found if isinstance(found, str) else None
 
 
 def definition_hash_of(definition: Definition) -> str:

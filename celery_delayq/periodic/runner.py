@@ -119,14 +119,14 @@ class Ticker:
     def _connected(self) -> None:
         """Fire for as long as the connection lasts."""
         with Session(self._app) as session:
-            self._work(session.store)
-
-    def _work(self, store: Store) -> None:
-        with TickScheduler(self._app) as scheduler:
+            store = session.store
             if not self._warned:
                 self._warned = True
                 self._warn_of_beats(store)
-            with store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
+            with (
+                TickScheduler(self._app) as scheduler,
+                store.client.pubsub(ignore_subscribe_messages=True) as pubsub,
+            ):
                 most = self._listen(store, pubsub)
                 while not self._stopping.is_set():
                     self._keep(store)

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from celery_delayq.errors import RecordError
-from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.definition import API, Definition
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.wall_clock import LAST, moment_of
 
@@ -162,6 +162,18 @@ class Periodic:
         """Undo :meth:`pack`; raises what reading its parts does."""
         line, _, text = record.partition("\n")
         return cls(Definition.loads(name, text), PeriodicState.read(line))
+
+
+def source_in(record: str) -> str | None:
+    """Return the source that a record names, also where its schedule is not known here.
+
+    None if that is unreadable too.
+    """
+    try:
+        found = json.loads(record.partition("\n")[2]).get("source", API)
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def times_and_counts(state: PeriodicState | None) -> dict[str, Any]:

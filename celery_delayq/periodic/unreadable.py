@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 from celery_delayq.errors import PeriodicUnknown, RecordError
-from celery_delayq.periodic.definition import source_in
-from celery_delayq.periodic.state import Periodic, PeriodicState, times_and_counts
-
-E = TypeVar("E", bound="Periodic | UnreadableEntry")
+from celery_delayq.periodic.state import Periodic, PeriodicState, source_in, times_and_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,7 @@ class UnreadableEntry:
     @property
     def source(self) -> str | None:
         """The source of its definition; None if that is unreadable too."""
-        return source_in(self.record.partition("\n")[2])
+        return source_in(self.record)
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -120,8 +117,3 @@ def required(name: str, entry: Any) -> Periodic:
     if not isinstance(entry, Periodic):
         raise PeriodicUnknown(f"there is no periodic entry {name!r}")
     return entry
-
-
-def by_name(entries: Iterable[E]) -> list[E]:
-    """Return the entries sorted by name, each once."""
-    return sorted({each.name: each for each in entries}.values(), key=lambda each: each.name)

@@ -117,13 +117,12 @@ def _tls(ca_file: str | None) -> ssl.SSLContext:
         raise ConfigError(f"Webhook(ca_file={ca_file!r}): it cannot be read: {exc}") from exc
 
 
-class _Backend(httpcore.NetworkBackend):
+class _Backend(httpcore.SyncBackend):
     """Connects to given addresses instead of the host's name; TLS still checks the name."""
 
     def __init__(self, addresses: Sequence[str], deadline: float) -> None:
         self._addresses = addresses
         self._deadline = deadline
-        self._inner = httpcore.SyncBackend()
 
     def connect_tcp(
         self,
@@ -136,7 +135,7 @@ class _Backend(httpcore.NetworkBackend):
         error: Exception = httpcore.ConnectError(f"{host} has no address")
         for address in self._addresses:
             try:
-                stream = self._inner.connect_tcp(
+                stream = super().connect_tcp(
                     address,
                     port,
                     _left(self._deadline, timeout, httpcore.ConnectTimeout),

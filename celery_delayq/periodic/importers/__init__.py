@@ -119,7 +119,7 @@ def code_of(app: Celery) -> dict[str, Definition | DelayQError]:
     """
     app.loader.import_default_modules()
     app.finalize()
-    return {str(name): each for name, each in definitions_of(app)}
+    return dict(definitions_of(app))
 
 
 def in_utc(moment: datetime) -> datetime:

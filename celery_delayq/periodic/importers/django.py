@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule, solar
-from sqlalchemy import ColumnClause, Connection, column, inspect, select, table
+from sqlalchemy import Connection, column, inspect, select, table, text
 
 from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.periodic.definition import Definition
@@ -27,20 +27,6 @@ _SCHEDULES = ("interval", "crontab", "solar", "clocked")
 
 _PERIODS = ("days", "hours", "minutes", "seconds", "microseconds")
 _CRONTAB = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-
-#: Columns to read of each table; some of them came with later versions.
-_COLUMNS = {
-    _TASKS: (
-        *("name", "task", "args", "kwargs", "queue", "exchange", "routing_key", "headers"),
-        *("priority", "expires", "expire_seconds", "one_off", "start_time", "enabled"),
-        *("last_run_at", "total_run_count", "date_changed"),
-        *(f"{kind}_id" for kind in _SCHEDULES),
-    ),
-    "intervalschedule": ("id", "every", "period"),
-    "crontabschedule": ("id", *_CRONTAB, "timezone"),
-    "solarschedule": ("id", "event", "latitude", "longitude"),
-    "clockedschedule": ("id", "clocked_time"),
-}
 
 Row = Mapping[str, Any]
 
@@ -68,7 +54,7 @@ def entries(app: Celery, url: str) -> Iterator[FoundEntry]:  # noqa: ARG001 - as
                 f"{database}: there is no table {_PREFIX}{_TASKS}; expected the database in which "
                 "django-celery-beat keeps its entries"
             )
-        rows = _rows(connection, _TASKS, there)
+        rows = _rows(connection, _TASKS, there, "name")
         schedules = {
             kind: {row["id"]: row for row in _rows(connection, f"{kind}schedule", there)}
             for kind in _SCHEDULES
@@ -76,14 +62,12 @@ def entries(app: Celery, url: str) -> Iterator[FoundEntry]:  # noqa: ARG001 - as
     return (_found(row, schedules) for row in rows)
 
 
-def _rows(connection: Connection, name: str, there: set[str]) -> list[Row]:
+def _rows(connection: Connection, name: str, there: set[str], order: str = "id") -> list[Row]:
     """Return the rows of a table with values of the driver, so that a bad value spoils one row."""
     full = f"{_PREFIX}{name}"
     if full not in there:
         return []
-    known = {each["name"] for each in inspect(connection).get_columns(full)}
-    columns: list[ColumnClause[Any]] = [column(each) for each in _COLUMNS[name] if each in known]
-    statement = select(*columns).select_from(table(full)).order_by(columns[0])
+    statement = select(text("*")).select_from(table(full)).order_by(column(order))
     return [dict(row._mapping) for row in connection.execute(statement)]
 
 

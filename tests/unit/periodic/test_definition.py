@@ -13,8 +13,9 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from dateutil import tz
 
 from celery_delayq.model.retry_policy import LONGEST
-from celery_delayq.periodic.definition import Definition, definition_hash_of, source_in
+from celery_delayq.periodic.definition import Definition, definition_hash_of
 from celery_delayq.periodic.schedules import clocked, rrule
+from celery_delayq.periodic.state import source_in
 from tests.support.periodic import BERLIN, HOUR, NOON, NOON_MS, UTC, defined
 
 # -- what is taken
@@ -178,7 +179,7 @@ def test_the_same_definition_is_the_same_definition_hash() -> None:
     ],
 )
 def test_the_source_of_a_definition_is_read_without_the_rest(text: str, source: str | None) -> None:
-    assert source_in(text) == source
+    assert source_in(f"line\n{text}") == source
 
 
 def test_a_rule_is_that_of_its_anchor_and_of_its_zone() -> None:
