@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import ContextDecorator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, wraps
@@ -196,7 +197,7 @@ def context(**values: Any) -> Binding:
     return Binding(values)
 
 
-class Binding:
+class Binding(ContextDecorator):
     """The result of :func:`context`; it may be entered many times, in any thread."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -240,13 +241,7 @@ class Binding:
                     return await function(*args, **kwargs)
 
             return cast(F, awaited)
-
-        @wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return cast(F, called)
+        return super().__call__(function)
 
 
 class ContextChange:

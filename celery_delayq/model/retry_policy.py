@@ -232,9 +232,7 @@ def _seconds(name: str, given: Any) -> float:
 
 
 def _jitter(given: Any) -> float:
-    if given in (True, False):
-        return float(given)
-    if not is_finite(given, 0, 1):
+    if not (given in (True, False) or is_finite(given, 0, 1)):
         raise InvalidRetry(f"retry_jitter={given!r}: expected a number from 0 to 1")
     return float(given)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cache
 from hashlib import sha256
@@ -199,34 +199,24 @@ def _render(
 ) -> str:
     if isinstance(template, Key):
         return str(template)
-    if callable(template):
-        return _called(task_name, template, args, kwargs)
-    if not isinstance(template, str):
+    given = f"{task_name}: unique_key={template!r}"
+    if not (callable(template) or isinstance(template, str)):
         raise InvalidUnique(
-            f"{task_name}: unique_key={template!r}: expected a template such as "
-            "'order:{order_id}', or a callable that gets the task's arguments"
+            f"{given}: expected a template such as 'order:{{order_id}}', or a callable that gets "
+            "the task's arguments"
         )
     try:
-        return string.Formatter().vformat(template, args, _named(task, args, kwargs))
-    except (LookupError, ValueError, AttributeError, TypeError) as exc:
-        raise InvalidUnique(
-            f"{task_name}: unique_key={template!r} cannot be worked out of args={args!r}, "
-            f"kwargs={dict(kwargs)!r}: {type(exc).__name__} {exc}"
-        ) from exc
-
-
-def _called(
-    task_name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> str:
-    try:
-        key = function(*args, **kwargs)
+        if callable(template):
+            key = template(*args, **kwargs)
+        else:
+            key = string.Formatter().vformat(template, args, _named(task, args, kwargs))
     except Exception as exc:
+        failed = "failed for" if callable(template) else "cannot be worked out of"
         raise InvalidUnique(
-            f"{task_name}: unique_key={function!r} failed for args={args!r}, "
-            f"kwargs={dict(kwargs)!r}: {type(exc).__name__} {exc}"
+            f"{given} {failed} args={args!r}, kwargs={dict(kwargs)!r}: {type(exc).__name__} {exc}"
         ) from exc
     if key is None or isinstance(key, bytes):
-        raise InvalidUnique(f"{task_name}: unique_key={function!r} returned {key!r}, not a text")
+        raise InvalidUnique(f"{given} returned {key!r}, not a text")
     return str(key)
 
 

@@ -18,15 +18,6 @@ from celery_delayq.store.scripting.runner import few_replicas
 from celery_delayq.store.scripting.scripts import Script
 
 
-def _refusals(call: Puts, reply: Any) -> Iterator[Exception]:
-    """Yield an error for each message that was refused."""
-    ids = call.ids
-    for id, put in zip(ids, replies.Puts.read(reply).puts, strict=True):
-        error = publish_outcome.refusal(call.queue, id, put)
-        if error is not None:
-            yield error
-
-
 class PublishBatch:
     """Buffers what is published and sends it together, by kombu's rules for batches.
 
@@ -47,8 +38,8 @@ class PublishBatch:
         self.max_size = max_size
         self._commands: list[tuple[Any, ...]] = []
         self._calls: list[Puts | Readies] = []
-        self._open_puts: dict[str, Puts] = {}
-        self._open_readies: dict[str, Readies] = {}
+        #: The last call of each kind for each queue.
+        self._open: dict[tuple[Callable[[str], Any], str], Any] = {}
         self._buffered = 0
         self._routed: list[Callable[[], None]] = []
         self._connection: Any = None
@@ -76,11 +67,13 @@ class PublishBatch:
 
     def add_entry(self, queue: str, entry: Entry) -> None:
         """Add an entry for the message being routed."""
-        self._routed.append(lambda: self._puts(queue).add(entry))
+        new = self.channel.store.puts
+        self._routed.append(lambda: self._call(new, queue).add(entry))
 
     def add_ready(self, queue: str, step: int, message: bytes) -> None:
         """Add a message that is to run at once."""
-        self._routed.append(lambda: self._readies(queue).add(step, message))
+        new = self.channel.store.ready_call
+        self._routed.append(lambda: self._call(new, queue).add(step, message))
 
     def flush(self) -> None:
         """Send what is buffered and wait until Redis has taken all of it.
@@ -132,19 +125,11 @@ class PublishBatch:
             raise self._failed(exc) from exc
         self._unread.extend(sent)
 
-    def _puts(self, queue: str) -> Puts:
-        """Return the script call for a queue that takes another entry."""
-        call = self._open_puts.get(queue)
+    def _call(self, new: Callable[[str], Any], queue: str) -> Any:
+        """Return the script call for a queue, by *new*, that takes another message."""
+        call = self._open.get((new, queue))
         if call is None or call.is_full:
-            call = self._open_puts[queue] = self.channel.store.puts(queue)
-            self._calls.append(call)
-        return call
-
-    def _readies(self, queue: str) -> Readies:
-        """Return the script call for a queue that takes another message to run at once."""
-        call = self._open_readies.get(queue)
-        if call is None or call.is_full:
-            call = self._open_readies[queue] = self.channel.store.ready_call(queue)
+            call = self._open[new, queue] = new(queue)
             self._calls.append(call)
         return call
 
@@ -169,7 +154,9 @@ class PublishBatch:
                 try:
                     reply = self._connection.read_response()
                     if isinstance(call, Puts):
-                        errors += _refusals(call, reply)
+                        puts = zip(call.ids, replies.Puts.read(reply).puts, strict=True)
+                        found = (publish_outcome.refusal(call.queue, *put) for put in puts)
+                        errors += filter(None, found)
                 except self.channel.ResponseError as exc:
                     errors.append(exc)
                 self._unread.popleft()
@@ -200,8 +187,7 @@ class PublishBatch:
     def _forget(self) -> None:
         self._commands.clear()
         self._calls.clear()
-        self._open_puts.clear()
-        self._open_readies.clear()
+        self._open.clear()
         self._buffered = 0
 
     def _check_usable(self) -> None:

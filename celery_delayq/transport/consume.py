@@ -164,12 +164,12 @@ class ConsumeChannel(NotYetChannel):
     def keeper(self) -> LeaseKeeper:
         """What this process holds in this Redis database; also of use after :meth:`close`."""
         if self._keeper is None:
-            self._keeper = KEEPERS.get(self.place, self._new_keeper)
+            self._keeper = KEEPERS.get(
+                self.place,
+                lambda: LeaseKeeper(self.new_store(), self.store.leases.claim, self.settings),
+            )
             self._keeper.join()
         return self._keeper
-
-    def _new_keeper(self) -> LeaseKeeper:
-        return LeaseKeeper(self.new_store(), self.store.leases.claim, self.settings)
 
     def leased(self, tag: str) -> bool:
         """Return whether a delivery tag is that of a lease."""

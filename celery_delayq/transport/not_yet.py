@@ -10,6 +10,7 @@ from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.task_options import check_own
+from celery_delayq.store.leases import WhenDue
 from celery_delayq.store.scripting.runner import is_fault_of_script
 from celery_delayq.transport import qos
 from celery_delayq.transport.fetcher import Fetcher
@@ -51,15 +52,7 @@ class NotYetChannel(SettleChannel):
         # One after the other, so that they go on in the order in which they came.
         self._paused_due_at = max(self._paused_due_at + 1, self.store.now_ms())
         due = envelope.due_of(raw) or Due(0)  # not long to go: else it is in the schedule by now
-        self.store.leases.replace(
-            taken.queue,
-            self._entry(raw, Due(max(self._paused_due_at, due.ms))),
-            taken.queue,
-            self.keeper.worker_id,
-            self.keeper.field(taken.tag),
-            when_due="keep",
-        )
-        self.qos.ack(taken.tag)
+        self._schedule(taken, raw, Due(max(self._paused_due_at, due.ms)), "keep")
         return True
 
     def _put_off_eta(self, taken: Taken, message: qos.Message) -> bool:
@@ -72,17 +65,20 @@ class NotYetChannel(SettleChannel):
         if due is None:
             return False
         # The message as it came, without the data of this delivery.
+        if self._schedule(taken, envelope.decode(taken.message), due, "leave"):
+            return True
+        message.properties[envelope.PROPERTY]["eta"] = message.headers["eta"]
+        message.headers["eta"] = None
+        return False
+
+    def _schedule(self, taken: Taken, raw: dict[str, Any], due: Due, when_due: WhenDue) -> bool:
+        """Schedule a held message in place of itself; return whether it is not held any more."""
+        queue, worker_id, field = taken.queue, self.keeper.worker_id, self.keeper.field(taken.tag)
+        entry = self._entry(raw, due)
         outcome = self.store.leases.replace(
-            taken.queue,
-            self._entry(envelope.decode(taken.message), due),
-            taken.queue,
-            self.keeper.worker_id,
-            self.keeper.field(taken.tag),
-            when_due="leave",
+            queue, entry, queue, worker_id, field, when_due=when_due
         )
         if outcome == "due":
-            message.properties[envelope.PROPERTY]["eta"] = message.headers["eta"]
-            message.headers["eta"] = None
             return False
         self.qos.ack(taken.tag)
         return True

@@ -181,7 +181,13 @@ class PublishChannel(stock.Channel):
         if retry_of is not None:
             self._put_retry(queue, Entry.of(message, step, due or Due(0)), retry_of)
         elif not envelope.is_special(message) and (due is None or self._is_short(due)):
-            self._put_ready(queue, step, envelope.encode(message), batch)
+            data = envelope.encode(message)
+            if batch is not None:
+                batch.add_ready(queue, step, data)
+            else:
+                ready = self.store.ready_call(queue)
+                ready.add(step, data)
+                self._run(ready)
         elif batch is not None:
             batch.add_entry(queue, Entry.of(message, step, due or Due(0)))
         else:
@@ -191,17 +197,6 @@ class PublishChannel(stock.Channel):
             call.add(Entry.of(message, step, due or Due(0)))
             _, [put], replaced = Puts.read(self._run(call))
             publish_outcome.note(queue, str(message["headers"]["id"]), put, replaced.get(0, b""))
-
-    def _put_ready(
-        self, queue: str, step: int, message: bytes, batch: PublishBatch | None = None
-    ) -> None:
-        """Push a message that may run at once."""
-        if batch is not None:
-            batch.add_ready(queue, step, message)
-            return
-        call = self.store.ready_call(queue)
-        call.add(step, message)
-        self._run(call)
 
     def _put_retry(self, queue: str, entry: Entry, held: HeldBy) -> None:
         """Schedule a retry in place of the running task's message."""
