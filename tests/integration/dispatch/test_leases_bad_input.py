@@ -14,7 +14,6 @@ from celery_delayq.dispatch.acks import Tally
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.settings import Settings
 from celery_delayq.testing import wait_until
-from tests.apps.lease_tasks import held
 from tests.integration.dispatch.conftest import drain, publish
 from tests.support.keyspace import snapshot
 
@@ -51,17 +50,6 @@ def test_an_ack_for_what_was_requeued_does_nothing_and_is_counted(
 
     assert snapshot(redis) == before
     assert channel.keeper.tally == Tally(foreign_acks=3)
-
-
-def test_acknowledging_twice_counts_once(channel: Any, redis: Redis) -> None:
-    publish(channel.connection.client, "a", 1)
-    message = get(channel)
-    channel.basic_ack(message.delivery_tag)
-    channel.basic_ack(message.delivery_tag)
-    channel.keeper.acks.drain(channel.store)
-
-    assert channel.keeper.tally == Tally(foreign_acks=1)
-    assert not held(redis)
 
 
 @pytest.mark.parametrize("tag", ["host.1.0123456789ab:1:1", "0123456789abcdef", "{own}:999:1"])

@@ -54,6 +54,7 @@ NO_MESSAGES: dict[str, tuple[bytes, str]] = {
         message(properties={**PROPERTIES, "body_encoding": "rot13"}),
         "undecodable",
     ),
+    "no body": (b'{"body": 1}', "no properties"),
     "no base64": (json.dumps({**json.loads(message()), "body": "A"}).encode(), "undecodable"),
     "100 kB of noise": (os.urandom(100_000), "undecodable"),
 }
@@ -116,28 +117,27 @@ NO_TASKS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
-def test_what_is_no_task_is_a_dead_letter_and_its_neighbours_run(
+def test_what_a_worker_cannot_run_is_a_dead_letter_and_its_neighbours_run(
     pool: str, make_app: MakeApp, leases: Leases, redis: Redis
 ) -> None:
     app = make_app()
-    for name, item in NO_TASKS.items():
+    names = {item: name for name, item in NO_TASKS.items()}
+    names |= {item: name for name, (item, _) in NO_MESSAGES.items()}
+    for item, name in names.items():
         app.send_task("lease.add", (1, 1), task_id=f"before {name}")
         redis.lpush("celery", item)
     app.send_task("lease.add", (1, 1), task_id="the last one")
     worker = leases.start(pool, prefetch=8)
 
-    wait_until(
-        lambda: redis.llen("log") > len(NO_TASKS) or not worker.running, what="neighbours ran"
-    )
+    wait_until(lambda: redis.llen("log") > len(names) or not worker.running, what="neighbours ran")
     assert worker.running, worker.log
     wait_until(lambda: not held(redis), what="nothing is held")
 
     assert {id for (id,) in logged(redis, "id")} == {
-        *(f"before {name}" for name in NO_TASKS),
+        *(f"before {name}" for name in names.values()),
         "the last one",
     }
-    assert redis.llen("log") == len(NO_TASKS) + 1
+    assert redis.llen("log") == len(names) + 1
     dead = reasons(DelayQ.of(app))
-    names = {item: name for name, item in NO_TASKS.items()}
-    assert {names[item] for item in dead} == NO_TASKS.keys()
+    assert {names[item] for item in dead} == {*names.values()}
     assert all(reason for reason in dead.values()), dead

@@ -23,19 +23,6 @@ def test_after_a_reject_with_requeue_it_is_the_second_delivery(pool: str, leases
     assert not leases.client.exists("{celery}:deliveries")
 
 
-def test_after_the_worker_was_killed_it_is_the_second_delivery(leases: Leases) -> None:
-    doomed = leases.start(delayq={"lease": 1})
-    result = leases.app.send_task("lease.die", (1,))
-    assert doomed.wait() == -9
-    leases.start(delayq={"lease": 1})
-
-    assert result.get(timeout=20) == "survived"
-
-    assert leases.runs("deliveries", "redelivered") == AGAIN
-    wait_until(lambda: not leases.held(), what="all is acknowledged")
-    assert not leases.client.exists("{celery}:deliveries")
-
-
 def test_what_was_only_prefetched_and_given_back_was_not_delivered(
     connection: Connection, delayq_broker_url: str
 ) -> None:

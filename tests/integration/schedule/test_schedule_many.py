@@ -19,7 +19,7 @@ from celery_delayq.schedule import schedule_many
 from celery_delayq.schedule.schedule_many import InvalidItem, Item, ItemOutcome
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, Through, stored
-from tests.support.many import FAR, entries, numbered, one
+from tests.support.many import FAR, numbered, one
 
 # -- forms of items -------------------------------------------------------------------------------
 
@@ -42,18 +42,6 @@ def test_items_have_three_forms(app: Celery, delayq: DelayQ, redis: Redis) -> No
     assert [m["headers"]["id"] for m in messages] == ["item", "mapping", "signature", "other"]
     assert [m["properties"]["priority"] for m in messages] == [9] * 4
     assert [m["headers"]["task"] for m in messages] == ["tasks.add"] * 3 + ["elsewhere"]
-
-
-def test_what_an_item_says_goes_before_what_is_said_for_all(delayq: DelayQ, redis: Redis) -> None:
-    delayq.schedule_many(
-        [Item((1, 2)), Item((3, 4), eta=FAR, queue="own")],
-        task="tasks.add",
-        countdown=60,
-        queue="all",
-    )
-
-    assert len(stored(redis, "all")) == 1
-    assert [due for due, _ in entries(redis, "own")] == [int(FAR.timestamp() * 1000)]
 
 
 def bad_items(app: Celery) -> list[tuple[Any, type[Exception], str]]:
@@ -235,16 +223,10 @@ def test_unique_keys_are_worked_out_for_each(
         if outcome.state == "conflict":
             assert isinstance(outcome.error, UniqueConflict)
     notes = {json.loads(base64.b64decode(m["body"]))[0][1] for m in stored(redis)}
-    assert notes == set(range(20, 30) if policy in ("replace", "later") else range(10))
-
-
-def test_what_was_replaced_is_revoked(app: Celery, delayq: DelayQ) -> None:
-    items = [Item((1, n), countdown=60, id=f"n{n}") for n in range(2)]
-
-    delayq.schedule_many(items, task="tasks.add", unique_key="same")
-
-    assert app.AsyncResult("n0").state == "REVOKED"
-    assert app.AsyncResult("n1").state == "PENDING"
+    last_counts = policy in ("replace", "later")
+    assert notes == set(range(20, 30) if last_counts else range(10))
+    revoked = {n for n in range(30) if app.AsyncResult(f"n{n}").state == "REVOKED"}
+    assert revoked == set(range(20) if last_counts else ())
 
 
 # -- signals --------------------------------------------------------------------------------------
@@ -277,38 +259,20 @@ def test_who_listens_to_signals_hears_of_each(delayq: DelayQ, redis: Redis) -> N
 
 
 def test_the_same_ids_again_add_nothing(delayq: DelayQ, redis: Redis) -> None:
-    first = delayq.schedule_many(numbered(120), task="tasks.add")
+    first = delayq.schedule_many([*numbered(120), *numbered(5)], task="tasks.add")
     again = delayq.schedule_many(numbered(130), task="tasks.add")
 
-    assert first.counts == {"scheduled": 120}
+    assert first.counts == {"scheduled": 120, "duplicate": 5}
     assert again.counts == {"duplicate": 120, "scheduled": 10}
     assert len(stored(redis)) == 130
 
-
-def test_the_same_ids_again_add_nothing_while_they_are_ready_or_held(
-    delayq: DelayQ, redis: Redis
-) -> None:
-    store = delayq.store
-    delayq.schedule_many(numbered(10), task="tasks.add")
     for n in range(10):
         delayq.run_now(f"n{n}")
     assert redis.llen("celery") == 10
+    while_ready = delayq.schedule_many(numbered(10), task="tasks.add")
 
-    again = delayq.schedule_many(numbered(10), task="tasks.add")
-
-    assert again.counts == {"duplicate": 10}
-    assert store.scheduled("celery") == 0
-    assert redis.llen("celery") == 10
-
-
-def test_ids_that_come_twice_in_one_run_are_stored_once(delayq: DelayQ, redis: Redis) -> None:
-    report = delayq.schedule_many(
-        [Item((1, 2), countdown=60, id="same"), Item((1, 2), countdown=60, id="same")],
-        task="tasks.add",
-    )
-
-    assert report.counts == {"scheduled": 1, "duplicate": 1}
-    assert len(stored(redis)) == 1
+    assert while_ready.counts == {"duplicate": 10}
+    assert (len(stored(redis)), redis.llen("celery")) == (120, 10)
 
 
 def test_items_without_an_id_are_all_stored(delayq: DelayQ, redis: Redis) -> None:

@@ -221,12 +221,6 @@ def test_the_canvas_schedules_what_stock_sends_with_an_eta(
     )
 
 
-def test_send_task_needs_no_task_class(app: Celery, delayq: DelayQ) -> None:
-    app.send_task("elsewhere.task", (1,), countdown=60, queue="mail")
-
-    assert delayq.count(queue="mail", task="elsewhere.task") == 1
-
-
 @pytest.mark.parametrize("prefix", ["", "shop."])
 def test_a_batch_of_producers_is_one_pipeline(make_app: MakeApp, redis: Redis, prefix: str) -> None:
     app = make_app(broker_transport_options={"global_keyprefix": prefix})

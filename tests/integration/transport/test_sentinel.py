@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from kombu.exceptions import OperationalError
@@ -23,6 +24,7 @@ from tests.support.scene import StartWorker
 from tests.support.sentinel import MASTER_NAME, Sentinel, replicated
 
 PASSWORD = "p@ss/s3cret"
+RIGHT = quote(PASSWORD, safe="")
 NAMED = {"broker_transport_options": {"master_name": MASTER_NAME}}
 #: Without redis-py's own retries, of about four seconds for each sentinel that is down.
 IMPATIENT = {"master_name": MASTER_NAME, "sentinel_kwargs": {"retry": Retry(NoBackoff(), 0)}}
@@ -38,7 +40,7 @@ class Watched:
     replica: EmbeddedRedis
     sentinels: list[Sentinel]
 
-    def url(self, scheme: str = "delayq+sentinel", password: str = "p%40ss%2Fs3cret") -> str:
+    def url(self, scheme: str = "delayq+sentinel", password: str = RIGHT) -> str:
         """Give the URLs of both, what leads to the master on the first alone."""
         first, second = (sentinel.port for sentinel in self.sentinels)
         return f"{scheme}://:{password}@127.0.0.1:{first}/2;{scheme}://127.0.0.1:{second}"
@@ -89,13 +91,6 @@ def test_one_sentinel_may_be_down(make_app: MakeApp, watched: Watched, down: int
         send_late(app, client)
 
 
-def test_one_sentinel_is_enough(make_app: MakeApp, watched: Watched) -> None:
-    app = make_app(broker=watched.url().partition(";")[0], **NAMED)
-
-    with watched.master.client(db=2) as client:
-        send_late(app, client)
-
-
 def test_publisher_and_worker_follow_the_master(
     watched: Watched, make_app: MakeApp, delayq_worker: StartWorker
 ) -> None:
@@ -120,30 +115,29 @@ def test_publisher_and_worker_follow_the_master(
     assert worker.running
 
 
-def test_a_wrong_master_name_is_an_error_at_the_call(make_app: MakeApp, watched: Watched) -> None:
-    options = {"broker_transport_options": {"master_name": "arrivals"}}
-    app = make_app(broker=watched.url(), **options)
-
-    with pytest.raises(OperationalError, match="No master found for 'arrivals'"):
-        app.send_task("url.add", (2, 3), countdown=60)
-
-
-def test_a_missing_master_name_is_an_error_at_the_call(make_app: MakeApp, watched: Watched) -> None:
-    app = make_app(broker=watched.url())
-
-    with pytest.raises(ValueError, match="'master_name' transport option must be specified"):
-        app.send_task("url.add", (2, 3), countdown=60)
-
-
-def test_a_wrong_password_of_the_master_is_an_error_at_the_call(
-    make_app: MakeApp, watched: Watched
+@pytest.mark.parametrize(
+    ("password", "options", "error", "says"),
+    [
+        (RIGHT, {"master_name": "arrivals"}, OperationalError, "No master found for 'arrivals'"),
+        (RIGHT, {}, ValueError, "'master_name' transport option must be specified"),
+        ("wr0ng", {"master_name": MASTER_NAME}, OperationalError, "(?i)invalid.*password"),
+    ],
+    ids=["wrong master name", "no master name", "wrong password"],
+)
+def test_what_leads_to_no_master_is_an_error_at_the_call(
+    make_app: MakeApp,
+    watched: Watched,
+    password: str,
+    options: dict[str, Any],
+    error: type[Exception],
+    says: str,
 ) -> None:
-    app = make_app(broker=watched.url(password="wr0ng"), **NAMED)
+    app = make_app(broker=watched.url(password=password), broker_transport_options=options)
 
-    with pytest.raises(OperationalError, match=r"(?i)invalid.*password") as refused:
+    with pytest.raises(error, match=says) as refused:
         app.send_task("url.add", (2, 3), countdown=60)
 
-    assert "wr0ng" not in str(refused.value)
+    assert password not in str(refused.value)
 
 
 def test_no_sentinel_is_an_error_at_the_call(make_app: MakeApp) -> None:

@@ -116,30 +116,6 @@ def test_messages_with_an_eta_of_a_stock_producer_move_to_the_schedule(
     wait_until(lambda: not scene.held(), what="no worker holds any of it")
 
 
-def test_a_message_that_cannot_be_decoded_does_not_stop_the_worker(
-    scene: Delayed, tasks: Any, redis: Redis
-) -> None:
-    worker = scene.start()
-    garbage = [
-        b"not json",
-        b"[]",
-        b'{"properties": {}}',
-        b"\xff\xfe",
-        b'{"body": 1}',
-        b'{"body": "abc", "headers": {}, "properties": {"delivery_tag": "t", '
-        b'"delivery_info": {}, "body_encoding": "base64"}}',
-    ]
-    for item in garbage:
-        redis.lpush("celery", item)
-
-    assert tasks.add.apply_async((1, 2), countdown=0.1).get(timeout=TIMEOUT) == 3
-
-    dead_letters = [each.message for each in tasks.delayq.store.dead_letters.all("celery")]
-    assert len(dead_letters) == len(garbage)
-    assert set(garbage[:5]) <= set(dead_letters)
-    assert worker.running
-
-
 def test_one_of_two_workers_may_be_killed_and_nothing_scheduled_is_lost(
     scene: Delayed, tasks: Any
 ) -> None:
