@@ -103,12 +103,15 @@ def test_a_url_of_a_socket_leads_where_it_says(
     assert plain.hostname == url.removeprefix("redis+")
 
 
+@pytest.mark.parametrize("copied", SAME[:3])
 @pytest.mark.parametrize(
     "url",
     ["redis://host:7000/5", "rediss://host:7000/5?ssl_cert_reqs=none", "sentinel://host:7000"],
 )
-def test_a_plain_url_with_our_transport_leads_to_the_same(url: str) -> None:
-    with_transport = Connection(url, transport=TRANSPORT)
+def test_a_plain_url_with_our_transport_leads_to_the_same(
+    url: str, copied: Callable[[Connection], Connection]
+) -> None:
+    with_transport = copied(Connection(url, transport=TRANSPORT))
 
     assert isinstance(with_transport.transport, Transport)
     assert leads_to(with_transport) == leads_to(Connection(f"delayq+{url}"))
