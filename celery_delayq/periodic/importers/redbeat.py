@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo
 
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule
-from dateutil.rrule import FREQNAMES
+from dateutil.rrule import FREQNAMES, weekday
+from dateutil.rrule import rrule as dateutil_rrule
 from redis import Redis
 from redis.sentinel import Sentinel
 
@@ -29,14 +30,6 @@ _PAGE = 500
 
 #: Most entries of one round trip, since their arguments may be large.
 _FEW = 10
-
-_DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-
-#: Parts of a rule that are numbers, or lists of them.
-_NUMBERS = (
-    *("interval", "count", "bysetpos", "bymonth", "bymonthday", "byyearday", "byeaster"),
-    *("byweekno", "byhour", "byminute", "bysecond"),
-)
 
 
 def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> Iterator[FoundEntry]:
@@ -184,34 +177,29 @@ def _schedule(data: Any, zone: tzinfo) -> tuple[BaseSchedule, str | None]:
 
 
 def _rrule(given: Mapping[str, Any], zone: tzinfo) -> tuple[rrule, str | None]:
-    freq = given["freq"]
-    parts = [f"FREQ={freq.upper() if isinstance(freq, str) else FREQNAMES[freq]}"]
-    for name in _NUMBERS:
-        if given.get(name) is not None:
-            parts.append(f"{name.upper()}={_listed(given[name], str)}")
-    for name, word in (("byweekday", "BYDAY"), ("wkst", "WKST")):
-        if given.get(name) is not None:
-            parts.append(f"{word}={_listed(given[name], _day)}")
-    if given.get("until") is not None:
-        until = datetime.fromtimestamp(given["until"], timezone.utc)
-        parts.append(f"UNTIL={until:%Y%m%dT%H%M%SZ}")
-    text = ";".join(parts)
-    if given.get("dtstart") is None:
-        return rrule(text), None
-    start = datetime.fromtimestamp(given["dtstart"], timezone.utc)
-    offset = timedelta(minutes=given.get("dtstart_tz") or 0)
-    return rrule(text, start), _zone_name(offset, zone, start)
+    rule = {name: value for name, value in given.items() if value is not None}
+    rule.pop("until_tz", None)
+    offset = timedelta(minutes=rule.pop("dtstart_tz", 0))
+    start, until = _moment(rule.pop("dtstart", None)), _moment(rule.pop("until", None))
+    if isinstance(rule["freq"], str):
+        rule["freq"] = FREQNAMES.index(rule["freq"].upper())
+    for name in {"wkst", "byweekday"} & rule.keys():
+        rule[name] = _day(rule[name])
+    text = str(dateutil_rrule(**rule)).rpartition("RRULE:")[2]
+    if until is not None:
+        text += f";UNTIL={until:%Y%m%dT%H%M%SZ}"
+    return rrule(text, start), None if start is None else _zone_name(offset, zone, start)
 
 
-def _listed(given: Any, word: Any) -> str:
-    return ",".join(word(each) for each in (given if isinstance(given, list) else [given]))
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
 
 
-def _day(given: Any) -> str:
-    if not isinstance(given, dict):
-        return _DAYS[given]
-    nth = given.get("n")
-    return f"{nth:+d}{_DAYS[given['wkday']]}" if nth else _DAYS[given["wkday"]]
+def _day(given: Any) -> Any:
+    """Return a weekday, or several, as dateutil knows them."""
+    if isinstance(given, list):
+        return [_day(each) for each in given]
+    return weekday(given["wkday"], given.get("n") or None) if isinstance(given, dict) else given
 
 
 def _zone_name(offset: timedelta, zone: tzinfo, start: datetime) -> str | None:

@@ -42,6 +42,14 @@ def begin(delayq: DelayQ, every: float, name: str, task: str, source: str = "api
     return policy.begin(definition, delayq.store.now_ms(), timezone.utc)
 
 
+def write_form(delayq: DelayQ, name: str, form: str) -> PeriodicStore:
+    """Write an entry that is due, whose schedule has a form that calls would refuse."""
+    gate = PeriodicStore(delayq.store)
+    record = begin(delayq, 1, name, "note").pack().replace('{"every":1}', form)
+    gate.write([Writing(name, "", record, 1)])
+    return gate
+
+
 @pytest.mark.parametrize(
     ("task", "args", "told"),
     [("nobody.knows", [], "nobody.knows"), ("note", [1, 2, 3, 4, 5], "TypeError")],
@@ -87,13 +95,7 @@ def test_a_queue_that_is_broken_keeps_its_own_entries_only(
 def test_what_cannot_be_read_here_is_left_to_those_who_can(
     app: Celery, delayq: DelayQ, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gate = PeriodicStore(delayq.store)
-    record = (
-        begin(delayq, 1, "theirs", "note")
-        .pack()
-        .replace('{"every":1}', '{"class":"nowhere:Never"}')
-    )
-    gate.write([Writing("theirs", "", record, 1)])
+    gate = write_form(delayq, "theirs", '{"class":"nowhere:Never"}')
 
     with ticking(app):
         wait_until(lambda: "cannot be fired here" in caplog.text, TIMEOUT, "it is told of")
@@ -116,14 +118,8 @@ def test_a_schedule_that_fails_keeps_no_other_from_being_fired(
     app: Celery, delayq: DelayQ, caplog: pytest.LogCaptureFixture
 ) -> None:
     delayq.periodic.add("right", 0.5, "note", **KEEP)
-    gate = PeriodicStore(delayq.store)
     path = f"{Overflows.__module__}:{Overflows.__qualname__}"
-    record = (
-        begin(delayq, 1, "wrong", "note")
-        .pack()
-        .replace('{"every":1}', f'{{"class":"{path}","args":[1]}}')
-    )
-    gate.write([Writing("wrong", "", record, 1)])
+    write_form(delayq, "wrong", f'{{"class":"{path}","args":[1]}}')
 
     with ticking(app) as [ticker]:
         wait_until(lambda: ticker.fired >= 12, TIMEOUT, "the other one is fired")

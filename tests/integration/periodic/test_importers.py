@@ -16,9 +16,8 @@ from celery_delayq import DelayQ
 from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.importers import redbeat
 from celery_delayq.periodic.wall_clock import ms_of
-from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start
+from tests.apps.periodic_tasks import Diary, StartWorker, start
 from tests.integration.periodic.conftest import MakeShop
 from tests.integration.periodic.importing import (
     EVERY_KIND,
@@ -42,24 +41,35 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def test_entries_that_were_taken_over_are_fired(
+def test_entries_that_were_taken_over_are_fired_and_their_ticks_not_again(
     app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
 ) -> None:
     diary = Diary(delayq_redis)
     # The last of its ticks is half an hour ago: one of this second would not be missed, but due.
     at, ancient = ago(seconds=100), ago(days=900, minutes=30)
-    save(app, "often", schedule(0.5), at)
     save(app, "ancient", schedule(3600), ancient)
     save(app, "off", schedule(0.5), at, enabled=False)
+    often = save(app, "often", schedule(0.5), at)
     assert set(results(app, redbeat.entries(app)).values()) == {"added"}
 
     start(delayq_worker)
-    wait_until(lambda: len(diary.ticks("often")) >= 5, TIMEOUT, "five ticks")
+    diary.wait_ticks("often", 5)
+    caught_up = diary.wait_ticks("ancient", 1)
 
-    assert {(tick - ms_of(at)) % 500 for tick in diary.ticks("often")} == {0}
-    (caught_up,) = diary.ticks("ancient")
-    assert (caught_up - ms_of(ancient)) % HOUR == 0
-    assert 0 <= diary.now() * 1000 - caught_up <= HOUR + MINUTE
+    DelayQ.of(app).periodic.update("often", args=["x"])
+    before = entries(app)[-1]
+    said = results(app, redbeat.entries(app), replace=True)
+    after = entries(app)[-1]
+    ticks = diary.wait_ticks("often", len(diary.ticks("often")) + 8)
+
+    assert (said["often"], after.name, after.definition.args) == ("replaced", often.name, ())
+    assert after.state.anchor == before.state.anchor
+    assert len(ticks) == len({*ticks})
+    assert {after - before for before, after in pairwise(ticks[1:])} == {500}
+    assert {(tick - ms_of(at)) % 500 for tick in ticks} == {0}
+    assert diary.ticks("ancient") == caught_up, "it is caught up by one"
+    assert (caught_up[0] - ms_of(ancient)) % HOUR == 0
+    assert 0 <= diary.now() * 1000 - caught_up[0] <= HOUR + MINUTE
     assert diary.ticks("off") == []
 
 
@@ -76,30 +86,6 @@ def test_one_takes_the_place_of_another_only_when_told_to(app: Celery) -> None:
 
     definition = defined("a", schedule(3600))
     assert entries(app) == [state(definition, at, ms_of(at) + HOUR, at)]
-
-
-def test_what_was_fired_here_already_is_not_fired_again(
-    app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
-) -> None:
-    diary = Diary(delayq_redis)
-    at = ago(seconds=100)
-    save(app, "a", schedule(0.5), at)
-    results(app, redbeat.entries(app))
-    start(delayq_worker)
-    wait_until(lambda: len(diary.ticks("a")) >= 3, TIMEOUT, "three ticks")
-
-    DelayQ.of(app).periodic.update("a", args=["x"])
-    (before,) = entries(app)
-    assert results(app, redbeat.entries(app), replace=True) == {"a": "replaced"}
-    (after,) = entries(app)
-    seen = len(diary.ticks("a"))
-    wait_until(lambda: len(diary.ticks("a")) >= seen + 8, TIMEOUT, "more ticks")
-
-    assert after.definition.args == ()
-    assert after.state.anchor == before.state.anchor
-    ticks = diary.ticks("a")
-    assert len(ticks) == len({*ticks})
-    assert {after - before for before, after in pairwise(ticks[1:])} == {500}
 
 
 # -- on the command line
@@ -119,6 +105,7 @@ def test_the_file_of_beat_is_taken_over_by_a_command(make_shop: MakeShop, file: 
     assert done.code == 0
     assert "added  stays  every 1h" in done.out
     assert [entry.name for entry in entries(app)] == ["stays"]
+    assert "skipped  gone  it is not in the code any more, for which beat" in done.out
     told = [json.loads(line) for line in cli(*command, "--json").out.splitlines()]
     assert {each["name"]: each["result"] for each in told} == {"stays": "kept", "gone": "skipped"}
 
@@ -209,20 +196,20 @@ def test_of_a_list_code_is_as_it_is_now_and_what_calls_made_as_it_was(
 
 
 @pytest.mark.parametrize(
-    ("source", "place", "told"),
+    ("source", "place", "code", "told"),
     [
-        ("list", "missing", "missing"),
-        ("beat", "missing", "missing"),
-        ("redbeat", "redis://127.0.0.1:1/0", "127.0.0.1:1"),
-        ("django-celery-beat", "sqlite:///missing.db", "missing.db"),
-        ("django-celery-beat", "mysql://root:hunter2@localhost/shop", "mysql"),
+        ("list", "missing", 1, "missing"),
+        ("beat", "missing", 1, "missing"),
+        ("redbeat", "redis://127.0.0.1:1/0", 1, "127.0.0.1:1"),
+        ("django-celery-beat", "sqlite:///missing.db", 1, "missing.db"),
+        ("django-celery-beat", "mysql://root:hunter2@localhost/shop", 2, "mysql"),
     ],
 )
 def test_a_place_where_there_is_none_is_told(
-    app: Celery, source: str, place: str, told: str
+    app: Celery, source: str, place: str, code: int, told: str
 ) -> None:
     done = CommandLine(app)("periodic", "import", "--from", source, place)
 
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (code, "")
     assert told in done.err
     assert "hunter2" not in done.err

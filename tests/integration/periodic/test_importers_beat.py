@@ -64,17 +64,6 @@ def test_entries_of_beat_go_on_in_their_phase(zone: str, make_shop: MakeShop, fi
     assert waits == state(codes["waits"], at["waits"], ms // HOUR * HOUR + HOUR, at["waits"], 1)
 
 
-def test_workers_take_entries_of_beat_for_those_in_their_code(app: Celery, file: Path) -> None:
-    app.conf.beat_schedule = {"a": TASK, "b": TASK}
-    run_beat(app, file, a=ago(hours=5))
-    results(app, beat.entries(app, file))
-    before = entries(app)
-
-    Deployment(app).keep(DelayQ.of(app).store)
-
-    assert entries(app) == before
-
-
 def test_a_second_time_all_are_kept(app: Celery, file: Path) -> None:
     app.conf.beat_schedule = {"a": TASK, "b": TASK}
     run_beat(app, file, a=ago(hours=5))
@@ -86,14 +75,8 @@ def test_a_second_time_all_are_kept(app: Celery, file: Path) -> None:
     assert results(app, beat.entries(app, file)) == {"a": "kept", "b": "kept"}
     assert results(app, beat.entries(app, file), replace=True) == {"a": "kept", "b": "kept"}
     assert entries(app) == before
-
-
-def test_what_is_in_code_no_more_is_skipped(make_shop: MakeShop, file: Path) -> None:
-    run_beat(make_shop(stays=TASK, goes=TASK), file)
-    app = make_shop(stays=TASK)
-
-    assert results(app, beat.entries(app, file)) == {"stays": "added", "goes": "skipped"}
-    assert "not in the code any more" in problems(beat.entries(app, file))["goes"]
+    Deployment(app).keep(DelayQ.of(app).store)
+    assert entries(app) == before, "workers take them for those in their code"
 
 
 def test_beats_file_is_not_changed(app: Celery, file: Path) -> None:
