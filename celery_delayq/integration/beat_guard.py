@@ -38,13 +38,15 @@ def running(store: Store, app: Celery) -> list[str]:
     return found
 
 
+def redbeat_setting(app: Celery, name: str) -> Any:
+    """Return a setting of RedBeat, in lower or upper case; None without it."""
+    return app.conf.first(name, name.upper())
+
+
 def _lock_of_redbeat(app: Celery) -> str:
     """Return the lock that RedBeat holds while it runs; it ignores ``global_keyprefix``."""
-
-    def setting(name: str) -> Any:
-        return app.conf.first(name, name.upper())
-
-    return str(setting("redbeat_lock_key") or f"{setting('redbeat_key_prefix') or 'redbeat:'}:lock")
+    prefix = redbeat_setting(app, "redbeat_key_prefix") or "redbeat:"
+    return str(redbeat_setting(app, "redbeat_lock_key") or f"{prefix}:lock")
 
 
 def warn(store: Store, app: Celery) -> None:

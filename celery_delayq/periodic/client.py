@@ -216,18 +216,15 @@ class PeriodicTasks:
         RecordError
             Its state is unreadable too.
         """
-        before: Any = None
 
         def edit(there: Periodic | UnreadableEntry | None, _: int) -> Periodic | UnreadableEntry:
-            nonlocal before
-            before = there
             if isinstance(there, UnreadableEntry):
                 return there.as_paused()
             entry = required(name, there)
             return entry if entry.status == "paused" else policy.pause(entry)
 
         paused: Periodic | UnreadableEntry = self._edit(name, edit)
-        unfired = () if isinstance(paused, UnreadableEntry) else self._withdraw(before)
+        unfired = () if isinstance(paused, UnreadableEntry) else self._withdraw(paused)
         if unfired:
 
             def correct(there: Periodic | None, _: int) -> Periodic | None:

@@ -17,6 +17,7 @@ from redis import Redis
 from redis.sentinel import Sentinel
 
 from celery_delayq.errors import ConfigError
+from celery_delayq.integration.beat_guard import redbeat_setting
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import FoundEntry, code_of
 from celery_delayq.periodic.schedules import rrule
@@ -50,9 +51,9 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
     redis.exceptions.RedisError
         Redis is away, or refused something.
     """
-    prefix = prefix or _setting(app, "redbeat_key_prefix") or PREFIX
+    prefix = prefix or redbeat_setting(app, "redbeat_key_prefix") or PREFIX
     code = code_of(app)
-    client = _client(app, url or _setting(app, "redbeat_redis_url"))
+    client = _client(app, url or redbeat_setting(app, "redbeat_redis_url"))
     session = Session(app)
     client = session.store.client if client is None else client
     try:
@@ -76,17 +77,13 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
         session.close()
 
 
-def _setting(app: Celery, name: str) -> Any:
-    return app.conf.first(name, name.upper())
-
-
 def _client(app: Celery, url: str | None) -> Any:
     """Return a client for a URL with the settings of RedBeat; None for None."""
     if url is None:
         return None
     scheme, _, rest = url.removeprefix("delayq+").partition("://")
-    options = dict(_setting(app, "redbeat_redis_options") or {})
-    ssl = _setting(app, "redbeat_redis_use_ssl")
+    options = dict(redbeat_setting(app, "redbeat_redis_options") or {})
+    ssl = redbeat_setting(app, "redbeat_redis_use_ssl")
     options |= ssl if isinstance(ssl, Mapping) else {}
     sentinels, service = options.pop("sentinels", None), options.pop("service_name", "master")
     for name in ("retry_period", "cluster", "startup_nodes"):

@@ -133,16 +133,13 @@ def test_an_entry_of_before_that_says_it_without_a_meaning_can_be_changed(delayq
 # -- whose clock
 
 
-@pytest.mark.parametrize(("said", "offset"), [({"timezone": "America/New_York"}, -5), ({}, 1)])
-def test_times_of_calls_without_an_offset_are_by_the_clock_of_the_entry_or_of_the_app(
-    make_app: MakeApp, said: dict[str, Any], offset: int
-) -> None:
+def test_times_of_calls_without_an_offset_are_by_the_clock_of_the_app(make_app: MakeApp) -> None:
     delayq = DelayQ.of(make_app(timezone="Europe/Berlin"))
     wall = datetime(2100, 1, 31, 9)
-    begins = wall.replace(tzinfo=timezone(timedelta(hours=offset)))
+    begins = wall.replace(tzinfo=BERLIN)
 
-    delayq.periodic.add("once", wall, "tasks.add", **said)
-    delayq.periodic.add("often", 30, "tasks.add", start=wall, end=wall + timedelta(hours=1), **said)
+    delayq.periodic.add("once", wall, "tasks.add")
+    delayq.periodic.add("often", 30, "tasks.add", start=wall, end=wall + timedelta(hours=1))
 
     assert definition_of(delayq, "once").schedule == clocked(begins)
     found = definition_of(delayq, "often")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -16,16 +15,12 @@ from celery.schedules import crontab
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, InvalidSchedule, PeriodicExists, PeriodicUnknown
-from celery_delayq.periodic.policy import upcoming
 from celery_delayq.testing import FAST_START, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start
 from tests.integration.conftest import Through
 from tests.support.proxy import Fault
 from tests.support.ticking import ticking
-
-#: However long a worker takes to start.
-KEEP: dict[str, Any] = {"catch_up": "all", "catch_up_max": 1000}
 
 
 def steps(ticks: list[int]) -> set[int]:
@@ -59,25 +54,6 @@ def test_entries_in_code_are_fired(diary: Diary, delayq_worker: StartWorker) -> 
     assert steps(ticks) == {500}
     assert set(diary.runs("do")) == {"as told"}
     assert "Periodic entry 'wrong' in code is left out" in worker.log
-
-
-def test_two_workers_fire_each_tick_once(
-    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
-) -> None:
-    added = [delayq.periodic.add(str(n), 0.2, "note", **KEEP) for n in range(20)]
-    first = {entry.name: upcoming(entry, 10, timezone.utc) for entry in added}
-    for _ in range(2):
-        start(delayq_worker)
-
-    # Several run at once, so a later one may be the first to write it down.
-    wait_until(
-        lambda: all({*ticks} <= {*diary.ticks(name)} for name, ticks in first.items()),
-        TIMEOUT,
-        "10 each",
-    )
-
-    for name, ticks in first.items():
-        assert diary.ticks(name)[:10] == ticks, name
 
 
 def test_what_is_kept_of_an_entry(delayq: DelayQ) -> None:
