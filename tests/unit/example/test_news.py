@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
+from itertools import repeat
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -17,42 +17,14 @@ from example_project.plan import Kind, as_datetime, remind
 from tests.unit.example.flying import BEGINS, CLOCK, at, flight
 
 
-class FakeDelayQ:
-    """Notes what is asked of it, and answers what it was told to."""
-
-    def __init__(self, outcome: Outcome | Exception) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.outcome = outcome
-
-    def cancel(self, task_id: str) -> Outcome:
-        return self._answer("cancel", task_id)
-
-    def reschedule(self, task_id: str, *, eta: datetime) -> Outcome:
-        return self._answer("reschedule", task_id, eta)
-
-    def _answer(self, *call: Any) -> Outcome:
-        self.calls.append(call)
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
-
-
-class FakeRecords:
-    """Keeps what is written down."""
-
-    def __init__(self) -> None:
-        self.changes: list[tuple[Any, ...]] = []
-
-    def add_change(self, *change: Any) -> None:
-        self.changes.append(change)
-
-
 def desk_for(
     news: Sequence[News], monkeypatch: pytest.MonkeyPatch, outcome: Outcome | Exception
-) -> tuple[NewsDesk, FakeDelayQ, FakeRecords]:
-    delayq, records = FakeDelayQ(outcome), FakeRecords()
+) -> tuple[NewsDesk, Mock, Mock]:
+    """Return a desk, what it asks of the extension, and what it writes down."""
+    delayq, records = Mock(["cancel", "reschedule"]), Mock(["add_change"])
+    delayq.cancel.side_effect = delayq.reschedule.side_effect = repeat(outcome)
     monkeypatch.setattr(changes, "delayq", delayq)
-    return NewsDesk(news, CLOCK, records), delayq, records  # type: ignore[arg-type]
+    return NewsDesk(news, CLOCK, records), delayq, records
 
 
 def test_a_delay_is_known_as_long_beforehand_as_it_is_long() -> None:
@@ -99,13 +71,13 @@ def test_both_reminders_of_a_late_flight_are_moved_by_its_delay(
     desk.take_in(now_ms=CLOCK.real_ms(at(8)))
 
     check_in_ms, boarding_ms = CLOCK.real_ms(at(13)), CLOCK.real_ms(at(15, 30))
-    assert delayq.calls == [
-        ("reschedule", "check-in:A", as_datetime(check_in_ms)),
-        ("reschedule", "boarding:A", as_datetime(boarding_ms)),
+    assert delayq.mock_calls == [
+        call.reschedule("check-in:A", eta=as_datetime(check_in_ms)),
+        call.reschedule("boarding:A", eta=as_datetime(boarding_ms)),
     ]
-    assert records.changes == [
-        ("check-in:A", "move", "done", check_in_ms),
-        ("boarding:A", "move", "done", boarding_ms),
+    assert records.mock_calls == [
+        call.add_change("check-in:A", "move", "done", check_in_ms),
+        call.add_change("boarding:A", "move", "done", boarding_ms),
     ]
 
 
@@ -118,10 +90,10 @@ def test_both_reminders_of_a_cancelled_flight_are_cancelled(
 
     desk.take_in(now_ms=CLOCK.real_ms(at(6)))
 
-    assert delayq.calls == [("cancel", "check-in:A"), ("cancel", "boarding:A")]
-    assert records.changes == [
-        ("check-in:A", "cancel", outcome.value),
-        ("boarding:A", "cancel", outcome.value),
+    assert delayq.mock_calls == [call.cancel("check-in:A"), call.cancel("boarding:A")]
+    assert records.mock_calls == [
+        call.add_change("check-in:A", "cancel", outcome.value),
+        call.add_change("boarding:A", "cancel", outcome.value),
     ]
     assert desk.cancelled == counted
 
@@ -131,16 +103,16 @@ def test_nothing_is_done_before_the_news_is_known(monkeypatch: pytest.MonkeyPatc
     desk, delayq, _ = desk_for(news_of([first, second]), monkeypatch, Outcome.DONE)
 
     desk.take_in(now_ms=CLOCK.real_ms(at(6)) - 0.1)
-    assert delayq.calls == []
+    assert delayq.mock_calls == []
     assert desk.next_ms == CLOCK.real_ms(at(6))
 
     desk.take_in(now_ms=CLOCK.real_ms(at(6)))
-    assert [task_id for _, task_id in delayq.calls] == ["check-in:A", "boarding:A"]
+    assert delayq.mock_calls == [call.cancel("check-in:A"), call.cancel("boarding:A")]
     assert desk.next_ms == CLOCK.real_ms(at(7))
     assert not desk.is_done
 
     desk.take_in(now_ms=CLOCK.real_ms(at(23)))
-    assert len(delayq.calls) == 4
+    assert len(delayq.mock_calls) == 4
     assert desk.is_done
 
 
@@ -150,4 +122,4 @@ def test_a_new_time_that_has_passed_as_well_is_too_late(monkeypatch: pytest.Monk
 
     desk.take_in(now_ms=CLOCK.real_ms(at(11, 45)))
 
-    assert [outcome for _, _, outcome, _ in records.changes] == ["past", "past"]
+    assert [each.args[2] for each in records.mock_calls] == ["past", "past"]
