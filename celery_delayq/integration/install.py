@@ -7,7 +7,7 @@ workers only. :func:`~celery_delayq.integration.replace.undo` undoes any of them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -52,10 +52,8 @@ def _change_worker(sender: Any, **_: Any) -> None:
     """Change a starting worker, and its tasks, which are all known by now."""
     worker.remember(sender)
     make(WORKER, **worker.objects())
-    own = (sender.app.conf.broker_transport_options or {}).get("delayq")
-    history = isinstance(own, Mapping) and bool(own.get("history"))  # it is checked elsewhere
     for task in sender.app.tasks.values():
-        make(HISTORY if history else REQUEST, task=task)
+        make(REQUEST, task=task)
 
 
 def _change_extended_worker(sender: Any, **_: Any) -> None:
@@ -317,16 +315,8 @@ REQUEST = (
     Replace(
         target="task.Request",
         by=request.with_endings,
-        why="a task that has failed for good is a dead letter, in place of its acknowledgement",
-    ),
-)
-
-#: The same with the setting ``history``.
-HISTORY = (
-    Replace(
-        target="task.Request",
-        by=request.with_endings_and_runs,
-        why="and each run goes to the history with its acknowledgement",
+        why="a task that has failed for good is a dead letter, in place of its acknowledgement; "
+        "with the setting history each run goes there with it",
     ),
 )
 
@@ -383,5 +373,5 @@ CONSUMER = (
 #: Every change.
 CHANGES = (
     *(*TRANSPORT, *PROCESS, *APP, *TASK, *WORKER, *EXTENDED_WORKER),
-    *(*REQUEST, *HISTORY, *POOL, *CONSUMER),
+    *(*REQUEST, *POOL, *CONSUMER),
 )

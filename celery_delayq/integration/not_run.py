@@ -51,29 +51,16 @@ def note_revoked(app: Any, ids: Iterable[str], reason: str, request: Any = None)
         )
 
 
-def note_replaced(app: Any, id: str, queue: str, record: bytes, reason: str) -> None:
-    """Report that a task was replaced; *record* may be empty."""
-    entries = []
-    if record:
-        entries.append(ScheduledTask.of_record(queue, id, "scheduled", 0, record))
-    note_cancelled(app, [id], entries, reason)
-
-
 def note_cancelled(
     app: Any, ids: Collection[str], entries: Iterable[ScheduledTask], reason: str
 ) -> None:
-    """Report that tasks will not run; *entries* are these and perhaps others."""
-    note_revoked(app, ids, reason)
-    tell_chords(app, [each for each in entries if each.id in ids], reason)
+    """Report that tasks will not run, and fail the chords that wait for them, as a worker does.
 
-
-def tell_chords(app: Any, entries: Iterable[ScheduledTask], reason: str) -> None:
-    """Fail the chords that wait for entries which will not run, as a worker does.
-
-    Otherwise such a chord would wait for ever.
+    *entries* are these tasks and perhaps others.
     """
+    note_revoked(app, ids, reason)
     for entry in entries:
-        if group_of(entry.headers, entry.own):
+        if entry.id in ids and group_of(entry.headers, entry.own):
             _tell_chords(app, entry, entry.id, states.REVOKED, TaskRevokedError(reason))
 
 

@@ -7,6 +7,7 @@ the acknowledgement, in one step; else the message is gone already, and a copy i
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -238,14 +239,14 @@ class RequestMixin(RequestBase):
             channel.add_dead_letter_copy(queue, id, ending.reason, data, details)
 
 
-def with_endings(_task: Any, request_cls: Any) -> type:
-    """Return a class of requests that dead-letters, for ``Task.Request``."""
-    return _mixed((RequestMixin,), symbol_by_name(request_cls))
-
-
-def with_endings_and_runs(_task: Any, request_cls: Any) -> type:
-    """Return a class that also notes runs for the history."""
-    return _mixed((RunMixin, RequestMixin), symbol_by_name(request_cls))
+def with_endings(task: Any, request_cls: Any) -> type:
+    """Return a class of requests for ``Task.Request`` that dead-letters, and with the setting
+    ``history`` also notes runs.
+    """
+    own = (task.app.conf.broker_transport_options or {}).get("delayq")
+    history = isinstance(own, Mapping) and bool(own.get("history"))  # it is checked elsewhere
+    mixins = (RunMixin, RequestMixin) if history else (RequestMixin,)
+    return _mixed(mixins, symbol_by_name(request_cls))
 
 
 @cache

@@ -13,6 +13,7 @@ from celery.app.task import Context
 
 from celery_delayq.integration import not_run
 from celery_delayq.model import publish_outcome, task_options
+from celery_delayq.model.scheduled import ScheduledTask
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,11 @@ def returning_kept(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
             elif put.state == "superseded":
                 _running_request().superseded = True
             elif put.state == "replaced" and put.other != task_id:
-                reason = f"replaced by {task_id}"
-                not_run.note_replaced(app, put.other, queue, record, reason)
+                entries = []
+                if record:
+                    entry = ScheduledTask.of_record(queue, put.other, "scheduled", 0, record)
+                    entries.append(entry)
+                not_run.note_cancelled(app, [put.other], entries, f"replaced by {task_id}")
         return result
 
     return send_task
