@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import shutil
 import urllib.request
 from itertools import count
@@ -13,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from celery_delayq.testing import ManagedProcess, wait_until
+from tests.support.left_out import left_out
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -171,7 +170,4 @@ def find_program() -> str:
     for name in PROGRAMS:
         if found := shutil.which(name):
             return found
-    reason = f"no browser on PATH ({', '.join(PROGRAMS)}): apt install chromium"
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
+    raise left_out(f"no browser on PATH ({', '.join(PROGRAMS)}): apt install chromium")

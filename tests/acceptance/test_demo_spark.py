@@ -16,10 +16,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from celery_delayq.errors import ConfigError
-from celery_delayq.spark import check_java
 from celery_delayq.testing import wait_until
 from example_project.flights import load_flights
+from tests.support.left_out import need_java
 
 pytestmark = pytest.mark.full
 
@@ -33,13 +32,7 @@ FLIGHTS = 2000
 
 @pytest.fixture(autouse=True)
 def _has_java() -> None:
-    """Without Java these are left out; with CI=true they fail."""
-    try:
-        check_java()
-    except ConfigError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+    need_java()
 
 
 def arguments(folder: Path) -> list[str]:

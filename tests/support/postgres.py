@@ -15,10 +15,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
-import pytest
 
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
+from tests.support.left_out import left_out
 
 #: The account that runs the server where the tests run as root, whom it refuses.
 ACCOUNT = "postgres"
@@ -35,10 +35,9 @@ def postgres_programs() -> Path:
     on_path = shutil.which("postgres")
     programs = found[-1].parent if found else Path(on_path).resolve().parent if on_path else None
     if programs is None or not (programs / "initdb").exists() or not _may_run():
-        reason = f"needs a PostgreSQL server, and its account {ACCOUNT!r}: apt install postgresql"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        raise left_out(
+            f"needs a PostgreSQL server, and its account {ACCOUNT!r}: apt install postgresql"
+        )
     return programs
 
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
-import pytest
-
 from celery_delayq.testing import wait_until
+from tests.support.left_out import left_out
 
 #: What the shell shows when it waits: how many commands it has run, and how the last one ended.
 PROMPT = re.compile(r"^<(\d+):(\d+)>\$", re.MULTILINE)
@@ -21,7 +20,7 @@ PROMPT = re.compile(r"^<(\d+):(\d+)>\$", re.MULTILINE)
 def require_tmux() -> None:
     """Leave a test out where there is no tmux; with CI=true nothing is left out."""
     if shutil.which("tmux") is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("there is no tmux")
+        raise left_out("there is no tmux")
 
 
 class Terminal:

@@ -11,13 +11,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import ConfigError
-from celery_delayq.spark import check_java
 from celery_delayq.spark.session import setting
 from celery_delayq.store.keys import Layout
 from celery_delayq.testing import wait_until
@@ -27,6 +25,7 @@ from tests.integration.spark.cluster import SECRETS, Cluster
 from tests.integration.spark.driver import QUICK, Driver, configured, settings
 from tests.integration.spark.driver import TIMEOUT as STARTING
 from tests.integration.spark.flights import OPTIONS, SCHEMA
+from tests.support.left_out import left_out, need_java
 from tests.support.postgres import PASSWORD, PostgresServer
 
 if TYPE_CHECKING:
@@ -55,21 +54,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         "PySpark does not yet fully support pandas:FutureWarning",
     ):
         item.add_marker(pytest.mark.filterwarnings(f"ignore:{warning}"))
-
-
-def leave_out(reason: str) -> NoReturn:
-    """Skip a test; with CI=true it fails."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
-def need_java() -> None:
-    """Leave a test out where Java is missing."""
-    try:
-        check_java()
-    except ConfigError as exc:
-        leave_out(str(exc))
 
 
 @pytest.fixture(scope="session")
@@ -210,7 +194,7 @@ def jdbc_options(postgres: PostgresServer, database: str) -> list[str]:
     """Return the options of a database; the test is skipped without its JDBC driver."""
     jar = Path("/usr/share/java/postgresql.jar")
     if not jar.exists():
-        leave_out(f"needs {jar}: apt install libpostgresql-jdbc-java")
+        raise left_out(f"needs {jar}: apt install libpostgresql-jdbc-java")
     url = f"jdbc:postgresql://127.0.0.1:{postgres.port}/{database}"
     return ["--jars", str(jar), "--user", "tester", "--jdbc-url", url]
 

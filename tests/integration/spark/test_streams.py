@@ -14,9 +14,9 @@ pytest.importorskip("pyspark")
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.spark.conftest import need_java
 from tests.integration.spark.driver import Driver
 from tests.integration.spark.jobs import follow
+from tests.support.left_out import need_java
 from tests.support.runs import finished
 
 #: In PySpark 4.1 `availableNow` is one batch: after a kill the one that was begun.

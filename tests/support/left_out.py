@@ -1,0 +1,25 @@
+"""Tests that need more than this machine has."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from celery_delayq.errors import ConfigError
+
+
+def left_out(reason: str) -> BaseException:
+    """Return what skips a test; with CI=true it fails, as nothing is left out there."""
+    how = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+    return how.Exception(reason)
+
+
+def need_java() -> None:
+    """Leave a test out where Java is missing."""
+    from celery_delayq.spark import check_java
+
+    try:
+        check_java()
+    except ConfigError as exc:
+        raise left_out(str(exc)) from exc
