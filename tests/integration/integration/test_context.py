@@ -199,29 +199,6 @@ def test_what_is_exported_and_imported_has_it(
     assert carried(stored(redis)) == [ADA]
 
 
-def test_log_records_of_a_task_say_what_is_bound(look: Any, scene: ContextScene) -> None:
-    worker = scene.start("prefork")
-    with context(user="ada", note="a\nERROR <user=root> forged"):
-        look.delay("someone")
-    look.delay("nobody")
-
-    worker.wait_log(r'INFO <user=ada note="a\\nERROR <user=root> forged"> seen by someone')
-    worker.wait_log("INFO <> seen by nobody")
-
-
-def test_what_cannot_be_read_costs_no_task(look: Any, scene: ContextScene, redis: Redis) -> None:
-    with context(user="ada"):
-        look.delay("forged")
-    [item] = redis.lrange("celery", 0, -1)
-    forged = item.replace(b'user\\":\\"ada', b'user name\\":\\"root')
-    assert forged != item
-    redis.lset("celery", 0, forged)
-    worker = scene.start("solo")
-
-    assert scene.contexts(1) == {"forged": {}}
-    worker.wait_log(r"came with a context that cannot be read, and runs without: context name")
-
-
 # -- many at once ---------------------------------------------------------------------------------
 
 

@@ -320,23 +320,12 @@ def test_an_app_gives_its_tasks_a_policy_by_their_names(scene: RetryScene) -> No
     assert "DelayQ(retry={'shoo.*': …}) matches no task of this app" in warnings[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"retry_intervals": [1, -1]}, "retry_intervals=[1, -1]: step -1: expected a timedelta"),
-        ({"retry_intervals": []}, "retry_intervals=[] is empty: expected seconds"),
-        ({"retry_intervals": [1], "max_retries": -1}, "max_retries=-1: expected 0 or more"),
-        ({"retry_for": "OSError"}, "retry_for='OSError': expected exception classes"),
-        ({"retry_intervals": [1], "retry_jitter": 2}, "retry_jitter=2: expected a number"),
-    ],
-)
-def test_a_worker_does_not_start_with_options_that_are_none(
-    options: dict[str, Any], problem: str, scene: RetryScene
-) -> None:
-    worker = scene.start(conf={"invalid": options}, wait_ready=False)
+def test_a_worker_does_not_start_with_options_that_are_none(scene: RetryScene) -> None:
+    worker = scene.start(conf={"invalid": {"retry_intervals": []}}, wait_ready=False)
 
     assert worker.wait() != 0
 
+    problem = "retry_intervals=[] is empty: expected seconds"
     assert f"The worker cannot start: task invalid: {problem}" in worker.log
     assert " ready." not in worker.log
 
