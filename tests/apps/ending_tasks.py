@@ -16,15 +16,14 @@ from typing import Any, cast
 from billiard.pool import Worker as PoolWorker
 from celery.worker.control import inspect_command
 from kombu import Connection
-from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.apps.ledgers import ledger, wait_for
 from tests.apps.settings import new_app
-from tests.support.faults.ledger import Ledger
-from tests.support.faults.leftovers import ids_in, left_in
-from tests.support.scene import TIMEOUT, start_worker
+from tests.support.faults.leftovers import ids_in
+from tests.support.ledger_desk import LedgerDesk
+from tests.support.scene import TIMEOUT
 
 app = new_app("ending", task_ignore_result=True, task_store_errors_even_if_ignored=False)
 
@@ -65,20 +64,16 @@ def ending_timers(state: Any) -> list[str]:
     return sorted(each.entry.fun.__qualname__ for each in queue if not each.entry.canceled)
 
 
-class Desk:
+class Desk(LedgerDesk):
     """Workers of the app, what they are sent, and what came of it.
 
     Parameters
     ----------
-    start
-        The fixture ``delayq_worker``.
-    broker
-        Server whose database 0 is the broker.
-    ledger_url
-        Database for the ledger and the gates.
     url, options
         Broker URL and transport options where they are not the plain ones.
     """
+
+    module = "ending_tasks"
 
     def __init__(
         self,
@@ -89,22 +84,9 @@ class Desk:
         url: str = "",
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(start, broker, ledger_url)
         self.url = url or broker.url_for("delayq+redis")
         self.options = dict(options or {})
-        self.redis = broker.client()
-        self.ledger = Ledger(ledger_url)
-        self._gates = Redis.from_url(ledger_url)
-        self._ledger_url = ledger_url
-        self._start = start
-        self._workers: list[WorkerProcess] = []
-
-    def close(self) -> None:
-        """End the workers, which need not be patient any more, and close the connections."""
-        for worker in self._workers:
-            worker.kill()
-        self.ledger.close()
-        self._gates.close()
-        self.redis.close()
 
     # -- what a test does ---------------------------------------------------------------------
 
@@ -114,28 +96,23 @@ class Desk:
         *,
         url: str = "",
         lease: float = 30.0,
-        args: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
         wait_ready: bool = True,
         concurrency: int = 2,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> WorkerProcess:
         """Start a worker with the given settings of Celery."""
         delayq = {"lease": lease, **self.options.get("delayq", {})}
         settings.setdefault("broker_transport_options", {**self.options, "delayq": delayq})
-        worker = start_worker(
-            self._start,
-            "ending_tasks",
+        worker = self.start(
             pool,
+            env,
             conf=settings,
             args=args,
-            env={"APP_LEDGER": self._ledger_url, **(env or {})},
             concurrency=concurrency,
             broker_url=url or self.url,
-            result_backend=self._ledger_url,
-            wait_ready=False,
         )
-        self._workers.append(worker)
         return worker.wait_ready() if wait_ready else worker
 
     def connection(self) -> Connection:
@@ -168,42 +145,7 @@ class Desk:
             sent.append(id)
         return sent
 
-    def open(self, *gates: str) -> None:
-        """Let the tasks go on that wait for these gates."""
-        for gate in gates:
-            self._gates.set(f"gate:{gate}", 1)
-
     # -- what came of it ----------------------------------------------------------------------
-
-    def started(self) -> list[str]:
-        """Return the ids of all runs in the order in which they started."""
-        return [run.key for run in sorted(self.ledger.read()[0], key=lambda run: run.start_us)]
-
-    def wait_started(self, ids: Sequence[str], count: int) -> list[str]:
-        """Wait until *count* of *ids* have started, and return them."""
-        here = set(ids)
-        wait_until(
-            lambda: len(here.intersection(self.started())) >= count,
-            TIMEOUT,
-            lambda: f"{count} of {ids} to start; started have {self.started()}",
-        )
-        return [id for id in self.started() if id in here]
-
-    def wait_finished(self, ids: Sequence[str], timeout: float = TIMEOUT) -> None:
-        """Wait until all of *ids* have ended."""
-        wait_until(
-            lambda: self.ledger.finished().issuperset(ids),
-            timeout,
-            lambda: f"{sorted(set(ids) - self.ledger.finished())} to end; left: {self.left()}",
-        )
-
-    def wait_connected(self, worker: WorkerProcess, times: int) -> None:
-        """Wait until a worker has connected so many times."""
-        wait_until(
-            lambda: worker.log.count("] Connected to ") >= times,
-            TIMEOUT,
-            lambda: f"connection number {times}:\n{worker.log[-3000:]}",
-        )
 
     def wait_empty(self, timeout: float = TIMEOUT) -> None:
         """Wait until the broker has no task any more."""
@@ -214,14 +156,6 @@ class Desk:
         self.wait_finished(ids)
         self.wait_empty()
         assert self.twice() == dict.fromkeys(twice, 2)
-
-    def left(self) -> dict[str, set[str]]:
-        """Return the ids of all tasks that the broker has, by state."""
-        return {state: ids for state, ids in left_in(self.redis).items() if ids}
-
-    def held(self) -> set[str]:
-        """Return the ids of all tasks that processes hold."""
-        return self.left().get("leased", set())
 
     def ready(self, queue: str = "celery") -> list[str]:
         """Return the ids in a ready list, the next to be taken first."""

@@ -5,23 +5,21 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
 from celery import Celery, chord
 from kombu import Connection
-from redis import Redis
 
 from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from celery_delayq.testing import WorkerProcess, wait_until
 from tests.support.endings.cells import Cell, Outcome, World
-from tests.support.faults.ledger import Ledger
-from tests.support.faults.leftovers import left_in
+from tests.support.ledger_desk import LedgerDesk
 from tests.support.proxy import Proxy
 
 TIMEOUT = 120
@@ -42,18 +40,16 @@ ENDS = ("leases/ack", "leases/dead_letter", "leases/replace", "leases/requeue", 
 UNGATED = ("soft_limit", "hard_limit", "terminate")
 
 
-class Stage:
+class Stage(LedgerDesk):
     """Workers of one world, and what becomes of the tasks that they are sent.
 
     Parameters
     ----------
-    start
-        The fixture ``delayq_worker``.
     broker
         Server that is only reached through *proxy*.
-    results_url
-        Database for results, gates and the ledger.
     """
+
+    module, timeout = "outcome_tasks", TIMEOUT
 
     def __init__(
         self,
@@ -64,30 +60,22 @@ class Stage:
         proxy: Proxy,
         results_url: str,
     ) -> None:
+        super().__init__(start, broker, results_url)
         self.world = world
         self.cells = list(cells)
-        self._start = start
-        self._broker = broker
         self._proxy = proxy
-        self._results_url = results_url
-        self._stack = ExitStack()
-        self.redis = self._stack.enter_context(broker.client())
-        self._results = self._stack.enter_context(Redis.from_url(results_url))
-        self._ledger = Ledger(results_url)
-        self._stack.callback(self._ledger.close)
-        self._workers: list[WorkerProcess] = []
         self._app = Celery(
             "sender",
             broker=broker.url_for("delayq+redis"),
             backend=results_url,
             set_as_current=False,
         )
-        self._stack.callback(self._app.close)
         self._delayq = {"lease": SHORT if world.back == "after the lease" else LONG}
 
     def close(self) -> None:
-        """Close the connections."""
-        self._stack.close()
+        """End the workers, and close the connections."""
+        super().close()
+        self._app.close()
         del self._app
         # Results talk to their backend when they are collected; it may be gone by then.
         gc.collect()
@@ -104,7 +92,7 @@ class Stage:
     # -- the cuts
 
     def _without_a_cut(self) -> None:
-        self._open("go")
+        self.open("go")
         self._begin()
         self._send()
         self._wait_started(self._of("terminate"))
@@ -112,7 +100,7 @@ class Stage:
         self._kill()
 
     def _cut_before(self) -> None:
-        self._open("go")
+        self.open("go")
         self._begin(concurrency=4)
         blockers = self._send_blockers(1 if self.world.pool == "solo" else 4)
         if self.world.pool in ("gevent", "eventlet"):
@@ -124,11 +112,9 @@ class Stage:
             "threads",
         ):  # the others take none while all places are full
             ids = {cell.id for cell in self.cells}
-            wait_until(
-                lambda: ids <= left_in(self.redis).get("leased", set()), TIMEOUT, "all are taken"
-            )
+            wait_until(lambda: ids <= self.held(), TIMEOUT, "all are taken")
         self._revoke()
-        self._cut(lambda: self._wait_finished(blockers), "blockers")
+        self._cut(lambda: self.wait_finished(blockers), "blockers")
         self._kill()
 
     def _cut_running(self) -> None:
@@ -150,7 +136,7 @@ class Stage:
         self._wait_running(self.cells)
         self._proxy.hold(*ENDS)
         self._revoke()
-        self._open("go")
+        self.open("go")
         self._wait_ended()
         # A prefork worker that waits for Redis ends no task by a limit: those end after the cut.
         wait_until(lambda: self._proxy.held, TIMEOUT, "an end that Redis is not told")
@@ -161,30 +147,30 @@ class Stage:
         back = self.world.back
         if back == "at once":
             self._proxy.cut_all()
-            self._open(*gates)
-            for worker in self._workers:
-                self._wait_connected_again(worker)
+            self.open(*gates)
+            for worker in self.workers:
+                self.wait_connected(worker, 2)
             return
         self._proxy.refuse()
         if back == "after the lease":
             with self._dispatching() as store:
                 if self.world.cut != "before":
-                    self._open(*gates)
+                    self.open(*gates)
                 self._wait_for_a_lease(store)
                 self._proxy.accept()
-                self._open(*gates)
+                self.open(*gates)
                 wait_ended()
-                for worker in self._workers:
-                    self._wait_connected_again(worker)
+                for worker in self.workers:
+                    self.wait_connected(worker, 2)
             return
-        for worker in self._workers:
+        for worker in self.workers:
             worker.term()
-        self._open(*gates)
+        self.open(*gates)
         wait_ended()
         self._proxy.accept()
-        for worker in self._workers:
+        for worker in self.workers:
             worker.wait(TIMEOUT)
-        left = left_in(self.redis)
+        left = self.left()
         assert not left.get("leased"), f"held by nobody: {left}; {self._logs()}"
         if left.get("ready"):
             self._begin()
@@ -211,9 +197,7 @@ class Stage:
         wait_until(lambda: self.redis.llen(queue), TIMEOUT, "the lease ends")
         # Those of the workers have ended before, and are taken back one after the other.
         ids = {cell.id for cell in self.cells}
-        wait_until(
-            lambda: not ids & left_in(self.redis).get("leased", set()), TIMEOUT, "all are taken"
-        )
+        wait_until(lambda: not ids & self.held(), TIMEOUT, "all are taken")
         store.purge(queue)
         self.redis.delete(queue)
 
@@ -236,40 +220,24 @@ class Stage:
             },
             "task_publish_retry_policy": PUBLISHING,
         }
-        started = [
-            self._start(
-                "tests.apps.outcome_tasks:app",
-                pool=world.pool,
+        self.workers = []
+        for _ in range(room if several else 1):
+            self.start(
+                world.pool,
+                conf=settings,
                 # Celery multiplies it for the prefetch count, also where solo runs one at a time.
                 concurrency=1 if several else room,
                 broker_url=f"delayq+redis://127.0.0.1:{self._proxy.port}/0",
-                result_backend=self._results_url,
-                env={
-                    "APP_LEDGER": self._results_url,
-                    "APP_SETTINGS": json.dumps(settings),
-                },
-                extra_args=FAST_START,
-                wait_ready=False,
             )
-            for _ in range(room if several else 1)
-        ]
-        for worker in started:
+        for worker in self.workers:
             worker.wait_ready(TIMEOUT)
-        self._workers = started
-
-    def _wait_connected_again(self, worker: WorkerProcess) -> None:
-        wait_until(
-            lambda: worker.log.count("] Connected to ") >= 2,
-            TIMEOUT,
-            lambda: f"a new connection:\n{worker.log[-3000:]}",
-        )
 
     def stop(self) -> None:
         """End the workers in good order."""
-        for worker in self._workers:
+        for worker in self.workers:
             if worker.running:
                 worker.term()
-        for worker in self._workers:
+        for worker in self.workers:
             worker.wait(TIMEOUT)
 
     # -- tasks
@@ -290,12 +258,8 @@ class Stage:
         ids = [f"blocker-{n}" for n in range(number)]
         for id in ids:
             self._app.send_task("outcome.wait", ("blockers",), task_id=id)
-        wait_until(lambda: set(ids) <= set(self._ledger.starts()), TIMEOUT, "blockers run")
+        wait_until(lambda: set(ids) <= set(self.ledger.starts()), TIMEOUT, "blockers run")
         return ids
-
-    def _open(self, *gates: str) -> None:
-        for gate in gates:
-            self._results.set(f"gate:{gate}", 1)
 
     def _of(self, *endings: str) -> list[Cell]:
         return [cell for cell in self.cells if cell.ending in endings]
@@ -321,46 +285,32 @@ class Stage:
         (``celery.concurrency.asynpool.AsynPool.on_partial_read``).
         """
         self._wait_running(self._of("killed"))
-        self._open("kill")
+        self.open("kill")
 
     def _wait_started(self, cells: Collection[Cell]) -> None:
-        ids = {cell.id for cell in cells}
-        wait_until(
-            lambda: ids <= set(self._ledger.starts()),
-            TIMEOUT,
-            lambda: f"{ids - set(self._ledger.starts())} to start; {self._logs()}",
-        )
+        self.wait_started([cell.id for cell in cells], len(cells))
 
     def _wait_running(self, cells: Collection[Cell]) -> None:
         """Wait until these run, and their messages are acknowledged where that is early."""
         self._wait_started(cells)
         is_held = self.world.is_late or self.world.pool == "solo"
         ids = set() if is_held else {cell.id for cell in cells}
-        wait_until(
-            lambda: not ids & left_in(self.redis).get("leased", set()), TIMEOUT, "early acks"
-        )
-
-    def _wait_finished(self, ids: Collection[str]) -> None:
-        wait_until(
-            lambda: set(ids) <= self._ledger.finished(),
-            TIMEOUT,
-            lambda: f"{set(ids) - self._ledger.finished()} to end; {self._logs()}",
-        )
+        wait_until(lambda: not ids & self.held(), TIMEOUT, "early acks")
 
     def _wait_ended(self) -> None:
         """Wait until all have ended that end when a gate opens."""
-        self._wait_finished([cell.id for cell in self.cells if cell.ending not in UNGATED])
+        self.wait_finished([cell.id for cell in self.cells if cell.ending not in UNGATED])
 
     # -- what came of them
 
     def outcomes(self) -> dict[str, Outcome]:
         """Return what came of each task, by its id."""
-        left = left_in(self.redis)
+        left = self.left()
         dead = {
             id.decode(): DeadLettered.unpack(id.decode(), data).reason
             for id, data in self.redis.hgetall("{celery}:dead").items()
         }
-        starts = self._ledger.starts()
+        starts = self.ledger.starts()
         return {
             cell.id: Outcome(
                 self._result(cell.id, left, dead, starts.get(cell.id, 0)),
@@ -387,11 +337,8 @@ class Stage:
 
     def others(self) -> set[str]:
         """Return what is left in the broker beside the tasks themselves."""
-        return set().union(*left_in(self.redis).values()) - {cell.id for cell in self.cells}
+        return set().union(*self.left().values()) - {cell.id for cell in self.cells}
 
     def _state(self, id: str) -> str:
-        found = self._results.get(f"celery-task-meta-{id}")
+        found = self.results.get(f"celery-task-meta-{id}")
         return "PENDING" if found is None else str(json.loads(found)["status"])
-
-    def _logs(self) -> str:
-        return "\n".join(worker.log[-2000:] for worker in self._workers)

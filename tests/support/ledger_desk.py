@@ -1,0 +1,118 @@
+"""Workers whose tasks write into a ledger and wait at gates, and what came of the tasks.
+
+Gates and the ledger of runs are in a second Redis, which no fault touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from redis import Redis
+
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.testing import WorkerProcess, wait_until
+from tests.support.faults.ledger import Ledger
+from tests.support.faults.leftovers import left_in
+from tests.support.scene import TIMEOUT, start_worker
+
+
+class LedgerDesk:
+    """Starts workers of an app whose tasks use the ledger.
+
+    Parameters
+    ----------
+    start
+        The fixture ``delayq_worker``.
+    broker
+        Server whose database 0 is the broker.
+    ledger_url
+        Database for results, the ledger and the gates.
+    """
+
+    #: The module in ``tests.apps`` with the workers' app.
+    module: str
+    #: Seconds to wait for what is about to happen.
+    timeout: float = TIMEOUT
+
+    def __init__(
+        self, start: Callable[..., WorkerProcess], broker: EmbeddedRedis, ledger_url: str
+    ) -> None:
+        self.redis = broker.client()
+        self.ledger = Ledger(ledger_url)
+        self.results = Redis.from_url(ledger_url)
+        self.ledger_url = ledger_url
+        self._start = start
+        self.workers: list[WorkerProcess] = []
+
+    def close(self) -> None:
+        """End the workers, which need not be patient any more, and close the connections."""
+        for worker in self.workers:
+            worker.kill()
+        self.ledger.close()
+        self.results.close()
+        self.redis.close()
+
+    def start(
+        self, pool: str, env: Mapping[str, str] | None = None, **options: Any
+    ) -> WorkerProcess:
+        """Start a worker, and do not wait; takes the arguments of `start_worker`."""
+        worker = start_worker(
+            self._start,
+            self.module,
+            pool,
+            env={"APP_LEDGER": self.ledger_url, **(env or {})},
+            result_backend=self.ledger_url,
+            wait_ready=False,
+            **options,
+        )
+        self.workers.append(worker)
+        return worker
+
+    def open(self, *gates: str) -> None:
+        """Let the tasks go on that wait for these gates."""
+        for gate in gates:
+            self.results.set(f"gate:{gate}", 1)
+
+    def wait_started(self, ids: Collection[str], count: int) -> list[str]:
+        """Wait until *count* of *ids* have started; return them in the order of their starts."""
+        wait_until(
+            lambda: len(self.ledger.starts().keys() & set(ids)) >= count,
+            self.timeout,
+            lambda: f"{count} of {ids} to start; started have {self.started()}; {self._logs()}",
+        )
+        return [id for id in self.started() if id in ids]
+
+    def wait_finished(self, ids: Collection[str], timeout: float = 0.0) -> None:
+        """Wait until all of *ids* have ended."""
+        wait_until(
+            lambda: self.ledger.finished().issuperset(ids),
+            timeout or self.timeout,
+            lambda: (
+                f"{sorted(set(ids) - self.ledger.finished())} to end; left: {self.left()}; "
+                f"{self._logs()}"
+            ),
+        )
+
+    def wait_connected(self, worker: WorkerProcess, times: int) -> None:
+        """Wait until a worker has connected so many times."""
+        wait_until(
+            lambda: worker.log.count("] Connected to ") >= times,
+            self.timeout,
+            lambda: f"connection number {times}:\n{worker.log[-3000:]}",
+        )
+
+    def started(self) -> list[str]:
+        """Return the ids of all runs in the order in which they started."""
+        return [run.key for run in sorted(self.ledger.read()[0], key=lambda run: run.start_us)]
+
+    def left(self) -> dict[str, set[str]]:
+        """Return the ids of all tasks that the broker has, by state."""
+        return {state: ids for state, ids in left_in(self.redis).items() if ids}
+
+    def held(self) -> set[str]:
+        """Return the ids of all tasks that processes hold."""
+        return self.left().get("leased", set())
+
+    def _logs(self) -> str:
+        return "\n".join(worker.log[-2000:] for worker in self.workers)
