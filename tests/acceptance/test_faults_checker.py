@@ -9,8 +9,6 @@ import pytest
 from tests.support.faults.checker import Harm, Promise, Rollback, Run, Verdict, judge
 from tests.support.faults.stage import MakeStage
 
-pytest_plugins = ["tests.support.faults.fixtures"]
-
 SECOND = 1_000_000
 WORKER, CHILD, OTHER = 100, 101, 200
 

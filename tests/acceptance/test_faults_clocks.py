@@ -10,7 +10,6 @@ from tests.support.faults.clocks import wrong_clock
 from tests.support.faults.scale import scaled
 from tests.support.faults.stage import MakeStage, Passes
 
-pytest_plugins = ["tests.support.faults.fixtures"]
 pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 600))]
 
 SECOND = 1_000_000

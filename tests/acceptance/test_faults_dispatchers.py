@@ -11,7 +11,6 @@ from tests.support.faults.leftovers import left_in, ready_ids
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import Passes, Stage
 
-pytest_plugins = ["tests.support.faults.fixtures"]
 pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1800))]
 
 

@@ -15,7 +15,6 @@ from tests.support.faults.scale import scaled
 from tests.support.faults.stage import MakeStage, Passes, Stage
 from tests.support.proxy import Proxy
 
-pytest_plugins = ["tests.support.faults.fixtures"]
 Away = Callable[[Stage, Proxy], AbstractContextManager[None]]
 pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 600))]
 

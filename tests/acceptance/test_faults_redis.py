@@ -13,7 +13,6 @@ from tests.support.faults.killer import Killer
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import MakeStage, Passes, Stage
 
-pytest_plugins = ["tests.support.faults.fixtures"]
 pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 900))]
 
 PROBE = "probe"

@@ -9,8 +9,6 @@ from tests.support.faults.killer import Killer
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import MakeStage, Passes, Stage
 
-pytest_plugins = ["tests.support.faults.fixtures"]
-
 SECOND = 1_000_000
 HANGING = {"FAULTS_HANG": "60"}
 pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1200))]

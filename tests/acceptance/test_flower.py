@@ -13,7 +13,7 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.testing import ManagedProcess, WorkerProcess
+from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from tests.acceptance.browser import Browser
 from tests.acceptance.conftest import MakeClient
 
@@ -21,7 +21,13 @@ pytestmark = pytest.mark.full
 
 APPS = Path(__file__).parents[1] / "apps"
 Workers = Callable[..., WorkerProcess]
-Open = Callable[[str], None]
+
+#: The rows below the caption of a table on the page of a worker: what each cell shows.
+ROWS = """
+[...document.querySelectorAll('caption')].filter(each => each.textContent.includes(%r))
+  .flatMap(each => [...each.parentElement.querySelectorAll('tbody tr')])
+  .map(row => [...row.cells].map(cell => cell.innerText.trim()))
+"""
 
 
 @pytest.fixture
@@ -134,3 +140,41 @@ def test_the_page_of_the_broker_counts_what_is_ready(
     assert f"redis://:**@127.0.0.1:{server.port}/1" in text
     assert "s3cret" not in browser.evaluate("document.documentElement.outerHTML")
     screenshot(browser, tmp_path / "broker.png")
+
+
+def test_the_page_of_a_worker_shows_the_schedule(
+    worker: WorkerProcess, app: Celery, flower: str, browser: Browser, tmp_path: Path
+) -> None:
+    page = f"{flower}/worker/{worker.hostname}"
+    for n, flight in enumerate(("UA 1545", "AA 1141", "B6 725")):
+        app.send_task("flower.board", (flight,), task_id=flight, countdown=300 - n)
+    app.send_task("flower.board", ("DL 461",), queue="elsewhere", countdown=300)
+
+    browser.open(page)
+    browser.evaluate("document.querySelector('#worker-tab-tasks').click()")
+    browser.wait_for("document.body.innerText.includes('Scheduled tasks')")
+
+    assert browser.evaluate(ROWS % "Scheduled") == [
+        ["flower.board", flight, f"['{flight}']", "{}"]
+        for flight in ("B6 725", "AA 1141", "UA 1545")
+    ]
+    screenshot(browser, tmp_path / "schedule.png")
+
+    app.control.revoke("AA 1141")
+    assert DelayQ.of(app).run_now("UA 1545")
+    assert app.AsyncResult("UA 1545").get(timeout=30) == "UA 1545 boarded"
+
+    def shown() -> bool:
+        # Flower shows what it knows, and asks the worker for the next time.
+        browser.open(page)
+        browser.evaluate("document.querySelector('#worker-tab-tasks').click()")
+        return bool(
+            browser.evaluate(ROWS % "Scheduled") == [["flower.board", "B6 725", "['B6 725']", "{}"]]
+        )
+
+    wait_until(shown, 30, browser.text)
+    assert ["flower.board", "1"] in browser.evaluate(ROWS % "Processed")
+    assert "AA 1141" in str(browser.evaluate(ROWS % "Revoked"))
+
+    browser.open(f"{flower}/task/AA 1141")
+    browser.wait_for("document.body.innerText.includes('REVOKED')")

@@ -8,7 +8,6 @@
 `producer`       publishes and keeps what it promised
 `killer`         kills and stops processes at seeded random moments
 `clocks`         a process whose clock is wrong
-`fixtures`       pytest plugin: ``stage``, ``judge`` and the length of a run
 ===============  =================================================================================
 
 The tests are ``tests/acceptance/test_faults_*.py``; ``python -m tests.soak`` runs their long forms.
