@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from .report import Run, cells_of, facts_line, markdown_line
@@ -23,22 +24,6 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 _TABLE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 _WORDS = re.compile(r"(<!-- figure: ([\w-]+) -->).*?(<!-- / -->)", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One figure of the file."""
-
-    run: str
-    title: str
-    unit: str
-    better: str
-    digits: int
-    stock: float
-    ours: float
-    ratio: float
-    target: str | None
-    reached: bool | None
 
 
 @dataclass(frozen=True)
@@ -60,6 +45,9 @@ TABLES = {
     "spark": Table("stock", "ours", ("spark-",)),
     "history": Table("without", "with", ("history-",)),
 }
+#: Fields of a measured figure that the file does not keep.
+_OF_ROUNDS = ("name", "stock_rounds", "ours_rounds", "raw")
+
 #: All that is in none of these.
 MAIN = "main"
 NONE = "\N{EN DASH}"
@@ -70,11 +58,11 @@ class Figures:
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         self.runs: Mapping[str, Mapping[str, Any]] = content["runs"]
-        self._figures = {name: Measured(**one) for name, one in content["figures"].items()}
+        self._figures = {name: SimpleNamespace(**one) for name, one in content["figures"].items()}
         #: What was seen of one side only.
         self.values = {name: float(one["value"]) for name, one in content["values"].items()}
 
-    def __getitem__(self, name: str) -> Measured:
+    def __getitem__(self, name: str) -> Any:
         return self._figures[name]
 
     def table(self, name: str) -> str:
@@ -113,7 +101,7 @@ def merge(run: Run, command: str, path: Path = FIGURES) -> None:
         known = figure.as_dict()
         content["figures"][figure.row.name] = {
             "run": name,
-            **{one.name: known[one.name] for one in fields(Measured) if one.name in known},
+            **{key: value for key, value in known.items() if key not in _OF_ROUNDS},
         }
     used = {one["run"] for one in (*content["figures"].values(), *content["values"].values())}
     content["runs"] = {key: value for key, value in content["runs"].items() if key in used}
