@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from celery.utils.collections import LimitedSet
 from celery.worker import state
+from kombu.utils.functional import maybe_list
 
 from celery_delayq.store.schedule import Store
 
@@ -53,14 +52,8 @@ class Controls:
             state.revoked.update(ids)
             for stamp in stamps:
                 for name, values in stamp.items():
-                    known = _listed(state.revoked_stamps.get(name))
-                    new = [value for value in _listed(values) if value not in known]
+                    known = [*(maybe_list(state.revoked_stamps.get(name)) or ())]
+                    new = [value for value in maybe_list(values) or () if value not in known]
                     state.revoked_stamps[name] = known + new
         self.paused = frozenset(controls.tasks)
         self.revision = controls.revision
-
-
-def _listed(values: Any) -> list[Any]:
-    if values is None:
-        return []
-    return list(values) if isinstance(values, (list, tuple, set)) else [values]

@@ -80,7 +80,7 @@ class RequestMixin(RequestBase):
             self.acknowledge()
             raise
         finally:
-            self._add_dead_letter_copy()
+            self._after_failure()
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """Take note of a hard time limit, and do what Celery does."""
@@ -90,7 +90,7 @@ class RequestMixin(RequestBase):
             return super().on_timeout(soft, timeout)
         finally:
             if not soft:
-                self._add_dead_letter_copy()
+                self._after_failure()
 
     def revoked(self) -> Any:
         """Return whether the task must not run: it is revoked, or its canvas was cancelled."""
@@ -219,7 +219,7 @@ class RequestMixin(RequestBase):
                 details=pack_details(ending.details),
             )
 
-    def _add_dead_letter_copy(self) -> None:
+    def _after_failure(self) -> None:
         """Make a dead letter of an early acknowledged message."""
         ending, self._ending = self._ending, None
         if ending is None or not self.acknowledged or self._is_dead_lettered:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, update_wrapper, wraps
 from typing import Any
 
 from celery import Celery
@@ -272,12 +272,7 @@ def retrying(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
 def limiting(task: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``Task.retry``."""
     attempts: Attempts = task._delayq_attempts
-
-    @wraps(stock)
-    def retry(*args: Any, **kwargs: Any) -> Any:
-        return attempts.retry(*args, **kwargs)
-
-    return retry
+    return update_wrapper(partial(attempts.retry), stock)
 
 
 def logging_errors(_task: Any, handler: Callable[..., Any]) -> Callable[..., Any]:

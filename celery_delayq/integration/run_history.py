@@ -14,8 +14,7 @@ from datetime import datetime, timedelta, timezone
 from functools import wraps
 from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback
-from billiard.exceptions import Terminated, TimeLimitExceeded
+from billiard.exceptions import Terminated
 from celery import states
 from celery._state import get_current_task
 
@@ -33,7 +32,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class RunMixin(RequestBase):
-    """Notes how each run of a task has ended; only where there is a history, since it costs."""
+    """Notes how each run of a task has ended; only where there is a history, since it costs.
+
+    It stands before :class:`~celery_delayq.integration.request.RequestMixin`.
+    """
 
     _run_ending: Ending | None = None
     #: Whether the message was acknowledged before the run had ended, and its line is not sent yet.
@@ -45,23 +47,15 @@ class RunMixin(RequestBase):
         if "on_success" in cls.__dict__:
             cls.on_success = _telling(cls.on_success)
 
-    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        """Take note, and do what Celery does."""
-        exc = exc_info.exception
-        exc = exc.exc if isinstance(exc, ExceptionWithTraceback) else exc
+    def _end(self, exc: BaseException, traceback: str | None) -> None:
+        """Take note of a failure or a hard time limit."""
         if not isinstance(exc, Terminated):
             self._end_run(Ending.of(exc))
-        try:
-            return super().on_failure(exc_info, *args, **kwargs)
-        finally:
-            self._note_early()
+        super()._end(exc, traceback)
 
-    def on_timeout(self, soft: bool, timeout: float) -> Any:
-        """Take note of a hard time limit, and do what Celery does."""
-        if not soft:
-            self._end_run(Ending.of(TimeLimitExceeded(timeout)))
+    def _after_failure(self) -> None:
         try:
-            return super().on_timeout(soft, timeout)
+            super()._after_failure()
         finally:
             self._note_early()
 

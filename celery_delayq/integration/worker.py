@@ -291,9 +291,4 @@ def backlog() -> int:
 
 def lost_connection(channel: Any) -> bool:
     """Return whether a worker closes *channel* only to connect again, while its tasks run on."""
-    controller = _worker()
-    return (
-        consumes_tasks(channel)
-        and controller is not None
-        and controller.blueprint.state == bootsteps.RUN
-    )
+    return consumes_tasks(channel) and _worker().blueprint.state == bootsteps.RUN
