@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 from celery.schedules import BaseSchedule, schedstate
+from dateutil.relativedelta import relativedelta
 from dateutil.rrule import (
     DAILY,
     HOURLY,
@@ -242,8 +243,7 @@ def _counted_near(rule: Any, wall: datetime) -> Any:
     else:
         months = interval * (12 if freq == YEARLY else 1)
         passed = (wall.year - start.year) * 12 + wall.month - start.month
-        month = start.month - 1 + (passed // months - 1) * months
-        moved = start.replace(year=start.year + month // 12, month=month % 12 + 1)
+        moved = start + relativedelta(months=(passed // months - 1) * months)
     return rule.replace(dtstart=moved) if moved > start else rule
 
 

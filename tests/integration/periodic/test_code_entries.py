@@ -136,15 +136,17 @@ def test_ticks_of_what_a_deploy_removes_are_taken_out_of_the_schedule(
 # -- what else is there
 
 
-def test_entries_of_calls_are_not_touched(
+def test_entries_of_calls_and_of_other_apps_are_not_touched(
     make_shop: MakeShop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = make_shop(a=TASK, b=TASK)
+    one, mail = make_shop(a=TASK, b=TASK), make_shop("mail", c=TASK)
     mine = DelayQ.of(one).periodic.add("a", 5, "note", ["mine"])
+    deploy(mail)
+    theirs = entries(mail)["c"]
     deploy(one)
     deploy(make_shop())
 
-    assert entries(one) == {"a": mine}
+    assert entries(one) == {"a": mine, "c": theirs}
     assert "'a' in code is left out: there is one of that name" in caplog.text
 
 
@@ -214,15 +216,6 @@ def test_a_redis_that_came_back_empty_gets_what_is_in_code_at_once(
 
     assert entries(app).keys() == {"a"}
     assert caplog.text.count("Other apps") == 1, "it says so once"
-
-
-def test_apps_of_other_names_have_their_own(make_shop: MakeShop) -> None:
-    shop, mail = make_shop("shop", a=TASK), make_shop("mail", b=TASK)
-    deploy(shop)
-    deploy(mail)
-    deploy(make_shop("shop"))
-
-    assert entries(mail).keys() == {"b"}
 
 
 QUEUED = {**TASK, "options": {"queue": "money"}}

@@ -76,29 +76,17 @@ class kept_seconds(schedule):  # noqa: N801
         return type(self), (self.run_every.total_seconds(),)
 
 
-class by_function(tides):  # noqa: N801
+class otherwise(tides):  # noqa: N801
+    """One whose __reduce__ does not say how it was made."""
+
+    def __init__(self, said: Any) -> None:
+        super().__init__("Dover")
+        self.said = said
+
     def __reduce__(self) -> Any:
-        return eval, ("1",)
-
-
-class by_another(tides):  # noqa: N801
-    def __reduce__(self) -> Any:
-        return tides, (self.port,)
-
-
-class by_name(tides):  # noqa: N801
-    def __reduce__(self) -> Any:
-        return "by_name"
-
-
-class by_nothing(tides):  # noqa: N801
-    def __reduce__(self) -> Any:
-        raise RuntimeError("the port is closed")
-
-
-class untakable(tides):  # noqa: N801
-    def __reduce__(self) -> Any:
-        return type(self), (1, 2, 3, 4)
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
 
 
 class outer:  # noqa: N801
@@ -264,11 +252,11 @@ ADVICE = r"cannot be kept, its __reduce__ must return \(class, arguments\), the 
         (tides("Dover", float("nan")), f"{ADVICE}$"),
         (tides("Dover", object()), f"{ADVICE}: Object of type object is not JSON serializable"),
         (tides("Dover", {"__type__": "x", "__value__": 1}), f"{ADVICE}: "),
-        (by_function("Dover"), f"{ADVICE}$"),
-        (by_another("Dover"), f"{ADVICE}$"),
-        (by_name("Dover"), f"{ADVICE}$"),
-        (by_nothing("Dover"), f"{ADVICE}: the port is closed"),
-        (untakable("Dover"), r"untakable.*TypeError: .*__init__\(\) takes"),
+        (otherwise((eval, ("1",))), f"{ADVICE}$"),
+        (otherwise((tides, ("Dover",))), f"{ADVICE}$"),
+        (otherwise("otherwise"), f"{ADVICE}$"),
+        (otherwise(RuntimeError("the port is closed")), f"{ADVICE}: the port is closed"),
+        (otherwise((otherwise, (1, 2, 3, 4))), r"otherwise.*TypeError: .*__init__\(\) takes"),
         (local(), r"local\.<locals>\.hidden: expected a class that can be imported; define it at"),
         (renamed(), f"{HERE}:tides is another class than that of"),
     ],
