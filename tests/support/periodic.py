@@ -88,12 +88,6 @@ def seconds(*some: float) -> Ticks:
     return tuple(NOON_MS + round(each * SECOND) for each in some)
 
 
-def every(step: float, first: float, last: float) -> Ticks:
-    """Return ticks in steps of so many seconds, from and until so many after noon."""
-    start, end = seconds(first, last)
-    return tuple(range(start, end + 1, round(step * SECOND)))
-
-
 def ticks_of(rule: Rule, after: int) -> Iterator[int]:
     """Yield the ticks of a rule after a moment."""
     tick = rule.after(after)
@@ -111,12 +105,12 @@ def scheduled(entry: Periodic, now: int) -> tuple[Ticks, PeriodicState]:
     return ticks, entry.state
 
 
-def walk(entry: Periodic, gaps: list[int], zone: Any = UTC) -> list[tuple[int, Ticks]]:
+def walk(entry: Periodic, gaps: list[int]) -> list[tuple[int, Ticks]]:
     """Look at an entry again and again; return when that was, and what was scheduled then."""
     now, found = NOON_MS, []
     for gap in gaps:
         now += gap
-        firing = fire(entry, now, zone)
+        firing = fire(entry, now, UTC)
         if firing is not None:
             assert firing.now == now
             entry = replace(entry, state=firing.then)

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,8 @@ from celery_delayq.periodic.importers import FoundEntry, take_over
 from celery_delayq.periodic.state import Periodic, PeriodicState, Status
 from celery_delayq.periodic.wall_clock import ms_of
 from celery_delayq.store.session import Session
+from tests.support.periodic import UTC
 
-UTC = timezone.utc
-MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 TASK = {"task": "note", "schedule": 3600.0}
 
 

@@ -20,9 +20,8 @@ from celery_delayq.periodic.definition import Definition, Overlap
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.periodic import HOUR
 from tests.support.ticking import stored_ticks, ticking, write_entries
-
-HOUR = 3_600_000
 
 #: Some ticks are scheduled two seconds ahead, ms.
 NEAR = 10_000

@@ -21,10 +21,7 @@ from tests.apps.periodic_tasks import Diary, StartWorker, start
 from tests.integration.periodic.conftest import MakeShop
 from tests.integration.periodic.importing import (
     EVERY_KIND,
-    HOUR,
-    MINUTE,
     TASK,
-    UTC,
     ago,
     defined,
     entries,
@@ -35,6 +32,7 @@ from tests.integration.periodic.importing import (
     state,
 )
 from tests.support.cli import CommandLine
+from tests.support.periodic import HOUR, MINUTE, UTC
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Call to '.*' function with deprecated:DeprecationWarning"

@@ -21,9 +21,7 @@ from celery_delayq.periodic.importers import beat
 from celery_delayq.periodic.wall_clock import ms_of
 from tests.integration.periodic.conftest import MakeShop
 from tests.integration.periodic.importing import (
-    HOUR,
     TASK,
-    UTC,
     ago,
     entries,
     problems,
@@ -31,6 +29,7 @@ from tests.integration.periodic.importing import (
     run_beat,
     state,
 )
+from tests.support.periodic import HOUR, UTC
 
 
 def told_by(file: Path) -> dict[str, Any]:

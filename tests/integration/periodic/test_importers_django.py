@@ -19,10 +19,7 @@ from tests.integration.conftest import query
 from tests.integration.periodic.conftest import MakeShop
 from tests.integration.periodic.importing import (
     EVERY_KIND,
-    HOUR,
-    MINUTE,
     TASK,
-    UTC,
     defined,
     entries,
     problems,
@@ -30,6 +27,7 @@ from tests.integration.periodic.importing import (
     run_django,
     state,
 )
+from tests.support.periodic import HOUR, MINUTE, UTC
 
 
 def noted(url: str, name: str, what: str = "date_changed") -> datetime:

@@ -23,9 +23,7 @@ from celery_delayq.periodic.wall_clock import ms_of
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.periodic.conftest import MakeShop
 from tests.integration.periodic.importing import (
-    HOUR,
     TASK,
-    UTC,
     ago,
     defined,
     entries,
@@ -34,6 +32,7 @@ from tests.integration.periodic.importing import (
     save,
     state,
 )
+from tests.support.periodic import HOUR, UTC
 from tests.support.sentinel import MASTER_NAME, Sentinel
 
 pytestmark = pytest.mark.filterwarnings(
