@@ -24,7 +24,10 @@ FileOrUrl = str | os.PathLike[str] | BinaryIO
 
 
 class Header(NamedTuple):
-    """The first line of an export; *about* is the approximate number of its rows."""
+    """The first line of an export; *about* is the approximate number of its rows.
+
+    Of one that was read from a file, only the version is checked.
+    """
 
     version: int
     made: str
@@ -86,7 +89,8 @@ def meant_rows(
         rows = []
         for number, parsed in page:
             if isinstance(parsed, Header):
-                report.expect(parsed.about)
+                if type(parsed.about) is int:
+                    report.total = (report.total or 0) + parsed.about
             elif isinstance(parsed, str):
                 report.refuse(number, parsed)
             elif is_meant(parsed):

@@ -134,7 +134,7 @@ def read_lines(lines: Iterable[bytes], format: RowFormat) -> ParsedLines:
                 if open_since:
                     yield number, _cut_off(open_since)
                 open_since = number
-                yield number, _header(fields)
+                yield number, Header._make(map(fields.get, Header._fields))
         except (json.JSONDecodeError, RecursionError) as exc:
             yield number, not_json(exc)
         except ValueError as exc:
@@ -151,17 +151,6 @@ def _until_damage(lines: Iterable[bytes]) -> Iterator[bytes | str]:
         yield from lines
     except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
         yield f"the file is damaged from here on ({exc})"
-
-
-def _header(fields: Mapping[str, Any]) -> Header:
-    about = fields.get("about")
-    return Header(
-        fields["version"],
-        str(fields.get("made")),
-        str(fields.get("server")),
-        {},
-        about if type(about) is int else None,
-    )
 
 
 def _cut_off(since: int) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from kombu.exceptions import OperationalError
 
@@ -110,11 +110,6 @@ class Imported:
         """Rows that match the filter and could not be imported."""
         return self.outcomes["refused"] + self.outcomes["full"]
 
-    def expect(self, number: int | None) -> None:
-        """Add to the approximate number of rows."""
-        if number is not None:
-            self.total = (self.total or 0) + number
-
     def refuse(self, line: int, reason: str) -> None:
         """Count a line or row that cannot be imported."""
         self.outcomes["refused"] += 1
@@ -166,16 +161,8 @@ class Archived:
         return {name: getattr(self, name) for name in names}
 
 
-class TransferProgress(Protocol):
-    """How far an export, import or archive is."""
-
-    @property
-    def total(self) -> int | None:
-        """Approximate number of rows."""
-
-    @property
-    def looked(self) -> int:
-        """Rows that were read."""
+#: Says how far an export, import or archive is.
+TransferProgress = Exported | Imported | Archived
 
 
 @contextmanager
