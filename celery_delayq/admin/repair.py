@@ -8,7 +8,6 @@ moment, so it is right while workers run; repairing happens in the same call.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -59,17 +58,15 @@ class _Check:
         self._repair = repair
         self._report = Report()
         self._wrong: set[tuple[str, str]] = set()
-        self._holders: dict[str, set[str]] = defaultdict(set)
+        self._holders: dict[str, set[str]] = {}
 
     def run(self, queue: str | None) -> Iterator[Report]:
         known = layouts(self._store.registry())
         names = {*known, *self._checks.named()}
         if queue is not None:
             names &= {queue}
-        for own in self._checks.owned(queue):
-            names.add(own.queue)
-            if own.worker_id is not None:
-                self._holders[own.queue].add(own.worker_id)
+        self._holders = self._checks.holders(queue)
+        names |= {*self._holders}
         report = self._report
         report.queues = sorted(names)
         report.total = sum(sum(self._checks.sizes(name)) for name in names)
@@ -140,7 +137,7 @@ class _Check:
 
     def _all_holders(self, queue: str) -> list[str]:
         """Return the processes that may hold something, with a lease or without."""
-        return sorted({*self._holders[queue], *self._checks.leaseholders(queue)})
+        return sorted({*self._holders.get(queue, ()), *self._checks.leaseholders(queue)})
 
     def _leases(self, queue: str) -> None:
         lease = self._settings.lease

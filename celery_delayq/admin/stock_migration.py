@@ -118,11 +118,8 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
         store: Store = connection.default_channel.store
         back = _Back(store, dry_run=dry_run, spare_living=spare_living)
         known = layouts(store.registry())
-        holders: dict[str, set[str]] = {queue: set() for queue in known}
-        for own in back.repair.owned():
-            held_by = holders.setdefault(own.queue, set())
-            if own.worker_id is not None:
-                held_by.add(own.worker_id)
+        empty: dict[str, set[str]] = {queue: set() for queue in known}
+        holders = {**empty, **back.repair.holders()}
         back.moved.total = sum(back.count(queue, held_by) for queue, held_by in holders.items())
         yield back.moved
         for queue, held_by in holders.items():

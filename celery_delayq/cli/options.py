@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -232,8 +233,50 @@ _FILTER = (
 with_filter = gathered("filter", Filter, *_FILTER)
 
 
+@dataclass(frozen=True)
 class Selection:
     """What a command changes: ids or a filter, and the flags that go with them.
+
+    Attributes
+    ----------
+    everything : bool
+        Whether all of all queues are selected, explicitly.
+    """
+
+    ids: Sequence[str]
+    filter: Any
+    everything: bool
+    if_eta: str | None
+    dry_run: bool
+    yes: bool
+    as_json: bool
+
+
+def select(
+    of: type,
+    shows: str,
+    how_to_select_all: str,
+    *,
+    ids: Sequence[str],
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    all_: bool | None = None,
+    if_eta: str | None = None,
+    **given: Any,
+) -> Selection:
+    """Return what is selected.
+
+    Parameters
+    ----------
+    of : type
+        The class of the filter.
+    shows : str
+        The command that shows one by its id.
+    how_to_select_all : str
+        The error where neither ids nor a filter are given.
+    all_ : bool | None
+        Whether everything is selected; None where ``--yes`` without a filter says so.
 
     Raises
     ------
@@ -241,53 +284,24 @@ class Selection:
         The options contradict each other, or may select more than intended; the message says what
         would be right.
     """
-
-    filter_type: ClassVar[type] = Filter
-
-    #: The command that shows one by its id, and how to select everything.
-    shows: ClassVar[str] = "get"
-    how_to_select_all: ClassVar[str] = (
-        "give ids or a filter. If all entries of all queues are meant, say --yes; --dry-run counts "
-        "them"
-    )
-
-    def __init__(
-        self,
-        *,
-        ids: Sequence[str],
-        dry_run: bool,
-        yes: bool,
-        as_json: bool,
-        if_eta: str | None = None,
-        **filter: Any,
-    ) -> None:
-        self.ids = [*dict.fromkeys(ids)]
-        self.filter: Any = self.filter_type(**filter)
-        self.if_eta = if_eta
-        self.dry_run = dry_run
-        self.yes = yes
-        self.as_json = as_json
-        self._check()
-
-    @property
-    def everything(self) -> bool:
-        """Whether all entries of all queues are selected, explicitly."""
-        return bool(self.filter.is_everything) and self.yes
-
-    def _check(self) -> None:
-        if self.ids:
-            if self.filter != self.filter_type(queue=self.filter.queue):
-                raise click.UsageError("give ids or a filter, not both; only --queue goes with ids")
-            if self.dry_run:
-                raise click.UsageError(f"--dry-run goes with a filter; `{self.shows}` shows an id")
-        if self.if_eta is not None and len(self.ids) != 1:
-            raise click.UsageError("--if-eta goes with a single id")
-        if self.ids or self.dry_run:
-            return
-        if self.filter.is_everything and not self.everything:
-            raise click.UsageError(self.how_to_select_all)
-        if not self.yes:
-            check_can_ask(self.as_json, ", or --dry-run to see what is selected")
+    filter = of(**given)
+    if all_ and (ids or not filter.is_everything):
+        raise click.UsageError("--all means everything: leave out ids and filter")
+    if ids:
+        if filter != of(queue=filter.queue):
+            raise click.UsageError("give ids or a filter, not both; only --queue goes with ids")
+        if dry_run:
+            raise click.UsageError(f"--dry-run goes with a filter; `{shows}` shows an id")
+    ids = [*dict.fromkeys(ids)]
+    if if_eta is not None and len(ids) != 1:
+        raise click.UsageError("--if-eta goes with a single id")
+    everything = bool(filter.is_everything) and (yes if all_ is None else all_)
+    if not ids and not dry_run:
+        if filter.is_everything and not everything:
+            raise click.UsageError(how_to_select_all)
+        if not yes:
+            check_can_ask(as_json, ", or --dry-run to see what is selected")
+    return Selection(ids, filter, everything, if_eta, dry_run, yes, as_json)
 
 
 def check_can_ask(as_json: bool, instead: str = "") -> None:
@@ -299,7 +313,13 @@ def check_can_ask(as_json: bool, instead: str = "") -> None:
 #: Gives a command ids, a filter and the flags that go with them, as ``selection``.
 with_selection = gathered(
     "selection",
-    Selection,
+    functools.partial(
+        select,
+        Filter,
+        "get",
+        "give ids or a filter. If all entries of all queues are meant, say --yes; --dry-run counts "
+        "them",
+    ),
     *_FILTER,
     argument("ids", "[ID]...", _TASK_ID, nargs=-1),
     option(

@@ -77,14 +77,6 @@ class Release(NamedTuple):
     message: bytes
 
 
-class Owned(NamedTuple):
-    """A key of ours, but for ``wake`` and ``quarantine_turn``: its queue and, if any, whose it
-    is."""
-
-    queue: str
-    worker_id: str | None
-
-
 class RepairStore(StorePart):
     """The part of the gateway for drift between keys."""
 
@@ -94,8 +86,12 @@ class RepairStore(StorePart):
 
     # -- what there is
 
-    def owned(self, queue: str | None = None) -> Iterator[Owned]:
-        """Yield our keys, of one queue or of all, in one walk over the database (SCAN)."""
+    def holders(self, queue: str | None = None) -> dict[str, set[str]]:
+        """Return the queues with keys of ours, one or all, and the processes that hold messages.
+
+        In one walk over the database (SCAN).
+        """
+        holders: dict[str, set[str]] = {}
         prefix = self._keys.prefix
         pattern = f"{_literally(prefix)}{{{'*' if queue is None else _literally(queue)}}}:*"
         for key in self._runner.client.scan_iter(pattern, count=PAGE):
@@ -104,7 +100,9 @@ class RepairStore(StorePart):
             except UnicodeDecodeError:
                 continue  # no queue of ours: their names are text
             if match and queue in (None, match[1]):
-                yield Owned(match[1], match[2])
+                worker_ids = [match[2]] if match[2] is not None else []
+                holders.setdefault(match[1], set()).update(worker_ids)
+        return holders
 
     def named(self) -> set[str]:
         """Return the queues that the next-due index or the index of leases names."""

@@ -16,7 +16,6 @@ from celery_delayq.cli.apply import Action, Counts, ItemKind, apply, future_eta
 from celery_delayq.cli.command import command
 from celery_delayq.cli.dead_letters.dead_letter_options import (
     DEAD_LETTER_ID,
-    DeadLetterSelection,
     ReplayOptions,
     place_argument,
     with_dead_letter_filter,
@@ -147,7 +146,7 @@ def show(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:
 @command(group=dead)
 @with_dead_letter_selection
 @with_replay_options
-def replay(delayq: DelayQ, selection: DeadLetterSelection, how: ReplayOptions) -> None:
+def replay(delayq: DelayQ, selection: options.Selection, how: ReplayOptions) -> None:
     """Run dead letters again, with all their attempts.
 
     Give ids, or a filter: then the number of selected dead letters is shown, and you are asked.
@@ -168,7 +167,7 @@ def replay(delayq: DelayQ, selection: DeadLetterSelection, how: ReplayOptions) -
 
 @command(group=dead)
 @with_dead_letter_selection
-def purge(delayq: DelayQ, selection: DeadLetterSelection) -> None:
+def purge(delayq: DelayQ, selection: options.Selection) -> None:
     """Delete dead letters; chords that wait for them fail.
 
     Give ids, or a filter: then the number of selected dead letters is shown, and you are asked.

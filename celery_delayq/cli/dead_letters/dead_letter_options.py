@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -11,7 +11,6 @@ from celery_delayq.cli import complete
 from celery_delayq.cli.options import (
     DurationType,
     JsonType,
-    Selection,
     TimeType,
     argument,
     dry_run_option,
@@ -23,6 +22,7 @@ from celery_delayq.cli.options import (
     option,
     queue_option,
     root_option,
+    select,
     task_option,
 )
 from celery_delayq.model.dead_letter import DeadFilter
@@ -55,34 +55,15 @@ _FILTER = (
 with_dead_letter_filter = gathered("filter", DeadFilter, *_FILTER)
 
 
-class DeadLetterSelection(Selection):
-    """Which dead letters a command changes."""
-
-    filter_type = DeadFilter
-    shows: ClassVar[str] = "dead show"
-    how_to_select_all: ClassVar[str] = (
-        "give ids or a filter, or --all for all dead letters of all queues"
-    )
-
-    def __init__(self, *, all_: bool, **given: Any) -> None:
-        self._all = all_
-        super().__init__(**given)
-
-    @property
-    def everything(self) -> bool:
-        """Whether all dead letters of all queues are selected, explicitly."""
-        return self._all
-
-    def _check(self) -> None:
-        if self._all and (self.ids or not self.filter.is_everything):
-            raise click.UsageError("--all means everything: leave out ids and filter")
-        super()._check()
-
-
 #: Gives a command ids, a filter and the flags that go with them, as ``selection``.
 with_dead_letter_selection = gathered(
     "selection",
-    DeadLetterSelection,
+    functools.partial(
+        select,
+        DeadFilter,
+        "dead show",
+        "give ids or a filter, or --all for all dead letters of all queues",
+    ),
     *_FILTER,
     argument("ids", "[ID]...", DEAD_LETTER_ID, nargs=-1),
     flag("--all", "all_", help="All dead letters of all queues."),
