@@ -70,10 +70,8 @@ class RedisProcessContainer(ProcessContainer):
         """URL for workers; the same as for tests, since both run on this machine."""
         return self.process.url_for(self._scheme)
 
-    @property
-    def host_url(self) -> str:
-        """URL for tests."""
-        return self.url
+    #: URL for tests.
+    host_url = url
 
     @property
     def hostname(self) -> str:

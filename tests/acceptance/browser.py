@@ -9,7 +9,6 @@ import shutil
 import urllib.request
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tornado.websocket import WebSocketClientConnection, websocket_connect
@@ -64,17 +63,15 @@ class Browser:
             assert address is not None
             self._window = self._loop.run_until_complete(self._connect(address))
         except BaseException:
-            self._close()
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._close()
+    def __exit__(self, *_: object) -> None:
+        if self._window is not None:
+            self._loop.run_until_complete(self._disconnect(self._window))
+        self._loop.close()
+        self._process.stop(timeout=5)
 
     def open(self, url: str) -> None:
         """Go to a page, and wait until it is loaded."""
@@ -157,12 +154,6 @@ class Browser:
             reply: dict[str, Any] = message["result"]
             return reply
         raise RuntimeError(f"the browser has gone:\n{self._process.log}")
-
-    def _close(self) -> None:
-        if self._window is not None:
-            self._loop.run_until_complete(self._disconnect(self._window))
-        self._loop.close()
-        self._process.stop(timeout=5)
 
 
 def find_program() -> str:
