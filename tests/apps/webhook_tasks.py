@@ -1,9 +1,6 @@
-"""An app that sends webhooks; where to is told by the environment."""
+"""An app that sends webhooks to this machine and to one host."""
 
 from __future__ import annotations
-
-import json
-import os
 
 from celery import Celery
 
@@ -22,7 +19,6 @@ settings = Webhook(
 
 app = Celery("webhooks")
 app.conf.broker_connection_retry_on_startup = True
-app.conf.update(json.loads(os.environ.get("WEBHOOK_CONF", "{}")))
 delayq = DelayQ(app, at_least_once=True, webhook=settings)
 
 __all__ = ["SECRET", "app", "delayq", "post", "settings"]

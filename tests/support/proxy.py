@@ -40,10 +40,6 @@ class Fault(Enum):
     DELAY = "the reply comes late"
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass
 class Rule:
     """One fault that is to happen.
@@ -66,7 +62,7 @@ class Rule:
     fault: Fault
     nth: int = 1
     seconds: float = 0.0
-    then: Callable[[], None] = _nothing
+    then: Callable[[], object] = lambda: None
     fired: threading.Event = field(default_factory=threading.Event)
     _seen: int = 0
 
@@ -157,7 +153,6 @@ class Proxy:
         self.traffic: Counter[str] = Counter()
         self.largest: Counter[str] = Counter()
         self.latency = 0.0
-        self.dropped = threading.Event()
         self._target = target_port
         self._rules: list[Rule] = []
         self._links: set[_Link] = set()
@@ -185,32 +180,16 @@ class Proxy:
 
     # -- faults of one call -------------------------------------------------------------------
 
-    def on(
-        self,
-        what: str | bytes,
-        fault: Fault,
-        *,
-        nth: int = 1,
-        seconds: float = 0.0,
-        then: Callable[[], None] = _nothing,
-    ) -> Rule:
-        """Let *fault* happen to the *nth* call from now on; see `Rule`."""
+    def on(self, what: str | bytes, fault: Fault, **options: Any) -> Rule:
+        """Let *fault* happen to a call from now on; takes the arguments of `Rule`."""
         _check(what)
-        rule = Rule(what, fault, nth, seconds, then)
+        rule = Rule(what, fault, **options)
         self._rules = [*self._rules, rule]
         return rule
 
     def forget_rules(self) -> None:
         """Let everything pass again."""
         self._rules = []
-
-    def drop_reply(self, marker: bytes) -> None:
-        """Let the server execute the next command with *marker*, then cut before its reply."""
-        self.dropped = self.on(marker, Fault.DROP_REPLY).fired
-
-    def drop_request(self, marker: bytes) -> None:
-        """Cut the connection instead of passing on the next command with *marker*."""
-        self.dropped = self.on(marker, Fault.DROP_REQUEST).fired
 
     def hold(self, *labels: str) -> None:
         """Hold back these calls, and what comes behind them, until their connections are cut."""

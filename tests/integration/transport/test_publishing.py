@@ -19,7 +19,7 @@ from celery_delayq.errors import InvalidETA
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, batch, ready, stored
 from tests.support.keyspace import snapshot
-from tests.support.proxy import Proxy
+from tests.support.proxy import Fault, Proxy
 
 pytestmark = pytest.mark.each_server
 
@@ -237,20 +237,20 @@ def test_a_batch_of_producers_is_one_pipeline(make_app: MakeApp, redis: Redis, p
     assert len(redis.lrange(f"{prefix}celery", 0, -1)) == 26
 
 
-@pytest.mark.parametrize("cut", ["drop_reply", "drop_request"])
+@pytest.mark.parametrize("fault", [Fault.DROP_REPLY, Fault.DROP_REQUEST])
 @pytest.mark.parametrize("extension", [True, False], ids=["DelayQ(app)", "transport alone"])
 def test_a_publish_repeated_after_a_lost_connection_keeps_its_eta_and_is_one_entry(
-    make_app: MakeApp, delayq_redis: RedisUnderTest, cut: str, extension: bool
+    make_app: MakeApp, delayq_redis: RedisUnderTest, fault: Fault, extension: bool
 ) -> None:
     with Proxy(delayq_redis.port) as proxy:
         app = make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0", extension=extension)
         add = app.tasks["tasks.add"]
         add.apply_async((0, 0), countdown=100, task_id="first")
-        getattr(proxy, cut)(b"second")
+        rule = proxy.on(b"second", fault)
 
         add.apply_async((1, 2), eta=FAR, task_id="second", retry=True)
 
-        assert proxy.dropped.is_set()
+        assert rule.fired.is_set()
     ids = [message["headers"]["id"] for message in stored(delayq_redis.client)]
     assert ids == ["first", "second"]
     assert due_ms(delayq_redis.client)[1] == int(FAR.timestamp() * 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from celery_delayq.testing import ManagedProcess, ProcessFailed
 from tests.support.faults.checker import Verdict
@@ -18,10 +19,7 @@ Step = Callable[[], None]
 STALL = 0.3
 
 
-def _nothing() -> None:
-    pass
-
-
+@dataclass
 class Traffic:
     """Gives a process behind a proxy something to do, step by step more unusual.
 
@@ -33,22 +31,16 @@ class Traffic:
         Who runs the tasks: the victim, or another one.
     """
 
-    def __init__(
-        self,
-        stage: Stage,
-        proxy: Proxy,
-        victim: ManagedProcess,
-        worker: ManagedProcess,
-        killer: Killer,
-    ) -> None:
-        self.stage = stage
-        self.proxy = proxy
-        self.victim = victim
-        self.worker = worker
-        self.killer = killer
-        self.hits: list[str] = []
-        self._killed: int | None = None
-        self._stock = stage.new_producer(stock=True)
+    stage: Stage
+    proxy: Proxy
+    victim: ManagedProcess
+    worker: ManagedProcess
+    killer: Killer
+    hits: list[str] = field(default_factory=list)
+    _killed: int | None = None
+
+    def __post_init__(self) -> None:
+        self._stock = self.stage.new_producer(stock=True)
 
     def steps(self, script: str = "") -> list[Step]:
         """Return what may be done, first what makes the worker call *script*."""
@@ -110,8 +102,8 @@ class Traffic:
 
         With *kill* the victim is killed at that moment; it is alive again afterwards.
         """
-        then = self.kill_victim if kill else _nothing
-        rule = self.proxy.on(script, fault, nth=nth, seconds=STALL, then=then)
+        then = {"then": self.kill_victim} if kill else {}
+        rule = self.proxy.on(script, fault, nth=nth, seconds=STALL, **then)
         # On a slow machine a step may come too late for what it is to bring about.
         for step in 3 * self.steps(script):
             step()
