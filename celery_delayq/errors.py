@@ -73,6 +73,14 @@ class QueueFull(DelayQError, OperationalError):
     """A queue has as many entries as ``max_scheduled`` or RabbitMQ allows; nothing was stored."""
 
 
+class NoQueue(DelayQError, OperationalError):
+    """RabbitMQ has no queue for a message; nothing was stored."""
+
+
+class BrokerNotEmpty(DelayQError):
+    """Exchanges and queues were not removed, since tasks still wait in them."""
+
+
 class UniqueConflict(DelayQError):
     """Another task has the unique key, and ``on_conflict="error"``; nothing was stored.
 

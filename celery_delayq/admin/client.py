@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from celery_delayq.admin.rabbitmq.broker import gather as gather_rabbitmq
 from celery_delayq.admin.stats import Stats, gather
 from celery_delayq.store.session import Session
 
@@ -24,7 +27,8 @@ class Admin:
         -------
         Stats
             Of all queues that Redis knows, and of those from which this app consumes. The numbers
-            of different queues are of different moments.
+            of different queues are of different moments. On RabbitMQ it is a
+            :class:`~celery_delayq.admin.rabbitmq.broker.RabbitMQStats`, which tells less.
 
         Raises
         ------
@@ -35,5 +39,7 @@ class Admin:
         BrokerUnavailable, CommandRefused
             Redis is away, or refused something.
         """
+        if self._session.side is not None:
+            return cast("Stats", gather_rabbitmq(self._session.app))
         consumed = self._session.app.amqp.queues.consume_from
         return self._session.ask(lambda store: gather(store, consumed, ready_limit))

@@ -32,6 +32,7 @@ COMMANDS = {
     "resume": "celery_delayq.cli.pause:resume",
     "run-now": "celery_delayq.cli.change:run_now",
     "stats": "celery_delayq.cli.stats:stats",
+    "topology": "celery_delayq.cli.topology:topology",
 }
 
 

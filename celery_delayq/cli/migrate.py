@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 from celery import Celery
 from rich.text import Text
 
+from celery_delayq.admin.rabbitmq.native_migration import from_native, to_native
 from celery_delayq.admin.reporting import Refused
 from celery_delayq.admin.stock_migration import Moved, from_stock, to_stock
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import flag, option
+from celery_delayq.cli.text import number_of
 from celery_delayq.utils.text import spelled
 
 
@@ -19,14 +23,16 @@ from celery_delayq.utils.text import spelled
 @option(
     "--from",
     "source",
-    type=click.Choice(["stock"]),
-    help="Take over unacked tasks of stopped stock workers.",
+    type=click.Choice(["stock", "native"]),
+    help="Take over: unacked tasks of stopped stock workers on Redis, or the tasks in Celery's "
+    "native delay queues on RabbitMQ.",
 )
 @option(
     "--to",
     "target",
-    type=click.Choice(["stock"]),
-    help="Give all back: the schedule as stock messages, and the tasks of stopped workers.",
+    type=click.Choice(["stock", "native"]),
+    help="Give all back: the schedule as stock messages, and the tasks of stopped workers; on "
+    "RabbitMQ the delayed tasks, as stock Celery sends them.",
 )
 @flag("--dry-run", help="Count, change nothing.")
 @flag("--yes", help="Go on although workers answer.")
@@ -35,18 +41,26 @@ def migrate(
 ) -> None:
     """Move an app over from stock Celery, or back.
 
-    No drain is needed: stop the workers first; producers may go on. It may be interrupted and
-    repeated.
+    No drain is needed. On Redis (stock) stop the workers first; producers may go on. On RabbitMQ
+    (native) workers may go on; switch the producers first. It may be interrupted and repeated.
 
     \b
     Examples:
       celery -A shop delayq migrate --from stock --dry-run
       celery -A shop delayq migrate --from stock
       celery -A shop delayq migrate --to stock
+      celery -A shop delayq migrate --from native
     """
     if (source is None) == (target is None):
-        raise click.UsageError("give either --from stock or --to stock")
+        raise click.UsageError("give either --from or --to, with stock or native")
     app, output = delayq.app, screen.console()
+    if "native" in (source, target):
+        steps = (from_native if source else to_native)(app, dry_run=dry_run)
+        moved = _run(steps, f"{'from' if source else 'to'} native")
+        _report(moved, [number_of(moved.scheduled, "delayed task", "delayed tasks")], dry_run)
+        return
+    if delayq.session.side is not None:
+        raise click.UsageError("the broker is RabbitMQ: give --from native or --to native")
     running = _running_workers(app)
     if running and not yes:
         if not dry_run:
@@ -58,13 +72,16 @@ def migrate(
     else:
         steps = to_stock(app, dry_run=dry_run, spare_living=bool(running) and yes)
         description = "to stock"
+    moved = _run(steps, description)
+    _report(moved, [f"{moved.scheduled:,} to the schedule", f"{moved.ready:,} to ready"], dry_run)
+
+
+def _run(steps: Iterator[Moved], description: str) -> Moved:
     moved = Moved(total=0)
     with screen.progress_bar(hidden=False, description=description) as bar:
         for moved in steps:
             bar(moved.total, moved.done)
-    output.print(_summary(moved, dry_run=dry_run))
-    if moved.left or moved.held:
-        raise click.exceptions.Exit(1)
+    return moved
 
 
 def _running_workers(app: Celery) -> str:
@@ -79,9 +96,7 @@ def _running_workers(app: Celery) -> str:
     )
 
 
-def _summary(moved: Moved, *, dry_run: bool) -> str:
-    head = "would move" if dry_run else "moved"
-    parts = [f"{moved.scheduled:,} to the schedule", f"{moved.ready:,} to ready"]
+def _report(moved: Moved, parts: list[str], dry_run: bool) -> None:
     if moved.gone:
         parts.append(f"{moved.gone:,} were gone meanwhile")
     if moved.left:
@@ -91,4 +106,6 @@ def _summary(moved: Moved, *, dry_run: bool) -> str:
             f"{moved.held:,} belong to processes that sent a heartbeat of late; repeat this when "
             "they have ended"
         )
-    return f"{head}: {', '.join(parts)}"
+    screen.console().print(f"{'would move' if dry_run else 'moved'}: {', '.join(parts)}")
+    if moved.left or moved.held:
+        raise click.exceptions.Exit(1)

@@ -9,6 +9,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from celery_delayq.admin.rabbitmq.broker import RabbitMQStats
 from celery_delayq.admin.stats import QueueStats, Stats
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
@@ -35,6 +36,11 @@ def stats(delayq: DelayQ, as_json: bool) -> None:
         screen.print_json(found.as_dict())
         return
     output = screen.console()
+    if isinstance(found, RabbitMQStats):
+        output.print(_rabbitmq_table(found))
+        output.print(f"{found.scheduled:,} scheduled, {found.unroutable:,} unroutable, ", end="")
+        output.print(number_of(found.dead, "dead letter", "dead letters"))
+        return
     output.print(queues_table(found))
     output.print(_tasks_table(found))
     if found.periodic:
@@ -60,6 +66,13 @@ def queues_table(stats: Stats) -> Table:
             _due_in(queue),
             "-" if queue.memory is None else decimal(queue.memory),
         )
+    return table
+
+
+def _rabbitmq_table(stats: RabbitMQStats) -> Table:
+    table = screen.new_table("queue", "ready", title="Queues")
+    for queue, ready in stats.queues.items():
+        table.add_row(Text(spelled(queue)), f"{ready:,}")
     return table
 
 

@@ -44,7 +44,7 @@ class StreamDeadLetters(DeadLetterReader):
 
     def _dead(self, filter: DeadFilter, *, ahead: bool = False) -> Iterator[DeadLetter]:  # noqa: ARG002
         low, high = filter.range_ms()
-        for found in self._side.ask(lambda stream: [*stream.read()]):
+        for found in self._side.read():
             died = found.dead_lettered.died_ms
             if (
                 filter.queue not in (None, found.queue)

@@ -20,6 +20,7 @@ from celery_delayq.testing import WorkerProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.proxy import Proxy
+from tests.support.rabbitmq import RabbitMQScene
 from tests.support.scene import Control, Leases, StartWorker
 from tests.support.warm import Nursery, spawning
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tests.apps.retry_tasks import RetryScene
 
 MakeApp = Callable[..., Celery]
+NewRabbitMQ = Callable[..., RabbitMQScene]
 Through = Callable[..., tuple[Proxy, DelayQ]]
 
 
@@ -196,3 +198,14 @@ def stored(redis: Redis, queue: str = "celery") -> list[dict[str, Any]]:
 def ready(redis: Redis, key: str = "celery") -> list[dict[str, Any]]:
     """Return the messages of a ready list, the next to be consumed first."""
     return [json.loads(item) for item in reversed(redis.lrange(key, 0, -1))]
+
+
+@pytest.fixture
+def new_rabbitmq(delayq_rabbitmq: str) -> Iterator[NewRabbitMQ]:
+    """Make an app on an empty virtual host, with settings of ours by name."""
+    with ExitStack() as stack:
+
+        def make(url: str = delayq_rabbitmq, **settings: Any) -> RabbitMQScene:
+            return stack.enter_context(RabbitMQScene(url, settings))
+
+        yield make

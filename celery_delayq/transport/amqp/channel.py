@@ -16,6 +16,7 @@ from celery_delayq.transport.amqp.dead_letters import DeadLetterStream
 from celery_delayq.transport.amqp.messages import HEADER, Message, is_task, own_of
 from celery_delayq.transport.amqp.publish import PublishChannel
 from celery_delayq.transport.amqp.side import Side
+from celery_delayq.transport.amqp.sizes import ready_messages
 from celery_delayq.transport.rejected import reason_of
 
 logger = logging.getLogger(__name__)
@@ -148,6 +149,20 @@ class Channel(PublishChannel):
         """Make a dead letter of a task that failed after its acknowledgement."""
         self._side.add_soon(queue, id, reason, message, details)
 
+    def collect_unroutable(self) -> None:
+        """Make dead letters of due messages whose queue was deleted."""
+        name = self.topology.unroutable
+        while ready_messages(self.connection, [name]).get(name):
+            found = self.basic_get(name)
+            if found is None:
+                return
+            message, queue = Message(found, channel=self), found.delivery_info["routing_key"]
+            id = str(message.headers.get("id"))
+            reason = f"it was due, and there is no queue {queue!r}"
+            data = envelope.encode(delivery.without_delivery(message._raw))
+            self.dead_letters.add(queue, id, reason, data)
+            self.basic_ack(message.delivery_tag)
+
     # -- the stream of dead letters
 
     @property
@@ -159,4 +174,4 @@ class Channel(PublishChannel):
     @property
     def dead_letters(self) -> DeadLetterStream:
         """The dead letters of this broker, by this channel."""
-        return DeadLetterStream(self, self._transport.topology)
+        return DeadLetterStream(self, self.topology)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_delayq.errors import QueueFull
+from celery_delayq.errors import NoQueue, QueueFull
 
 
 class Confirms:
@@ -76,8 +76,11 @@ class Confirms:
             )
             self.refused.setdefault(number, error)
 
-    def _on_return(self, exc: Exception, _exchange: str, _routing_key: str, message: Any) -> None:
+    def _on_return(self, _exc: Exception, exchange: str, routing_key: str, message: Any) -> None:
         # It comes before the confirm of the same message.
         number = self._returnable.get(message.properties.get("message_id", ""))
         if number is not None:
-            self.refused[number] = exc
+            self.refused[number] = NoQueue(
+                f"RabbitMQ has no queue for a message for {routing_key!r}, sent to exchange "
+                f"{exchange!r}; declare the queue and its binding first"
+            )

@@ -73,6 +73,11 @@ class DeadLetterStream:
         # In the body: a stream drops headers that are lists.
         self._append(self._marks, json.dumps(list(offsets)).encode(), {})
 
+    def seed(self) -> None:
+        """Put a first message into each stream: who reads an empty one has to wait for it."""
+        self._append(self._name, b"", {})
+        self.settle([])
+
     def read(self) -> Iterator[StoredDeadLetter]:
         """Yield the dead letters that are neither replayed nor purged, oldest first.
 
@@ -84,7 +89,7 @@ class DeadLetterStream:
         for message in self._messages(self._name):
             headers, body = message.headers, message.body
             offset = headers[_OFFSET]
-            if offset not in settled:
+            if offset not in settled and _QUEUE in headers:
                 data = body.encode() if isinstance(body, str) else bytes(body)
                 id = str(headers.get(_ID, offset))
                 found = DeadLettered.unpack(id, data)

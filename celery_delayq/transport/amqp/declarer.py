@@ -66,7 +66,8 @@ class Declarer:
         if target in known:
             self.declare(items)
         elif exchange == "":
-            self._bind(items, routing_key)
+            self.declare(items)
+            self.bind(routing_key)
         else:
             self._check_exchange(exchange)
             self.declare([*items, *names.at_exchange(exchange)])
@@ -92,11 +93,10 @@ class Declarer:
                 f"an account that may configure declares it with {_APPLY}"
             ) from exc
         except ChannelError as exc:
-            raise _explained(exc) from exc
+            raise self._explained(exc) from exc
 
-    def _bind(self, items: Iterable[Item], queue: str) -> None:
-        """Declare *items*, and let messages for *queue* leave to it."""
-        self.declare(items)
+    def bind(self, queue: str) -> None:
+        """Let messages for a queue leave to it; errors as of :meth:`prepare`."""
         try:
             self._channel.queue_bind(queue, self._topology.to_queue, routing_key=queue)
         except NotFound as exc:
@@ -105,7 +105,7 @@ class Declarer:
                 "to an exchange"
             ) from exc
         except ChannelError as exc:
-            raise _explained(exc) from exc
+            raise self._explained(exc) from exc
 
     def _check_exchange(self, exchange: str) -> None:
         try:
@@ -115,7 +115,7 @@ class Declarer:
                 f"exchange={exchange!r}: RabbitMQ has no exchange of this name; declare it first"
             ) from exc
         except ChannelError as exc:
-            raise _explained(exc) from exc
+            raise self._explained(exc) from exc
         try:
             # It exists, so this changes nothing: the answer tells its type.
             self._channel.exchange_declare(exchange, "fanout", durable=True, auto_delete=False)
@@ -153,16 +153,20 @@ class Declarer:
         """Wait until the broker has done what was sent, or told what it refuses."""
         self._channel.basic_qos(0, 0, False)
 
-
-def _explained(exc: ChannelError) -> Exception:
-    """Return the error that says what to do about one of RabbitMQ's."""
-    text: str = exc.reply_text
-    if isinstance(exc, AccessRefused):
-        return NotAllowed(f"{text}; docs/rabbitmq.md lists the rights that each account needs")
-    if isinstance(exc, PreconditionFailed):
+    def _explained(self, exc: ChannelError) -> Exception:
+        """Return the error that says what to do about one of RabbitMQ's."""
+        text: str = exc.reply_text
+        if isinstance(exc, AccessRefused):
+            return NotAllowed(f"{text}; docs/rabbitmq.md lists the rights that each account needs")
+        if not isinstance(exc, PreconditionFailed):
+            return DelayQError(text)
+        if f"'{self._topology.entry}'" in text and "'fanout'" in text:
+            return ConfigError(
+                "delays were closed by celery -A app delayq topology --delete; open them again "
+                f"with {_APPLY}"
+            )
         return ConfigError(
             f"{text}; something else is called so, or it was declared with other values of unit, "
             "queue_type, max_length or dead_letters_age: take these, choose another prefix, or "
             "remove it with celery -A app delayq topology --delete"
         )
-    return DelayQError(text)

@@ -22,6 +22,7 @@ from celery_delayq.transport.amqp.cascade import Delay
 from celery_delayq.transport.amqp.confirms import Confirms
 from celery_delayq.transport.amqp.declarer import Declarer
 from celery_delayq.transport.amqp.messages import HEADER, is_task
+from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import PATIENCE, given_up
 
 
@@ -79,7 +80,7 @@ class PublishChannel(pyamqp.Channel):
         headers = message.properties["application_headers"]
         due = due or envelope.due_when_sent({"headers": headers, "properties": message.properties})
         now_ms = time.time() * 1000
-        topology = self._transport.topology
+        topology = self.topology
         delay = (
             None
             if due is None
@@ -142,13 +143,17 @@ class PublishChannel(pyamqp.Channel):
         return PublishBatch(self, max_size)
 
     @property
+    def topology(self) -> Topology:
+        """The names of what is ours in the broker."""
+        topology: Topology = self._transport.topology
+        return topology
+
+    @property
     def declarer(self) -> Declarer:
         """Knows what is declared on this connection."""
         connection = self.connection
         if connection.declarer is None:
-            connection.declarer = Declarer(
-                connection, self._transport.topology, declare=self.settings.declare
-            )
+            connection.declarer = Declarer(connection, self.topology, declare=self.settings.declare)
         declarer: Declarer = connection.declarer
         return declarer
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from kombu import Connection
 
 from celery_delayq.model.envelope import Due
-from celery_delayq.transport.amqp.dead_letters import DeadLetterStream
+from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, StoredDeadLetter
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
@@ -52,14 +52,16 @@ class Side:
 
     def ask(self, question: Callable[[DeadLetterStream], T]) -> T:
         """Ask the stream of dead letters; once more where the connection was lost."""
+        return self._run(lambda channel: question(channel.dead_letters))
 
-        def asked(channel: Any) -> T:
-            return question(channel.dead_letters)
+    def read(self) -> list[StoredDeadLetter]:
+        """Return all dead letters, with due messages that have no queue any more."""
 
-        with self._lock:
-            ask = self._connection.autoretry(asked, max_retries=_TRIES)
-            answer: T = ask()[0]
-            return answer
+        def read(channel: Any) -> list[StoredDeadLetter]:
+            channel.collect_unroutable()
+            return [*channel.dead_letters.read()]
+
+        return self._run(read)
 
     def send(self, messages: Sequence[tuple[Any, str, Due]], settled: Sequence[int] = ()) -> None:
         """Send messages to queues by their names, and settle the dead letters that they were.
@@ -77,8 +79,13 @@ class Side:
             if settled:
                 channel.dead_letters.settle(settled)
 
+        self._run(sent)
+
+    def _run(self, work: Callable[[Any], T]) -> T:
         with self._lock:
-            self._connection.autoretry(sent, max_retries=_TRIES)()
+            run = self._connection.autoretry(work, max_retries=_TRIES)
+            answer: T = run()[0]
+            return answer
 
     def add_soon(self, *lost: Any) -> None:
         """Store a dead letter whose message is gone: at once, or when the broker is back."""

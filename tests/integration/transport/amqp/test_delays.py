@@ -2,74 +2,26 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from celery import Celery
-from kombu import Connection, Consumer, Exchange, Producer, Queue, exceptions
+from kombu import Exchange, Producer, Queue, exceptions
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import InvalidETA, InvalidOption, QueueFull
 from celery_delayq.testing import wait_until
-
-TIMEOUT = 30.0
-
-
-class Scene:
-    """An app, its connection, and a consumer that is no worker."""
-
-    def __init__(self, url: str, settings: Mapping[str, Any] | None = None) -> None:
-        self.app = Celery("shop", broker=url, set_as_current=False)
-        self.app.conf.task_default_queue = "orders"
-        self.app.conf.broker_transport_options = {"delayq": dict(settings or {})}
-        DelayQ(self.app)
-        self.connection = Connection(url)
-
-    def __enter__(self) -> Scene:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.connection.release()
-        self.app.close()
-
-    @property
-    def channel(self) -> Any:
-        return self.connection.default_channel
-
-    def send(self, id: str, countdown: float = 0.3, **options: Any) -> float:
-        """Send a task; return when it is due."""
-        due = time.time() + countdown
-        self.app.send_task("shop.work", (id,), task_id=id, countdown=countdown, **options)
-        return due
-
-    def receive(self, queue: str, number: int = 1) -> dict[str, float]:
-        """Return when each of so many tasks came, by id."""
-        found: dict[str, float] = {}
-
-        def note(message: Any) -> None:
-            found[message.headers["id"]] = time.time()
-            message.ack()
-
-        def drained() -> bool:
-            with suppress(TimeoutError):
-                self.connection.drain_events(timeout=0.1)
-            return len(found) >= number
-
-        declared = Queue(queue, no_declare=True)
-        with Consumer(self.connection, [declared], on_message=note, auto_declare=False):
-            wait_until(drained, TIMEOUT, "messages")
-        return found
+from tests.integration.conftest import NewRabbitMQ
+from tests.support.rabbitmq import TIMEOUT
+from tests.support.rabbitmq import RabbitMQScene as Scene
 
 
 @pytest.fixture
-def scene(delayq_rabbitmq: str) -> Iterator[Scene]:
-    with Scene(delayq_rabbitmq) as scene:
-        yield scene
+def scene(new_rabbitmq: NewRabbitMQ) -> Scene:
+    return new_rabbitmq()
 
 
 def test_delays_of_all_lengths_end_when_they_are_due(scene: Scene) -> None:
@@ -104,6 +56,25 @@ def test_a_task_for_a_deleted_queue_is_kept_and_holds_up_no_other(scene: Scene) 
 
     assert all(dues[id] <= at < dues[id] + 5 for id, at in came.items())
     assert len(scene.receive("delayq.unroutable", 40)) == 40
+
+
+def test_a_task_whose_queue_was_deleted_is_a_dead_letter_and_can_be_replayed(scene: Scene) -> None:
+    delayq = DelayQ.of(scene.app)
+    scene.send("a", 0.3, queue="gone")
+    scene.channel.queue_delete("gone")
+    wait_until(
+        lambda: delayq.admin.stats().as_dict()["unroutable"] == 1, TIMEOUT, "it is unroutable"
+    )
+
+    [dead] = delayq.dead_letters()
+
+    assert (dead.id, dead.queue) == ("a", "gone")
+    assert dead.reason == "it was due, and there is no queue 'gone'"
+    assert delayq.stats().as_dict()["unroutable"] == 0
+    Queue("gone")(scene.channel).declare()
+    delayq.replay(dead)
+    assert scene.receive("gone").keys() == {"a"}
+    assert [*delayq.dead_letters()] == []
 
 
 # -- what is refused
@@ -191,5 +162,6 @@ def test_celery_does_not_delay_by_itself_for_a_quorum_queue(
     due = scene.send("a", 0.5, queue="quick")
 
     assert scene.receive("quick")["a"] >= due
-    names = {each["name"] for each in delayq_rabbitmq_server.ask("GET", "queues")}
+    vhost = scene.channel.connection.virtual_host
+    names = {each["name"] for each in delayq_rabbitmq_server.ask("GET", f"queues/{vhost}")}
     assert not any(name.startswith("celery_delayed") for name in names)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -15,20 +13,8 @@ from kombu import Queue
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import ConfigError, InvalidETA, NotAllowed, NotSupported, QueueFull
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.transport.amqp.test_delays import Scene
-
-NewScene = Callable[..., Scene]
-
-
-@pytest.fixture
-def new_scene(delayq_rabbitmq: str) -> Iterator[NewScene]:
-    """Make an app with some settings."""
-    with ExitStack() as stack:
-
-        def make(url: str = delayq_rabbitmq, **settings: Any) -> Scene:
-            return stack.enter_context(Scene(url, settings))
-
-        yield make
+from tests.integration.conftest import NewRabbitMQ
+from tests.support.rabbitmq import RabbitMQScene
 
 
 @pytest.fixture
@@ -69,9 +55,9 @@ def account(delayq_rabbitmq_server: EmbeddedRabbitMQ, vhost: str) -> Account:
     ids=lambda settings: next(iter(settings)),
 )
 def test_with_each_setting_tasks_arrive_when_they_are_due(
-    new_scene: NewScene, settings: dict[str, Any]
+    new_rabbitmq: NewRabbitMQ, settings: dict[str, Any]
 ) -> None:
-    scene = new_scene(**settings)
+    scene = new_rabbitmq(**settings)
     dues = {f"{n}": scene.send(f"{n}", delay) for n, delay in enumerate([0.01, 0.3, 1.0])}
 
     came = scene.receive("orders", len(dues))
@@ -79,15 +65,15 @@ def test_with_each_setting_tasks_arrive_when_they_are_due(
     assert {id for id, at in came.items() if at < dues[id]} == set()
 
 
-def test_a_delay_of_more_than_max_delay_is_refused(new_scene: NewScene) -> None:
+def test_a_delay_of_more_than_max_delay_is_refused(new_rabbitmq: NewRabbitMQ) -> None:
     with pytest.raises(InvalidETA, match="a delay of 3 s is longer than max_delay, which is 2 s"):
-        new_scene(max_delay=2.0).send("a", 3)
+        new_rabbitmq(max_delay=2.0).send("a", 3)
 
 
 def test_what_does_not_fit_into_a_delay_queue_is_refused_and_the_rest_arrives(
-    new_scene: NewScene,
+    new_rabbitmq: NewRabbitMQ,
 ) -> None:
-    scene = new_scene(max_length=10)
+    scene = new_rabbitmq(max_length=10)
     sent, refused = set(), 0
     for n in range(40):
         try:
@@ -100,16 +86,16 @@ def test_what_does_not_fit_into_a_delay_queue_is_refused_and_the_rest_arrives(
     assert scene.receive("orders", len(sent)).keys() == sent
 
 
-def test_a_delay_queue_with_other_arguments_is_refused(new_scene: NewScene) -> None:
-    new_scene().send("a")
+def test_a_delay_queue_with_other_arguments_is_refused(new_rabbitmq: NewRabbitMQ) -> None:
+    new_rabbitmq().send("a")
 
     with pytest.raises(ConfigError, match=r"inequivalent arg 'x-max-length'.* another prefix"):
-        new_scene(max_length=5).send("b")
+        new_rabbitmq(max_length=5).send("b")
 
 
 def test_settings_of_rabbitmq_are_refused_on_redis(delayq_redis: RedisUnderTest) -> None:
     url = f"delayq+{delayq_redis.url}"
-    scene = Scene(url, {"max_length": 5, "declare": False})
+    scene = RabbitMQScene(url, {"max_length": 5, "declare": False})
 
     with pytest.raises(NotSupported, match=r"max_length, declare: only for .* delayq\+amqp://"):
         scene.send("a")
@@ -123,13 +109,13 @@ def _queue() -> Queue:
 
 
 def test_an_account_that_may_declare_nothing_sends_by_what_is_there(
-    new_scene: NewScene, account: Account, delayq_rabbitmq: str
+    new_rabbitmq: NewRabbitMQ, account: Account, delayq_rabbitmq: str
 ) -> None:
-    owner = new_scene()
+    owner = new_rabbitmq()
     owner.send("a", 0.5)
     owner.receive("orders")
     account.allow("^$", r"^(delayq\.entry|orders|amq\.default)$", r"^delayq\.to_queue$")
-    producer = new_scene(account.url(delayq_rabbitmq), declare=False)
+    producer = new_rabbitmq(account.url(delayq_rabbitmq), declare=False)
 
     due = producer.send("b", 0.5, queue=_queue())
 
@@ -148,27 +134,27 @@ def test_an_account_that_may_declare_nothing_sends_by_what_is_there(
     ids=["configure", "write", "read"],
 )
 def test_an_account_that_lacks_a_right_is_told_which(
-    new_scene: NewScene,
+    new_rabbitmq: NewRabbitMQ,
     account: Account,
     delayq_rabbitmq: str,
     rights: tuple[str, str, str],
     lacking: str,
 ) -> None:
-    new_scene().app.send_task("shop.work")
+    new_rabbitmq().app.send_task("shop.work")
     account.allow(*rights)
-    producer = new_scene(account.url(delayq_rabbitmq))
+    producer = new_rabbitmq(account.url(delayq_rabbitmq))
 
     with pytest.raises(NotAllowed, match=rf"access to .* '{lacking}'.*docs/rabbitmq.md"):
         producer.send("a", 0.5, queue=_queue())
 
 
 def test_a_producer_needs_no_more_than_these_rights(
-    new_scene: NewScene, account: Account, delayq_rabbitmq: str
+    new_rabbitmq: NewRabbitMQ, account: Account, delayq_rabbitmq: str
 ) -> None:
-    owner = new_scene()
+    owner = new_rabbitmq()
     owner.app.send_task("shop.work", task_id="now")
     account.allow(r"^delayq\.", r"^(delayq\..*|orders|amq\.default)$", r"^delayq\.")
-    producer = new_scene(account.url(delayq_rabbitmq))
+    producer = new_rabbitmq(account.url(delayq_rabbitmq))
 
     due = producer.send("later", 0.5, queue=_queue())
     producer.app.send_task("shop.work", task_id="soon", queue=_queue())

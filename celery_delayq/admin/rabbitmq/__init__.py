@@ -1,0 +1,1 @@
+"""Administration of a RabbitMQ broker."""

@@ -1,0 +1,80 @@
+"""A connection to the app's RabbitMQ for administration, and numbers about what waits there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from celery import Celery
+
+from celery_delayq.errors import NotSupported
+from celery_delayq.transport.amqp.channel import Channel
+from celery_delayq.transport.amqp.sizes import ready_messages
+from celery_delayq.transport.amqp.topology import QueueItem
+
+
+@contextmanager
+def open_channel(app: Celery) -> Iterator[Channel]:
+    """Open a channel to the app's RabbitMQ.
+
+    Raises
+    ------
+    NotSupported
+        Its broker is another one.
+    """
+    with app.connection_for_write() as connection:
+        channel = connection.default_channel
+        if not isinstance(channel, Channel):
+            raise NotSupported(
+                f"the broker is {connection.as_uri()}; this is for RabbitMQ, with a URL "
+                "delayq+amqp://"
+            )
+        yield channel
+
+
+@dataclass(frozen=True, slots=True)
+class RabbitMQStats:
+    """What waits in RabbitMQ, which tells no more about it.
+
+    Attributes
+    ----------
+    queues : dict[str, int]
+        Ready messages of the queues from which this app consumes, by name.
+    scheduled : int
+        Tasks of all queues that wait to be due.
+    unroutable : int
+        Due tasks whose queue was deleted.
+    dead : int
+        Dead letters.
+    """
+
+    queues: dict[str, int]
+    scheduled: int
+    unroutable: int
+    dead: int
+
+    @property
+    def ready(self) -> int:
+        """Ready messages in all queues."""
+        return sum(self.queues.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON types."""
+        return {"ready": self.ready, **asdict(self)}
+
+
+def gather(app: Celery) -> RabbitMQStats:
+    """Read the numbers; those of different queues are of different moments."""
+    with open_channel(app) as channel:
+        topology, connection = channel.topology, channel.connection
+        delays = [item.name for item in topology.all() if isinstance(item, QueueItem)]
+        apart = {topology.unroutable, topology.dead_letters, topology.settled}
+        sizes = ready_messages(connection, [name for name in delays if name not in apart])
+        return RabbitMQStats(
+            queues=ready_messages(connection, app.amqp.queues.consume_from),
+            scheduled=sum(sizes.values()),
+            unroutable=sum(ready_messages(connection, [topology.unroutable]).values()),
+            dead=sum(1 for _ in channel.dead_letters.read()),
+        )

@@ -1,0 +1,196 @@
+"""Move delayed tasks over from Celery's native delay on RabbitMQ, and back."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from celery import Celery
+from celery.utils.quorum_queues import detect_quorum_queues
+from kombu import Queue
+from kombu.transport import native_delayed_delivery as native
+
+from celery_delayq.admin.rabbitmq.broker import open_channel
+from celery_delayq.admin.stock_migration import Moved
+from celery_delayq.errors import InvalidETA
+from celery_delayq.model import envelope
+from celery_delayq.model.envelope import Due, due_of_eta
+from celery_delayq.transport.amqp import cascade
+from celery_delayq.transport.amqp.channel import Channel
+from celery_delayq.transport.amqp.messages import HEADER, is_task, own_of
+from celery_delayq.transport.amqp.sizes import ready_messages
+from celery_delayq.transport.amqp.topology import QueueItem
+
+#: Messages that are published before one wait for RabbitMQ's confirms.
+BATCH = 200
+
+#: What native delay puts before a routing key.
+_DIGITS = re.compile(rf"^(?:[01]\.){{{native.MAX_NUMBER_OF_BITS_TO_USE}}}")
+
+#: A message with the exchange to which it goes, and its routing key.
+Sent = tuple[Any, str, str]
+
+
+def from_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
+    """Take over the tasks in Celery's ``celery_delayed_*`` queues; due is the ``eta`` header.
+
+    May be interrupted and repeated: a message is taken from there after RabbitMQ has it here.
+
+    Yields
+    ------
+    Moved
+        The same object after each batch, for a progress bar; once before the first.
+    """
+    with open_channel(app) as channel:
+        queues = [native.level_name(level) for level in reversed(range(native.MAX_LEVEL + 1))]
+        moved = Moved(sum(ready_messages(channel.connection, queues).values()))
+        yield moved
+        if dry_run:
+            moved.scheduled = moved.total
+            yield moved
+            return
+        # Those that go on to the next level meanwhile are met there.
+        for queue in queues:
+            yield from _move(channel, queue, moved, lambda message: _taken(app, channel, message))
+
+
+def to_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
+    """Give delayed tasks back, as stock Celery sends them: by its native delay if the app has a
+    quorum queue and the task's exchange is no direct one, else to their queue with an ETA.
+
+    May be interrupted and repeated. Producers should use the stock URL by then.
+
+    Yields
+    ------
+    Moved
+        The same object after each batch, for a progress bar; once before the first.
+    """
+    with open_channel(app) as channel:
+        topology = channel.topology
+        apart = {topology.unroutable, topology.dead_letters, topology.settled}
+        queues = [item.name for item in topology.all() if isinstance(item, QueueItem)]
+        queues = [name for name in reversed(queues) if name not in apart]
+        moved = Moved(sum(ready_messages(channel.connection, queues).values()))
+        yield moved
+        if dry_run:
+            moved.scheduled = moved.total
+            yield moved
+            return
+        delays = detect_quorum_queues(app, "amqp")[0]
+        if delays:
+            _declare_native(app, channel)
+        for queue in queues:
+            yield from _move(
+                channel, queue, moved, lambda message: _given_back(app, message, delays=delays)
+            )
+
+
+def _move(channel: Channel, queue: str, moved: Moved, prepare: Any) -> Iterator[Moved]:
+    """Empty a queue; *prepare* returns what is sent for a message, nothing if it has to stay."""
+    if not ready_messages(channel.connection, [queue]).get(queue):
+        return
+    # What has to stay is given back when this channel is closed.
+    taken = channel.connection.channel()
+    try:
+        found = True
+        while found:
+            found = False
+            sent: list[Sent] = []
+            tags: list[int] = []
+            while len(tags) < BATCH and (message := taken.basic_get(queue)) is not None:
+                found = True
+                copies = prepare(message)
+                if not copies:
+                    moved.left += 1
+                    continue
+                sent += copies
+                tags.append(message.delivery_tag)
+            for error in channel.send(sent):
+                raise error
+            for tag in tags:
+                taken.basic_ack(tag)
+            moved.scheduled += len(tags)
+            yield moved
+    finally:
+        if taken.is_open:
+            taken.close()
+
+
+def _taken(app: Celery, channel: Channel, message: Any) -> list[Sent]:
+    """Return a native message as we send it, for each exchange or queue that would get it."""
+    headers = message.properties.get("application_headers") or {}
+    routing_key = _DIGITS.sub("", message.delivery_info["routing_key"])
+    try:
+        due = envelope.due_of({"headers": headers})
+    except InvalidETA:
+        return []
+    targets = sorted(_targets(app, routing_key))
+    if due is None or not targets or not is_task(message):
+        return []
+    return [channel.routed(message, exchange, key, due) for exchange, key in targets]
+
+
+def _targets(app: Celery, routing_key: str) -> set[tuple[str, str]]:
+    """Return where native delivery sends a key: to exchanges, and by name to fanout's queues."""
+    found = set()
+    for queue in app.amqp.queues.values():
+        for exchange, pattern in _bindings(queue):
+            if exchange.type == "direct" or not _matches(routing_key, pattern):
+                continue
+            by_name = exchange.type == "fanout"
+            found.add(("", queue.name) if by_name else (exchange.name, routing_key))
+    return found
+
+
+def _bindings(queue: Queue) -> list[tuple[Any, str]]:
+    if queue.exchange:
+        return [(queue.exchange, queue.routing_key or "")]
+    return [(each.exchange, each.routing_key or "") for each in queue.bindings]
+
+
+def _matches(routing_key: str, pattern: str) -> bool:
+    """Return whether a topic binding gets a routing key; native delay puts ``#.`` before it."""
+
+    def match(words: Sequence[str], pattern: Sequence[str]) -> bool:
+        if not pattern:
+            return not words
+        first, *rest = pattern
+        if first == "#":
+            return any(match(words[n:], rest) for n in range(len(words) + 1))
+        return bool(words) and first in ("*", words[0]) and match(words[1:], rest)
+
+    return match(routing_key.split("."), ["#", *pattern.split(".")])
+
+
+def _given_back(app: Celery, message: Any, *, delays: bool) -> list[Sent]:
+    """Return one of our messages as stock Celery sends it."""
+    old = message.properties["application_headers"]
+    exchange, key = old.get(cascade.TARGET, ""), message.delivery_info["routing_key"]
+    due: Due = due_of_eta(old[cascade.DUE])
+    headers = cascade.arrived(old)
+    headers["eta"] = own_of(message).get("eta") or old[cascade.DUE]
+    headers.pop(HEADER, None)
+    properties = {**message.properties, "application_headers": headers}
+    stock = type(message)(message.body, **properties)
+    seconds = math.ceil(due.ms / 1000 - time.time())
+    if delays and seconds > 0:
+        queue = app.amqp.queues.get(key) if exchange == "" else None
+        for of_queue, pattern in _bindings(queue) if queue is not None else ():
+            if of_queue.type != "direct":
+                exchange, key = of_queue.name, pattern
+        if exchange:
+            level = native.level_name(native.MAX_LEVEL)
+            return [(stock, level, native.calculate_routing_key(seconds, key))]
+    return [(stock, exchange, key)]
+
+
+def _declare_native(app: Celery, channel: Channel) -> None:
+    connection = channel.connection.client
+    kind = app.conf.broker_native_delayed_delivery_queue_type
+    native.declare_native_delayed_delivery_exchanges_and_queues(connection, kind)
+    for queue in app.amqp.queues.values():
+        queue(channel).declare()
+        native.bind_queue_to_native_delayed_delivery_exchange(connection, queue)

@@ -1,0 +1,211 @@
+"""The exchanges and queues of delays in RabbitMQ: declared, checked and removed as a whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from amqp.exceptions import ChannelError, NotFound
+from celery import Celery
+
+from celery_delayq.admin.rabbitmq.broker import open_channel
+from celery_delayq.errors import BrokerNotEmpty, DelayQError
+from celery_delayq.transport.amqp.channel import Channel
+from celery_delayq.transport.amqp.declarer import Declarer
+from celery_delayq.transport.amqp.sizes import ready_messages
+from celery_delayq.transport.amqp.topology import Binding, Item, QueueItem
+
+#: Seconds between two looks at whether all queues are empty.
+_POLL = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """An exchange or queue of ours: *problem* is "" where it is as it should be."""
+
+    kind: str
+    name: str
+    problem: str
+
+
+def definitions(app: Celery, exchanges: Iterable[str] = ()) -> dict[str, Any]:
+    """Return all items in the form that ``rabbitmqctl import_definitions`` reads."""
+    with open_channel(app) as channel:
+        vhost = channel.connection.virtual_host
+        found: dict[str, list[dict[str, Any]]] = {"exchanges": [], "queues": [], "bindings": []}
+        lasting = {"vhost": vhost, "durable": True, "auto_delete": False}
+        for item in _items(app, channel, exchanges):
+            match item:
+                case QueueItem(name, arguments):
+                    found["queues"].append({"name": name, **lasting, "arguments": dict(arguments)})
+                case Binding(source, target, arguments):
+                    kind = "queue" if isinstance(target, QueueItem) else "exchange"
+                    found["bindings"].append(
+                        {
+                            "source": source,
+                            "vhost": vhost,
+                            "destination": target.name,
+                            "destination_type": kind,
+                            "routing_key": "",
+                            "arguments": dict(arguments),
+                        }
+                    )
+                case _:
+                    found["exchanges"].append(
+                        {
+                            "name": item.name,
+                            **lasting,
+                            "type": item.type,
+                            "internal": False,
+                            "arguments": dict(item.arguments),
+                        }
+                    )
+        return found
+
+
+def apply(app: Celery, exchanges: Iterable[str] = ()) -> int:
+    """Declare everything, with the way to the app's queues; return how many items there are.
+
+    Parameters
+    ----------
+    exchanges : Iterable[str]
+        Exchanges to which delayed tasks are sent, beside those of the app's queues.
+
+    Raises
+    ------
+    ConfigError, NotAllowed
+        Something is declared with other arguments, or the account lacks a right.
+    """
+    with open_channel(app) as channel:
+        declarer = Declarer(channel.connection, channel.topology)
+        if _is_closed(channel):
+            channel.exchange_delete(channel.topology.entry)
+        for queue in app.amqp.queues.values():
+            if not queue.no_declare:
+                queue(channel).declare()
+        items = [*_items(app, channel, exchanges)]
+        declarer.declare(items)
+        for name in ready_messages(channel.connection, app.amqp.queues):
+            declarer.bind(name)
+        channel.dead_letters.seed()
+        return len(items)
+
+
+def check(app: Celery, exchanges: Iterable[str] = ()) -> list[Checked]:
+    """Compare exchanges and queues with what they should be; RabbitMQ shows no bindings."""
+    with open_channel(app) as channel:
+        return [
+            Checked(
+                "queue" if isinstance(item, QueueItem) else "exchange",
+                item.name,
+                _problem(channel, item),
+            )
+            for item in _items(app, channel, exchanges)
+            if not isinstance(item, Binding)
+        ]
+
+
+def delete(app: Celery, exchanges: Iterable[str] = (), settle: float = 190.0) -> Iterator[float]:
+    """Remove everything, if no task waits.
+
+    First the way in is closed: publishes with a delay raise from then on, until :func:`apply`.
+
+    Parameters
+    ----------
+    settle : float
+        Seconds for which all queues must be empty: RabbitMQ may hold a message for its retry
+        interval, three minutes, and counts it nowhere.
+
+    Yields
+    ------
+    float
+        The seconds that are left, every second.
+
+    Raises
+    ------
+    BrokerNotEmpty
+        Something waits, is unroutable or is a dead letter. The way in stays closed.
+    """
+    with open_channel(app) as channel:
+        topology = channel.topology
+        items = [item for item in _items(app, channel, exchanges) if not isinstance(item, Binding)]
+        queues = [item.name for item in items if isinstance(item, QueueItem)]
+        if not _is_closed(channel):
+            channel.exchange_delete(topology.entry)
+            channel.exchange_declare(topology.entry, "fanout", durable=True, auto_delete=False)
+        end = time.monotonic() + settle
+        while True:
+            _refuse_left(channel, queues)
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            yield left
+            time.sleep(min(left, _POLL))
+        for item in reversed(items):
+            if isinstance(item, QueueItem):
+                channel.queue_delete(item.name)
+            elif item.name != topology.entry:
+                channel.exchange_delete(item.name)
+        channel.exchange_delete(topology.entry)
+
+
+def _items(app: Celery, channel: Channel, exchanges: Iterable[str]) -> Iterator[Item]:
+    """Yield all items, with the exit queues of the app's exchanges and of others."""
+    yield from channel.topology.all()
+    of_app = {queue.exchange.name for queue in app.amqp.queues.values() if _has_exit(queue)}
+    for exchange in sorted({*of_app, *exchanges}):
+        yield from channel.topology.at_exchange(exchange)
+
+
+def _has_exit(queue: Any) -> bool:
+    """Return whether tasks for a queue are sent to an exchange: Celery sends by name otherwise."""
+    return bool(queue.exchange.name) and queue.exchange.type not in ("direct", "fanout")
+
+
+def _is_closed(channel: Channel) -> bool:
+    """Return whether :func:`delete` has closed the way in."""
+    trial = channel.connection.channel()
+    try:
+        trial.exchange_declare(channel.topology.entry, passive=True, type="headers")
+        trial.exchange_declare(channel.topology.entry, "headers", durable=True, auto_delete=False)
+    except NotFound:
+        return False
+    except ChannelError as exc:
+        return "'fanout'" in exc.reply_text
+    finally:
+        if trial.is_open:
+            trial.close()
+    return False
+
+
+def _problem(channel: Channel, item: Item) -> str:
+    connection, topology = channel.connection, channel.topology
+    try:
+        Declarer(connection, topology, declare=False).declare([item])
+    except DelayQError:
+        return "missing"
+    try:
+        Declarer(connection, topology).declare([item])
+    except DelayQError as exc:
+        return str(exc).partition(";")[0]
+    return ""
+
+
+def _refuse_left(channel: Channel, queues: Iterable[str]) -> None:
+    topology = channel.topology
+    streams = {topology.dead_letters, topology.settled}
+    sizes = ready_messages(channel.connection, [name for name in queues if name not in streams])
+    unroutable = sizes.pop(topology.unroutable, 0)
+    counts = {
+        "scheduled": sum(sizes.values()),
+        "unroutable": unroutable,
+        "dead": sum(1 for _ in channel.dead_letters.read()),
+    }
+    left = [f"{count:,} {name}" for name, count in counts.items() if count]
+    if left:
+        raise BrokerNotEmpty(
+            f"not removed, there are still {', '.join(left)}; tasks with a delay are refused by "
+            "now. Repeat this when none is left, or take them in again with topology --apply"
+        )

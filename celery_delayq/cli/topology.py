@@ -1,0 +1,93 @@
+"""``topology``: the exchanges and queues of delays in RabbitMQ."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+from rich.text import Text
+
+from celery_delayq.admin.rabbitmq import topology as items
+from celery_delayq.app import DelayQ
+from celery_delayq.cli import screen
+from celery_delayq.cli.command import command
+from celery_delayq.cli.options import flag, json_option, option
+from celery_delayq.utils.text import spelled
+
+
+@command()
+@flag("--apply", help="Declare what is missing, with the way to the app's queues.")
+@flag("--check", help="Compare what RabbitMQ has with what it should have.")
+@flag("--delete", help="Refuse further delays, and remove everything once no task waits.")
+@option(
+    "--exchange",
+    "exchanges",
+    multiple=True,
+    metavar="EXCHANGE",
+    help="A topic exchange to which delayed tasks are sent, beside those of the app's queues.",
+)
+@option(
+    "--settle",
+    type=click.FloatRange(0),
+    default=190.0,
+    show_default=True,
+    help="With --delete: for how many seconds all must be empty. RabbitMQ holds a message that it "
+    "could not pass on for three minutes, and counts it nowhere.",
+)
+@json_option
+def topology(
+    delayq: DelayQ,
+    apply: bool,
+    check: bool,
+    delete: bool,
+    exchanges: tuple[str, ...],
+    settle: float,
+    as_json: bool,
+) -> None:
+    """Show the exchanges and queues in which tasks wait in RabbitMQ; declare or remove them.
+
+    Nobody has to: tasks declare what they need. It is for brokers where producers may not
+    (setting declare=False). With --json and no other option it prints what rabbitmqctl
+    import_definitions reads. --check exits with 1 when something is missing or different; it
+    cannot see bindings.
+
+    \b
+    Examples:
+      celery -A shop delayq topology --apply
+      celery -A shop delayq topology --check
+      celery -A shop delayq topology --json > definitions.json
+      celery -A shop delayq topology --delete
+    """
+    if apply + check + delete > 1:
+        raise click.UsageError("give one of --apply, --check and --delete")
+    app, output = delayq.app, screen.console()
+    if apply:
+        count = items.apply(app, exchanges)
+        _print(as_json, {"declared": count}, f"declared: {count} exchanges, queues and bindings")
+    elif delete:
+        for left in items.delete(app, exchanges, settle):
+            if not as_json and output.is_terminal:
+                output.print(f"empty; {left:.0f} s to go ", end="\r")
+        _print(as_json, {"deleted": True}, "removed")
+    elif as_json and not check:
+        screen.print_json(items.definitions(app, exchanges))
+    else:
+        found = items.check(app, exchanges)
+        wrong = [each for each in found if each.problem]
+        if as_json:
+            screen.print_json({"items": [asdict(each) for each in found]})
+        else:
+            table = screen.new_table("kind", "name", "state")
+            for each in found:
+                table.add_row(each.kind, Text(spelled(each.name)), Text(each.problem or "ok"))
+            output.print(table)
+            output.print(f"{len(found) - len(wrong):,} of {len(found):,} are as they should be")
+        if check and wrong:
+            raise click.exceptions.Exit(1)
+
+
+def _print(as_json: bool, data: object, text: str) -> None:
+    if as_json:
+        screen.print_json(data)
+    else:
+        screen.console().print(text)

@@ -1,0 +1,126 @@
+"""``topology`` and ``stats`` on RabbitMQ."""
+
+from __future__ import annotations
+
+import pytest
+from kombu import Exchange, Queue
+
+from celery_delayq.admin.rabbitmq import topology
+from celery_delayq.admin.rabbitmq.broker import RabbitMQStats
+from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
+from celery_delayq.errors import BrokerNotEmpty, ConfigError, NoQueue
+from tests.integration.conftest import NewRabbitMQ
+from tests.support.cli import CommandLine
+from tests.support.rabbitmq import RabbitMQScene
+
+
+@pytest.fixture
+def scene(new_rabbitmq: NewRabbitMQ) -> RabbitMQScene:
+    """An app with one queue by name and one behind a topic exchange."""
+    scene = new_rabbitmq(max_delay=60.0)
+    news = Queue("news", Exchange("news", "topic"), "news.#")
+    scene.app.conf.task_queues = [Queue("orders"), news]
+    return scene
+
+
+def _problems(scene: RabbitMQScene) -> set[str]:
+    return {each.problem for each in topology.check(scene.app)}
+
+
+def test_all_is_declared_at_once_and_nothing_later(
+    scene: RabbitMQScene, delayq_rabbitmq_server: EmbeddedRabbitMQ
+) -> None:
+    assert _problems(scene) == {"missing"}
+
+    topology.apply(scene.app)
+
+    def queues() -> set[str]:
+        vhost = scene.channel.connection.virtual_host
+        return {each["name"] for each in delayq_rabbitmq_server.ask("GET", f"queues/{vhost}")}
+
+    declared = queues()
+    assert _problems(scene) == {""}
+    scene.send("a", 59.9)
+    scene.send("b", 0.1, queue="news", routing_key="news.today")
+    assert scene.receive("news").keys() == {"b"}
+    assert queues() == declared
+
+
+def test_another_declaration_is_found(scene: RabbitMQScene, new_rabbitmq: NewRabbitMQ) -> None:
+    topology.apply(scene.app)
+    other = new_rabbitmq(max_delay=60.0, max_length=5)
+
+    problems = [each for each in topology.check(other.app) if each.problem]
+
+    assert {each.name for each in problems} == {
+        f"delayq.delay.{level}.{digit}" for level in range(6) for digit in (1, 2, 3)
+    }
+    assert all("inequivalent arg 'x-max-length'" in each.problem for each in problems)
+
+
+def test_definitions_are_what_rabbitmq_imports(
+    scene: RabbitMQScene, delayq_rabbitmq_server: EmbeddedRabbitMQ
+) -> None:
+    vhost = scene.channel.connection.virtual_host
+
+    delayq_rabbitmq_server.ask("POST", f"definitions/{vhost}", topology.definitions(scene.app))
+
+    assert _problems(scene) == {""}
+    due = scene.send("a", 0.5)
+    assert scene.receive("orders")["a"] >= due
+
+
+def test_it_is_removed_only_when_nothing_waits(
+    scene: RabbitMQScene, new_rabbitmq: NewRabbitMQ
+) -> None:
+    topology.apply(scene.app)
+    scene.send("a", 2.0)
+
+    with pytest.raises(BrokerNotEmpty, match="1 scheduled"):
+        [*topology.delete(scene.app, settle=0)]
+    # Those who declared before, and those who come later.
+    with pytest.raises(NoQueue, match=r"sent to exchange 'delayq\.entry'"):
+        scene.send("b", 2.0)
+    with pytest.raises(ConfigError, match=r"closed by .* topology --delete"):
+        new_rabbitmq(max_delay=60.0).send("b", 2.0)
+    assert scene.receive("orders").keys() == {"a"}
+
+    assert len([*topology.delete(scene.app, settle=1.5)]) >= 2
+    assert _problems(scene) == {"missing"}
+
+
+def test_a_closed_one_is_opened_again(scene: RabbitMQScene) -> None:
+    scene.send("a", 1.0)
+    with pytest.raises(BrokerNotEmpty):
+        [*topology.delete(scene.app, settle=0)]
+
+    topology.apply(scene.app)
+
+    scene.send("b", 0.1)
+    assert scene.receive("orders", 2).keys() == {"a", "b"}
+
+
+def test_stats_tell_ready_by_queue_and_scheduled_in_all(scene: RabbitMQScene) -> None:
+    topology.apply(scene.app)
+    scene.app.send_task("shop.work")
+    for n in range(3):
+        scene.send(f"{n}", 50.0, queue="news", routing_key="news.today")
+
+    expected = RabbitMQStats({"orders": 1, "news": 0}, scheduled=3, unroutable=0, dead=0)
+    assert scene.app._delayq.stats() == expected
+    assert CommandLine(scene.app)("stats", "--json").json == expected.as_dict()
+
+
+def test_the_command_says_what_is_missing_and_declares_it(scene: RabbitMQScene) -> None:
+    cli = CommandLine(scene.app)
+
+    missing, applied, present = (
+        cli("topology", each) for each in ("--check", "--apply", "--check")
+    )
+
+    assert [each.code for each in (missing, applied, present)] == [1, 0, 0]
+    assert "0 of 32 are as they should be" in missing.out
+    assert "32 of 32 are as they should be" in present.out
+    assert cli("topology", "--apply", "--delete").code == 2
+    assert [*cli("topology", "--json").json] == ["exchanges", "queues", "bindings"]
+    assert cli("topology", "--delete", "--settle", "0").out == "removed\n"
