@@ -242,8 +242,6 @@ class Ticker:
     ) -> int:
         try:
             return stored(scheduler.fire(store, firings))
-        except StoreFull:
-            raise
         except Exception as exc:
             self._check_there(store, exc)
         # One entry or one queue is wrong: fire the others.
@@ -251,15 +249,15 @@ class Ticker:
         for entry, firing in firings:
             try:
                 fired += stored(scheduler.fire(store, [(entry, firing)]))
-            except StoreFull:
-                raise
             except Exception as exc:
                 self._check_there(store, exc)
                 self._failed(entry.name, exc)
         return fired
 
     def _check_there(self, store: Store, exc: Exception) -> None:
-        """Raise if Redis is away: kombu raises the same errors for refused commands."""
+        """Raise if Redis is full or away: kombu raises the same errors for refused commands."""
+        if isinstance(exc, StoreFull):
+            raise exc
         if isinstance(exc, (*LOST, BrokerUnavailable, CommandRefused)):
             store.client.ping()
 

@@ -110,19 +110,12 @@ class Host(NamedTuple):
             raise wrong
         if _literal(entry) is not None:
             return cls(str(_literal(entry)), False, None)
-        match = _HOST_PORT.fullmatch(entry)
-        if match is None:
+        wildcard = entry.startswith("*.")
+        name, digits = _host_and_port(entry.removeprefix("*."))
+        port = 0 if digits in (None, "*") else _port(digits)
+        if name is None or (wildcard and _literal(name) is not None) or port is None:
             raise wrong
-        wildcard = match["host"].startswith("*.")
-        name = _host(match["host"][2:] if wildcard else match["host"])
-        if name is None or (wildcard and _literal(name) is not None):
-            raise wrong
-        if match["port"] is None:
-            return cls(name, wildcard, None)
-        port = 0 if match["port"] == "*" else _port(match["port"])
-        if port is None:
-            raise wrong
-        return cls(name, wildcard, port)
+        return cls(name, wildcard, None if digits is None else port)
 
     def covers(self, target: WebhookUrl) -> bool:
         """Return whether this entry allows a URL."""
@@ -169,11 +162,10 @@ def parse(url: Any) -> WebhookUrl:
         )
     if "#" in url:
         raise wrong("what follows # is never sent; remove it")
-    match = _HOST_PORT.fullmatch(parts.netloc)
-    host = None if match is None else _host(match["host"])
-    if match is None or host is None:
+    host, digits = _host_and_port(parts.netloc)
+    if host is None:
         raise wrong("expected the name of a host or an address, such as hooks.example.com:8443")
-    port = PORTS[parts.scheme] if match["port"] is None else _port(match["port"])
+    port = PORTS[parts.scheme] if digits is None else _port(digits)
     if port is None:
         raise wrong("expected a port from 1 to 65535")
     path = parts.path or "/"
@@ -270,6 +262,12 @@ def _literal(host: str) -> Address | None:
         return ip_address(host)
     except ValueError:
         return None
+
+
+def _host_and_port(text: str) -> tuple[str | None, str | None]:
+    """Return a host in its normal form, None if it is invalid, and its port if one is given."""
+    match = _HOST_PORT.fullmatch(text)
+    return (None, None) if match is None else (_host(match["host"]), match["port"])
 
 
 def _port(digits: str) -> int | None:
