@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -17,23 +16,12 @@ from celery_delayq import DelayQ
 from celery_delayq.schedule.items import Item
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support import dead_letters
-from tests.support.cli import leaves
 from tests.support.terminal import Terminal, require_tmux
 
 pytestmark = pytest.mark.full
 
 FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
 DELAYQ = "celery -A shop delayq"
-#: Asks one command after the other for its help, in one process: each takes a second to begin.
-HELPS = """
-import sys
-from celery.bin.celery import celery
-
-for command in sys.argv[1:]:
-    print("==", command, flush=True)
-    asked = ["-A", "shop", "delayq", *command.split(), "--help"]
-    assert not celery.main(asked, prog_name="celery", standalone_mode=False), command
-"""
 
 
 @pytest.fixture(params=[(80, 24), (200, 50)], ids=["80x24", "200x50"])
@@ -158,22 +146,6 @@ def test_ctrl_c_at_the_question_changes_nothing(terminal: Terminal, app: Celery)
     assert DelayQ.of(app).count() == 2
 
 
-def test_one_is_moved_and_many_are(terminal: Terminal, app: Celery) -> None:
-    [id, *_] = fill(app, "shop.mail", 3)
-    delayq = DelayQ.of(app)
-
-    code, shown = terminal.run(f"{DELAYQ} reschedule {id} --by -1h30m")
-    assert (code, shown.split("\n")[0]) == (0, f"moved 1h 30m earlier  {id}")
-    command = "reschedule --task shop.mail --eta 2100-02-01T00:00+09:00"
-    question = "Move 3 entries of shop.mail in queue celery to 2100-02-01T00:00:00+09:00?"
-    code, shown = answered(terminal, command, "y", question)
-
-    assert code == 0
-    assert fits(terminal, shown.partition("? [y/N]")[2])  # the question may be wrapped
-    assert shown.splitlines()[-1] == "3 entries moved to 2100-02-01T00:00:00+09:00."
-    assert {e.due for e in delayq.entries()} == {datetime(2100, 1, 31, 15, tzinfo=timezone.utc)}
-
-
 def test_dead_letters_are_looked_at_archived_put_back_and_replayed(
     terminal: Terminal, app: Celery, tmp_path: Path
 ) -> None:
@@ -247,37 +219,6 @@ def test_a_bar_shows_how_many_dead_letters_are_archived_and_ctrl_c_loses_none(
     assert delayq.import_dead(f"sqlite:///{tmp_path}/dead.db").outcomes == {"restored": 20_000}
 
 
-def test_what_others_named_does_nothing_to_the_terminal(terminal: Terminal, app: Celery) -> None:
-    title = terminal.title
-    hostile = "\x1b]0;stolen\x07\x1b[2J\x1b[31m[blink]\n\r\x9b31m"
-    app.send_task(hostile, (hostile,), task_id=hostile, eta=FAR, queue="q" + hostile)
-    app.send_task("shop.mail", task_id="x" * 10_000, eta=FAR)
-
-    for command in ("list", "stats", "cancel --dry-run", f"pause --queue 'x{'y' * 300}'", "paused"):
-        code, shown = terminal.run(f"{DELAYQ} {command}")
-        assert code == 0, command
-        # What is told in words may be wrapped, tables are not.
-        rows = [line for line in shown.splitlines() if not line.startswith(("There is", "Queue"))]
-        assert fits(terminal, "\n".join([*rows, ""]))
-    assert terminal.title == title
-
-
-def test_help_fits_and_has_examples(terminal: Terminal) -> None:
-    for group in ("", "dead", "periodic"):
-        shown = shown_by(terminal, f"{group} --help")
-        assert "..." not in shown.replace("[ARGS]...", "")
-    commands = [name for name, _ in leaves()]
-    (terminal.cwd / "helps.py").write_text(HELPS)
-    code, shown = terminal.run(f"python helps.py {' '.join(map(shlex.quote, commands))}")
-    assert code == 0
-    helps = dict(re.findall(r"^== (.*)\n((?:(?!== ).*\n)*)", shown, re.MULTILINE))
-    assert [*helps] == commands
-    for command, shown in helps.items():
-        # An example may have an ellipsis in an id.
-        assert max(map(cell_len, shown.splitlines())) <= terminal.columns
-        assert re.search(rf"Examples?:\n +celery -A shop delayq {command}", shown), shown
-
-
 def test_periodic_entries_fit_and_long_ids_are_whole(terminal: Terminal, app: Celery) -> None:
     name = "invoices.europe.monthly.send-statements"  # a tick's id is longer than Celery's
     delayq = DelayQ.of(app)
@@ -293,26 +234,3 @@ def test_periodic_entries_fit_and_long_ids_are_whole(terminal: Terminal, app: Ce
         shown = shown_by(terminal, f"{command}")
         assert whole in shown
     assert "2100-02-01T18:00:00+09:00" in terminal.run(f"{DELAYQ} periodic list")[1]
-
-
-def test_numbers_fit(terminal: Terminal, app: Celery) -> None:
-    for queue in ("celery", "invoices.europe.monthly"):
-        fill(app, "shop.invoices.monthly.send_statement", 3, queue=queue)
-
-    shown = shown_by(terminal, "stats")
-
-    assert "paused" in shown
-
-
-def test_the_tab_key_completes(terminal: Terminal) -> None:
-    terminal.run('eval "$(_CELERY_COMPLETE=bash_source celery)"')
-
-    terminal.type(f"{DELAYQ} resch", "Tab")
-    terminal.wait_screen(rf"{DELAYQ} reschedule $")
-    terminal.type("--task cel", "Tab")
-    terminal.wait_screen(rf"{DELAYQ} reschedule --task celery\.$")
-    terminal.type("map --dry", "Tab")
-    terminal.wait_screen(r"--task celery\.map --dry-run $")
-    code, shown = terminal.run("--by 5m")
-    assert code == 0
-    assert "0 entries" in shown

@@ -23,4 +23,5 @@ def written(format: RowFormat, *rows: Any) -> bytes:
 
 def read(format: RowFormat, data: bytes) -> list[tuple[int, Any]]:
     """Return what there is to read in a file, with the numbers of its lines."""
-    return [*jsonl.read_lines(io.BytesIO(data), format)]
+    with jsonl.reading(io.BytesIO(data), format) as lines:
+        return [*lines]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,8 +10,8 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
-from tests.support.cli import INTERRUPTIBLE, CommandLine
+from celery_delayq.testing import WorkerProcess, wait_until
+from tests.support.cli import CommandLine
 from tests.support.dead_letters import details, message, stored
 
 #: Characters that steer a terminal.
@@ -66,29 +64,3 @@ def napper(app: Celery, delayq_worker: Callable[..., WorkerProcess]) -> Iterator
 
 def dead_ids(delayq: DelayQ) -> list[str]:
     return [dead_letter.id for dead_letter in delayq.dead_letters()]
-
-
-def interrupted(command: list[str], count: Callable[[], int], pattern: str) -> int:
-    """Interrupt a command that works on 10,000 entries, and check how it ends.
-
-    Return by how much more entries it has changed than it says.
-
-    Parameters
-    ----------
-    count
-        Returns how many entries are left.
-    pattern
-        A pattern of what it says, in which the number is a group.
-    """
-    with ManagedProcess([*INTERRUPTIBLE, *command]) as process:
-        wait_until(lambda: count() < 10_000, 60, "it has begun", interval=0.001)
-        os.kill(process.pid, signal.SIGINT)
-        code, log = process.wait(timeout=60), process.log
-
-    left = count()
-    assert code == 1
-    assert 0 < left < 10_000
-    told = re.search(f"Interrupted: at least {pattern} before\\.", log)
-    assert told is not None, log
-    assert "Traceback" not in log
-    return 10_000 - left - int(told[1].replace(",", ""))

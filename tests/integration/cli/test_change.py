@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 
@@ -12,9 +14,10 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.model.scheduled import Bulk, Outcome
 from celery_delayq.schedule.items import Item
-from tests.integration.cli.conftest import interrupted
+from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.conftest import MakeApp
-from tests.support.cli import CommandLine
+from tests.support.cli import INTERRUPTIBLE, CommandLine
+from tests.support.dead_letters import fill
 
 FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
@@ -94,7 +97,7 @@ def test_ids_are_moved_to_a_time_by_an_amount_and_from_now(
     assert cli("reschedule", "ten", "eleven", "--by", "1h30m").code == 0
     assert due(delayq, "ten") == FAR + HOUR + timedelta(minutes=90)
     assert cli("reschedule", "ten", "--by", "-90").code == 0
-    assert cli("reschedule", "ten", "--by=-1h").code == 0
+    assert cli("reschedule", "ten", "--by=-1h").out == "moved 1h earlier  ten\n"
     assert due(delayq, "ten") == FAR + timedelta(minutes=90) - timedelta(seconds=90)
     before = delayq.store.now_ms()
     assert cli("reschedule", "ten", "--in", "2d").code == 0
@@ -176,7 +179,9 @@ def test_all_that_a_filter_means_is_moved(cli: CommandLine, delayq: DelayQ) -> N
     later = cli("reschedule", "--queue", "bills", "--by", "1d", "--yes")
     told = cli("reschedule", "--queue", "bills", "--eta", "2100-03-01T00:00Z", "--yes", "--json")
     past = cli("reschedule", "--queue", "bills", "--by", "-50000d", "--yes")
+    dry = cli("reschedule", "--queue", "bills", "--eta", "2100-03-02T00:00+09:00", "--dry-run")
 
+    assert " in queue bills to 2100-03-01T15:00:00+00:00: a dry run" in " ".join(dry.out.split())
     assert (later.code, later.out) == (0, "2 entries moved 1d later.\n")
     assert (told.code, told.json) == (0, {"dry_run": False, "total": 2, "outcomes": {"done": 2}})
     assert {due(delayq, id) for id in ("eleven", "twelve")} == {
@@ -245,13 +250,31 @@ def test_an_empty_id_is_no_filter_of_everything(cli: CommandLine) -> None:
 # -- what happens meanwhile
 
 
-def test_what_was_done_before_it_was_interrupted_is_told(delayq: DelayQ, shop: list[str]) -> None:
-    delayq.schedule_many((Item(countdown=3600 + n) for n in range(10_000)), task="t")
+@pytest.mark.parametrize("kind", ["entries", "dead letters"])
+def test_what_was_done_before_it_was_interrupted_is_told(
+    delayq: DelayQ, shop: list[str], kind: str
+) -> None:
+    """Interrupt a command that works on 10,000."""
+    if kind == "entries":
+        delayq.schedule_many((Item(countdown=3600 + n) for n in range(10_000)), task="t")
+        count, command, most = delayq.count, ["run-now", "--queue", "celery"], 100
+    else:
+        fill(delayq, 10_000)
+        count, command, most = delayq.count_dead, ["dead", "purge", "--all"], 10_000
 
-    command = [*shop, "run-now", "--queue", "celery", "--yes"]
-    untold = interrupted(command, delayq.count, r"([\d,]+) entr\w+ w\w+ made ready")
+    with ManagedProcess([*INTERRUPTIBLE, *shop, *command, "--yes"]) as process:
+        wait_until(lambda: count() < 10_000, 60, "it has begun", interval=0.001)
+        os.kill(process.pid, signal.SIGINT)
+        code, log = process.wait(timeout=60), process.log
 
-    assert 0 <= untold <= 100
+    left = count()
+    assert code == 1
+    assert 0 < left < 10_000
+    done = "made ready" if kind == "entries" else "purged"
+    told = re.search(rf"Interrupted: at least ([\d,]+) {kind} were {done} before\.", log)
+    assert told is not None, log
+    assert "Traceback" not in log
+    assert 0 <= 10_000 - left - int(told[1].replace(",", "")) <= most
 
 
 def test_a_result_backend_that_is_not_there_is_told_in_one_line(
@@ -272,22 +295,36 @@ def test_a_result_backend_that_is_not_there_is_told_in_one_line(
     assert told.endswith(r"nobody is there\n\x1b[31mreally")
 
 
+@pytest.mark.parametrize(
+    ("command", "method", "done", "reasons"),
+    [
+        ("run-now", "run_all_now", "2 entries made ready.", "running unknown"),
+        ("dead replay", "replay_all", "2 dead letters replayed.", "changed conflict unknown"),
+    ],
+)
 def test_what_others_change_meanwhile_is_told(
-    app: Celery, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+    app: Celery,
+    cli: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    method: str,
+    done: str,
+    reasons: str,
 ) -> None:
     app.send_task("t", countdown=3600)
-    became = Counter({Outcome.DONE: 2, Outcome.UNKNOWN: 1, Outcome.RUNNING: 1_200})
-    bulk = Bulk(False, 1_203, became)
-    monkeypatch.setattr(DelayQ.of(app), "run_all_now", lambda *_, **__: bulk)
+    fill(DelayQ.of(app), 1)
+    became = Counter({Outcome.DONE: 2} | {Outcome(reason): 1_200 for reason in reasons.split()})
+    bulk = Bulk(False, became.total(), became)
+    monkeypatch.setattr(DelayQ.of(app), method, lambda *_, **__: bulk)
 
-    shown = cli("run-now", "--task", "t", "--yes")
-    told = cli("run-now", "--task", "t", "--yes", "--json")
+    shown = cli(*command.split(), "--queue", "celery", "--yes")
+    told = cli(*command.split(), "--queue", "celery", "--yes", "--json")
 
     assert shown.code == told.code == 1
     first, *others = shown.out.splitlines()
-    assert first == "2 entries made ready."
+    assert first == done
+    verb = done.partition("s ")[2].rstrip(".")
     assert [line.split(":")[0] for line in others] == [
-        "1,200 not made ready, running",
-        "1 not made ready, unknown",
+        f"1,200 not {verb}, {reason}" for reason in reasons.split()
     ]
-    assert told.json["outcomes"] == {"done": 2, "unknown": 1, "running": 1200}
+    assert told.json["outcomes"] == {str(outcome): n for outcome, n in became.items()}

@@ -266,7 +266,14 @@ def test_hostile_ids_neither_break_the_table_nor_steer_the_terminal(
         assert "'[red]boom[/red]'" in table
         assert r"$'line\nbreak\r\n\ttab'" in table
         assert r"\x1b[31mred" in table
-    assert not CONTROLS.search(cli("stats", columns=columns).out)
+    for id in HOSTILE:
+        paused = cli("pause", "--task", f"task {id}", columns=columns)
+        assert not CONTROLS.search(paused.out + paused.err)
+    for command in (["stats"], ["paused"], ["cancel", "--dry-run"]):
+        ran = cli(*command, columns=columns)
+        assert ran.code == 0
+        assert not CONTROLS.search(ran.out + ran.err)
+        assert max(map(cell_len, ran.out.splitlines())) <= columns
 
 
 def test_hostile_ids_are_found_cancelled_and_told_exactly(app: Celery, cli: CommandLine) -> None:

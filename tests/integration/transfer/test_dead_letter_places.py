@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, TransferError
-from celery_delayq.model.dead_letter import DeadFilter
 from tests.integration.conftest import query
 from tests.support.dead_letters import AT, dead_letters, details, fill, message, stored
 
@@ -56,51 +53,8 @@ def test_a_row_that_was_spoiled_is_refused_by_its_id(
     assert refusal.reason == f"id {ids[1]!r}: the row was changed manually"
 
 
-def test_bad_lines_do_not_stop_the_rest(delayq: DelayQ, tmp_path: Path) -> None:
-    ids = fill(delayq, 6)
-    file = tmp_path / "dead.jsonl"
-    delayq.export_dead(file)
-    lines = file.read_bytes().splitlines()
-    line = json.loads(lines[1])
-    lines[2] = b"garbage"
-    lines[3] = json.dumps({**line, "dead_letter": 7}).encode()
-    lines[4] = json.dumps({**line, "queue": ""}).encode()
-    lines[5] = json.dumps({**line, "dead_letter_base64": "?"}).encode()
-    del lines[-1]
-    lines.append(b'{"format": "celery_delayq.schedule", "version": 1}')
-    file.write_bytes(b"\n".join(lines))
-    delayq.purge_all(DeadFilter(), everything=True)
-
-    report = delayq.import_dead(file)
-
-    assert report.outcomes == {"restored": 2, "refused": 6}
-    assert {each.id for each in delayq.dead_letters()} == {ids[0], ids[5]}
-    reasons = {refusal.line: refusal.reason for refusal in report.refusals}
-    assert reasons[3].startswith("no JSON")
-    assert reasons[4] == "dead_letter: expected a text, got int"
-    assert reasons[5] == "queue: expected a text, got ''"
-    assert reasons[6].startswith("dead_letter_base64: it cannot be read")
-    assert reasons[8] == "format 'celery_delayq.schedule': expected 'celery_delayq.dead_letters'"
-    assert "was cut off" in reasons[9]
-
-
-def test_an_open_file_serves_too(delayq: DelayQ) -> None:
+def test_a_database_file_is_for_its_owner(delayq: DelayQ, tmp_path: Path) -> None:
     fill(delayq, 3)
-    file = io.BytesIO()
-
-    delayq.export_dead(file)
-    delayq.purge_all(DeadFilter(), everything=True)
-    file.seek(0)
-
-    assert delayq.import_dead(file).outcomes == {"restored": 3}
-
-
-def test_a_file_is_for_its_owner_and_a_gzipped_one_is_one(delayq: DelayQ, tmp_path: Path) -> None:
-    fill(delayq, 3)
-    for name in ("dead.jsonl", "dead.jsonl.gz"):
-        delayq.export_dead(tmp_path / name)
-        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
-    assert gzip.decompress((tmp_path / "dead.jsonl.gz").read_bytes()).count(b"\n") == 5
     delayq.archive_dead(f"sqlite:///{tmp_path}/dead.db")
     assert (tmp_path / "dead.db").stat().st_mode & 0o777 == 0o600
 

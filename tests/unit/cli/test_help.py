@@ -1,10 +1,13 @@
-"""The help of each command says what every argument is, and fits a terminal of 80 columns."""
+"""The help of each command says what every argument is, has examples, and fits 80 columns."""
 
 from __future__ import annotations
+
+import re
 
 import click
 import pytest
 
+from celery_delayq.cli import delayq
 from tests.support.cli import leaves
 
 COMMANDS = dict(leaves())
@@ -23,7 +26,20 @@ def test_every_argument_is_explained(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits_into_80_columns(name: str) -> None:
+def test_help_fits_into_80_columns_and_has_examples(name: str) -> None:
     told = COMMANDS[name].get_help(click.Context(COMMANDS[name], info_name=f"celery delayq {name}"))
 
     assert [line for line in told.splitlines() if len(line) > 80] == []
+    assert re.search(rf"Examples?:\n +celery -A shop delayq {name}\b", told)
+
+
+@pytest.mark.parametrize("name", ["", "dead", "periodic"])
+def test_help_of_a_group_shows_whole_sentences(name: str) -> None:
+    context = click.Context(delayq, info_name="delayq")
+    group = delayq.get_command(context, name) if name else delayq
+    assert group is not None
+
+    told = group.get_help(click.Context(group, info_name=f"delayq {name}"))
+
+    assert [line for line in told.splitlines() if len(line) > 80] == []
+    assert "..." not in told.replace("[ARGS]...", "")
