@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -97,22 +96,6 @@ def test_a_retry_has_it_too(look: Any, scene: ContextScene, late: bool) -> None:
     }
 
 
-def test_what_a_task_sends_has_what_is_bound_while_it_runs(look: Any, scene: ContextScene) -> None:
-    scene.start("prefork")
-    with context(**ADA):
-        look.delay("parent", "child", {"user": "bob", "order": 17})
-    look.delay("nobody", "child")
-
-    assert scene.contexts(6) == {
-        "parent": ADA,
-        "child of parent": ADA,
-        "other child of parent": {**ADA, "user": "bob", "order": 17},
-        "nobody": {},
-        "child of nobody": {},
-        "other child of nobody": {},
-    }
-
-
 def test_the_whole_canvas_has_it(look: Any, app: Celery, scene: ContextScene) -> None:
     scene.start("threads", concurrency=2)
     with context(**ADA):
@@ -185,18 +168,6 @@ def test_what_is_delivered_again_has_it_again(
 
     assert result.get(timeout=TIMEOUT) == "killed"
     assert [run["context"] for run in scene.read()] == [ADA, ADA]
-
-
-def test_what_is_exported_and_imported_has_it(
-    look: Any, delayq: DelayQ, redis: Redis, tmp_path: Path
-) -> None:
-    with context(**ADA):
-        look.apply_async(("moved",), countdown=3600)
-    delayq.export_to(tmp_path / "schedule.jsonl")
-    redis.flushall()
-    delayq.import_from(tmp_path / "schedule.jsonl")
-
-    assert carried(stored(redis)) == [ADA]
 
 
 # -- many at once ---------------------------------------------------------------------------------

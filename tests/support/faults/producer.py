@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from celery import Celery
@@ -98,14 +98,16 @@ class Producer:
         """Send a task so many times in batches, due from *first* to *last* seconds from now."""
         keys = []
         start = time.time()
-        with self.app.producer_pool.acquire(block=True) as producer, _batch(producer):
-            for n in range(count):
-                due = start + first + (last - first) * n / count
-                eta = dt.datetime.fromtimestamp(due, _UTC)
-                key = str(uuid.uuid4())
-                self.app.send_task(task, task_id=key, eta=eta, producer=producer)
-                self.promises.append(Promise(key, round(eta.timestamp() * 1_000_000)))
-                keys.append(key)
+        with self.app.producer_pool.acquire(block=True) as producer:
+            batches = getattr(producer, "supports_batch_publish", False)
+            with producer.batch(max_size=500) if batches else nullcontext():
+                for n in range(count):
+                    due = start + first + (last - first) * n / count
+                    eta = dt.datetime.fromtimestamp(due, _UTC)
+                    key = str(uuid.uuid4())
+                    self.app.send_task(task, task_id=key, eta=eta, producer=producer)
+                    self.promises.append(Promise(key, round(eta.timestamp() * 1_000_000)))
+                    keys.append(key)
         return keys
 
     @contextmanager
@@ -132,13 +134,3 @@ class Producer:
             thread.join()
         if errors:
             raise errors[0]
-
-
-@contextmanager
-def _batch(producer: Any) -> Iterator[None]:
-    """Send in batches where kombu can."""
-    if getattr(producer, "supports_batch_publish", False):
-        with producer.batch(max_size=500):
-            yield
-    else:
-        yield
