@@ -32,24 +32,18 @@ class ProcessContainer(CeleryTestContainer):
 
     #: Runs in the place of the container.
     process: EmbeddedRedis | ManagedProcess
+    #: A unique name of 64 characters; the first twelve are the host name.
+    id = ""
+    #: A unique name for people.
+    name = ""
 
     def __init__(self, kind: str, env: Mapping[str, str]) -> None:
         # On purpose without the parent's: that one wants an object of the Docker client.
-        self._id = uuid.uuid4().hex * 2
-        self._name = f"{kind}-{self._id[:12]}"
+        self.id = uuid.uuid4().hex * 2
+        self.name = f"{kind}-{self.id[:12]}"
         self._env = dict(env)
         # These read nothing but `attrs`.
         self.ips, self.ports = IpMap(self), PortMap(self)
-
-    @property
-    def id(self) -> str:
-        """A unique name of 64 characters; the first twelve are the host name."""
-        return self._id
-
-    @property
-    def name(self) -> str:
-        """A unique name for people."""
-        return self._name
 
     @property
     def status(self) -> str:
