@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -41,35 +41,6 @@ REPORTS = [
     Report(1, tick_id(1, CLOCK), flights=0, cancelled=0, late=0, delay_min=0),
     Report(2, tick_id(2, CLOCK), flights=3, cancelled=1, late=1, delay_min=94),
 ]
-
-
-class FakeRecords:
-    """The books in memory; `complete_after` looks all is said to be written down."""
-
-    def __init__(self, complete_after: int = 0) -> None:
-        self.written: dict[int, list[Movement]] = defaultdict(list)
-        self.complete_until: list[float] = []
-        self.reports: dict[int, Report] = {}
-        self.runs: list[str] = []
-        self.looks: list[float] = []
-        self._complete_after = complete_after
-
-    def add_movement(self, hour: int, movement: Movement) -> None:
-        self.written[hour].append(movement)
-
-    def set_complete_until(self, now_ms: float) -> None:
-        self.complete_until.append(now_ms)
-
-    def is_complete_until(self, moment_ms: float) -> bool:
-        self.looks.append(moment_ms)
-        return len(self.looks) > self._complete_after
-
-    def movements(self, hour: int) -> list[Movement]:
-        return self.written[hour]
-
-    def add_report(self, report: Report) -> bool:
-        self.runs.append(report.task_id)
-        return self.reports.setdefault(report.hour, report) is report
 
 
 def wrong_with(
@@ -125,23 +96,25 @@ def test_an_hour_is_in_whole_milliseconds_and_its_tick_says_which_it_was(
 
 
 def test_the_tower_writes_down_what_has_left_and_says_afterwards_that_it_has() -> None:
-    records = FakeRecords()
-    tower = Tower(FLIGHTS, CLOCK, records)  # type: ignore[arg-type]
+    records = Mock(["add_movement", "set_complete_until"])
+    tower = Tower(FLIGHTS, CLOCK, records)
     assert tower.next_ms == CLOCK.real_ms(at(0, 2))
 
     tower.take_in(now_ms=CLOCK.real_ms(at(0, 2)) - 0.1)
-    assert records.written == {}
-
     tower.take_in(now_ms=CLOCK.real_ms(at(2, 10)))
-    assert records.written == {
-        0: [Movement("A", -3), Movement("B", 0)],
-        2: [Movement("C", None)],
-    }
     assert tower.next_ms == CLOCK.real_ms(at(2, 34))
-
     tower.take_in(now_ms=CLOCK.real_ms(at(3)))
-    assert records.written[2] == [Movement("C", None), Movement("D", 14), Movement("E", 80)]
-    assert records.complete_until == [CLOCK.real_ms(at(0, 2)) - 0.1, 1_000_130, 1_000_180]
+
+    assert records.mock_calls == [
+        call.set_complete_until(CLOCK.real_ms(at(0, 2)) - 0.1),
+        call.add_movement(0, Movement("A", -3)),
+        call.add_movement(0, Movement("B", 0)),
+        call.add_movement(2, Movement("C", None)),
+        call.set_complete_until(1_000_130),
+        call.add_movement(2, Movement("D", 14)),
+        call.add_movement(2, Movement("E", 80)),
+        call.set_complete_until(1_000_180),
+    ]
     assert tower.next_ms == float("inf")
 
 
@@ -149,18 +122,19 @@ def test_the_tower_writes_down_what_has_left_and_says_afterwards_that_it_has() -
 def test_a_report_waits_until_its_hour_is_written_down_and_counts_the_hour_of_its_tick(
     looks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    records = FakeRecords(complete_after=looks)
-    for each in FLIGHTS:
-        records.add_movement(hour_of(each, BEGINS), movement_of(each))
+    records = Mock(["is_complete_until", "movements", "add_report"])
+    records.is_complete_until.side_effect = [*[False] * looks, True, True]
+    records.movements.side_effect = lambda hour: [
+        movement_of(each) for each in FLIGHTS if hour_of(each, BEGINS) == hour
+    ]
     monkeypatch.setattr(tasks, "records", lambda: records)
     kwargs = {"starts_ms": CLOCK.starts_ms, "hour_ms": CLOCK.hour_ms}
 
     for _ in range(2):  # a worker that is killed before it says so has it run again
         tasks.traffic_report.apply(kwargs=kwargs, task_id=tick_id(2, CLOCK)).get()
 
-    assert records.reports == {2: REPORTS[2]}
-    assert records.runs == [tick_id(2, CLOCK)] * 2
-    assert records.looks == [CLOCK.real_ms(at(3))] * (looks + 2)
+    assert records.add_report.mock_calls == [call(REPORTS[2])] * 2
+    assert records.is_complete_until.mock_calls == [call(CLOCK.real_ms(at(3)))] * (looks + 2)
 
 
 def test_reports_that_are_right_have_no_problems() -> None:
