@@ -25,18 +25,14 @@ for _name in (
     import_module(_name)
 
 
-def _of_mapping(path: str, mapping: Any) -> Iterator[tuple[str, Any]]:
-    for key, value in [*mapping.items()]:
-        yield f"{path}[{key}]", value
-
-
 def _of_value(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     yield path, value
     if isinstance(value, Signal):
         for key, _ in value.receivers:
             yield f"{path} receiver {key}", True
     elif isinstance(value, dict) and "__builtins__" not in value:
-        yield from _of_mapping(path, value)
+        for key, each in [*value.items()]:
+            yield f"{path}[{key}]", each
 
 
 def _of_modules() -> Iterator[tuple[str, Any]]:

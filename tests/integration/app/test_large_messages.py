@@ -16,7 +16,7 @@ from celery_delayq.admin import repair
 from celery_delayq.admin.stock_migration import from_stock, to_stock
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter
-from celery_delayq.periodic import policy as policy
+from celery_delayq.periodic import policy
 from celery_delayq.periodic.firing import TickScheduler, stored
 from celery_delayq.settings import Settings
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -82,8 +82,7 @@ def scheduled(stage: Stage) -> None:
 def in_two_queues(stage: Stage) -> None:
     """Half of them in each: a page of several queues is read by name."""
     delayq = DelayQ.of(stage.direct)
-    for queue, some in (("celery", items()[::2]), ("mail", items("mail")[1::2])):
-        assert queue
+    for some in (items()[::2], items("mail")[1::2]):
         delayq.schedule_many(some, task="tasks.add", countdown=3600)
 
 
