@@ -180,26 +180,7 @@ def test_moving_may_be_interrupted_and_repeated(
     assert not delayq_redis.client.exists("unacked")
 
 
-def test_the_command_line_refuses_while_workers_run(
-    shop: list[str], app: Celery, delayq: DelayQ, delayq_worker: StartWorker
-) -> None:
-    app.send_task("t", countdown=3600)
-    worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
-
-    with ManagedProcess([*shop, "migrate", "--to", "stock"]) as process:
-        assert process.wait() == 1
-        assert worker.hostname in process.log
-        assert "would run twice" in process.log
-    assert delayq.count() == 1
-
-    worker.stop()
-    with ManagedProcess([*shop, "migrate", "--to", "stock"]) as process:
-        assert process.wait() == 0
-        assert "1 to ready" in process.log
-    assert delayq.count() == 0
-
-
-def test_a_dry_run_counts_and_changes_nothing(
+def test_the_command_line_refuses_while_workers_run_but_for_a_dry_run(
     shop: list[str],
     app: Celery,
     delayq: DelayQ,
@@ -208,17 +189,27 @@ def test_a_dry_run_counts_and_changes_nothing(
 ) -> None:
     for _ in range(3):
         app.send_task("t", countdown=3600)
-    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
     before = snapshot(delayq_redis.client)
 
-    with ManagedProcess([*shop, "migrate", "--to", "stock", "--dry-run"]) as process:
-        assert process.wait() == 0
-        assert "would move: 0 to the schedule, 3 to ready" in process.log
-        assert "Without --dry-run this is refused" in process.log
+    def migrate(*options: str, code: int) -> str:
+        with ManagedProcess([*shop, "migrate", "--to", "stock", *options]) as process:
+            assert process.wait() == code, process.log
+            return process.log
 
+    dry, refused = migrate("--dry-run", code=0), migrate(code=1)
+
+    assert "would move: 0 to the schedule, 3 to ready" in dry
+    assert "Without --dry-run this is refused" in dry
+    assert worker.hostname in refused
+    assert "would run twice" in refused
     after = snapshot(delayq_redis.client)
     own = ("{celery}:due", "{celery}:entries", "{celery}:tasks", "delayq:next_due")
     assert {key: after[key] for key in own} == {key: before[key] for key in own}
+
+    worker.stop()
+    assert "3 to ready" in migrate(code=0)
+    assert delayq.count() == 0
 
 
 def test_what_a_stock_worker_held_is_adopted_after_its_visibility_timeout(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import WorkerProcess, wait_until
 from tests.support.cli import CommandLine
 
 
@@ -63,21 +60,6 @@ def test_a_task_of_the_app_or_of_the_schedule_is_no_slip(app: Celery, cli: Comma
     for task in ("shop.remind", "other.bill"):
         ran = cli("pause", "--task", task)
         assert (ran.code, ran.out, ran.err) == (0, f"Task {task} is paused.\n", "")
-
-
-def test_a_paused_task_runs_when_it_is_resumed(
-    app: Celery, cli: CommandLine, delayq_worker: Callable[..., WorkerProcess]
-) -> None:
-    assert cli("pause", "--task", "stock.add").code == 0
-    delayq_worker("tests.apps.stock_tasks:app", pool="solo")
-    result = app.send_task("stock.add", (2, 3), countdown=0.05)
-    wait_until(lambda: cli("stats", "--json").json["paused"] == 1, what="it is held")
-    held = time.monotonic()
-
-    assert cli("resume", "--task", "stock.add").code == 0
-
-    assert result.get(timeout=60) == 5
-    assert time.monotonic() - held < 15
 
 
 def test_what_is_paused_is_told_with_since_when(cli: CommandLine, delayq: DelayQ) -> None:
