@@ -115,15 +115,7 @@ class MessageFactory:
     def _by_celery(self, job: Job) -> tuple[Routed, dict[str, Any]]:
         """Have Celery make a message and send it, all the way through routing."""
         self._kept.clear()
-        given = {name: value for name in COMMON if (value := getattr(job, name)) is not None}
-        ours = {"task_id": job.id, "producer": self._producer}
-        ours |= {"retry": False, "add_to_parent": False}
-        options = {**self._common, **job.options, **given, **ours}
-        name, task, _ = job.target
-        if task is None:
-            self.app.send_task(name, job.args, job.kwargs, **options)
-        else:
-            task.apply_async(job.args, job.kwargs, **options)
+        call(self.app, job, self._common, self._producer)
         kept = [(q, m) for q, m in self._kept if envelope.is_task(m)]
         kept = [(q, m) for q, m in kept if m["headers"]["id"] == job.id]
         fleeting = [queue for queue, _ in kept if not self.channel.can_schedule(queue)]
@@ -143,6 +135,18 @@ class MessageFactory:
         step = self.channel.priority(self.channel._get_message_priority(message, reverse=False))
         entry = Entry.of(message, step, envelope.due_when_sent(message) or Due(0))
         return Routed(tuple(queue for queue, _ in kept), entry), message
+
+
+def call(app: Celery, job: Job, common: Mapping[str, Any], producer: Any) -> None:
+    """Have Celery send the message of a call by a producer; raises what ``apply_async`` does."""
+    given = {name: value for name in COMMON if (value := getattr(job, name)) is not None}
+    ours = {"task_id": job.id, "producer": producer, "retry": False, "add_to_parent": False}
+    options = {**common, **job.options, **given, **ours}
+    name, task, _ = job.target
+    if task is None:
+        app.send_task(name, job.args, job.kwargs, **options)
+    else:
+        task.apply_async(job.args, job.kwargs, **options)
 
 
 def _carrying(job: Job, sent: Sent | None) -> Job:

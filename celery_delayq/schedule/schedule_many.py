@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Signature
 
-from celery_delayq.errors import CommandRefused, ConfigError
+from celery_delayq.errors import CommandRefused
 from celery_delayq.integration.not_run import note_revoked
 from celery_delayq.model import publish_outcome
 from celery_delayq.model.publish_outcome import Put
@@ -24,8 +24,10 @@ from celery_delayq.schedule.items import (
     ManyReport,
     State,
 )
+from celery_delayq.schedule.many_call import ManyCall, Stopped
 from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.message_template import Routed
+from celery_delayq.schedule.publish_many import PublishRun
 from celery_delayq.store.scripting.calls import Puts
 from celery_delayq.store.scripting.pipelining import LOST, EntryPipeline
 from celery_delayq.store.session import Session
@@ -40,9 +42,6 @@ BATCH = 500
 
 #: Seconds after which a batch that is not full is sent, when the next item comes.
 PATIENCE = 0.1
-
-#: Refused items that a report keeps.
-SHOWN = 100
 
 #: States without an error; of an item that went to several queues, the one that comes first is
 #: reported.
@@ -69,6 +68,8 @@ def schedule_many(
     if batch < 1:
         raise InvalidItem(f"batch={batch!r}: expected a number from 1")
     reader = ItemReader(session.app, task, options)
+    if session.side is not None:
+        return PublishRun(session, on_outcome, batch).publish(iter(items), reader)
     run = ManyRun(session, on_outcome, batch)
     maker = MessageFactory(session.app, reader.common, signals)
     return run.take(iter(items), EntryMaker(reader, maker))
@@ -90,8 +91,8 @@ class EntryMaker:
         return self.maker.make(job)
 
 
-class ManyRun:
-    """One call of ``schedule_many``.
+class ManyRun(ManyCall):
+    """One call of ``schedule_many`` on Redis.
 
     Parameters
     ----------
@@ -110,21 +111,11 @@ class ManyRun:
         batch: int,
         errors_only: bool = False,
     ) -> None:
-        app = session.app
-        if app.conf.task_always_eager:
-            raise ConfigError("task_always_eager is set: no task is scheduled; unset it")
-        if app.conf.task_protocol != 2:
-            raise ConfigError(
-                f"task_protocol={app.conf.task_protocol!r}: expected 2, the only one whose "
-                "messages can be scheduled"
-            )
-        self._app = app
+        super().__init__(session.app, on_outcome)
         self._ask = session.ask
-        self._on_outcome = on_outcome
         self._batch = batch
         #: States that are only counted.
         self._counted = _FINE if errors_only or on_outcome is None else ()
-        self._report = ManyReport()
         #: Items that go to several queues: the number of queues, and the outcomes so far.
         self._several: dict[int, tuple[int, list[tuple[str, Put]]]] = {}
         self._pipeline: EntryPipeline | None = None
@@ -142,10 +133,10 @@ class ManyRun:
                         pipeline.wait(settings.wait_replicas, settings.wait_timeout)
                 finally:
                     pipeline.close()
-        except _Stopped as stopped:
-            raise self._failed(stopped.cause) from stopped.cause
+        except Stopped as stopped:
+            raise self.failed(stopped.cause) from stopped.cause
         except (CommandRefused, *LOST) as exc:
-            raise self._failed(exc) from exc
+            raise self.failed(exc) from exc
         self._report.position = self._report.taken
         return self._report
 
@@ -159,14 +150,14 @@ class ManyRun:
                 break
             except Exception as exc:
                 pipeline.flush()
-                raise _Stopped(exc) from exc
+                raise Stopped(exc) from exc
             try:
                 queues, entry = make(given)
             except (CommandRefused, *LOST):
                 raise  # not the item's fault, which counts as not taken
             except Exception as exc:
                 report.taken += 1
-                self._tell(ItemOutcome(report.taken - 1, make.id, "refused", exc))
+                self.tell(ItemOutcome(report.taken - 1, make.id, "refused", exc))
                 if pipeline.buffered and clock() - began > PATIENCE:
                     pipeline.send()
                 continue
@@ -202,42 +193,14 @@ class ManyRun:
                 counts[put.state] = counts.get(put.state, 0) + 1
             else:
                 error = publish_outcome.refusal(queue, id, put)
-                self._tell(ItemOutcome(index, id, put.state, error, put.other))
+                self.tell(ItemOutcome(index, id, put.state, error, put.other))
         if replaced:
             note_revoked(self._app, replaced, "replaced")
-
-    def _tell(self, outcome: ItemOutcome) -> None:
-        report = self._report
-        report.counts[outcome.state] = report.counts.get(outcome.state, 0) + 1
-        if outcome.error is not None and len(report.refusals) < SHOWN:
-            report.refusals.append(outcome)
-        if self._on_outcome is not None:
-            try:
-                self._on_outcome(outcome)
-            except Exception as exc:
-                raise _Stopped(exc) from exc
 
     def oldest(self) -> int:
         """Return the index of the first item that has no outcome yet."""
         unanswered = self._pipeline.unanswered() if self._pipeline is not None else iter(())
         return min(unanswered, default=self._report.taken)
-
-    def _failed(self, cause: Exception) -> ManyFailed:
-        report = self._report
-        report.position = self.oldest()
-        return ManyFailed(
-            f"scheduling ended early, after {report}; go on with item {report.position}: "
-            f"{type(cause).__name__}: {cause}",
-            report,
-        )
-
-
-class _Stopped(Exception):
-    """Code of the caller has raised an error."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(cause)
-        self.cause = cause
 
 
 def _retries(app: Celery) -> Mapping[str, Any] | None:

@@ -108,7 +108,7 @@ def _move(channel: Channel, queue: str, moved: Moved, prepare: Any) -> Iterator[
                     continue
                 sent += copies
                 tags.append(message.delivery_tag)
-            for error in channel.send(sent):
+            for error in channel.send(sent).values():
                 raise error
             for tag in tags:
                 taken.basic_ack(tag)

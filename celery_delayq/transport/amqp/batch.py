@@ -45,8 +45,8 @@ class PublishBatch:
             refused = self.channel.send(messages)
         except Exception as exc:
             raise self._failed(exc) from exc
-        if refused:
-            raise self._failed(refused[0]) from refused[0]
+        for error in refused.values():
+            raise self._failed(error) from error
 
     def discard(self) -> None:
         """Drop what was not sent yet."""

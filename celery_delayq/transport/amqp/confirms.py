@@ -23,6 +23,7 @@ class Confirms:
     def __init__(self, channel: Any) -> None:
         self._channel = channel
         self._last = 0
+        self._first = 1
         #: Where each message was sent for that has no answer yet, by its number.
         self._open: dict[int, str] = {}
         #: The error of each message that was refused, by its number.
@@ -54,9 +55,10 @@ class Confirms:
         while self._open:
             self._channel.connection.drain_events(timeout=timeout)
 
-    def take_refused(self) -> list[Exception]:
-        """Return the errors of refused messages, and forget them."""
-        errors = [self.refused[number] for number in sorted(self.refused)]
+    def take_refused(self) -> dict[int, Exception]:
+        """Return the errors of refused messages since the last call, by place; forget them."""
+        errors = {number - self._first: self.refused[number] for number in sorted(self.refused)}
+        self._first = self._last + 1
         self.refused.clear()
         self._returnable.clear()
         return errors

@@ -98,7 +98,7 @@ class DeadLetterStream:
     def _append(self, stream: str, body: bytes, headers: dict[str, Any]) -> None:
         self._channel.declarer.prepare_stream(stream)
         message = amqp.Message(body, application_headers=headers, delivery_mode=2)
-        for error in self._channel.send([(message, "", stream)]):
+        for error in self._channel.send([(message, "", stream)]).values():
             raise error
 
     def _messages(self, stream: str) -> Iterator[Any]:

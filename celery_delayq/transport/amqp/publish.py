@@ -64,7 +64,7 @@ class PublishChannel(pyamqp.Channel):
         patience = options.pop("confirm_timeout", None) or options.get("timeout")
         if not is_task(message):
             return self._basic_publish(message, exchange, routing_key, mandatory, **options)
-        for error in self.send([self.routed(message, exchange, routing_key)], patience):
+        for error in self.send([self.routed(message, exchange, routing_key)], patience).values():
             raise error
         return None
 
@@ -98,8 +98,13 @@ class PublishChannel(pyamqp.Channel):
 
     def send(
         self, messages: Sequence[tuple[Any, str, str]], timeout: float | None = None
-    ) -> list[Exception]:
-        """Send messages and wait until the broker has answered for all; return its refusals.
+    ) -> dict[int, Exception]:
+        """Send messages and wait until the broker has answered for all.
+
+        Returns
+        -------
+        dict[int, Exception]
+            Why it refused a message, by place among *messages*.
 
         Raises
         ------

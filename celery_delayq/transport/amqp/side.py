@@ -74,7 +74,7 @@ class Side:
 
         def sent(channel: Any) -> None:
             routed = [channel.routed(message, "", queue, due) for message, queue, due in messages]
-            for error in channel.send(routed):
+            for error in channel.send(routed).values():
                 raise error
             if settled:
                 channel.dead_letters.settle(settled)

@@ -1,0 +1,72 @@
+"""What each way of scheduling many tasks does: outcomes, and an error with the position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from celery import Celery
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.schedule.items import ItemOutcome, ManyFailed, ManyReport
+
+#: Refused items that a report keeps.
+SHOWN = 100
+
+
+class ManyCall:
+    """One call of ``schedule_many``.
+
+    Parameters
+    ----------
+    on_outcome : Callable[[ItemOutcome], None] | None
+        Called with the outcome of each item.
+
+    Raises
+    ------
+    ConfigError
+        ``task_always_eager`` is set, or ``task_protocol`` is 1.
+    """
+
+    def __init__(self, app: Celery, on_outcome: Callable[[ItemOutcome], None] | None) -> None:
+        if app.conf.task_always_eager:
+            raise ConfigError("task_always_eager is set: no task is scheduled; unset it")
+        if app.conf.task_protocol != 2:
+            raise ConfigError(
+                f"task_protocol={app.conf.task_protocol!r}: expected 2, the only one whose "
+                "messages can be scheduled"
+            )
+        self._app = app
+        self._on_outcome = on_outcome
+        self._report = ManyReport()
+
+    def oldest(self) -> int:
+        """Return the index of the first item that has no outcome yet."""
+        return self._report.taken
+
+    def tell(self, outcome: ItemOutcome) -> None:
+        report = self._report
+        report.counts[outcome.state] = report.counts.get(outcome.state, 0) + 1
+        if outcome.error is not None and len(report.refusals) < SHOWN:
+            report.refusals.append(outcome)
+        if self._on_outcome is not None:
+            try:
+                self._on_outcome(outcome)
+            except Exception as exc:
+                raise Stopped(exc) from exc
+
+    def failed(self, cause: Exception) -> ManyFailed:
+        report = self._report
+        report.position = self.oldest()
+        return ManyFailed(
+            f"scheduling ended early, after {report}; go on with item {report.position}: "
+            f"{type(cause).__name__}: {cause}",
+            report,
+        )
+
+
+class Stopped(Exception):
+    """Code of the caller has raised an error."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(cause)
+        self.cause = cause

@@ -1,0 +1,95 @@
+"""Scheduling many tasks on RabbitMQ: messages of a batch share one wait for their confirms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from celery_delayq.errors import BrokerUnavailable
+from celery_delayq.schedule.items import ItemOutcome, ItemReader, ManyReport, State
+from celery_delayq.schedule.many_call import ManyCall, Stopped
+from celery_delayq.schedule.message_factory import call
+from celery_delayq.schedule.message_template import Job
+from celery_delayq.store.session import Session
+
+#: A message with the exchange to which it goes, and its routing key.
+Sent = tuple[Any, str, str]
+
+
+class PublishRun(ManyCall):
+    """One call of ``schedule_many`` on RabbitMQ.
+
+    Celery makes each message. RabbitMQ does not know ids: a lost connection ends the call, and
+    going on at its position may send a batch twice.
+    """
+
+    def __init__(
+        self, session: Session, on_outcome: Callable[[ItemOutcome], None] | None, batch: int
+    ) -> None:
+        super().__init__(session.app, on_outcome)
+        self._batch = batch
+        self._made: list[tuple[str, Sent]] = []
+
+    def oldest(self) -> int:
+        return self._report.taken - len(self._made)
+
+    def publish(self, items: Iterator[Any], reader: ItemReader) -> ManyReport:
+        """Send the messages of items; raises the errors of schedule_many."""
+        with self._app.connection_for_write() as connection:
+            lost = (*connection.connection_errors, BrokerUnavailable)
+            try:
+                channel = connection.default_channel
+                self._send(items, reader, channel)
+            except Stopped as stopped:
+                raise self.failed(stopped.cause) from stopped.cause
+            except lost as exc:
+                raise self.failed(exc) from exc
+        self._report.position = self._report.taken
+        return self._report
+
+    def _send(self, items: Iterator[Any], reader: ItemReader, channel: Any) -> None:
+        kept: list[Sent] = []
+
+        def keep(message: Any, exchange: str = "", routing_key: str = "", **_: Any) -> None:
+            kept.append(channel.routed(message, exchange, routing_key))
+
+        lost = (*channel.connection.client.connection_errors, BrokerUnavailable)
+        channel.basic_publish = keep
+        producer = self._app.amqp.Producer(channel, auto_declare=False)
+        report = self._report
+        while True:
+            try:
+                given = next(items)
+            except StopIteration:
+                break
+            except Exception as exc:
+                self._flush(channel)
+                raise Stopped(exc) from exc
+            job: Job | None = None
+            kept.clear()
+            try:
+                job = reader.read(given)
+                call(self._app, job, reader.common, producer)
+            except lost:
+                raise
+            except Exception as exc:
+                self._flush(channel)
+                report.taken += 1
+                id = None if job is None else job.id
+                self.tell(ItemOutcome(report.taken - 1, id, "refused", exc))
+                continue
+            report.taken += 1
+            self._made.append((job.id, kept[-1]))
+            if len(self._made) >= self._batch:
+                self._flush(channel)
+        self._flush(channel)
+
+    def _flush(self, channel: Any) -> None:
+        """Send what was made, and say what became of it."""
+        first, entry = self.oldest(), channel.topology.entry
+        refused = channel.send([sent for _, sent in self._made])
+        made, self._made = self._made, []
+        for n, (id, (_, exchange, _)) in enumerate(made):
+            state: State = "scheduled" if exchange == entry else "ready"
+            error = refused.get(n)
+            self.tell(ItemOutcome(first + n, id, "full" if error else state, error))
