@@ -92,7 +92,6 @@ class Tally:
 
     promoted: int = 0
     dead_lettered: int = 0
-    reclaimed: int = 0
     errors: int = 0
     last: Look | None = field(default=None, repr=False)
 
@@ -278,7 +277,6 @@ class Dispatcher(threading.Thread):
                 return
             more, requeued, quarantined, dead_lettered = reclaimed
             moved = bool(requeued or quarantined or dead_lettered)
-            self.tally.reclaimed += requeued + quarantined + dead_lettered
             if moved:
                 logger.warning(
                     "lease of %s expired: queue=%s requeued=%d quarantined=%d dead_lettered=%d",

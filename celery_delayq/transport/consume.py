@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from kombu.transport import virtual
 
-from celery_delayq.dispatch.lease_keeper import KEEPERS, LeaseKeeper
+from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.integration import worker
 from celery_delayq.integration.install import change_consumer
 from celery_delayq.model import delivery, envelope
@@ -52,7 +52,6 @@ class ConsumeChannel(NotYetChannel):
     #: The connection on which a reply is awaited, kombu's word for it.
     _in_poll: Any
     _dispatching = False
-    _keeper: LeaseKeeper | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: By consumed queue: whether without acknowledgement, and the callback.
@@ -159,17 +158,6 @@ class ConsumeChannel(NotYetChannel):
                 keeper.acks.drain(self.store)
 
     # -- leases
-
-    @property
-    def keeper(self) -> LeaseKeeper:
-        """What this process holds in this Redis database; also of use after :meth:`close`."""
-        if self._keeper is None:
-            self._keeper = KEEPERS.get(
-                self.place,
-                lambda: LeaseKeeper(self.new_store(), self.store.leases.claim, self.settings),
-            )
-            self._keeper.join()
-        return self._keeper
 
     def leased(self, tag: str) -> bool:
         """Return whether a delivery tag is that of a lease."""

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from kombu.pidbox import Mailbox
 
-from celery_delayq.dispatch.lease_keeper import LeaseKeeper
+from celery_delayq.dispatch.lease_keeper import KEEPERS, LeaseKeeper
 from celery_delayq.integration import worker
 from celery_delayq.model import envelope
 from celery_delayq.store.leases import Counted
@@ -35,11 +35,18 @@ class SettleChannel(PublishChannel):
     """A channel that gives messages back, and makes dead letters of them."""
 
     _dead_lettered = 0
+    _keeper: LeaseKeeper | None = None
 
     @property
     def keeper(self) -> LeaseKeeper:
-        """What this process holds in this Redis database."""
-        raise NotImplementedError
+        """What this process holds in this Redis database; also of use after :meth:`close`."""
+        if self._keeper is None:
+            self._keeper = KEEPERS.get(
+                self.place,
+                lambda: LeaseKeeper(self.new_store(), self.store.leases.claim, self.settings),
+            )
+            self._keeper.join()
+        return self._keeper
 
     # -- messages that are leased
 

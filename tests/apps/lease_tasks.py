@@ -80,12 +80,6 @@ def log(client: Redis, event: str, request: Any, **more: Any) -> None:
     client.rpush("log", json.dumps(entry))
 
 
-def logged(client: Redis, *names: str) -> list[tuple[Any, ...]]:
-    """Return what the tasks wrote down, of each entry the fields *names*."""
-    found = [json.loads(item) for item in client.lrange("log", 0, -1)]
-    return [tuple(entry[name] for name in names) for entry in found]
-
-
 def note(request: Any, event: str = "ran", **more: Any) -> None:
     with Redis.from_url(app.conf.result_backend) as client:
         log(client, event, request, **more)

@@ -11,6 +11,9 @@ from celery_delayq.testing import WorkerProcess
 from tests.support import scene
 from tests.support.scene import StartWorker
 
+#: Settings with which plain URLs lead to our transport.
+OUR_TRANSPORT = {"broker_transport": "celery_delayq.transport:Transport"}
+
 
 def start_worker(
     workers: StartWorker, broker: str, settings: dict[str, Any], **options: Any

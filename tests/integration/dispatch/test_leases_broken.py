@@ -13,7 +13,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
-from tests.apps.lease_tasks import held, logged
+from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp
 from tests.support.dead_letters import reasons
 from tests.support.scene import Leases
@@ -133,7 +133,7 @@ def test_what_a_worker_cannot_run_is_a_dead_letter_and_its_neighbours_run(
     assert worker.running, worker.log
     wait_until(lambda: not held(redis), what="nothing is held")
 
-    assert {id for (id,) in logged(redis, "id")} == {
+    assert set(leases.runs("id")) == {
         *(f"before {name}" for name in names.values()),
         "the last one",
     }

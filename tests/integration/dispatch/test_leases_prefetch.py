@@ -10,7 +10,7 @@ from kombu import Connection, Consumer, Queue
 from redis import Redis
 
 from celery_delayq.testing import wait_until
-from tests.apps.lease_tasks import held, logged, unfinished
+from tests.apps.lease_tasks import held, unfinished
 from tests.integration.dispatch.conftest import drain, publish
 from tests.support.scene import Leases
 
@@ -45,7 +45,7 @@ def test_a_busy_worker_holds_its_prefetch_and_an_idle_one_gets_the_work(
     for worker in workers:
         worker.wait_ready()
     leases.app.send_task("lease.wait", queue="hold")
-    wait_until(lambda: logged(leases.client, "worker") == [("busy",)], what="one is busy")
+    wait_until(lambda: leases.runs("worker") == ["busy"], what="one is busy")
 
     # What is done may be held a moment longer: its acknowledgement is on its way.
     most: dict[str, int] = {}

@@ -53,7 +53,7 @@ def test_without_a_replica_a_publish_says_so_and_the_task_is_stored_once(
     assert redis.llen("celery") == (countdown is None)
 
 
-def test_with_a_replica_a_publish_returns_when_it_is_there(
+def test_with_a_replica_a_publish_and_a_batch_return_when_it_is_there(
     make_app: MakeApp, replica: EmbeddedRedis
 ) -> None:
     app = replicated(make_app, wait_timeout=5)
@@ -62,6 +62,8 @@ def test_with_a_replica_a_publish_returns_when_it_is_there(
             app.send_task("tasks.add", (n, n))
             app.send_task("tasks.add", (n, n), countdown=60)
             assert (there.llen("celery"), there.zcard("{celery}:due")) == (n, n)
+        send_batch(app, 100)
+        assert (there.llen("celery"), there.zcard("{celery}:due")) == (105, 105)
 
 
 def test_more_replicas_than_there_are_is_an_error(
@@ -89,13 +91,3 @@ def test_without_a_replica_a_batch_says_so(make_app: MakeApp, redis: Redis) -> N
 
     assert DelayQ.of(app).count() == 3
     assert redis.llen("celery") == 3
-
-
-def test_with_a_replica_a_batch_returns_when_it_is_there(
-    make_app: MakeApp, replica: EmbeddedRedis
-) -> None:
-    app = replicated(make_app, wait_timeout=5)
-    send_batch(app, 100)
-
-    with replica.client() as there:
-        assert (there.llen("celery"), there.zcard("{celery}:due")) == (100, 100)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
-from tests.apps.lease_tasks import held, logged
 from tests.support.scene import Leases
 
 LEASE = {"lease": 1}
@@ -22,20 +20,11 @@ def leased(client: Redis) -> list[bytes]:
     return [value for key in client.keys("*:leased:*") for value in client.hvals(key)]
 
 
-def scheduled(client: Redis, queue: str = "celery") -> list[tuple[str, int]]:
-    """Return id and attempt of each entry of a schedule."""
-    records = client.hgetall(f"{{{queue}}}:entries").items()
-    return [
-        (id.decode(), json.loads(record.partition(b"\n")[2])["headers"]["retries"])
-        for id, record in records
-    ]
-
-
-def nothing_is_left(client: Redis) -> bool:
-    """Return whether no message is scheduled, ready, held or counted any more."""
-    keys = {key.decode().rpartition(":")[2] for key in client.keys("{*")}
-    busy = {"due", "entries", "tasks", "deliveries", "quarantined", "dead"}
-    return not held(client) and not client.llen("celery") and not busy & keys
+def wait_nothing_left(leases: Leases) -> None:
+    """Wait until no message is scheduled, ready or held, and see that none is counted or dead."""
+    for queue in ("celery", "other"):
+        leases.wait_empty(queue)
+    assert not leases.client.exists("{celery}:deliveries", "{celery}:dead")
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
@@ -65,7 +54,7 @@ def test_retries_of_all_kinds_come_to_their_end(
 
     assert got == {name: expected for name, (_, expected) in results.items()}
     attempts: dict[str, list[Any]] = {}
-    for id, retries, deliveries, queue in logged(redis, "id", "retries", "deliveries", "queue"):
+    for id, retries, deliveries, queue in leases.runs("id", "retries", "deliveries", "queue"):
         assert deliveries == 1
         attempts.setdefault(id, []).append((retries, queue) if id == "elsewhere" else retries)
     named = {name: attempts[name] for name in results if name in attempts}
@@ -80,26 +69,26 @@ def test_retries_of_all_kinds_come_to_their_end(
         "early": [0, 1],
     }
     assert redis.llen("log") == 17 + 3 + 5
-    wait_until(lambda: nothing_is_left(redis), what="nothing is left")
+    wait_nothing_left(leases)
 
 
 def test_a_worker_killed_between_retry_and_acknowledgement_has_made_one_step(
     app: Celery, leases: Leases, redis: Redis
 ) -> None:
     doomed = leases.start(delayq=LEASE)
-    app.send_task("lease.retry_and_wait", (0.5,), task_id="a")
-    wait_until(lambda: ("retried",) in logged(redis, "event"), what="it has sent its retry")
-    assert scheduled(redis) == [("a", 1)]
+    app.send_task("lease.retry_and_wait", (1.0,), task_id="a")
+    wait_until(lambda: "retried" in leases.runs("event"), what="it has sent its retry")
+    assert leases.scheduled() == [("a", 1)]
     doomed.kill()
     assert leased(redis) == [b""]
     assert redis.llen("celery") == 0
 
     leases.start(delayq=LEASE)
     wait_until(lambda: redis.llen("log") >= 3, what="the retry has run")
-    wait_until(lambda: redis.zcard("{celery}:leases") == 1 or not held(redis), what="reclaimed")
-    wait_until(lambda: nothing_is_left(redis), what="nothing is left")
+    wait_until(lambda: redis.zcard("{celery}:leases") == 1 or not leased(redis), what="reclaimed")
+    wait_nothing_left(leases)
 
-    ran = logged(redis, "event", "retries", "deliveries")
+    ran = leases.runs("event", "retries", "deliveries")
     assert ran == [("ran", 0, 1), ("retried", 0, 1), ("ran", 1, 1)]
 
 
@@ -119,12 +108,12 @@ def test_a_retry_whose_message_was_given_to_others_is_void(
 
     wait_until(lambda: redis.llen("log") == 2, what="it is at work again")
     worker.wait_log("The retry of task 'a' is void")
-    assert scheduled(redis) == []
+    assert leases.scheduled() == []
     redis.rpush("go", "")
 
     wait_until(lambda: redis.llen("log") == 3, what="the retry has run")
-    wait_until(lambda: nothing_is_left(redis), what="nothing is left")
-    ran = logged(redis, "retries", "deliveries", "redelivered")
+    wait_nothing_left(leases)
+    ran = leases.runs("retries", "deliveries", "redelivered")
     assert ran == [(0, 1, False), (0, 2, True), (1, 1, False)]
 
 
@@ -137,12 +126,12 @@ def test_a_retry_of_an_early_acknowledged_task_is_a_message_like_others(
     """
     doomed = leases.start("prefork", conf={"at_least_once": False}, delayq=LEASE)
     app.send_task("lease.retry_and_wait", (1.0,), task_id="a")
-    wait_until(lambda: ("retried",) in logged(redis, "event"), what="it has sent its retry")
-    wait_until(lambda: not held(redis), 0.5, "its acknowledgement has arrived")
-    assert scheduled(redis) == [("a", 1)]
+    wait_until(lambda: "retried" in leases.runs("event"), what="it has sent its retry")
+    wait_until(lambda: not leases.held(), 0.5, "its acknowledgement has arrived")
+    assert leases.scheduled() == [("a", 1)]
     doomed.kill()
 
     leases.start(conf={"at_least_once": False}, delayq=LEASE)
     wait_until(lambda: redis.llen("log") == 3, what="the retry has run")
-    wait_until(lambda: nothing_is_left(redis), what="nothing is left")
-    assert logged(redis, "retries") == [(0,), (0,), (1,)]
+    wait_nothing_left(leases)
+    assert leases.runs("retries") == [0, 0, 1]

@@ -25,7 +25,7 @@ from redis import Redis
 
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import wait_until
-from tests.apps.lease_tasks import held, logged
+from tests.apps.lease_tasks import held
 from tests.support.scene import Leases, StartWorker
 
 
@@ -169,7 +169,7 @@ def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_
 ) -> None:
     worker = leases.start("prefork")
     app.send_task("lease.wait_and_fail_at_length")
-    wait_until(lambda: logged(redis, "event") == [("started",)], 30, "the task")
+    wait_until(lambda: leases.runs("event") == ["started"], 30, "the task")
     (child,) = worker.child_pids()
 
     # The worker reads what is in the pipe when its child is stopped, which is not all.
@@ -209,6 +209,6 @@ def test_a_connection_may_be_lost_while_a_child_ends(
     wait_until(lambda: worker.log.count("] Connected to ") == 2, 30, "a new connection")
 
     app.send_task("lease.add", (1, 2))
-    wait_until(lambda: logged(redis, "event") == [("ran",)], 30, lambda: f"a task:\n{worker.log}")
+    wait_until(lambda: leases.runs("event") == ["ran"], 30, lambda: f"a task:\n{worker.log}")
     worker.term()
     assert worker.wait(30) == 0

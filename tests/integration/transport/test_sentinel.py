@@ -19,7 +19,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
-from tests.support.late import check_it_runs, send_late, start_worker
+from tests.support.late import OUR_TRANSPORT, check_it_runs, send_late, start_worker
 from tests.support.scene import StartWorker
 from tests.support.sentinel import MASTER_NAME, Sentinel, replicated
 
@@ -28,7 +28,6 @@ RIGHT = quote(PASSWORD, safe="")
 NAMED = {"broker_transport_options": {"master_name": MASTER_NAME}}
 #: Without redis-py's own retries, of about four seconds for each sentinel that is down.
 IMPATIENT = {"master_name": MASTER_NAME, "sentinel_kwargs": {"retry": Retry(NoBackoff(), 0)}}
-OUR_TRANSPORT = {"broker_transport": "celery_delayq.transport:Transport"}
 Servers = Callable[..., EmbeddedRedis]
 
 

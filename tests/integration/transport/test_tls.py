@@ -14,11 +14,9 @@ from redis import Redis
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from tests.integration.conftest import MakeApp
-from tests.support.late import check_it_runs, send_late, start_worker
+from tests.support.late import OUR_TRANSPORT, check_it_runs, send_late, start_worker
 from tests.support.scene import StartWorker
 from tests.support.tls import Certificates, make_certificates, tls_server_program
-
-OUR_TRANSPORT = {"broker_transport": "celery_delayq.transport:Transport"}
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ from celery_delayq.testing import ProcessFailed
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport import Transport
 from tests.integration.conftest import MakeApp
-from tests.support.late import check_it_runs, send_late, start_worker
+from tests.support.late import OUR_TRANSPORT, check_it_runs, send_late, start_worker
 from tests.support.scene import StartWorker
 
-OUR_TRANSPORT = {"broker_transport": "celery_delayq.transport:Transport"}
 Servers = Callable[..., EmbeddedRedis]
 Two = tuple[EmbeddedRedis, EmbeddedRedis]
 
