@@ -45,7 +45,7 @@ def work(self: Any, key: Any = "", do: str = "", gate: str = "") -> Any:
         raise RuntimeError("as told")
     if do == "reject":
         raise Reject("as told", requeue=False)
-    if do == "die" or (do == "die once" and request.deliveries == 1):
+    if do == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if do == "retry" and not request.retries:
         raise self.retry(countdown=RETRY)

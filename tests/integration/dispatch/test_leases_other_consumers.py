@@ -107,23 +107,6 @@ def test_a_simple_queue_gives_acknowledges_and_requeues(
     assert left(redis) == {"{a}:dead", "{a}:dead_at"}
 
 
-def test_what_a_simple_queue_got_and_did_not_acknowledge_goes_back(
-    connection: Connection, redis: Redis
-) -> None:
-    simple = connection.SimpleQueue("a")
-    for n in range(3):
-        simple.put(n)
-    before = redis.lrange("a", 0, -1)
-    simple.get(timeout=60)
-    simple.get_nowait()
-    assert sum(held(redis).values()) == 2
-    simple.close()
-    connection.close()
-
-    assert redis.lrange("a", 0, -1) == before
-    assert not held(redis)
-
-
 def test_a_single_get_leases_unless_it_needs_no_acknowledgement(
     connection: Connection, redis: Redis
 ) -> None:

@@ -18,7 +18,7 @@ from celery_delayq import DelayQ, Outcome
 from celery_delayq.errors import InvalidETA
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, batch, ready, stored
-from tests.support.keyspace import snapshot
+from tests.support.keyspace import now_of, snapshot
 from tests.support.proxy import Fault, Proxy
 
 pytestmark = pytest.mark.each_server
@@ -31,23 +31,18 @@ def due_ms(redis: Redis, queue: str = "celery") -> list[int]:
     return [int(score) for _, score in redis.zrange(f"{{{queue}}}:due", 0, -1, withscores=True)]
 
 
-def server_ms(redis: Redis) -> int:
-    seconds, micros = redis.time()
-    return int(seconds * 1000 + micros // 1000)
-
-
 @pytest.mark.parametrize("extension", [True, False], ids=["DelayQ(app)", "transport alone"])
 def test_a_countdown_waits_in_the_schedule(
     make_app: MakeApp, redis: Redis, extension: bool
 ) -> None:
     app = make_app(extension=extension)
-    before = server_ms(redis)
+    before = int(now_of(redis) * 1000)
 
     result = app.tasks["tasks.add"].apply_async((1, 2), countdown=60)
 
     [due] = due_ms(redis)
     # Rounded up to the millisecond, so that nothing is early.
-    assert before + 60_000 <= due <= server_ms(redis) + 60_001
+    assert before + 60_000 <= due <= now_of(redis) * 1000 + 60_001
     [message] = stored(redis)
     assert message["headers"]["id"] == result.id
     assert message["headers"]["eta"] is None
@@ -216,7 +211,7 @@ def test_the_canvas_schedules_what_stock_sends_with_an_eta(
     assert len(stored(delayq_redis.client)) == sum(eta is not None for eta in sent)
     assert len(ready(delayq_redis.client)) == sum(eta is None for eta in sent)
     assert all(
-        math.isclose(ms, server_ms(delayq_redis.client) + 60_000, abs_tol=5000)
+        math.isclose(ms, now_of(delayq_redis.client) * 1000 + 60_000, abs_tol=5000)
         for ms in due_ms(delayq_redis.client)
     )
 

@@ -188,26 +188,10 @@ def test_publishing_follows_the_servers_there_and_back(
         assert (second.zcard("{celery}:due"), second.llen("celery")) == (3, 0)
 
 
-@pytest.mark.parametrize("form", ["delayq+redis;delayq+redis+socket", "redis;redis"])
-def test_a_worker_goes_on_at_the_second_server(
-    two: Two, make_app: MakeApp, delayq_worker: StartWorker, form: str
-) -> None:
-    settings = broker_of(form, two)
-    app = make_app(**settings)
-    worker = start_worker(delayq_worker, settings.pop("broker"), settings, loglevel="DEBUG")
-    assert app.send_task("url.add", (2, 3), countdown=0.1).get(timeout=30) == 5
-
-    two[0].kill()
-
-    with two[1].client(db=2) as second:
-        check_it_runs(send_late(app, second), second)
-    assert worker.running
-    assert "p@ss" not in worker.log
-    assert "p%40ss" not in worker.log
-
-
-@pytest.mark.parametrize("form", ["delayq+redis;delayq+redis", "redis;redis"])
-def test_a_worker_starts_at_the_second_server(
+@pytest.mark.parametrize(
+    "form", ["delayq+redis;delayq+redis", "delayq+redis;delayq+redis+socket", "redis;redis"]
+)
+def test_a_worker_starts_at_the_second_server_and_goes_on_at_the_first(
     two: Two, make_app: MakeApp, delayq_worker: StartWorker, form: str
 ) -> None:
     settings = broker_of(form, two)
@@ -216,8 +200,16 @@ def test_a_worker_starts_at_the_second_server(
 
     with two[1].client(db=2) as second:
         result = send_late(app, second)
-        start_worker(delayq_worker, settings.pop("broker"), settings)
+        worker = start_worker(delayq_worker, settings.pop("broker"), settings, loglevel="DEBUG")
         check_it_runs(result, second)
+    two[0].start()
+    two[1].kill()
+
+    with two[0].client(db=1) as first:
+        check_it_runs(send_late(app, first), first)
+    assert worker.running
+    assert "p@ss" not in worker.log
+    assert "p%40ss" not in worker.log
 
 
 def test_all_servers_down_is_an_error_at_the_call(make_app: MakeApp, two: Two) -> None:

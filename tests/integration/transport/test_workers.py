@@ -155,16 +155,6 @@ def test_a_countdown_that_waited_in_a_ready_list_is_not_counted_again(
     assert run["at"] - dt.datetime.fromisoformat(run["eta"]).timestamp() < 9.9
 
 
-def test_acks_survive_a_server_that_closes_idle_connections(scene: Delayed, tasks: Any) -> None:
-    scene.start()
-    for n in range(3):
-        assert tasks.add.apply_async((n, 0), countdown=0.1).get(timeout=TIMEOUT) == n
-        wait_until(lambda: not scene.held(), what="it is acknowledged")
-        scene.client.client_kill_filter(_type="normal", skipme=True)
-    assert tasks.add.delay(9, 0).get(timeout=TIMEOUT) == 9
-    wait_until(lambda: not scene.held(), what="all is acknowledged")
-
-
 def test_what_a_solo_worker_took_and_did_not_start_goes_back_at_once(
     scene: Delayed, tasks: Any
 ) -> None:
@@ -196,18 +186,3 @@ def test_an_ack_that_went_with_an_idle_connection_is_sent_again(
         assert app.AsyncResult(f"nap-{n}").get(timeout=TIMEOUT) == "rested"
     with broker.client() as client:
         wait_until(lambda: not client.keys("*:leased:*"), what="both are acknowledged")
-
-
-def test_a_consumer_without_a_prefetch_limit_takes_one_at_a_time(
-    scene: Delayed, tasks: Any
-) -> None:
-    for n in range(10):
-        tasks.add.delay(n, 0)
-    got: list[Any] = []
-    with tasks.app.connection_for_read() as connection:
-        channel = connection.channel()
-        with tasks.app.amqp.TaskConsumer(channel, on_message=got.append):
-            for expected in range(1, 5):
-                connection.drain_events(timeout=5)
-                assert len(got) == expected
-                assert len(scene.held()) == expected
