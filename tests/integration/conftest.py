@@ -16,6 +16,8 @@ from kombu import pools
 from redis import Redis
 
 from celery_delayq import DelayQ
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.schedule import Store
 from celery_delayq.testing import WorkerProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.postgres import PostgresServer, running_postgres
@@ -126,6 +128,18 @@ def through(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Iterator[Through
 def redis(delayq_redis: RedisUnderTest) -> Redis:
     """A client of the emptied server."""
     return delayq_redis.client
+
+
+@pytest.fixture
+def store(redis: Redis) -> Store:
+    """A store without an app."""
+    return Store(redis, Keys(), Layout())
+
+
+@pytest.fixture
+def stock(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Celery:
+    """An app on a stock broker, without the extension."""
+    return make_app(extension=False, broker=delayq_redis.url)
 
 
 # Modules with tasks are imported by fixtures: others would have their apps as the current one.

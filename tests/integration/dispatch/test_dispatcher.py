@@ -28,11 +28,6 @@ StartDispatcher = Callable[..., Dispatcher]
 
 
 @pytest.fixture
-def store(redis: Redis) -> Store:
-    return Store(redis, Keys(), Layout())
-
-
-@pytest.fixture
 def dispatcher(delayq_redis: RedisUnderTest) -> Iterator[StartDispatcher]:
     """Start dispatchers, and wait for all to stop after the test."""
     started: list[Dispatcher] = []

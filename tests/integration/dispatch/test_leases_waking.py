@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -17,18 +16,12 @@ from redis import Redis
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held
-from tests.integration.conftest import MakeApp
+from tests.integration.dispatch.conftest import drain
 from tests.support.scene import Leases
 
 #: Seconds between two looks of an idle consumer. Half of what is late must be less than would be
 #: without being woken: machines are slow at times.
 LOOK = 1.0
-
-
-@pytest.fixture
-def stock(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Celery:
-    """An app that knows nothing of this package."""
-    return make_app(extension=False, broker=delayq_redis.url)
 
 
 def starts(leases: Leases) -> dict[str, float]:
@@ -108,14 +101,6 @@ def consuming(url: str, take: Callable[[Any], Any], **settings: Any) -> Iterator
         channel = connection.channel()
         with Consumer(channel, [Queue("a")], on_message=take, prefetch_count=1):
             yield connection
-
-
-def drain(connection: Connection, seconds: float) -> None:
-    """Handle events for so long."""
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        with suppress(socket.timeout):
-            connection.drain_events(timeout=left)
 
 
 @pytest.mark.parametrize("block_timeout", [0.1, 0.5])
