@@ -144,21 +144,6 @@ def test_junk_among_pauses_and_revokes_is_passed_over(delayq: DelayQ, redis: Red
     assert delayq.store.control.revoked() == (["id"], [], [], 3)
 
 
-def test_a_key_that_a_stock_worker_took_along_is_free(delayq: DelayQ, redis: Redis) -> None:
-    """It tells nobody when it is done, and no worker of ours manages it."""
-    once = {"unique_key": "k", "unique_scope": "done", "on_conflict": "keep"}
-    send(delayq, "first", 100, **once)
-    assert delayq.run_now("first")
-    send(delayq, "second", 100, **once)
-    assert delayq.get("second") is None
-
-    assert redis.rpop("celery")  # as a stock worker does
-    send(delayq, "third", 100, **once)
-
-    assert delayq.get("third") is not None
-    assert delayq.get("first") is None
-
-
 def test_a_chord_fails_whose_member_was_replaced(add: Any, delayq: DelayQ) -> None:
     unique = {"countdown": 100, "unique_key": "k"}
     members = [add.s(1, 1).set(**unique), add.s(2, 2).set(countdown=100)]

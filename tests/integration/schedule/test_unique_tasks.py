@@ -136,22 +136,6 @@ def test_what_is_ready_has_its_key_as_long_as_the_scope_says(control: Control, p
         assert results["done"][0].state == "REVOKED"
 
 
-@pytest.mark.parametrize("case", ["cancel, scheduled", "cancel, ready", "revoke, scheduled"])
-def test_the_key_is_free_after_a_cancellation(control: Control, case: str) -> None:
-    by, state = case.split(", ")
-    delayq, task = control.delayq, control.tasks["error.done"]
-    result = task.apply_async(("k",), countdown=60)
-    if state == "ready":
-        delayq.run_now(result.id)
-    if by == "cancel":
-        assert delayq.cancel(result.id)
-    else:
-        result.revoke()
-    assert control.owners() == {}
-    again = task.apply_async(("k",), countdown=60)
-    assert control.owners() == {"k": again.id}
-
-
 def test_a_kept_child_is_that_of_the_task_that_waits(control: Control) -> None:
     control.start("threads")
     waits = control.tasks["keep.scheduled"].apply_async(("k",), countdown=2)

@@ -73,14 +73,6 @@ def test_what_expires_before_it_is_due_does_not_run(scene: Delayed, tasks: Any) 
     assert expired.state == "REVOKED"
 
 
-def test_the_same_id_sent_twice_runs_twice(scene: Delayed, tasks: Any) -> None:
-    scene.start("threads")
-    for _ in range(2):
-        tasks.add.apply_async((1, 1), countdown=0.2, task_id="twice")
-
-    scene.wait_runs(2)
-
-
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_task_reads_its_eta_with_the_transport_alone(
     make_app: MakeApp, delayq_worker: StartWorker, pool: str
