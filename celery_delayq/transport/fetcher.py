@@ -13,14 +13,14 @@ from typing import Any
 from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
-from celery_delayq.dispatch.acks import LOST
+from celery_delayq.dispatch.acks import LOST, AckBatch
 from celery_delayq.integration import worker
 from celery_delayq.integration.pauses_and_revokes import Controls
 from celery_delayq.store.leases import Reserved
 from celery_delayq.store.scripting.calls import pack
 from celery_delayq.store.scripting.runner import is_demoted
 from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
-from celery_delayq.transport.requests import Popped, Request, RidingAcks, Taken
+from celery_delayq.transport.requests import Popped, Request, Taken
 from celery_delayq.transport.settle import SettleChannel
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,8 @@ class Fetcher:
         self._thread = 0
         self._channel = channel
         self._requests: list[Request] = []
-        self._riding = RidingAcks(lambda: channel.keeper.acks)
+        #: Acknowledgements that were sent with the requests.
+        self._riding = AckBatch({})
         self._asked = ""
         self._looking = False
         self._looking_popped: list[str] = []
@@ -94,7 +95,8 @@ class Fetcher:
         leased = self._leased()
         if not self._requests and not self._plan(leased, credit):
             return False
-        self._riding.board()
+        self._let_off()
+        self._riding = channel.keeper.acks.take(ride=True)
         self._send("requests", [*self._calls(), *self._looks(leased)])
         return True
 
@@ -149,7 +151,7 @@ class Fetcher:
         channel, keeper = self._channel, self._channel.keeper
         others = keeper.others
         # Acknowledgements first: they may make room for a message that is delivered alone.
-        calls = self._riding.calls(channel.store)
+        calls = keeper.acks.calls(channel.store, self._riding)
         calls += [
             channel.store.leases.acquire_call(
                 share.queue,
@@ -253,7 +255,7 @@ class Fetcher:
 
     def lost(self) -> None:
         """Note a lost connection: outstanding requests are sent again."""
-        self._riding.let_off()
+        self._let_off()
         self._send_sources = True
 
     def _read(self) -> Any:
@@ -269,7 +271,7 @@ class Fetcher:
 
     def _read_requests(self) -> None:
         """Read the replies to all requests, and to the acknowledgements that rode with them."""
-        acked = [self._read() for _ in range(len(self._riding))]
+        acked = [self._read() for _ in self._riding.fields]
         replies = [self._read() for _ in self._requests]
         for (_, request_number), reply in zip(self._requests, replies, strict=True):
             if not (isinstance(reply, ResponseError) or Reserved.answers(reply, request_number)):
@@ -280,7 +282,7 @@ class Fetcher:
             self._popped_wait = True
         # Before anything is handed out; where this fails, the same requests are sent again.
         self._learn([reply for reply in replies if not isinstance(reply, ResponseError)])
-        self._riding.answered(acked)
+        self._acknowledged(acked)
         requests, self._requests = self._requests, []
         came = []
         for request, reply in zip(requests, replies, strict=True):
@@ -297,6 +299,22 @@ class Fetcher:
             if taken is not None:
                 self.taken.append(taken)
                 self._channel._queue_cycle.rotate(taken.queue)
+
+    def _let_off(self) -> None:
+        """Put back acknowledgements that did not arrive."""
+        if self._riding:
+            self._channel.keeper.acks.put_back(self._riding)
+            self._riding = AckBatch({})
+
+    def _acknowledged(self, replies: list[Any]) -> None:
+        """Handle the replies to acknowledgements, which may be errors."""
+        errors = [reply for reply in replies if isinstance(reply, ResponseError)]
+        if not errors and self._riding:
+            self._channel.keeper.acks.confirm(self._riding, replies)
+            self._riding = AckBatch({})
+        if errors and not isinstance(errors[0], NoScriptError):
+            logger.error("Redis refused acknowledgements, which are sent again: %s", errors[0])
+        self._let_off()
 
     def _learn(self, replies: list[Any]) -> None:
         """Read what was paused or revoked before the messages were taken."""
@@ -370,7 +388,7 @@ class Fetcher:
             self.finish()
         if connection:
             connection.disconnect()
-        self._riding.let_off()
+        self._let_off()
         for request in self._requests:
             self._channel.keeper.abandon(request.share.queue, request.request_number)
         self._requests = []
