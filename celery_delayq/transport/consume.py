@@ -51,7 +51,6 @@ class ConsumeChannel(NotYetChannel):
 
     #: The connection on which a reply is awaited, kombu's word for it.
     _in_poll: Any
-    _dispatching = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: By consumed queue: whether without acknowledgement, and the callback.
@@ -83,9 +82,7 @@ class ConsumeChannel(NotYetChannel):
         if self.serves_worker:
             wakeup.give_for_signals()
             change_consumer()
-        if not self._dispatching:
-            self._dispatching = True
-            self.connection.start_dispatcher(self)
+        self.connection.start_dispatcher(self)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
         queue = self._tag_to_queue.get(consumer_tag)
@@ -131,9 +128,7 @@ class ConsumeChannel(NotYetChannel):
     def close(self) -> None:
         if self.closed:
             return
-        if self._dispatching:
-            self._dispatching = False
-            self.connection.stop_dispatcher()
+        self.connection.stop_dispatcher(self)
         self._closing = True
         keeper = self._keeper
         try:

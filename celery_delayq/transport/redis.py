@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from kombu import Connection
@@ -23,7 +24,6 @@ from celery_delayq.store.scripting.client import translating
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
 from celery_delayq.transport.poller import Poller, Readers
-from celery_delayq.transport.waking_connection import waking
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.once import warn_once
 
@@ -65,6 +65,23 @@ class Channel(ConsumeChannel):
         return pool
 
 
+def waking(connection_class: type[Any]) -> type[Any]:
+    """Return a class of connections that wake the greenlets of eventlet that wait for a reply.
+
+    By itself eventlet wakes them when the number of the descriptor is used again, which may be
+    never. Celery's heartbeat would wait for ever with the lock that the worker needs to stop.
+    """
+    notify_opened = import_module("eventlet.hubs").notify_opened
+
+    class WakingConnection(connection_class):
+        def disconnect(self, *args: Any, **kwargs: Any) -> None:
+            if self._sock is not None and not native_threads.is_native():
+                notify_opened(self._sock.fileno())
+            super().disconnect(*args, **kwargs)
+
+    return WakingConnection
+
+
 class SentinelChannel(Channel, stock.SentinelChannel):
     """A channel to the master that Sentinels name."""
 
@@ -92,7 +109,7 @@ class Transport(stock.Transport):
         #: How many batches of producers are open on this connection.
         self.batches = 0
         self._dispatcher: Dispatcher | None = None
-        self._dispatching_channels = 0
+        self._dispatching: set[ConsumeChannel] = set()
         if self.plain.transport_cls == "sentinel":
             self.Channel = SentinelChannel
             self.default_port = stock.SentinelTransport.default_port
@@ -151,17 +168,17 @@ class Transport(stock.Transport):
 
     def start_dispatcher(self, channel: ConsumeChannel) -> None:
         """Promote due entries while *channel* consumes."""
-        self._dispatching_channels += 1
+        self._dispatching.add(channel)
         if self._dispatcher is None and self.settings.dispatch:
             server_checks.check_layout(channel.store.client, channel.store.keys)
             server_checks.warn_of_settings(channel.store.client)
             self._dispatcher = Dispatcher(channel.new_store(), self.settings)
             self._dispatcher.start()
 
-    def stop_dispatcher(self) -> None:
+    def stop_dispatcher(self, channel: ConsumeChannel) -> None:
         """Stop promoting when the last channel that consumes has gone."""
-        self._dispatching_channels -= 1
-        if self._dispatcher is not None and not self._dispatching_channels:
+        self._dispatching.discard(channel)
+        if self._dispatcher is not None and not self._dispatching:
             self._dispatcher.stop()
             self._dispatcher = None
 
