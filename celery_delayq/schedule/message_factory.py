@@ -94,7 +94,7 @@ class MessageFactory:
         """Open a channel that keeps messages instead of sending them."""
         self.channel = self._connection.channel()
         self.channel._put = self._keep
-        self.channel._put_fanout = _ignore  # the event task-sent
+        self.channel._put_fanout = lambda *_, **__: None  # the event task-sent
         self.channel.connection.batches += 1  # without kombu's retries
         self._producer = self.app.amqp.Producer(self.channel, auto_declare=False)
 
@@ -152,10 +152,6 @@ def call(app: Celery, job: Job, common: Mapping[str, Any], producer: Any) -> Non
 def _carrying(job: Job, sent: Sent | None) -> Job:
     """Return the same call with this context only."""
     return job._replace(options={**job.options, OPTION: sent or False})
-
-
-def _ignore(*_: Any, **__: Any) -> None:
-    pass
 
 
 def _is_uniform(app: Celery) -> bool:
