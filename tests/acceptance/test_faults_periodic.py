@@ -22,8 +22,8 @@ from celery_delayq.periodic.schedules import rrule
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.acceptance.conftest import MakeClient
 from tests.apps.periodic_tasks import Diary, start, tasks_of
+from tests.integration.conftest import MakeApp
 from tests.support.faults.clocks import wrong_clock
 from tests.support.faults.scale import SEED, scaled
 from tests.support.proxy import Fault, Proxy
@@ -53,8 +53,8 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(SECONDS + PATIENCE + 120)]
 
 
 @pytest.fixture
-def app(make_client: MakeClient) -> Celery:
-    return tasks_of(make_client())
+def app(make_app: MakeApp) -> Celery:
+    return tasks_of(make_app())
 
 
 class Runs:

@@ -15,7 +15,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from tests.acceptance.browser import Browser
-from tests.acceptance.conftest import MakeClient
+from tests.integration.conftest import MakeApp
 
 pytestmark = pytest.mark.full
 
@@ -41,8 +41,8 @@ def broker(server: EmbeddedRedis) -> str:
 
 
 @pytest.fixture
-def app(make_client: MakeClient, broker: str, server: EmbeddedRedis) -> Celery:
-    return make_client(broker, server.url)
+def app(make_app: MakeApp, broker: str, server: EmbeddedRedis) -> Celery:
+    return make_app(broker=broker, result_backend=server.url)
 
 
 @pytest.fixture

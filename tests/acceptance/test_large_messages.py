@@ -18,12 +18,11 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.store.scripting import scripts
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.conftest import MakeApp, make_app
+from tests.integration.conftest import MakeApp
 from tests.support.scene import start_worker
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(580)]
 
-__all__ = ["make_app"]
 
 #: How many messages there are, and how many characters are in each: in base64 they have 6 MB.
 COUNT, SIZE = 80, 4_500_000

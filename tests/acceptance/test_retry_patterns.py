@@ -12,8 +12,8 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.testing import FAST_START, POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.acceptance.conftest import MakeClient
 from tests.apps.pattern_tasks import Fate, Pattern, draw, fate_of, tasks_of
+from tests.integration.conftest import MakeApp
 from tests.support.faults.scale import SEED, scaled
 from tests.support.scene import Scene
 
@@ -30,8 +30,8 @@ PATIENCE = scaled(400, 1800)
 
 
 @pytest.fixture
-def app(make_client: MakeClient) -> Celery:
-    return tasks_of(make_client(at_least_once=True))
+def app(make_app: MakeApp) -> Celery:
+    return tasks_of(make_app(task_acks_late=True, task_reject_on_worker_lost=True))
 
 
 def publish(app: Celery, patterns: list[Pattern]) -> None:
