@@ -56,7 +56,7 @@ def _delayq_of(ctx: click.Context) -> DelayQ:
         conf = app.conf
         if not (conf.broker_write_url or conf.broker_transport):
             raise click.UsageError(
-                "which app? Give its module before the command, such as: celery -A shop "
-                f"{' '.join(ctx.command_path.split()[1:])}"
+                "which app? Give its module before the command, such as: celery -A shop"
+                f"{ctx.command_path.removeprefix(ctx.find_root().command_path)}"
             )
     return DelayQ.of(app)

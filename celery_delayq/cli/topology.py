@@ -11,7 +11,7 @@ from celery_delayq.admin.rabbitmq import topology as items
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
-from celery_delayq.cli.options import flag, json_option, option
+from celery_delayq.cli.options import flag, json_option, name_option, option
 from celery_delayq.utils.text import spelled
 
 
@@ -19,7 +19,7 @@ from celery_delayq.utils.text import spelled
 @flag("--apply", help="Declare what is missing, with the way to the app's queues.")
 @flag("--check", help="Compare what RabbitMQ has with what it should have.")
 @flag("--delete", help="Refuse further delays, and remove everything once no task waits.")
-@option(
+@name_option(
     "--exchange",
     "exchanges",
     multiple=True,
@@ -44,12 +44,12 @@ def topology(
     settle: float,
     as_json: bool,
 ) -> None:
-    """Show the exchanges and queues in which tasks wait in RabbitMQ; declare or remove them.
+    """Show where tasks wait in RabbitMQ, declare or remove it.
 
-    Nobody has to: tasks declare what they need. It is for brokers where producers may not
-    (setting declare=False). With --json and no other option it prints what rabbitmqctl
-    import_definitions reads. --check exits with 1 when something is missing or different; it
-    cannot see bindings.
+    These are the exchanges and queues of delays. Nobody has to: tasks declare what they need. It
+    is for brokers where producers may not (setting declare=False). With --json and no other option
+    it prints what rabbitmqctl import_definitions reads. --check exits with 1 when something is
+    missing or different; it cannot see bindings.
 
     \b
     Examples:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import pytest
@@ -18,44 +14,9 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.cli.options import DurationType, JsonType, NameType, TimeType
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine, leaves
 from tests.support.schedules import state
-
-#: Runs ``celery`` with each list of arguments that it reads, in a process of its own, each forked
-#: from one that has imported it. Writes how it ended and what it wrote.
-SHELL = """
-import json, os, sys, tempfile
-from celery.__main__ import main
-import celery_delayq.cli, celery_delayq.cli.change
-
-for line in sys.stdin:
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child = os.fork()
-        if not child:
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(out.fileno(), 1)
-            os.dup2(err.fileno(), 2)
-            sys.argv = ["celery", *json.loads(line)]
-            main()  # exits
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        written = []
-        for file in (out, err):
-            file.seek(0)
-            written.append(file.read().decode())
-    print(json.dumps([code, *written]), flush=True)
-"""
-
-
-class Ended(NamedTuple):
-    """How a process has ended, and what it wrote."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
 
 COMMANDS = dict(leaves())
 
@@ -64,53 +25,14 @@ BAD = {TimeType: "soon", DurationType: "soon", JsonType: "{", NameType: "", clic
 BAD |= {click.IntRange: "x", click.FloatRange: "x"}
 
 
-@pytest.fixture(scope="module")
-def nowhere() -> int:
-    return free_port()
-
-
-@pytest.fixture
-def run(
-    tmp_path: Path, delayq_redis: RedisUnderTest, delayq_broker_url: str, nowhere: int
-) -> Iterator[Run]:
-    """Run ``celery`` in a folder with an app, and one whose Redis is away."""
-    away = f"delayq+redis://ada:se%40cret@localhost:{nowhere}/0"
-    for name, url in (("shop", delayq_broker_url), ("away", away)):
-        (tmp_path / f"{name}.py").write_text(
-            "from celery import Celery\nfrom celery_delayq import DelayQ\n"
-            f"app = Celery('{name}', broker={url!r})\nDelayQ(app)\n"
-            "app.conf.broker_connection_timeout = 0.5\n"
-        )
-    with subprocess.Popen(
-        [sys.executable, "-c", SHELL],
-        cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "80", "TZ": "UTC"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def run(*args: str) -> Ended:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            print(json.dumps(args), file=process.stdin, flush=True)
-            return Ended(*json.loads(process.stdout.readline()))
-
-        yield run
-        process.stdin.close()
-
-
 def required(command: click.Command) -> list[str]:
     """Return something for all arguments that a command needs."""
     return ["x" for each in command.params if isinstance(each, click.Argument) and each.required]
 
 
-@pytest.mark.full
-def test_what_there_is_not_is_wrong_use_of_every_command(run: Run) -> None:
+def test_what_there_is_not_is_wrong_use_of_every_command(cli: CommandLine) -> None:
     for name, command in COMMANDS.items():
-        ended = run("-A", "shop", "delayq", *name.split(), *required(command), "--nonsense")
+        ended = cli(*name.split(), *required(command), "--nonsense")
         assert (ended.code, ended.out) == (2, ""), (name, ended)
         assert "No such option '--nonsense'" in ended.err.replace('"', "'")
 
@@ -230,27 +152,33 @@ def _scheduled(delayq_broker_url: str) -> None:
         app.send_task("shop.mail", countdown=3600)
 
 
-@pytest.mark.full
+@pytest.mark.parametrize(("line", "code", "said"), ENDS)
 @pytest.mark.usefixtures("_scheduled")
-def test_what_was_not_done_is_told_from_wrong_use(run: Run) -> None:
-    for line, code, said in ENDS:
-        ended = run("-A", "shop", "delayq", *line.split())
-        assert (ended.code, said in " ".join(ended.err.split())) == (code, True), (line, ended)
-        assert "Traceback" not in ended.err
+def test_what_was_not_done_is_told_from_wrong_use(
+    cli: CommandLine, line: str, code: int, said: str
+) -> None:
+    ended = cli(*line.split())
+
+    assert (ended.code, said in " ".join(ended.err.split())) == (code, True), ended
 
 
 @pytest.mark.full
-def test_without_an_app_it_is_told_how_to_give_one(run: Run) -> None:
-    for line in ("stats", "periodic list", "migrate --to stock", "dispatch"):
-        ended = run("delayq", *line.split())
-        assert (ended.code, ended.out) == (2, "")
-        how = f"such as: celery -A shop delayq {line.partition(' --')[0]}"
-        assert f"Error: which app? Give its module before the command, {how}" in ended.err
+@pytest.mark.parametrize("line", ["stats", "periodic list", "migrate --to stock", "dispatch"])
+def test_without_an_app_it_is_told_how_to_give_one(tmp_path: Path, line: str) -> None:
+    command = [sys.executable, "-m", "celery", "delayq", *line.split()]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    how = f"such as: celery -A shop delayq {line.partition(' --')[0]}"
+    assert f"Error: which app? Give its module before the command, {how}" in ended.stderr
 
 
-@pytest.mark.full
-def test_a_redis_that_is_away_is_told_by_its_address(run: Run, nowhere: int) -> None:
-    for line in ("list", "fsck", "periodic list", "export -"):
-        ended = run("-A", "away", "delayq", *line.split())
-        expected = f"Error: cannot reach Redis at localhost:{nowhere}: Connection refused\n"
-        assert (ended.code, ended.err) == (1, expected), line
+def test_a_redis_that_is_away_is_told_by_its_address(make_app: MakeApp) -> None:
+    port = free_port()
+    broker = f"delayq+redis://ada:se%40cret@localhost:{port}/0"
+    cli = CommandLine(make_app(broker=broker, broker_connection_timeout=0.5))
+
+    for line in ("list", "cancel x", "fsck", "periodic list", "export -"):
+        ended = cli(*line.split())
+        expected = f"Error: cannot reach Redis at localhost:{port}: Connection refused\n"
+        assert (ended.code, ended.out, ended.err) == (1, "", expected), line

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from datetime import datetime, timedelta, timezone
@@ -13,7 +12,7 @@ from rich.cells import cell_len
 
 from celery_delayq import DelayQ
 from celery_delayq.schedule.items import Item
-from celery_delayq.testing import ManagedProcess, wait_until
+from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.cli.conftest import CONTROLS
 from tests.integration.conftest import MakeApp
@@ -330,15 +329,6 @@ def test_an_unreadable_entry_is_listed(
 # -- errors
 
 
-def test_a_redis_that_is_not_there_is_told_in_one_line(make_app: MakeApp) -> None:
-    cli = CommandLine(make_app(broker="delayq+redis://localhost:1"))
-
-    for command in (["list"], ["cancel", "x"]):
-        ran = cli(*command)
-        assert (ran.code, ran.out) == (1, "")
-        assert re.fullmatch(r"Error: .+\n", ran.err)
-
-
 def test_a_broker_that_is_none_of_ours_is_told_in_one_line(
     make_app: MakeApp, delayq_redis: RedisUnderTest
 ) -> None:
@@ -346,16 +336,3 @@ def test_a_broker_that_is_none_of_ours_is_told_in_one_line(
 
     assert ran.code == 1
     assert re.fullmatch(r"Error: the broker is .+ delayq\+.+\n", ran.err)
-
-
-def test_it_is_all_there_in_a_process(app: Celery, shop: list[str]) -> None:
-    app.send_task("shop.mail", task_id="one", countdown=3600)
-
-    with ManagedProcess([*shop, "list", "--json"]) as process:
-        assert process.wait() == 0
-        [entry] = json.loads(process.log)["entries"]
-    with ManagedProcess([*shop, "get", "two"]) as process:
-        assert process.wait() == 1
-        assert "two" in process.log
-
-    assert entry["id"] == "one"
