@@ -35,7 +35,8 @@ def left_in(broker: Redis) -> dict[str, set[str]]:
         elif isinstance(items, dict) and state is not None:
             for field, item in items.items():
                 named = None if isinstance(item, float) else ids_in(item)
-                found[state].update(named or _named(field))
+                # Before what tells it from a second one with this id.
+                found[state].update(named or [field.partition(b"\0")[0].decode()])
     return dict(found)
 
 
@@ -54,9 +55,3 @@ def ready_ids(broker: Redis, queue: str) -> Counter[str]:
 def ids_in(value: bytes) -> list[str]:
     """Return the id of the task whose message this is; none when it is no message."""
     return [id.decode() for id in _ID.findall(value)]
-
-
-def _named(field: bytes) -> list[str]:
-    """Return the id in the name of an entry or a dead letter, before what tells it from a second
-    one."""
-    return [field.partition(b"\0")[0].decode()]
