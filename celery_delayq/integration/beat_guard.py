@@ -27,15 +27,16 @@ _WARNING = (
 )
 
 
-def running(store: Store, app: Celery) -> list[str]:
-    """Return the names of the running beats: those that use this package, and RedBeat."""
+def warn(store: Store, app: Celery) -> None:
+    """Warn of each running beat: those that use this package, and RedBeat."""
     client, key = store.client, store.keys.celery_beats
     now = store.now_ms()
     client.zremrangebyscore(key, "-inf", now)
     found = [name.decode("utf-8", "replace") for name in client.zrange(key, 0, -1)]
     if client.exists(_lock_of_redbeat(app)):
         found.append("RedBeat")
-    return found
+    for name in found:
+        logger.warning(_WARNING, name)
 
 
 def redbeat_setting(app: Celery, name: str) -> Any:
@@ -47,12 +48,6 @@ def _lock_of_redbeat(app: Celery) -> str:
     """Return the lock that RedBeat holds while it runs; it ignores ``global_keyprefix``."""
     prefix = redbeat_setting(app, "redbeat_key_prefix") or "redbeat:"
     return str(redbeat_setting(app, "redbeat_lock_key") or f"{prefix}:lock")
-
-
-def warn(store: Store, app: Celery) -> None:
-    """Warn of each running beat."""
-    for name in running(store, app):
-        logger.warning(_WARNING, name)
 
 
 def begin(sender: Any, **_: Any) -> None:

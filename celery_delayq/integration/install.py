@@ -222,7 +222,7 @@ APP = (
 )
 
 _ReplaceOfTask = partial(
-    Replace, condition="task whose retry options are valid", when=retries.has_attempts
+    Replace, condition="task whose retry options are valid", when=retries.attempts_of
 )
 
 #: Since the app knows its tasks; each task that is not Celery's own.

@@ -40,7 +40,7 @@ class Change:
         Where it is changed, in words; *when* and *versions* check this.
     versions : str
         Releases that need it, such as ``kombu<5.6``; *is_needed* says whether this one does.
-    when : Callable[[Any], bool]
+    when : Callable[[Any], object]
         Called with the owner of the target.
     """
 
@@ -49,7 +49,7 @@ class Change:
     condition: str = ""
     versions: str = ""
     is_needed: bool = True
-    when: Callable[[Any], bool] = always
+    when: Callable[[Any], object] = always
 
     def make(self, **objects: Any) -> None:
         """Make the change, unless it is made, not needed, or its owner does not exist."""

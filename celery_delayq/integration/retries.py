@@ -43,7 +43,7 @@ def prepare(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryP
     """
     wrong: InvalidRetry | None = None
     for name, task in tasks.items():
-        if not name.startswith("celery.") and not has_attempts(task):
+        if not name.startswith("celery.") and attempts_of(task) is None:
             try:
                 task._delayq_attempts = Attempts(app, task, retry_options.of_task(task, defaults))
             except InvalidRetry as exc:
@@ -53,13 +53,8 @@ def prepare(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryP
         raise wrong
 
 
-def has_attempts(task: Any) -> bool:
-    """Return whether the retry options of a task were read and are valid."""
-    return "_delayq_attempts" in vars(task)
-
-
 def attempts_of(task: Any) -> Attempts | None:
-    """Return the attempts of a task, or None for a task without a policy."""
+    """Return the attempts of a task, None where its options were not read or are invalid."""
     found: Attempts | None = vars(task).get("_delayq_attempts")
     return found
 
