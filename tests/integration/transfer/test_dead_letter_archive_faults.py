@@ -117,23 +117,6 @@ def test_a_restore_is_killed_at_any_moment(
     assert len(archived(database)) == 10_000
 
 
-def test_a_file_that_was_killed_is_as_it_was(
-    delayq: DelayQ, delayq_broker_url: str, tmp_path: Path
-) -> None:
-    fill(delayq, 1)
-    file = tmp_path / "dead.jsonl"
-    delayq.export_dead(file)
-    before = file.read_bytes()
-    fill(delayq, 5_000, queue="mail")
-
-    command = [sys.executable, "-c", SCRIPT, delayq_broker_url, "export_dead", str(file)]
-    with ManagedProcess(command) as process:
-        process.wait_log("^begun")
-        process.kill()
-
-    assert file.read_bytes() == before
-
-
 # -- databases
 
 

@@ -11,9 +11,9 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import query
+from tests.support.cli import CommandLine
 from tests.support.postgres import PASSWORD, PostgresServer
 from tests.support.schedules import fill, state
 
@@ -42,16 +42,16 @@ def test_one_command_line_pipes_into_another(
 
 
 def test_the_command_line_takes_filters_and_tells_in_words(
-    shop: list[str], app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, file: Path
+    app: Celery, delayq_redis: RedisUnderTest, file: Path
 ) -> None:
     fill(app, 30)
     delayq_redis.client.hset("{a}:entries", "rotten\x1b", "garbage")
     delayq_redis.client.zadd("{a}:due", {"rotten\x1b": 10**13})
 
     def run(*arguments: str, code: int = 0) -> str:
-        with ManagedProcess([*shop, *arguments]) as process:
-            assert process.wait() == code, process.log
-            return " ".join(process.log.split())
+        ran = CommandLine(app)(*arguments)
+        assert ran.code == code, ran
+        return " ".join((ran.out + ran.err).split())
 
     told = run("export", str(file), "--queue", "a", code=1)
     assert r"a $'rotten\x1b': unreadable record" in told
@@ -78,9 +78,7 @@ def test_who_reads_may_stop_early(shop: list[str], app: Celery) -> None:
     assert json.loads(found.stdout)["about"] == 1213
 
 
-def test_bad_lines_do_not_stop_the_rest(
-    shop: list[str], app: Celery, delayq: DelayQ, file: Path
-) -> None:
+def test_bad_lines_do_not_stop_the_rest(app: Celery, delayq: DelayQ, file: Path) -> None:
     for n in range(5):
         app.send_task("t", countdown=3600 + n, task_id=f"id-{n}")
     delayq.export_to(file)
@@ -90,39 +88,36 @@ def test_bad_lines_do_not_stop_the_rest(
     file.write_bytes(b"\n".join(lines))
     delayq.store.purge("celery")
 
-    with ManagedProcess([*shop, "import", str(file)]) as process:
-        assert process.wait() == 1
-        assert "line 3: no JSON: Expecting value" in process.log
-        assert "line 5: due_ms: expected a whole number, got str" in process.log
-        assert "3 scheduled" in process.log
-        assert "2 refused" in process.log
+    ran = CommandLine(app)("import", str(file))
+
+    assert ran.code == 1
+    assert "line 3: no JSON: Expecting value" in ran.out
+    assert "line 5: due_ms: expected a whole number, got str" in ran.out
+    assert "3 scheduled" in ran.out
+    assert "2 refused" in ran.out
     assert {task.id for task in delayq.entries()} == {"id-0", "id-2", "id-4"}
 
 
 def test_no_password_is_shown(
-    shop: list[str], app: Celery, delayq: DelayQ, postgres: PostgresServer, file: Path
+    app: Celery, delayq: DelayQ, postgres: PostgresServer, file: Path
 ) -> None:
     app.send_task("t", countdown=3600)
     good = postgres.new_database()
-    stranger = good.replace("tester:", "stranger:")
     nowhere = good.replace(f":{postgres.port}/", ":1/")
-    unknown = f"{good}_not"
-    odd = f"{good}?sslmode=never&sslpassword=hunter2"
 
     for url, command in (
         (good, "export"),
         (good, "import"),
-        (stranger, "export"),
+        (good.replace("tester:", "stranger:"), "export"),
         (nowhere, "import"),
-        (unknown, "export"),
-        (odd, "import"),
+        (f"{good}_not", "export"),
+        (f"{good}?sslmode=never&sslpassword=hunter2", "import"),
     ):
-        with ManagedProcess([*shop, command, url]) as process:
-            assert process.wait() == (0 if url == good else 1), process.log
-            assert "hunter2" not in process.log
-            assert "Traceback" not in process.log
-            port = 1 if url == nowhere else postgres.port
-            assert url == good or f"127.0.0.1:{port}" in process.log
+        ran = CommandLine(app)(command, url)
+        assert ran.code == (0 if url == good else 1), ran
+        assert "hunter2" not in ran.out + ran.err
+        port = 1 if url == nowhere else postgres.port
+        assert url == good or f"127.0.0.1:{port}" in ran.err
     delayq.export_to(file)
     assert "hunter2" not in file.read_text()
     assert "hunter2" not in str(query(good, "SELECT * FROM delayq_exports"))

@@ -19,7 +19,6 @@ from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import PAUSED_OFFSET, Listed, Name
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.session import Session
 from celery_delayq.transfer import export_format, jsonl, schedule
 from celery_delayq.transfer.schedule_row import SCHEDULE, ScheduleRow
 from tests.support import exports
@@ -331,8 +330,3 @@ def test_a_filter_is_told_as_it_was_given() -> None:
         "due_from": "2030-01-01T00:00:00+00:00",
         "priority": 0,
     }
-
-
-def test_an_object_without_an_app_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no app yet"):
-        schedule.export_to(Session(), tmp_path / "a.jsonl")
