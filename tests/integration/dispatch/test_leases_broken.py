@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from typing import Any
@@ -15,7 +14,7 @@ from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp
-from tests.support.dead_letters import reasons
+from tests.support.dead_letters import packed, reasons
 from tests.support.scene import Leases
 
 PROPERTIES: dict[str, Any] = {
@@ -27,16 +26,10 @@ PROPERTIES: dict[str, Any] = {
 
 
 def message(headers: Any = None, body: Any = ((1, 1), {}, {}), **other: Any) -> bytes:
-    """Return a message as it stands in a ready list; *other* replaces or, None, removes a part."""
-    whole = {
-        "body": base64.b64encode(json.dumps(body).encode()).decode(),
-        "content-encoding": "utf-8",
-        "content-type": "application/json",
-        "headers": {"lang": "py", "task": "lease.add", "id": "id"} if headers is None else headers,
-        "properties": PROPERTIES,
-        **other,
-    }
-    return json.dumps({name: part for name, part in whole.items() if part is not None}).encode()
+    """Return a message of a task, with other parts."""
+    usual = {"lang": "py", "task": "lease.add", "id": "id"}
+    given = {"properties": PROPERTIES, **other}
+    return packed(body, usual if headers is None else headers, **given)
 
 
 #: What stands in the list, by what is wrong with it, and a part of the reason.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import uuid
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp
-from tests.support.dead_letters import reasons
+from tests.support.dead_letters import packed, reasons
 from tests.support.scene import AppScene, StartWorker
 
 #: Neither a pool's child nor a timer is needed to see most of it.
@@ -85,13 +84,13 @@ def message(task: str, where: str = "", value: Any = None) -> bytes:
     if where:
         kind, _, name = where.partition(" ")
         {"header": headers, "property": properties, "embedded": body[2]}[kind][name] = value
-    return _packed(body, headers, properties)
+    return packed(body, headers, properties)
 
 
 def old_message(task: str, time_limit: Any) -> bytes:
     """Return a message of Celery's protocol 1, where all stands in the body."""
     headers, properties, body, _ = MAKER.as_task_v1(str(uuid.uuid4()), task, time_limit=time_limit)
-    return _packed(body, headers, properties | added_by_kombu())
+    return packed(body, headers, properties | added_by_kombu())
 
 
 def added_by_kombu() -> dict[str, Any]:
@@ -103,17 +102,6 @@ def added_by_kombu() -> dict[str, Any]:
         "body_encoding": "base64",
         "delivery_tag": str(uuid.uuid4()),
     }
-
-
-def _packed(body: Any, headers: Any, properties: Any) -> bytes:
-    whole = {
-        "body": base64.b64encode(json.dumps(body).encode()).decode(),
-        "content-encoding": "utf-8",
-        "content-type": "application/json",
-        "headers": headers,
-        "properties": properties,
-    }
-    return json.dumps(whole).encode()
 
 
 class Poisoned(AppScene):
