@@ -197,13 +197,16 @@ def test_the_database_of_the_settings_needs_no_url(make_app: MakeApp, database: 
 
 
 @pytest.mark.usefixtures("four_dead_letters")
-def test_what_goes_wrong_is_one_line(cli: CommandLine, tmp_path: Path) -> None:
+def test_what_goes_wrong_is_one_line(cli: CommandLine, delayq: DelayQ, tmp_path: Path) -> None:
     for code, args, told in (
         (2, ["archive"], "dead_letters_archive"),
         (2, ["archive", str(tmp_path / "dead.jsonl")], "an export writes them to a file"),
         (1, ["archive", "postgresql://u:hunter2@127.0.0.1:1/db"], "connection"),
         (2, ["archive", "postgresql://u:hunter2@db:port/db"], "no URL of a database"),
         (2, ["export", "mysql://u:hunter2@db/db"], "expected a path"),
+        (2, ["archive", "sqlite://"], "expected a file"),
+        (1, ["archive", f"sqlite:///{tmp_path}/none/dead.db"], "unable to open"),
+        (1, ["import", f"sqlite:///{tmp_path}/none.db"], "no such file"),
         (1, ["import", str(tmp_path / "none")], "No such file"),
         (2, ["import"], "dead_letters_archive"),
         (1, ["export", str(tmp_path / "dead.jsonl"), "--queue", "mial"], "no queue mial"),
@@ -214,6 +217,8 @@ def test_what_goes_wrong_is_one_line(cli: CommandLine, tmp_path: Path) -> None:
         assert bool(usage) == (code == 2)
         assert told in line
         assert "hunter2" not in line
+    assert len(dead_ids(delayq)) == 4
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_lines_go_through_a_pipe(delayq: DelayQ, shop: list[str]) -> None:

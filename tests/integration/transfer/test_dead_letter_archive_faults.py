@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -254,28 +253,3 @@ def test_a_full_redis_is_told_and_the_restore_may_be_repeated(
     delayq_redis.client.config_set("maxmemory", 0)
     delayq.import_dead(database)
     assert dead_letters(delayq_redis) == before
-
-
-# -- what is not installed
-
-
-@pytest.mark.parametrize(
-    ("missing", "url", "told"),
-    [
-        ("sqlalchemy", "sqlite:///dead.db", "databases need SQLAlchemy"),
-        ("psycopg", "postgresql://tester:hunter2@127.0.0.1:1/db", "the driver of postgresql"),
-    ],
-)
-def test_what_is_missing_is_told_with_how_to_get_it(
-    delayq_broker_url: str, missing: str, url: str, told: str
-) -> None:
-    script = f"import sys; sys.modules[{missing!r}] = None\n{SCRIPT}"
-
-    command = [sys.executable, "-c", script, delayq_broker_url, "archive_dead", url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert told in last
-    assert "pip install" in last
-    assert "hunter2" not in done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import ConfigError, TransferError
+from celery_delayq.errors import TransferError
 from tests.integration.conftest import query
 from tests.support.dead_letters import AT, dead_letters, details, fill, message, stored
 
@@ -57,28 +57,6 @@ def test_a_database_file_is_for_its_owner(delayq: DelayQ, tmp_path: Path) -> Non
     fill(delayq, 3)
     delayq.archive_dead(f"sqlite:///{tmp_path}/dead.db")
     assert (tmp_path / "dead.db").stat().st_mode & 0o777 == 0o600
-
-
-# -- what cannot be meant
-
-
-def test_a_place_that_is_none_is_refused(delayq: DelayQ, tmp_path: Path) -> None:
-    fill(delayq, 1)
-    for url, reason in (
-        (str(tmp_path / "dead.jsonl"), "an export writes them to a file"),
-        ("mysql://root:hunter2@localhost/db", "expected a path"),
-        ("sqlite://", "expected a file"),
-        (f"sqlite:///{tmp_path}/none/dead.db", "unable to open"),
-    ):
-        with pytest.raises(TransferError, match=reason) as caught:
-            delayq.archive_dead(url)
-        assert "hunter2" not in str(caught.value)
-    with pytest.raises(ConfigError, match="dead_letters_archive"):
-        delayq.archive_dead()
-    with pytest.raises(TransferError, match="no such file"):
-        delayq.import_dead(f"sqlite:///{tmp_path}/none.db")
-    assert len(dead_letters(delayq)) == 1
-    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_table_of_others_is_left_alone(delayq: DelayQ, database: str) -> None:
