@@ -154,13 +154,12 @@ class StreamDeadLetters(DeadLetterReader):
         bulk = Bulk(dry_run)
         if filter.died_to is None:
             filter = replace(filter, died_to=moment(int(time.time() * 1000)))
-        found = [*self._dead(filter)]
-        bulk.total = len(found)
+        bulk.total = self._count(filter)
         if dry_run:
             bulk.outcomes[Outcome.DONE] = bulk.total
             return bulk
         looked = 0
-        for batch in portions(found, BATCH, lambda each: len(each.dead_lettered.data)):
+        for batch in portions(self._dead(filter), BATCH, lambda each: len(each.dead_lettered.data)):
             bulk.outcomes.update(change(batch, looked))
             looked += len(batch)
             if progress is not None:

@@ -22,6 +22,9 @@ from celery_delayq.transport.amqp.topology import Topology
 #: Messages that a reader is sent ahead.
 _AHEAD = 500
 
+#: About so many bytes of dead letters are read at once.
+PAGE = 4_000_000
+
 #: Seconds to wait for the last message of a stream, which has one unless its first writer died.
 _PATIENCE = 2.0
 
@@ -30,6 +33,13 @@ _QUEUE, _ID = "delayq-queue", "delayq-id"
 
 #: The header with the place of a message in its stream.
 _OFFSET = "x-stream-offset"
+
+
+class View(NamedTuple):
+    """What a stream of dead letters has at one moment."""
+
+    settled: set[int]
+    last: int
 
 
 class StoredDeadLetter(NamedTuple):
@@ -78,22 +88,41 @@ class DeadLetterStream:
         self._append(self._name, b"", {})
         self.settle([])
 
+    def view(self) -> View:
+        """Return which dead letters there are now."""
+        marks = self._messages(self._marks, 0, self._last(self._marks))
+        settled = {offset for mark in marks for offset in json.loads(mark.body)}
+        return View(settled, self._last(self._name))
+
+    def page(self, view: View, first: int) -> tuple[list[StoredDeadLetter], int]:
+        """Return some dead letters of a view, oldest first, and the *first* of the next page.
+
+        A page has about :data:`PAGE` bytes; after the last one, *first* is beyond ``view.last``.
+        """
+        found: list[StoredDeadLetter] = []
+        room = PAGE
+        for message in self._messages(self._name, first, view.last):
+            headers, body = message.headers, message.body
+            first = headers[_OFFSET] + 1
+            if headers[_OFFSET] not in view.settled and _QUEUE in headers:
+                data = body.encode() if isinstance(body, str) else bytes(body)
+                id = str(headers.get(_ID))
+                dead_lettered = DeadLettered.unpack(id, data)
+                found.append(StoredDeadLetter(first - 1, str(headers[_QUEUE]), dead_lettered))
+                room -= len(data)
+                if room <= 0:
+                    return found, first
+        return found, view.last + 1
+
     def read(self) -> Iterator[StoredDeadLetter]:
         """Yield the dead letters that are neither replayed nor purged, oldest first.
 
         Those that are added meanwhile are not among them.
         """
-        settled = {
-            offset for mark in self._messages(self._marks) for offset in json.loads(mark.body)
-        }
-        for message in self._messages(self._name):
-            headers, body = message.headers, message.body
-            offset = headers[_OFFSET]
-            if offset not in settled and _QUEUE in headers:
-                data = body.encode() if isinstance(body, str) else bytes(body)
-                id = str(headers.get(_ID, offset))
-                found = DeadLettered.unpack(id, data)
-                yield StoredDeadLetter(offset, str(headers.get(_QUEUE, "")), found)
+        view, first = self.view(), 0
+        while first <= view.last:
+            page, first = self.page(view, first)
+            yield from page
 
     def _append(self, stream: str, body: bytes, headers: dict[str, Any]) -> None:
         self._channel.declarer.prepare_stream(stream)
@@ -101,14 +130,15 @@ class DeadLetterStream:
         for error in self._channel.send([(message, "", stream)]).values():
             raise error
 
-    def _messages(self, stream: str) -> Iterator[Any]:
-        """Yield the messages that a stream has now."""
-        last = self._last(stream)
-        if last < 0:
+    def _messages(self, stream: str, first: int, last: int) -> Iterator[Any]:
+        """Yield the messages of a stream from offset *first* to *last*."""
+        if first > last:
             return
-        with _Reading(self._channel.connection, stream, "first") as reading:
+        with _Reading(self._channel.connection, stream, first) as reading:
             for message in reading:
-                yield message
+                # RabbitMQ begins with the chunk that has the first one.
+                if message.headers[_OFFSET] >= first:
+                    yield message
                 if message.headers[_OFFSET] >= last:
                     return
 
@@ -128,13 +158,14 @@ class DeadLetterStream:
 class _Reading:
     """Reads a stream on a channel of its own."""
 
-    def __init__(self, connection: Any, stream: str, first: str) -> None:
+    def __init__(self, connection: Any, stream: str, first: int | str) -> None:
         self._connection = connection
         self._arrived: deque[Any] = deque()
+        self._done = False
         self.last = -1
         self.channel = connection.channel()
         self.channel.basic_qos(0, _AHEAD, False)
-        self.channel.basic_consume(
+        self._tag = self.channel.basic_consume(
             stream, callback=self._on_message, arguments={"x-stream-offset": first}
         )
 
@@ -142,7 +173,9 @@ class _Reading:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._done = True
         if self.channel.is_open:
+            self.channel.basic_cancel(self._tag)
             self.channel.close()
 
     def __iter__(self) -> Iterator[Any]:
@@ -154,4 +187,5 @@ class _Reading:
     def _on_message(self, message: Any) -> None:
         self._arrived.append(message)
         self.last = max(self.last, message.headers[_OFFSET])
-        self.channel.basic_ack(message.delivery_tag)
+        if not self._done:  # which would send more of them
+            self.channel.basic_ack(message.delivery_tag)

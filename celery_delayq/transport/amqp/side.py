@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from kombu import Connection
 
 from celery_delayq.model.envelope import Due
-from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, StoredDeadLetter
+from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, StoredDeadLetter, View
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
@@ -54,14 +55,17 @@ class Side:
         """Ask the stream of dead letters; once more where the connection was lost."""
         return self._run(lambda channel: question(channel.dead_letters))
 
-    def read(self) -> list[StoredDeadLetter]:
-        """Return all dead letters, with due messages that have no queue any more."""
+    def read(self) -> Iterator[StoredDeadLetter]:
+        """Yield all dead letters, with due messages that have no queue any more."""
 
-        def read(channel: Any) -> list[StoredDeadLetter]:
+        def begin(channel: Any) -> View:
             channel.collect_unroutable()
-            return [*channel.dead_letters.read()]
+            return channel.dead_letters.view()  # type: ignore[no-any-return]
 
-        return self._run(read)
+        view, first = self._run(begin), 0
+        while first <= view.last:
+            page, first = self.ask(partial(DeadLetterStream.page, view=view, first=first))
+            yield from page
 
     def send(self, messages: Sequence[tuple[Any, str, Due]], settled: Sequence[int] = ()) -> None:
         """Send messages to queues by their names, and settle the dead letters that they were.
