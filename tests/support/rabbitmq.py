@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from celery import Celery
-from kombu import Connection, Consumer, Queue
+from kombu import Consumer, Queue
 
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
@@ -19,12 +19,13 @@ TIMEOUT = 30.0
 class RabbitMQScene:
     """An app, its connection, and a consumer that is no worker."""
 
-    def __init__(self, url: str, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, url: str, settings: Mapping[str, Any] | None = None, **conf: Any) -> None:
         self.app = Celery("shop", broker=url, set_as_current=False)
         self.app.conf.task_default_queue = "orders"
         self.app.conf.broker_transport_options = {"delayq": dict(settings or {})}
+        self.app.conf.update(conf)
         DelayQ(self.app)
-        self.connection = Connection(url)
+        self.connection = self.app.connection_for_read()
 
     def __enter__(self) -> RabbitMQScene:
         return self

@@ -18,9 +18,8 @@ from celery_delayq.transport.amqp.side import Side
 from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import WaitingConnection
 
-#: By URL.
-_SIDES: dict[str, Side] = {}
-
+#: By URL and prefix.
+_SIDES: dict[tuple[str, str], Side] = {}
 
 #: At-least-once dead-lettering is new in it.
 _OLDEST = (3, 10)
@@ -48,6 +47,10 @@ class Transport(pyamqp.Transport):
 
     def __init__(self, client: KombuConnection, **kwargs: Any) -> None:
         self.plain = url.plain_connection(client)
+        if isinstance(self.plain.ssl, dict):
+            # Options of a URL have the names that redis-py gives them.
+            named = {name.removeprefix("ssl_"): value for name, value in self.plain.ssl.items()}
+            self.plain.ssl = named
         self.settings = Settings.from_options(client.transport_options)
         if wrong := self.settings.changed(ON_REDIS):
             raise NotSupported(
@@ -62,8 +65,8 @@ class Transport(pyamqp.Transport):
     @property
     def side(self) -> Side:
         """The connection for dead letters, one for each broker in a process."""
-        uri = self.plain.as_uri(include_password=True)
-        return _SIDES.setdefault(uri, Side(self.client))
+        broker = self.plain.as_uri(include_password=True), self.topology.prefix
+        return _SIDES.setdefault(broker, Side(self.client))
 
     def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the stock form of the URL: Flower and others parse it."""
