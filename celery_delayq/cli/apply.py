@@ -107,8 +107,8 @@ def future_eta(delayq: DelayQ, eta: str, instead: str) -> str:
     """Return an ETA as it is shown; refuse one that has passed (click.UsageError)."""
     when = due_of_eta(eta).ms
     shown = stamp(moment(when))
-    if when <= delayq.store.now_ms():
-        raise click.UsageError(f"--eta {shown} has passed by Redis' clock; {instead}")
+    if when <= delayq.session.now_ms():
+        raise click.UsageError(f"--eta {shown} has passed; {instead}")
     return shown
 
 

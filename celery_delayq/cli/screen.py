@@ -135,8 +135,8 @@ def schedule_text(given: BaseSchedule) -> str:
 
 
 def now_of(delayq: DelayQ) -> datetime:
-    """Return the time of Redis' clock, which decides what is due."""
-    return moment(delayq.store.now_ms())
+    """Return the time of the clock that decides what is due."""
+    return moment(delayq.session.now_ms())
 
 
 @contextmanager
@@ -177,8 +177,10 @@ def print_json(value: Any, *, stderr: bool = False) -> None:
 
 def unknown_queue(delayq: DelayQ, queue: str | None, found: Iterable[str] = ()) -> str:
     """Return what to say of a queue that may be a typo, "" for one that is known."""
+    if queue is None or delayq.session.side is not None:  # RabbitMQ has no list of queues
+        return ""
     known = {*delayq.store.registry(), *delayq.app.amqp.queues, *found}
-    if queue is None or queue in known:
+    if queue in known:
         return ""
     names = ", ".join(spelled(name) for name in sorted(known)) or "none"
     return f"no queue {spelled(queue)} in Redis or in the app; known: {names}"

@@ -180,19 +180,19 @@ class StreamDeadLetters(DeadLetterReader):
                 outcomes.append(Outcome.UNREADABLE)
                 continue
             messages.append((from_envelope(message), changes.queue or dead_letter.queue, due))
-            done.append(_offset(dead_letter))
+            done += offsets_of([dead_letter])
             outcomes.append(Outcome.DONE)
         if messages:
             self._side.send(messages, done)
         return outcomes
 
     def _purge(self, found: Sequence[DeadLetter], _: int) -> list[Outcome]:
-        offsets = [_offset(each) for each in found]
+        offsets = offsets_of(found)
         self._side.ask(lambda stream: stream.settle(offsets))
         tell_chords_of_dead(self._session.app, found)
         return [Outcome.DONE] * len(found)
 
 
-def _offset(dead_letter: DeadLetter) -> int:
-    assert isinstance(dead_letter, StreamedDeadLetter)
-    return dead_letter.offset
+def offsets_of(dead_letters: Iterable[DeadLetter]) -> list[int]:
+    """Return the places of dead letters in their stream."""
+    return [each.offset for each in dead_letters if isinstance(each, StreamedDeadLetter)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -94,6 +95,13 @@ class Session:
         """The connection for dead letters where the broker is RabbitMQ, else None."""
         with self.app.connection_for_write() as connection:
             return getattr(connection.transport, "side", None)
+
+    def now_ms(self) -> int:
+        """Return the time of the clock that decides what is due, in ms since 1970.
+
+        That of Redis; RabbitMQ has none, so there it is that of this machine.
+        """
+        return self.store.now_ms() if self.side is None else int(time.time() * 1000)
 
     @property
     def has_store(self) -> bool:

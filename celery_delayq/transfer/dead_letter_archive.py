@@ -5,44 +5,34 @@ The other direction is :mod:`celery_delayq.transfer.dead_letter_restore`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
-from uuid import uuid4
+from typing import TYPE_CHECKING, TypeVar
 
-from celery_delayq.deadletters.bulk import BATCH
 from celery_delayq.errors import InvalidPlace
-from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
-from celery_delayq.model.lookup import StatusCode
+from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import moment
 from celery_delayq.settings import Settings
-from celery_delayq.store.paging import queues_of
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.transfer import jsonl
-from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
+from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS
+from celery_delayq.transfer.dead_letter_source import plan_of
 from celery_delayq.transfer.export_format import (
     VERSION,
     FileOrUrl,
     Header,
-    by_queue,
     is_url,
     shown_filter,
 )
-from celery_delayq.transfer.results import Archived, server_of, sqlalchemy_needed, transfer_errors
+from celery_delayq.transfer.results import Archived, sqlalchemy_needed, transfer_errors
 from celery_delayq.utils.credentials import hide
-from celery_delayq.utils.portions import portions
 
 if TYPE_CHECKING:
     from celery_delayq.utils.sql import Database
 
 T = TypeVar("T")
-
-#: Most dead letters, and approximate bytes, of one transaction; reading them takes several calls.
-PAGE, ROOM = 1000, 8_000_000
 
 
 def archive_dead(
@@ -108,7 +98,7 @@ def export_dead(
         return Archive(session, database_of(target), move=False).run(filter, progress=progress)
     report, filter = Archived(), filter or DeadFilter()
     with transfer_errors(report, "nothing is kept of it: run it again", "dead letters"):
-        plan = _ArchivePlan.of(session, filter, 0.0, report)
+        plan = plan_of(session, filter, 0.0, report)
         with jsonl.writing(target, DEAD_LETTERS) as out:
             shown = shown_filter(filter)
             out.begin(Header(VERSION, report.made, plan.server, shown, report.total))
@@ -172,7 +162,7 @@ class Archive:
         hint = "run it again: what is there already is not added twice"
         with transfer_errors(report, hint, "dead letters"):
             filter = filter or DeadFilter()
-            plan = _ArchivePlan.of(self.session, filter, older_than, report, own=self.own)
+            plan = plan_of(self.session, filter, older_than, report, own=self.own)
             now = moment(plan.now_ms)
             with dead_letter_sql.writing(self.database) as table, ExitStack() as stack:
                 since = moment(plan.now_ms - int(self.spare * 1000))
@@ -188,7 +178,7 @@ class Archive:
                     report.looked += looked
                     report.dead_letters += len(rows)
                     if self.move:
-                        moved = self._delete(rows)
+                        moved = plan.delete(rows)
                         table.mark("moved_at", moved, now)
                         report.moved += len(moved)
                         report.gone += len(rows) - len(moved)
@@ -197,78 +187,6 @@ class Archive:
                     if not self.go_on():
                         break
         return report
-
-    def _delete(self, dead_letters: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
-        """Delete dead letters in Redis, and return those that were there."""
-        moved: list[DeadLetterRow] = []
-        for queue, rows in by_queue(dead_letters, BATCH):
-            states = self.session.ask(partial(_delete, queue=queue, rows=rows, token=uuid4().hex))
-            moved += [row for row, state in zip(rows, states, strict=True) if state == "d"]
-        return moved
-
-
-def _delete(
-    store: Store, *, queue: str, rows: Sequence[DeadLetterRow], token: str
-) -> list[StatusCode]:
-    names = [(row.dead_letter.id, row.dead_letter.dead_lettered.died_ms) for row in rows]
-    return store.dead_letters.delete(queue, names, token)
-
-
-class _ArchivePlan(NamedTuple):
-    """Which dead letters are read; *low* and *high* are ms since 1970."""
-
-    session: Session
-    filter: DeadFilter
-    server: str
-    queues: Sequence[str]
-    now_ms: int
-    low: int | None
-    high: int
-
-    @classmethod
-    def of(
-        cls,
-        session: Session,
-        filter: DeadFilter,
-        older_than: float,
-        report: Archived,
-        *,
-        own: bool = False,
-    ) -> _ArchivePlan:
-        low, high = filter.range_ms()
-
-        def ask(store: Store) -> tuple[_ArchivePlan, int]:
-            now = store.now_ms()
-            last = now - int(older_than * 1000)
-            # Without dead letters that come meanwhile, or it might never end.
-            last = last if high is None else min(high, last)
-            known = queues_of(store, filter.queue)
-            queues = sorted(queue for queue, x in known.items() if x.archived or not own)
-            total = sum(store.dead_letters.count(queue, low, last) for queue in queues)
-            return cls(session, filter, server_of(store), queues, now, low, last), total
-
-        plan, report.total = session.ask(ask)
-        report.made = moment(plan.now_ms).isoformat()
-        return plan
-
-    def batches(
-        self, spared: Collection[tuple[str, str]] = ()
-    ) -> Iterator[tuple[list[DeadLetterRow], int]]:
-        """Yield dead letters of one queue, and the number that was read to find them.
-
-        A batch has about ``ROOM`` bytes; *spared* are queues and ids to skip.
-        """
-        for queue in self.queues:
-            store = self.session.ask(lambda store: store.dead_letters)
-            found = store.all(queue, self.low, self.high, ask=self.session.ask)
-            for some in portions(found, PAGE, lambda each: len(each.data), room=ROOM):
-                rows = [DeadLetterRow.of(DeadLetter.of(queue, each)) for each in some]
-                meant = [
-                    row
-                    for row in rows
-                    if (queue, row.id) not in spared and self.filter.matches(row.dead_letter)
-                ]
-                yield meant, len(rows)
 
 
 def _ahead(batches: Iterator[T]) -> Generator[T, None, None]:

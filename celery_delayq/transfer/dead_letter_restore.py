@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from uuid import uuid4
 
 from celery_delayq.deadletters.bulk import BATCH
@@ -64,6 +66,7 @@ def import_dead(
     def is_wanted(row: DeadLetterRow) -> bool:
         return is_meant(row.dead_letter, filter)
 
+    restore = restore_of(session)
     hint = "run it again: what is there already is not added twice"
     with transfer_errors(report, hint, "dead letters"), ExitStack() as stack:
         table = None
@@ -78,19 +81,51 @@ def import_dead(
         for rows in meant_rows(lines, report, is_wanted):
             if table is not None and rows and not dry_run:
                 # Before they are put back, or a worker might archive them at once.
-                now = session.ask(lambda store: store.now_ms())
-                table.mark("restored_at", rows, moment(now))
-            put(session, rows, report)
+                table.mark("restored_at", rows, moment(session.now_ms()))
+            restore(rows, report)
             if progress is not None:
                 progress(report)
     return report
 
 
-def put(session: Session, rows: Sequence[DeadLetterRow], report: Imported) -> None:
-    """Restore a batch, or in a dry run predict it, and count the outcomes in the report."""
-    for queue, some in by_queue(rows, BATCH):
-        ask = _predicted if report.dry_run else partial(_restore, token=uuid4().hex)
-        report.outcomes.update(session.ask(partial(ask, queue=queue, rows=some)))
+def restore_of(session: Session) -> RedisRestore | StreamRestore:
+    """Return what puts dead letters back."""
+    return RedisRestore(session) if session.side is None else StreamRestore(session)
+
+
+@dataclass(frozen=True)
+class RedisRestore:
+    """Puts dead letters back into Redis."""
+
+    session: Session
+
+    def __call__(self, rows: Sequence[DeadLetterRow], report: Imported) -> None:
+        """Restore a batch, or in a dry run predict it, and count the outcomes in the report."""
+        for queue, some in by_queue(rows, BATCH):
+            ask = _predicted if report.dry_run else partial(_restore, token=uuid4().hex)
+            report.outcomes.update(self.session.ask(partial(ask, queue=queue, rows=some)))
+
+
+class StreamRestore:
+    """Puts dead letters back into a stream of RabbitMQ; two at the same time may do so twice."""
+
+    def __init__(self, session: Session) -> None:
+        self._side = session.side
+        self._known = {
+            (found.queue, sha256(found.dead_lettered.data).digest()) for found in self._side.read()
+        }
+
+    def __call__(self, rows: Sequence[DeadLetterRow], report: Imported) -> None:
+        """Restore a batch, or in a dry run predict it, and count the outcomes in the report."""
+        new = []
+        for row in rows:
+            name = row.dead_letter.queue, sha256(row.data).digest()
+            report.outcomes["duplicate" if name in self._known else "restored"] += 1
+            if name not in self._known:
+                new.append((row.dead_letter.queue, row.id, row.data))
+                self._known.add(name)
+        if new and not report.dry_run:
+            self._side.ask(lambda stream: stream.restore(new))
 
 
 def _predicted(store: Store, *, queue: str, rows: Sequence[DeadLetterRow]) -> list[ImportOutcome]:

@@ -272,4 +272,4 @@ def _put_dead_letters(
             rows.append(row)
         else:
             report.outcomes["filtered"] += 1
-    dead_letter_restore.put(delayq.session, rows, report)
+    dead_letter_restore.restore_of(delayq.session)(rows, report)

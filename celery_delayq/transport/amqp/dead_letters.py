@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -75,17 +75,22 @@ class DeadLetterStream:
             The broker did not take it.
         """
         now_ms = int(time.time() * 1000)
-        data = DeadLettered.of(id, now_ms, reason, message, details).data
-        self._append(self._name, data, {_QUEUE: queue, _ID: id})
+        self.restore([(queue, id, DeadLettered.of(id, now_ms, reason, message, details).data)])
+
+    def restore(self, dead_letters: Iterable[tuple[str, str, bytes]]) -> None:
+        """Append dead letters: queue, id and what is stored of each; errors as of :meth:`add`."""
+        self._append(
+            self._name, [(data, {_QUEUE: queue, _ID: id}) for queue, id, data in dead_letters]
+        )
 
     def settle(self, offsets: Sequence[int]) -> None:
         """Mark dead letters as replayed or purged."""
         # In the body: a stream drops headers that are lists.
-        self._append(self._marks, json.dumps(list(offsets)).encode(), {})
+        self._append(self._marks, [(json.dumps(list(offsets)).encode(), {})])
 
     def seed(self) -> None:
         """Put a first message into each stream: who reads an empty one has to wait for it."""
-        self._append(self._name, b"", {})
+        self._append(self._name, [(b"", {})])
         self.settle([])
 
     def view(self) -> View:
@@ -124,10 +129,14 @@ class DeadLetterStream:
             page, first = self.page(view, first)
             yield from page
 
-    def _append(self, stream: str, body: bytes, headers: dict[str, Any]) -> None:
+    def _append(self, stream: str, messages: Iterable[tuple[bytes, dict[str, Any]]]) -> None:
+        """Append bodies with their headers."""
         self._channel.declarer.prepare_stream(stream)
-        message = amqp.Message(body, application_headers=headers, delivery_mode=2)
-        for error in self._channel.send([(message, "", stream)]).values():
+        sent = [
+            (amqp.Message(body, application_headers=headers, delivery_mode=2), "", stream)
+            for body, headers in messages
+        ]
+        for error in self._channel.send(sent).values():
             raise error
 
     def _messages(self, stream: str, first: int, last: int) -> Iterator[Any]:

@@ -67,7 +67,7 @@ def test_one_is_replayed_with_other_arguments_later_elsewhere(
     assert eta.out == "replayed to run at 2100-01-31T08:00:00+00:00  ten\n"
     past = cli("dead", "replay", "eleven", "--eta", "2001-01-01")
     assert past.code == 2
-    assert "has passed by Redis' clock" in past.err
+    assert "has passed" in past.err
     assert len(dead_ids(delayq)) == 2
 
 
