@@ -304,7 +304,7 @@ def test_the_script_reads_what_the_header_says_and_no_more(name: str, part: str)
     assert read <= fixed | open_end
     assert fixed - read == (NOT_READ.get(name, set()) if part == "ARGV" else set())
     if open_end:
-        assert re.search(rf"\b{part}\[(?!\d+\])|(unpack|ipairs)\({part}\)", body)
+        assert re.search(rf"\b{part}\[(?!\d+\])|(unpack|ipairs)\({part}\)|change_found\(", body)
 
 
 @each_script

@@ -15,30 +15,7 @@
 -- @include idempotent_reply
 -- @include find
 
-local kept = answered(KEYS[10])
-if kept then
-  return kept
-end
-expect_state()
-local ready = 0
-for i = 11, #KEYS do
-  ready = ready + redis.call('LLEN', KEYS[i])
-end
--- Removing must pass on a full server: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[9], '')
-
-local function cancel(name, state, value, i)
-  local wanted = tonumber(ARGV[i + 1])
-  if state == 's' then
-    local score = redis.call('ZSCORE', DUE, name) or 0
-    if wanted and due_at(score) ~= wanted then
-      return 'c'
-    end
-    remove_entry(name, score, value)
-    return 'd'
-  elseif state == 'r' or ARGV[4] ~= '1' then
-    return state
-  end
+local function cancel_ready(name, value, wanted)
   local _, message_id, due, unique = read_tracked(value)
   if wanted and tonumber(due) ~= wanted then
     return 'c'
@@ -48,10 +25,15 @@ local function cancel(name, state, value, i)
   return 'd'
 end
 
-if ready == 0 then
-  forget_waiting()
-end
-
-local codes = change_found(5, 2, ARGV[2], ARGV[3], cancel)
-look_on(KEYS[9], ARGV[1], DUE)
-return answer(KEYS[10], codes)
+return answer_once(KEYS[10], function()
+  expect_state()
+  -- Removing must pass on a full server: see dispatch/promote.lua.
+  redis.call('ZREM', KEYS[9], '')
+  if redis.call('EXISTS', select(11, unpack(KEYS))) == 0 then
+    forget_waiting()
+  end
+  local codes = change_found(
+    5, 2, ARGV[2], ARGV[3], remove_entry, ARGV[4] == '1' and cancel_ready)
+  look_on(KEYS[9], ARGV[1], DUE)
+  return codes
+end)

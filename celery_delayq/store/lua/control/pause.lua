@@ -9,28 +9,26 @@
 -- @include next_due
 -- @include idempotent_reply
 
-local kept = answered(KEYS[3])
-if kept then
-  return kept
-end
-local clock = now_us()
-local changed
--- Small, and most wanted on a full server, which must let it pass: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[2], '')
-if ARGV[2] == '1' then
-  changed = redis.call('HSETNX', KEYS[1], ARGV[1], string.format('%.0f', to_ms(clock)))
-else
-  changed = redis.call('HDEL', KEYS[1], ARGV[1])
-  for i = 4, #ARGV do
-    -- The next-due index names no queue that has nothing scheduled.
-    if redis.call('EXISTS', KEYS[i]) == 1 then
-      redis.call('ZADD', KEYS[2], 'LT', to_ms(clock), ARGV[i])
+return answer_once(KEYS[3], function()
+  local clock = now_us()
+  local changed
+  -- Small, and most wanted on a full server, which must let it pass: see dispatch/promote.lua.
+  redis.call('ZREM', KEYS[2], '')
+  if ARGV[2] == '1' then
+    changed = redis.call('HSETNX', KEYS[1], ARGV[1], string.format('%.0f', to_ms(clock)))
+  else
+    changed = redis.call('HDEL', KEYS[1], ARGV[1])
+    for i = 4, #ARGV do
+      -- The next-due index names no queue that has nothing scheduled.
+      if redis.call('EXISTS', KEYS[i]) == 1 then
+        redis.call('ZADD', KEYS[2], 'LT', to_ms(clock), ARGV[i])
+      end
+      -- It also wakes workers, for messages that are ready.
+      hint(ARGV[3], ARGV[i], to_ms(clock), clock)
     end
-    -- It also wakes workers, for messages that are ready.
-    hint(ARGV[3], ARGV[i], to_ms(clock), clock)
   end
-end
-if changed == 1 then
-  redis.call('HINCRBY', KEYS[1], 'revision', 1)
-end
-return answer(KEYS[3], tostring(changed))
+  if changed == 1 then
+    redis.call('HINCRBY', KEYS[1], 'revision', 1)
+  end
+  return tostring(changed)
+end)

@@ -19,30 +19,21 @@
 -- @include idempotent_reply
 -- @include find
 
-local kept = answered(KEYS[10])
-if kept then
-  return kept
-end
-expect_state()
-local clock = now_us()
--- Nothing is added, so it must pass on a full server: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[9], '')
+return answer_once(KEYS[10], function()
+  expect_state()
+  local clock = now_us()
+  -- Nothing is added, so it must pass on a full server: see dispatch/promote.lua.
+  redis.call('ZREM', KEYS[9], '')
 
-local function move(name, state, data, i)
-  local due, wanted = due_of(ARGV[i + 1], clock), tonumber(ARGV[i + 2])
-  if state ~= 's' then
-    return state
+  local function move(name, score, data, i)
+    local due = due_of(ARGV[i + 1], clock)
+    if due <= to_ms(clock) then
+      return 'p'
+    end
+    local _, _, task = read_record(data)
+    move_entry(name, score, due, task)
+    look_at(KEYS[9], ARGV[1], due, clock, ARGV[4])
   end
-  local score = tonumber(redis.call('ZSCORE', DUE, name) or 0)
-  if wanted and due_at(score) ~= wanted then
-    return 'c'
-  elseif due <= to_ms(clock) then
-    return 'p'
-  end
-  local _, _, task = read_record(data)
-  move_entry(name, score, due, task)
-  look_at(KEYS[9], ARGV[1], due, clock, ARGV[4])
-  return 'd'
-end
 
-return answer(KEYS[10], change_found(5, 3, ARGV[2], ARGV[3], move))
+  return change_found(5, 3, ARGV[2], ARGV[3], move)
+end)

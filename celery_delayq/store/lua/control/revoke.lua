@@ -8,8 +8,7 @@
 -- @include clock
 -- @include types
 
-expect_type(KEYS[1], 'hash')
-expect_type(KEYS[2], 'zset')
+expect_types(1, 'hash', 'zset')
 local now = to_ms(now_us())
 -- Small, and tasks that are not to run would: a full server must let it pass, see dispatch/promote.lua.
 redis.call('ZREM', KEYS[2], '')

@@ -20,54 +20,38 @@
 -- @include idempotent_reply
 -- @include find
 
-local kept = answered(KEYS[10])
-if kept then
-  return kept
-end
-local clock = now_us()
-local lists = tonumber(ARGV[5])
-local list_of = {}
-for i = 1, lists do
-  list_of[ARGV[5 + i]] = KEYS[12 + i]
-  expect_type(KEYS[12 + i], 'list')
-end
-expect_state()
--- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[9], '')
--- Nothing of a paused queue or task is started.
-local queue_paused = redis.call('HEXISTS', KEYS[12], 'q' .. ARGV[1]) == 1
+return answer_once(KEYS[10], function()
+  local clock = now_us()
+  local list_of = lists_by_step({select(13, unpack(KEYS))}, {select(6, unpack(ARGV))})
+  expect_state()
+  -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
+  redis.call('ZREM', KEYS[9], '')
+  -- Nothing of a paused queue or task is started.
+  local queue_paused = redis.call('HEXISTS', KEYS[12], 'q' .. ARGV[1]) == 1
 
-local function is_paused(task)
-  return queue_paused or redis.call('HEXISTS', KEYS[12], 't' .. task) == 1
-end
+  local function is_paused(task)
+    return queue_paused or redis.call('HEXISTS', KEYS[12], 't' .. task) == 1
+  end
 
-local function run(name, state, data, i)
-  local wanted = tonumber(ARGV[i + 1])
-  if state ~= 's' then
-    return state
+  local function run(name, score, data)
+    local priority, _, task, start = read_record(data)
+    if not priority or is_paused(task) then
+      -- dispatch/promote.lua does with it what is to be done.
+      local due = to_ms(clock)
+      move_entry(name, score, due, task)
+      look_at(KEYS[9], ARGV[1], due, clock, ARGV[4])
+      return
+    end
+    redis.call('RPUSH', list_of[priority] or KEYS[13], string.sub(data, start))
+    wake(KEYS[11])
+    local id, message_id, unique = take_entry(name, score, data)
+    if id then
+      track(READY_INDEX, id, message_id, tracking(to_ms(clock), unique, task))
+      release_key(unique, id, message_id)
+    end
   end
-  local score = redis.call('ZSCORE', DUE, name) or 0
-  if wanted and due_at(score) ~= wanted then
-    return 'c'
-  end
-  local priority, _, task, start = read_record(data)
-  if not priority or is_paused(task) then
-    -- dispatch/promote.lua does with it what is to be done.
-    local due = to_ms(clock)
-    move_entry(name, score, due, task)
-    look_at(KEYS[9], ARGV[1], due, clock, ARGV[4])
-    return 'd'
-  end
-  redis.call('RPUSH', list_of[priority] or KEYS[13], string.sub(data, start))
-  wake(KEYS[11])
-  local id, message_id, unique = take_entry(name, score, data)
-  if id then
-    track(READY_INDEX, id, message_id, tracking(to_ms(clock), unique, task))
-    release_key(unique, id, message_id)
-  end
-  return 'd'
-end
 
-local codes = change_found(6 + lists, 2, ARGV[2], ARGV[3], run)
-look_on(KEYS[9], ARGV[1], DUE)
-return answer(KEYS[10], codes)
+  local codes = change_found(6 + ARGV[5], 2, ARGV[2], ARGV[3], run)
+  look_on(KEYS[9], ARGV[1], DUE)
+  return codes
+end)

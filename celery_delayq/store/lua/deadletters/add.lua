@@ -9,7 +9,7 @@
 -- @include types
 -- @include dead_letter
 
-expect_type(KEYS[2], 'zset')
+expect_types(1, 'hash', 'zset')
 -- The message is nowhere else, so a full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[2], '')
 redis.call('HSETNX', KEYS[3], ARGV[4], ARGV[5])

@@ -8,21 +8,18 @@
 -- @include dead_letter
 -- @include idempotent_reply
 
-local before = answered(KEYS[3])
-if before then
-  return before
-end
-expect_type(KEYS[1], 'hash')
-expect_type(KEYS[2], 'zset')
--- Forgetting frees memory, so a full server must let it pass: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[2], '')
-local states = {}
-for i = 1, #ARGV, 2 do
-  local state = dead_letter_state(KEYS[1], KEYS[2], ARGV[i], ARGV[i + 1])
-  if state == 'd' then
-    redis.call('HDEL', KEYS[1], ARGV[i])
-    redis.call('ZREM', KEYS[2], ARGV[i])
+return answer_once(KEYS[3], function()
+  expect_types(1, 'hash', 'zset')
+  -- Forgetting frees memory, so a full server must let it pass: see dispatch/promote.lua.
+  redis.call('ZREM', KEYS[2], '')
+  local states = {}
+  for i = 1, #ARGV, 2 do
+    local state = dead_letter_state(KEYS[1], KEYS[2], ARGV[i], ARGV[i + 1])
+    if state == 'd' then
+      redis.call('HDEL', KEYS[1], ARGV[i])
+      redis.call('ZREM', KEYS[2], ARGV[i])
+    end
+    states[#states + 1] = state
   end
-  states[#states + 1] = state
-end
-return answer(KEYS[3], table.concat(states))
+  return table.concat(states)
+end)

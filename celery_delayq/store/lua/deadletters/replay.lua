@@ -21,42 +21,37 @@
 -- @include dead_letter
 -- @include idempotent_reply
 
-local before = answered(KEYS[14])
-if before then
-  return before
-end
-local clock = now_us()
-local now = to_ms(clock)
-expect_type(KEYS[9], 'zset')
-expect_type(KEYS[10], 'hash')
-expect_type(KEYS[12], 'hash')
-expect_type(KEYS[13], 'zset')
-begin_puts(clock, 0, KEYS[11], 15)
--- One takes the place of the other, so a full server must let it pass: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[13], '')
+return answer_once(KEYS[14], function()
+  local clock = now_us()
+  local now = to_ms(clock)
+  expect_types(12, 'hash', 'zset')
+  begin_puts(clock, 0, KEYS[11], 15)
+  -- One takes the place of the other, so a full server must let it pass: see dispatch/promote.lua.
+  redis.call('ZREM', KEYS[13], '')
 
-local states = {}
-for i = 4, #ARGV, 7 do
-  local id = ARGV[i]
-  local state = dead_letter_state(KEYS[12], KEYS[13], id, ARGV[i + 1])
-  if state == 'd' then
-    local due, list = due_of(ARGV[i + 3], clock), KEYS[tonumber(ARGV[i + 4])]
-    local data, policy = ARGV[i + 5], ARGV[i + 6]
-    if due <= now and policy == '' then
-      -- As a new message it cannot be there already, so there is nothing to look for.
-      local _, _, task, start = read_record(data)
-      put_ready(list, KEYS[11], due, now, data, task, start)
-    elseif put(ARGV[i + 2], due, list, data, policy) == 'E' then
-      state = 'k'
+  local states = {}
+  for i = 4, #ARGV, 7 do
+    local id = ARGV[i]
+    local state = dead_letter_state(KEYS[12], KEYS[13], id, ARGV[i + 1])
+    if state == 'd' then
+      local due, list = due_of(ARGV[i + 3], clock), KEYS[tonumber(ARGV[i + 4])]
+      local data, policy = ARGV[i + 5], ARGV[i + 6]
+      if due <= now and policy == '' then
+        -- As a new message it cannot be there already, so there is nothing to look for.
+        local _, _, task, start = read_record(data)
+        put_ready(list, KEYS[11], due, now, data, task, start)
+      elseif put(ARGV[i + 2], due, list, data, policy) == 'E' then
+        state = 'k'
+      end
     end
+    if state == 'd' then
+      -- Listed before it is forgotten: nothing is ever nowhere.
+      list_entries()
+      redis.call('HDEL', KEYS[12], id)
+      redis.call('ZREM', KEYS[13], id)
+    end
+    states[#states + 1] = state
   end
-  if state == 'd' then
-    -- Listed before it is forgotten: nothing is ever nowhere.
-    list_entries()
-    redis.call('HDEL', KEYS[12], id)
-    redis.call('ZREM', KEYS[13], id)
-  end
-  states[#states + 1] = state
-end
-end_puts(KEYS[9], KEYS[10], ARGV[1], ARGV[2], ARGV[3])
-return answer(KEYS[14], table.concat(states))
+  end_puts(KEYS[9], KEYS[10], ARGV[1], ARGV[2], ARGV[3])
+  return table.concat(states)
+end)

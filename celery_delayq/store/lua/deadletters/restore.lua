@@ -9,31 +9,28 @@
 -- @include idempotent_reply
 -- @include dead_letter
 
-local before = answered(KEYS[4])
-if before then
-  return before
-end
-expect_type(KEYS[1], 'hash')
-expect_type(KEYS[2], 'zset')
-redis.call('HSETNX', KEYS[3], ARGV[1], ARGV[2])
-local states = {}
-for i = 3, #ARGV, 3 do
-  local id, died, dead_letter = dead_letter_name(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
-  -- Where another one had its id when it was kept, it is found beside that.
-  local beside = id .. '\0' .. redis.sha1hex(dead_letter)
-  local there = redis.call('HEXISTS', KEYS[1], beside) == 1
-  if there then
-    id = beside
-  elseif redis.call('HEXISTS', KEYS[1], id) == 1 then
-    -- Read only one that may be the same: never more bytes than the call keeps.
-    there = redis.call('HSTRLEN', KEYS[1], id) == #dead_letter
-      and redis.call('HGET', KEYS[1], id) == dead_letter
-    id = there and id or beside
+return answer_once(KEYS[4], function()
+  expect_types(1, 'hash', 'zset')
+  redis.call('HSETNX', KEYS[3], ARGV[1], ARGV[2])
+  local states = {}
+  for i = 3, #ARGV, 3 do
+    local id, died, dead_letter = dead_letter_name(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
+    -- Where another one had its id when it was kept, it is found beside that.
+    local beside = id .. '\0' .. redis.sha1hex(dead_letter)
+    local there = redis.call('HEXISTS', KEYS[1], beside) == 1
+    if there then
+      id = beside
+    elseif redis.call('HEXISTS', KEYS[1], id) == 1 then
+      -- Read only one that may be the same: never more bytes than the call keeps.
+      there = redis.call('HSTRLEN', KEYS[1], id) == #dead_letter
+        and redis.call('HGET', KEYS[1], id) == dead_letter
+      id = there and id or beside
+    end
+    if not there then
+      redis.call('HSET', KEYS[1], id, dead_letter)
+    end
+    redis.call('ZADD', KEYS[2], died, id)
+    states[#states + 1] = there and 'k' or 'd'
   end
-  if not there then
-    redis.call('HSET', KEYS[1], id, dead_letter)
-  end
-  redis.call('ZADD', KEYS[2], died, id)
-  states[#states + 1] = there and 'k' or 'd'
-end
-return answer(KEYS[4], table.concat(states))
+  return table.concat(states)
+end)

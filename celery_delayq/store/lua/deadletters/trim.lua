@@ -8,8 +8,7 @@
 -- @include clock
 -- @include types
 
-expect_type(KEYS[1], 'hash')
-expect_type(KEYS[2], 'zset')
+expect_types(1, 'hash', 'zset')
 local age, most, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local function forget(ids)

@@ -11,6 +11,7 @@
 
 local now = now_us()
 local ms = to_ms(now)
+local reply = next_due_head(KEYS[1], now)
 local seen = tonumber(redis.call('HGET', KEYS[3], 'seen')) or ms
 -- A full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[2], '')
@@ -18,7 +19,6 @@ if ms < seen or ms - seen > tonumber(ARGV[1]) then
   redis.call('HINCRBY', KEYS[3], 'stood', string.format('%.0f', ms - seen))
 end
 redis.call('HSET', KEYS[3], 'seen', string.format('%.0f', ms))
-local reply = next_due_head(KEYS[1], now)
 local ended = redis.call(
   'ZRANGEBYSCORE', KEYS[2], '-inf', lease_now(KEYS[3], ARGV[1]), 'LIMIT', 0, 100)
 for _, queue in ipairs(ended) do

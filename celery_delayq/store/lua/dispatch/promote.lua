@@ -50,6 +50,7 @@ end
 
 -- Put back what was paused and due of tasks that go on; whether there is more of it.
 local function unpause(most)
+  expect_all(16, 'list')
   local start = '-'
   while true do
     local first = redis.call('ZRANGEBYLEX', PAUSED_DUE, start, '+', 'LIMIT', 0, 1)[1]
@@ -80,8 +81,7 @@ local function pause_due(due, id, task)
 end
 
 expect_state()
-expect_type(KEYS[10], 'hash')
-expect_type(KEYS[11], 'zset')
+expect_types(10, 'hash', 'zset')
 expect_type(KEYS[14], 'hash')
 -- Moving frees memory, so it must go on when the server is full: a write that is never refused,
 -- and changes nothing, comes first, and the server lets those after it pass.
@@ -101,75 +101,73 @@ end
 -- What goes, and to where: all is looked at before anything moves.
 local messages, members, gone, labels, bad, paused_due = {}, {}, {}, {}, {}, {}
 local moved = 0
-if #names > 0 then
-  for i, name in ipairs(names) do
-    if room <= 0 then
-      break
+for i, name in ipairs(names) do
+  if room <= 0 then
+    break
+  end
+  local data = redis.call('HGET', ENTRIES, name)
+  take_room(data and #data or 0)
+  local priority, _, task, start = read_record(data)
+  local id, message_id, skip, unique
+  if priority then
+    id, message_id, skip, unique = read_label(data, start)
+  end
+  if not priority then
+    bad[#bad + 1] = {name, scores[i], data and 'unreadable record' or 'no record', data or ''}
+    gone[#gone + 1] = name
+  elseif is_paused(task) then
+    paused_due[#paused_due + 1] = {scores[i], name, task}
+  elseif id and skip > 0 and now - scores[i] > skip then
+    bad[#bad + 1] = {
+      name, scores[i], skip_reason(now, scores[i], skip), string.sub(data, start), data}
+  elseif moved < allowed then
+    local list = list_of[priority] or KEYS[16]
+    if not messages[list] then
+      expect_type(list, 'list')
+      messages[list] = {}
     end
-    local data = redis.call('HGET', ENTRIES, name)
-    take_room(data and #data or 0)
-    local priority, _, task, start = read_record(data)
-    local id, message_id, skip, unique
-    if priority then
-      id, message_id, skip, unique = read_label(data, start)
+    table.insert(messages[list], string.sub(data, start))
+    members[#members + 1] = task_member(task, scores[i], name)
+    gone[#gone + 1] = name
+    if id then
+      labels[#labels + 1] = {id, message_id, tracking(math.max(scores[i], 0), unique, task) .. noted, unique}
     end
-    if not priority then
-      bad[#bad + 1] = {name, scores[i], data and 'unreadable record' or 'no record', data or ''}
-      gone[#gone + 1] = name
-    elseif is_paused(task) then
-      paused_due[#paused_due + 1] = {scores[i], name, task}
-    elseif id and skip > 0 and now - scores[i] > skip then
-      bad[#bad + 1] = {
-        name, scores[i], skip_reason(now, scores[i], skip), string.sub(data, start), data}
-    elseif moved < allowed then
-      local list = list_of[priority] or KEYS[16]
-      if not messages[list] then
-        expect_type(list, 'list')
-        messages[list] = {}
-      end
-      table.insert(messages[list], string.sub(data, start))
-      members[#members + 1] = task_member(task, scores[i], name)
-      gone[#gone + 1] = name
-      if id then
-        labels[#labels + 1] = {id, message_id, tracking(math.max(scores[i], 0), unique, task) .. noted, unique}
-      end
-      moved = moved + 1
-    end
+    moved = moved + 1
   end
-
-  for list, batch in pairs(messages) do
-    redis.call('LPUSH', list, unpack(batch))
-  end
-  if moved > 0 then
-    wake(KEYS[12])
-  end
-  for _, one in ipairs(bad) do
-    add_dead_letter(KEYS[10], KEYS[11], one[1], now, one[2], one[3], one[4])
-    if one[5] then
-      remove_entry(one[1], one[2], one[5])
-    end
-  end
-  for _, one in ipairs(paused_due) do
-    pause_due(unpack(one))
-  end
-  if #gone > 0 then
-    redis.call('ZREM', DUE, unpack(gone))
-    redis.call('HDEL', ENTRIES, unpack(gone))
-    if redis.call('EXISTS', DUPLICATE_IDS) == 1 then
-      redis.call('ZREM', DUPLICATE_IDS, unpack(gone))
-    end
-  end
-  if #members > 0 then
-    redis.call('ZREM', TASKS, unpack(members))
-  end
-  for _, one in ipairs(labels) do
-    track(READY_INDEX, one[1], one[2], one[3])
-  end
-  for _, one in ipairs(labels) do
-    release_key(one[4], one[1], one[2])
-  end
-  spend(KEYS[14], moved, tonumber(ARGV[3]))
 end
+
+for list, batch in pairs(messages) do
+  redis.call('LPUSH', list, unpack(batch))
+end
+if moved > 0 then
+  wake(KEYS[12])
+end
+for _, one in ipairs(bad) do
+  add_dead_letter(KEYS[10], KEYS[11], one[1], now, one[2], one[3], one[4])
+  if one[5] then
+    remove_entry(one[1], one[2], one[5])
+  end
+end
+for _, one in ipairs(paused_due) do
+  pause_due(unpack(one))
+end
+if #gone > 0 then
+  redis.call('ZREM', DUE, unpack(gone))
+  redis.call('HDEL', ENTRIES, unpack(gone))
+  if has_duplicate_ids() then
+    redis.call('ZREM', DUPLICATE_IDS, unpack(gone))
+  end
+end
+if #members > 0 then
+  redis.call('ZREM', TASKS, unpack(members))
+end
+for _, one in ipairs(labels) do
+  track(READY_INDEX, one[1], one[2], one[3])
+end
+for _, one in ipairs(labels) do
+  release_key(one[4], one[1], one[2])
+end
+spend(KEYS[14], moved, tonumber(ARGV[3]))
 
 if moved == 0 then
   -- A queue that goes on may have something ready, of which its consumers do not know.

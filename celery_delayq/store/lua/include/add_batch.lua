@@ -9,17 +9,16 @@ end
 
 list_none()
 
--- Begin; 'most' is how many entries may be scheduled, 0 for no limit. The ready lists are the last
--- KEYS, from 'first' on: all of them, if something may have a unique key.
+-- Begin, with next_due and queues behind the state; 'most' is how many entries may be scheduled, 0
+-- for no limit. The ready lists are the last KEYS, from 'first' on: all of them, if something may
+-- have a unique key.
 local function begin_puts(clock, most, marker, first)
   putting.clock, putting.now = clock, to_ms(clock)
   putting.marker, putting.lists = marker, {select(first, unpack(KEYS))}
-  expect_state()
-  for _, list in ipairs(putting.lists) do
-    expect_type(list, 'list')
-  end
+  putting.tracked = expect_state()
+  expect_types(9, 'zset', 'hash')
+  expect_all(first, 'list')
   putting.room = most > 0 and most - redis.call('ZCARD', DUE) or math.huge
-  putting.tracked = redis.call('EXISTS', READY_INDEX, LEASED_INDEX) > 0
 end
 
 -- Entries and the unique keys that they have are listed together: one ZADD for many is a third of

@@ -50,14 +50,13 @@ local function put_record(id, data, message_id)
   return nil
 end
 
--- Store an entry; false when the same message is there already.
+-- Store an entry, unless the same message is there already.
 local function put_entry(id, due, data, message_id, task)
   local name = put_record(id, data, message_id)
   if name then
     redis.call('ZADD', DUE, due, name)
     redis.call('ZADD', TASKS, 0, task_member(task, due, name))
   end
-  return name ~= nil
 end
 
 -- Make a message ready that is due: its record is not stored.

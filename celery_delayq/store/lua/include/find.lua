@@ -2,17 +2,6 @@
 -- Messages come in the order of their message ids, whichever of its two names a message has. So calls
 -- meet each message once, also if it gets its other name between two calls.
 
--- Compares bytes, as Redis does: '<' would use the locale of the server.
-local function is_before(one, other)
-  for i = 1, math.min(#one, #other) do
-    local left, right = string.byte(one, i), string.byte(other, i)
-    if left ~= right then
-      return left < right
-    end
-  end
-  return #one < #other
-end
-
 -- Add the messages under a name: {name, state, value}. State 's' is scheduled, with the record as
 -- value, 'w' ready, 'r' held. Skips cancelled ones. Returns the bytes of the record.
 local function add_found(found, name)
@@ -99,11 +88,23 @@ end
 -- Several messages with one id have one code in the reply: the one that comes first here.
 local RANK = {r = 1, w = 2, c = 3, p = 4, d = 5, u = 6}
 
+-- Change one of them, see change_found; 'wanted' is when it is to be due, nil for any time.
+local function change_one(one, wanted, i, change, change_ready)
+  local name, state, value = unpack(one)
+  if state == 's' then
+    local score = redis.call('ZSCORE', DUE, name) or 0
+    return wanted and due_at(score) ~= wanted and 'c' or change(name, score, value, i) or 'd'
+  end
+  return state == 'w' and change_ready and change_ready(name, value, wanted) or state
+end
+
 -- Change the messages with the ids ARGV[first], ARGV[first + step] and so on; 'from' is the place
--- where the first id starts. 'change' gets name, state and value of a message and the index of its
--- id in ARGV, and returns a code. Returns a code for each id. If the last of them has more
--- messages, a newline and the place to continue follow. The call did not reach ids without a code.
-local function change_found(first, step, most, from, change)
+-- where the first id starts. The last argument of an id is when it must be due (ms), '' for any time.
+-- 'change' gets name, score and record of a scheduled message and the index of its id in ARGV,
+-- 'change_ready', if any, name and value of a ready one; they return a code, the first one nil for 'd'.
+-- Returns a code for each id. If the last of them has more messages, a newline and the place to
+-- continue follow. The call did not reach ids without a code.
+local function change_found(first, step, most, from, change, change_ready)
   names_left = tonumber(most)
   local codes = {}
   for i = first, #ARGV, step do
@@ -113,7 +114,7 @@ local function change_found(first, step, most, from, change)
     local found, more = find_some(ARGV[i], i == first and from or '[')
     local code = 'u'
     for _, one in ipairs(found) do
-      local its = change(one[1], one[2], one[3], i)
+      local its = change_one(one, tonumber(ARGV[i + step - 1]), i, change, change_ready)
       code = RANK[its] < RANK[code] and its or code
     end
     codes[#codes + 1] = code

@@ -1,9 +1,9 @@
 -- A call that is repeated after its reply was lost gets the same answer: it is kept for a minute.
-local function answered(key)
-  return redis.call('GET', key)
-end
-
-local function answer(key, text)
-  redis.call('SET', key, text, 'EX', 60)
-  return text
+local function answer_once(key, work)
+  local reply = redis.call('GET', key)
+  if not reply then
+    reply = work()
+    redis.call('SET', key, reply, 'EX', 60)
+  end
+  return reply
 end

@@ -9,6 +9,17 @@ local function due_text(due)
   return string.format('%015.0f', due)
 end
 
+-- Whether one text is before another, by bytes as for Redis: '<' would use the locale of the server.
+local function is_before(one, other)
+  for i = 1, math.min(#one, #other) do
+    local left, right = string.byte(one, i), string.byte(other, i)
+    if left ~= right then
+      return left < right
+    end
+  end
+  return #one < #other
+end
+
 -- The member of the index by task that belongs to an entry.
 local function task_member(task, due, name)
   return task .. '\0' .. due_text(due) .. '\0' .. name

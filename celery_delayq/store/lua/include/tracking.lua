@@ -36,12 +36,12 @@ local function names_of_message(id, message_id)
   return has_duplicate_ids() and {id, duplicate_name(id, message_id)} or {id}
 end
 
--- Refuse those of another type before anything is written.
+-- Refuse those of another type before anything is written. Returns whether anything is ready or held.
 local function expect_state()
-  local types = {'zset', 'hash', 'zset', 'zset', 'hash', 'zset', 'hash', 'hash'}
-  for i, wanted in ipairs(types) do
-    expect_type(KEYS[i], wanted)
-  end
+  expect_types(1, 'zset', 'hash', 'zset', 'zset', 'hash')
+  duplicate_ids_there = expect_type(DUPLICATE_IDS, 'zset') or duplicate_ids_there or false
+  local ready, leased = expect_type(READY_INDEX, 'hash'), expect_type(LEASED_INDEX, 'hash')
+  return ready or leased
 end
 
 -- What stands in READY_INDEX or LEASED_INDEX: mark, message id, due, unique, task, worker id.
@@ -156,7 +156,7 @@ local function forget_tracked(index, message, start)
   local id, message_id, _, unique = read_label(message, start)
   if id then
     untrack(index, id, message_id, unique)
-    if redis.call('EXISTS', DUPLICATE_IDS) == 1 then
+    if has_duplicate_ids() then
       redis.call('ZREM', DUPLICATE_IDS, duplicate_name(id, message_id))
     end
     release_key(unique, id, message_id)

@@ -1,9 +1,35 @@
--- Refuse a key of another type before anything is written, since nothing is rolled back.
+-- Refuse a key of another type before anything is written, since nothing is rolled back. Returns
+-- whether the key is there.
 local function expect_type(key, wanted)
   local found = redis.call('TYPE', key)['ok']
   if found ~= wanted and found ~= 'none' then
     error('WRONGTYPE ' .. key .. ' is a ' .. found .. ', expected a ' .. wanted, 0)
   end
+  return found ~= 'none'
+end
+
+-- Refuse KEYS of other types, from a place on, in the order of their types.
+local function expect_types(first, ...)
+  for i, wanted in ipairs({...}) do
+    expect_type(KEYS[first + i - 1], wanted)
+  end
+end
+
+-- Refuse all KEYS from a place on that are not of one type.
+local function expect_all(first, wanted)
+  for i = first, #KEYS do
+    expect_type(KEYS[i], wanted)
+  end
+end
+
+-- Ready lists by their priority steps; refuses those of another type.
+local function lists_by_step(lists, steps)
+  local list_of = {}
+  for i, list in ipairs(lists) do
+    expect_type(list, 'list')
+    list_of[steps[i]] = list
+  end
+  return list_of
 end
 
 -- Read from a key, and refuse by name one of another type.

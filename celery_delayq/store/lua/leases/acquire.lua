@@ -40,12 +40,12 @@ local quarantined = read_typed('list', 'LLEN', KEYS[16])
 local last = tonumber(read_typed('hash', 'HGET', KEYS[18], worker_id) or 0)
 local revision, paused = unpack(read_typed('hash', 'HMGET', KEYS[19], 'revision', 'q' .. queue))
 local tracked = read_typed('hash', 'HLEN', READY_INDEX) > 0
-if tracked or read_typed('hash', 'HLEN', LEASED_INDEX) > 0 then
+local leased = read_typed('hash', 'HLEN', LEASED_INDEX) > 0
+if tracked or leased then
   expect_type(ENTRIES, 'hash')
   expect_type(UNIQUE, 'hash')
   expect_type(DUPLICATE_IDS, 'zset')
-  expect_type(KEYS[21], 'hash')
-  expect_type(KEYS[22], 'zset')
+  expect_types(21, 'hash', 'zset')
 end
 local below = read_typed('hash', 'HGET', KEYS[20], 'below')
 if below then

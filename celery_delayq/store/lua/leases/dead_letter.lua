@@ -22,9 +22,7 @@ if not held or held == '' then
   return 0
 end
 expect_state()
-expect_type(KEYS[10], 'hash')
-expect_type(KEYS[11], 'hash')
-expect_type(KEYS[12], 'zset')
+expect_types(10, 'hash', 'hash', 'zset')
 -- Moving must pass on a full server: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[12], '')
 redis.call('HSETNX', KEYS[13], ARGV[4], ARGV[5])

@@ -24,17 +24,9 @@
 -- script sorts so many; if a process held more, their order is not kept.
 local MOST_NAMES = 1000
 
-local list_of = {}
-for i = 19, #KEYS do
-  list_of[ARGV[i - 13]] = KEYS[i]
-  expect_type(KEYS[i], 'list')
-end
+local list_of = lists_by_step({select(19, unpack(KEYS))}, {select(6, unpack(ARGV))})
 expect_state()
-expect_type(KEYS[14], 'hash')
-expect_type(KEYS[15], 'list')
-expect_type(KEYS[16], 'hash')
-expect_type(KEYS[17], 'zset')
-expect_type(KEYS[18], 'hash')
+expect_types(14, 'hash', 'list', 'hash', 'zset', 'hash')
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[11], '')
 

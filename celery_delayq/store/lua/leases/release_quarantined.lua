@@ -12,14 +12,9 @@
 -- @include wake
 -- @include dead_letter
 
-local list_of = {}
-for i = 5, #KEYS do
-  list_of[ARGV[i - 3]] = KEYS[i]
-  expect_type(KEYS[i], 'list')
-end
+local list_of = lists_by_step({select(5, unpack(KEYS))}, {select(2, unpack(ARGV))})
 expect_type(KEYS[1], 'list')
-expect_type(KEYS[3], 'hash')
-expect_type(KEYS[4], 'zset')
+expect_types(3, 'hash', 'zset')
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[4], '')
 local moved, dead_lettered = 0, 0

@@ -41,6 +41,7 @@ if not held_start then
   return 'duplicate'
 end
 expect_state()
+expect_type(KEYS[10], 'hash')
 expect_type(KEYS[12], 'list')
 expect_type(KEYS[14], 'hash')
 expect_type(KEYS[15], 'hash')
@@ -66,7 +67,7 @@ if its_id then
   if ARGV[11] == 'keep' and its_due > 0 then
     due = math.min(due, its_due)
   end
-  if redis.call('EXISTS', DUPLICATE_IDS) == 1 then
+  if has_duplicate_ids() then
     redis.call('ZREM', DUPLICATE_IDS, duplicate_name(its_id, its_message_id))
   end
 end

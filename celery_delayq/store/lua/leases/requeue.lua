@@ -20,16 +20,9 @@
 -- @include lease
 
 local most, lists = tonumber(ARGV[3]), tonumber(ARGV[6])
-local list_of = {}
-for i = 1, lists do
-  list_of[ARGV[6 + i]] = KEYS[14 + i]
-  expect_type(KEYS[14 + i], 'list')
-end
+local list_of = lists_by_step({select(15, unpack(KEYS))}, {select(7, unpack(ARGV))})
 expect_state()
-expect_type(KEYS[11], 'hash')
-expect_type(KEYS[12], 'hash')
-expect_type(KEYS[13], 'zset')
-expect_type(KEYS[14], 'list')
+expect_types(11, 'hash', 'hash', 'zset', 'list')
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[13], '')
 

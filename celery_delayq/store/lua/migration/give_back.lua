@@ -13,35 +13,31 @@
 -- @include wake
 -- @include idempotent_reply
 
-local kept = answered(KEYS[11])
-if kept then
-  return kept
-end
-expect_state()
-for i = 12, #KEYS do
-  expect_type(KEYS[i], 'list')
-end
--- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[9], '')
+return answer_once(KEYS[11], function()
+  expect_state()
+  expect_all(12, 'list')
+  -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
+  redis.call('ZREM', KEYS[9], '')
 
-local codes, moved = {}, false
-for i = 2, #ARGV, 5 do
-  local name = ARGV[i]
-  local data, score = redis.call('HGET', ENTRIES, name), redis.call('ZSCORE', DUE, name)
-  local code = 'd'
-  if not data or not score then
-    code = 'u'
-  elseif data ~= ARGV[i + 2] or tonumber(score) ~= tonumber(ARGV[i + 1]) then
-    code = 'c'
-  else
-    redis.call('LPUSH', KEYS[tonumber(ARGV[i + 4])], ARGV[i + 3])
-    wake(KEYS[10])
-    remove_entry(name, score, data)
-    moved = true
+  local codes, moved = {}, false
+  for i = 2, #ARGV, 5 do
+    local name = ARGV[i]
+    local data, score = redis.call('HGET', ENTRIES, name), redis.call('ZSCORE', DUE, name)
+    local code = 'd'
+    if not data or not score then
+      code = 'u'
+    elseif data ~= ARGV[i + 2] or tonumber(score) ~= tonumber(ARGV[i + 1]) then
+      code = 'c'
+    else
+      redis.call('LPUSH', KEYS[tonumber(ARGV[i + 4])], ARGV[i + 3])
+      wake(KEYS[10])
+      remove_entry(name, score, data)
+      moved = true
+    end
+    codes[#codes + 1] = code
   end
-  codes[#codes + 1] = code
-end
-if moved then
-  look_on(KEYS[9], ARGV[1], DUE)
-end
-return answer(KEYS[11], table.concat(codes))
+  if moved then
+    look_on(KEYS[9], ARGV[1], DUE)
+  end
+  return table.concat(codes)
+end)

@@ -24,7 +24,9 @@ if redis.call('HEXISTS', KEYS[13], tag) == 0 then
   return 'gone'
 end
 expect_state()
+expect_type(KEYS[10], 'hash')
 expect_type(KEYS[12], 'list')
+expect_type(KEYS[14], 'zset')
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[9], '')
 local state

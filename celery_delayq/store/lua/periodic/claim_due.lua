@@ -12,9 +12,7 @@
 -- @include types
 -- @include room
 
-expect_type(KEYS[1], 'hash')
-expect_type(KEYS[2], 'zset')
-expect_type(KEYS[3], 'hash')
+expect_types(1, 'hash', 'zset', 'hash')
 local clock = now_us()
 local now = to_ms(clock)
 -- A full server must let it pass: see dispatch/promote.lua.

@@ -9,8 +9,7 @@
 -- @include types
 -- @include periodic
 
-expect_type(KEYS[1], 'hash')
-expect_type(KEYS[2], 'zset')
+expect_types(1, 'hash', 'zset')
 local codes = {}
 for i = 2, #ARGV, 4 do
   local name, line, record = ARGV[i], ARGV[i + 1], ARGV[i + 2]

@@ -24,8 +24,7 @@
 -- @include periodic
 
 local clock = now_us()
-expect_type(KEYS[12], 'hash')
-expect_type(KEYS[13], 'zset')
+expect_types(12, 'hash', 'zset')
 begin_puts(clock, 0, KEYS[11], 14)
 local answers = {}
 local i = 4

@@ -12,25 +12,17 @@
 -- @include dead_letter
 -- @include repair/report
 
-expect_type(KEYS[1], 'hash')
-expect_type(KEYS[2], 'zset')
+expect_types(1, 'hash', 'zset')
 local repair = ARGV[4] == '1'
--- What is repaired is small and makes dead letters be found, so a full server must let it pass: see
--- dispatch/promote.lua.
-if repair then
-  redis.call('ZREM', KEYS[2], '')
-end
+let_repairs_pass(repair, KEYS[2])
 local cursor, page
 if ARGV[1] == '1' then
   cursor, page = scan_hash(KEYS[1], ARGV[2], tonumber(ARGV[3]))
   for i = 1, #page, 2 do
     local id = page[i]
     if not redis.call('ZSCORE', KEYS[2], id) then
-      note('unlisted_dead_letter', id, repair)
-      if repair then
-        local died = died_at(page[i + 1]) or to_ms(now_us())
-        redis.call('ZADD', KEYS[2], died, id)
-      end
+      local died = died_at(page[i + 1]) or to_ms(now_us())
+      note('unlisted_dead_letter', id, repair, 'ZADD', KEYS[2], died, id)
     end
   end
 else
@@ -38,10 +30,7 @@ else
   for i = 1, #page, 2 do
     local id = page[i]
     if redis.call('HEXISTS', KEYS[1], id) == 0 then
-      note('no_dead_letter', id, repair)
-      if repair then
-        redis.call('ZREM', KEYS[2], id)
-      end
+      note('no_dead_letter', id, repair, 'ZREM', KEYS[2], id)
     end
   end
 end

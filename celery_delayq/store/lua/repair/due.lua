@@ -12,10 +12,8 @@
 -- @include dead_letter
 -- @include repair/report
 
-expect_type(KEYS[1], 'zset')
-expect_type(KEYS[2], 'hash')
-expect_type(KEYS[4], 'hash')
-expect_type(KEYS[5], 'zset')
+expect_types(1, 'zset', 'hash')
+expect_types(4, 'hash', 'zset')
 local repair = ARGV[4] == '1'
 local page = redis.call('ZSCAN', KEYS[1], ARGV[2], 'COUNT', ARGV[3])
 for i = 1, #page[2], 2 do

@@ -11,9 +11,7 @@
 -- @include tracking
 
 expect_state()
-for i = 9, #KEYS do
-  expect_type(KEYS[i], 'list')
-end
+expect_all(9, 'list')
 local removed = 0
 for i = 1, #ARGV, 3 do
   local name, value, message = ARGV[i], ARGV[i + 1], ARGV[i + 2]

@@ -20,9 +20,7 @@
 local repair = ARGV[1] == '1'
 room = tonumber(ARGV[2])
 expect_state()
-for i = 9, #KEYS do
-  expect_type(KEYS[i], 'hash')
-end
+expect_all(9, 'hash')
 
 local there = {}
 

@@ -15,17 +15,8 @@
 -- @include repair/report
 -- @include repair/page
 
-expect_type(KEYS[1], 'zset')
-expect_type(KEYS[2], 'hash')
-expect_type(KEYS[3], 'zset')
+expect_types(1, 'zset', 'hash', 'zset')
 local repair = ARGV[4] == '1'
-
-local function remove(member, id)
-  note('misindexed', id, repair)
-  if repair then
-    redis.call('ZREM', KEYS[3], member)
-  end
-end
 
 -- The index knows the due of a record that is in the schedule no more. Where this only looks,
 -- repair/entries.lua tells it.
@@ -40,23 +31,20 @@ local function schedule_again(due, id)
   end
 end
 
-local page = {ARGV[2], {select(5, unpack(ARGV))}}
-if #page[2] == 0 then
-  page = names_in(redis.call('ZSCAN', KEYS[3], ARGV[2], 'COUNT', ARGV[3]))
-end
-return look_at_each(page, function(member)
+local left = {select(5, unpack(ARGV))}
+return look_at_each(left, KEYS[3], ARGV[2], ARGV[3], function(member)
   local task, told, id = string.match(member, '^([^%z]*)%z(%d+)%z(.*)$')
   local data = id and redis.call('HGET', KEYS[2], id)
   take_room(data and #data or 0)
   if not data then
-    remove(member, id or member)
+    note('misindexed', id or member, repair, 'ZREM', KEYS[3], member)
   else
     local due = redis.call('ZSCORE', KEYS[1], id)
     local priority, _, its_task = read_record(data)
     -- Of an unreadable record nothing is known that a member could be wrong about.
     local right = due and task_member(task, due_at(due), id) or member
     if priority and (its_task ~= task or member ~= right) then
-      remove(member, id)
+      note('misindexed', id, repair, 'ZREM', KEYS[3], member)
     elseif not due then
       schedule_again(told, id)
     end

@@ -13,13 +13,8 @@
 
 local queue, repair, lease = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
 expect_type(KEYS[1], 'zset')
-for i = 4, #KEYS do
-  expect_type(KEYS[i], 'hash')
-end
--- What a process holds must come back, so a full server must let it pass: see dispatch/promote.lua.
-if repair then
-  redis.call('ZREM', KEYS[2], '')
-end
+expect_all(4, 'hash')
+let_repairs_pass(repair, KEYS[2])
 local now = lease_now(KEYS[3], lease / 3)
 
 for i = 4, #KEYS do
@@ -36,9 +31,6 @@ end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 local look = redis.call('ZSCORE', KEYS[2], queue)
 if first[2] and (not look or tonumber(look) > tonumber(first[2])) then
-  note('unwatched', first[1], repair)
-  if repair then
-    redis.call('ZADD', KEYS[2], first[2], queue)
-  end
+  note('unwatched', first[1], repair, 'ZADD', KEYS[2], first[2], queue)
 end
 return tell('0', #KEYS - 3)

@@ -17,11 +17,8 @@
 
 expect_state()
 local repair = ARGV[3] == '1'
-local page = {ARGV[1], {select(4, unpack(ARGV))}}
-if #page[2] == 0 then
-  page = names_in(redis.call('ZSCAN', PAUSED_DUE, ARGV[1], 'COUNT', ARGV[2]))
-end
-return look_at_each(page, function(member)
+local left = {select(4, unpack(ARGV))}
+return look_at_each(left, PAUSED_DUE, ARGV[1], ARGV[2], function(member)
   local told_task, name = string.match(member, '^([^%z]*)%z%d+%z(.*)$')
   local score = tonumber(name and redis.call('ZSCORE', DUE, name) or nil)
   if not score then
@@ -34,9 +31,6 @@ return look_at_each(page, function(member)
   local right = score >= PAUSED_OFFSET
     and task_member(priority and task or told_task, due_at(score), name)
   if member ~= right then
-    note('misplaced_paused', name, repair)
-    if repair then
-      redis.call('ZREM', PAUSED_DUE, member)
-    end
+    note('misplaced_paused', name, repair, 'ZREM', PAUSED_DUE, member)
   end
 end)

@@ -11,13 +11,9 @@
 -- @include scan
 -- @include repair/report
 
-expect_type(KEYS[1], 'hash')
-expect_type(KEYS[2], 'zset')
+expect_types(1, 'hash', 'zset')
 local repair = ARGV[3] == '1'
--- A full server must let it pass: see dispatch/promote.lua.
-if repair then
-  redis.call('ZREM', KEYS[2], '')
-end
+let_repairs_pass(repair, KEYS[2])
 local cursor, page = scan_hash(KEYS[1], ARGV[1], tonumber(ARGV[2]))
 for i = 1, #page, 2 do
   local name = page[i]
@@ -26,10 +22,7 @@ for i = 1, #page, 2 do
   if not tick then
     note('unreadable_periodic', name, false)
   elseif state == 'on' and not redis.call('ZSCORE', KEYS[2], name) then
-    note('unlisted_periodic', name, repair)
-    if repair then
-      redis.call('ZADD', KEYS[2], to_ms(now_us()), name)
-    end
+    note('unlisted_periodic', name, repair, 'ZADD', KEYS[2], to_ms(now_us()), name)
   end
 end
 return tell(cursor, #page / 2)

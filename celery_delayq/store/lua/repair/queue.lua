@@ -14,8 +14,7 @@
 
 local queue, repair = ARGV[1], ARGV[3] == '1'
 expect_type(KEYS[1], 'zset')
-expect_type(KEYS[9], 'zset')
-expect_type(KEYS[10], 'hash')
+expect_types(9, 'zset', 'hash')
 
 -- Whether something is paused and due whose task is paused no more; of what is no entry any more, a few are
 -- passed over.
@@ -37,10 +36,7 @@ local function goes_on()
   end
 end
 
--- Small, and without it the queue is forgotten: a full server must let it pass, see dispatch/promote.lua.
-if repair then
-  redis.call('ZREM', KEYS[4], '')
-end
+let_repairs_pass(repair, KEYS[4])
 -- An early look does no harm: dispatch/promote.lua then says when the next one is to be, and takes a paused
 -- queue out.
 if redis.call('HEXISTS', KEYS[10], 'q' .. queue) == 0 then
@@ -65,9 +61,6 @@ end
 if redis.call('HEXISTS', KEYS[5], queue) == 0
   and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[6], KEYS[7], KEYS[8]) > 0
 then
-  note('unregistered', queue, repair)
-  if repair then
-    redis.call('HSETNX', KEYS[5], queue, ARGV[2])
-  end
+  note('unregistered', queue, repair, 'HSETNX', KEYS[5], queue, ARGV[2])
 end
 return tell('0', 1)

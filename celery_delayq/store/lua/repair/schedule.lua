@@ -10,8 +10,7 @@
 -- @include next_due
 -- @include repair/report
 
-expect_type(KEYS[1], 'zset')
-expect_type(KEYS[3], 'zset')
+expect_types(1, 'zset', 'hash', 'zset')
 -- Without it they would stay for ever, so a full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[4], '')
 for i = 2, #ARGV, 2 do

@@ -21,24 +21,13 @@
 local limit, most, step = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local with_records = ARGV[9] == '1'
 
--- Redis orders by bytes, Lua by the rules of a language.
-local function is_behind(one, other)
-  for i = 1, #one do
-    local byte, its = string.byte(one, i), string.byte(other, i)
-    if byte ~= its then
-      return not its or byte > its
-    end
-  end
-  return false
-end
-
 -- The first rank at which an entry stands behind a place, which may be empty meanwhile.
 local function rank_behind(score, name)
   local from = redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. score)
   local to = redis.call('ZCOUNT', KEYS[1], '-inf', score)
   while from < to do
     local middle = math.floor((from + to) / 2)
-    if is_behind(redis.call('ZRANGE', KEYS[1], middle, middle)[1], name) then
+    if is_before(name, redis.call('ZRANGE', KEYS[1], middle, middle)[1]) then
       to = middle
     else
       from = middle + 1

@@ -19,9 +19,8 @@ local function split(text)
   return parts
 end
 
-expect_state()
+local tracked = expect_state()
 local ids, message_ids, codes = split(ARGV[1]), split(ARGV[2]), {}
-local tracked = redis.call('EXISTS', READY_INDEX, LEASED_INDEX) > 0
 
 for i, id in ipairs(ids) do
   if i > 1 and room <= 0 then

@@ -19,16 +19,14 @@
 -- @include add_batch
 -- @include idempotent_reply
 
-local kept = answered(KEYS[12])
-if kept then
-  return kept
-end
-local clock = now_us()
-begin_puts(clock, tonumber(ARGV[4]), KEYS[11], 13)
-local codes = {}
-for i = 5, #ARGV, 5 do
-  local list = KEYS[tonumber(ARGV[i + 2])]
-  codes[#codes + 1] = (put(ARGV[i], tonumber(ARGV[i + 1]), list, ARGV[i + 3], ARGV[i + 4]))
-end
-end_puts(KEYS[9], KEYS[10], ARGV[1], ARGV[2], ARGV[3])
-return answer(KEYS[12], table.concat(codes))
+return answer_once(KEYS[12], function()
+  local clock = now_us()
+  begin_puts(clock, tonumber(ARGV[4]), KEYS[11], 13)
+  local codes = {}
+  for i = 5, #ARGV, 5 do
+    local list = KEYS[tonumber(ARGV[i + 2])]
+    codes[#codes + 1] = (put(ARGV[i], tonumber(ARGV[i + 1]), list, ARGV[i + 3], ARGV[i + 4]))
+  end
+  end_puts(KEYS[9], KEYS[10], ARGV[1], ARGV[2], ARGV[3])
+  return table.concat(codes)
+end)

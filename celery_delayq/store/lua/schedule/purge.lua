@@ -6,8 +6,10 @@
 -- ARGV     1 queue  2 '1' when the queue itself was deleted
 -- Returns  {how many were scheduled, how many waited to be delivered alone}
 -- Repeat   {0, 0}
+-- @include types
 -- @include tracking
 
+expect_types(9, 'zset', 'hash')
 local count = {redis.call('ZCARD', DUE), redis.call('LLEN', KEYS[12])}
 -- What processes hold stays: no more than that, with the unique keys that it has.
 local duplicate_ids, kept = {}, {}

@@ -7,9 +7,7 @@
 -- @include types
 -- @include wake
 
-for i = 2, #KEYS do
-  expect_type(KEYS[i], 'list')
-end
+expect_all(2, 'list')
 for i = 1, #ARGV, 2 do
   redis.call('LPUSH', KEYS[tonumber(ARGV[i])], ARGV[i + 1])
 end

@@ -1,7 +1,8 @@
 -- What a batch has found: of each kind how many, how many of them are repaired now, and a few.
 local found = {}
 
-local function note(kind, id, repaired)
+-- With a command, what is repaired is repaired by it.
+local function note(kind, id, repaired, ...)
   local one = found[kind]
   if not one then
     one = {kind, 0, 0}
@@ -12,6 +13,16 @@ local function note(kind, id, repaired)
   one[3] = one[3] + (repaired and 1 or 0)
   if #one < 6 then
     one[#one + 1] = id
+  end
+  if repaired and ... then
+    redis.call(...)
+  end
+end
+
+-- A full server must let repairs pass: see dispatch/promote.lua.
+local function let_repairs_pass(repair, zset)
+  if repair then
+    redis.call('ZREM', zset, '')
   end
 end
 
