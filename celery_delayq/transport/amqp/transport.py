@@ -35,6 +35,11 @@ class Connection(WaitingConnection):
     #: What is declared on it already; another connection may reach another broker.
     declarer: Declarer | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Our channels confirm all; py-amqp's confirming publish would take the place of theirs.
+        kwargs.pop("confirm_publish", None)
+        super().__init__(*args, **kwargs)
+
 
 class Transport(pyamqp.Transport):
     """kombu's RabbitMQ transport with delays."""

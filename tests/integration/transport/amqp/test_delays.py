@@ -165,3 +165,10 @@ def test_celery_does_not_delay_by_itself_for_a_quorum_queue(
     vhost = scene.channel.connection.virtual_host
     names = {each["name"] for each in delayq_rabbitmq_server.ask("GET", f"queues/{vhost}")}
     assert not any(name.startswith("celery_delayed") for name in names)
+
+
+def test_the_option_of_celery_for_confirms_does_no_harm(scene: Scene) -> None:
+    scene.app.conf.broker_transport_options = {"confirm_publish": True}
+    due = scene.send("a", 0.5)
+
+    assert scene.receive("orders")["a"] >= due
