@@ -16,6 +16,9 @@ from .records import Recorder
 #: Has the settings of a process as JSON.
 VARIABLE = "DELAYQ_BENCH"
 
+#: Messages that a worker of two processes holds, for each of them.
+PREFETCH = 50
+
 #: Seconds that a task that fails waits for its retry, and how often it is tried again.
 WAIT = 0.5
 RETRIES = 3
@@ -35,6 +38,11 @@ class Settings:
     ticking: int = 0
     #: About how many runs our side keeps in its history.
     history: int = 0
+    #: With quorum queues and a topic exchange, as Celery's own delays in RabbitMQ need them, and with
+    #: :data:`PREFETCH`, because a worker holds tasks of the last second.
+    quorum: bool = False
+    #: Have each publish confirmed by RabbitMQ; our side always does.
+    confirm: bool = False
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -61,6 +69,14 @@ def make_app(settings: Settings) -> Celery:
         }
         for n in range(settings.entries)
     }
+    if settings.quorum:
+        app.conf.update(
+            task_default_queue_type="quorum",
+            task_default_exchange_type="topic",
+            worker_prefetch_multiplier=PREFETCH,
+        )
+    if settings.confirm:
+        app.conf.broker_transport_options = {"confirm_publish": True}
     if settings.delayq:
         from celery_delayq import DelayQ
 
