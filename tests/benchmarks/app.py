@@ -38,8 +38,8 @@ class Settings:
     ticking: int = 0
     #: About how many runs our side keeps in its history.
     history: int = 0
-    #: With quorum queues and a topic exchange, as Celery's own delays in RabbitMQ need them, and with
-    #: :data:`PREFETCH`, because a worker holds tasks of the last second.
+    #: With quorum queues and a topic exchange, as Celery's own delays in RabbitMQ need them, and
+    #: with :data:`PREFETCH`, because a worker holds tasks of the last second.
     quorum: bool = False
     #: Have each publish confirmed by RabbitMQ; our side always does.
     confirm: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from kombu import exceptions
@@ -25,14 +26,17 @@ class PublishBatch:
         self._unusable = ""
 
     def publish(self, message: Any, *, exchange: str, routing_key: str, **_: Any) -> None:
-        """Buffer a message; send all when there are enough."""
+        """Buffer a message; send all when there are enough.
+
+        The broker's answers are awaited when the next ones are sent, so that it works meanwhile.
+        """
         self._check_usable()
         self._buffered.append(self.channel.routed(message, exchange, routing_key))
         if len(self._buffered) >= self._max_size:
-            self.flush()
+            self._send()
 
     def flush(self) -> None:
-        """Send what is buffered and wait until the broker has taken all of it.
+        """Send what is buffered and wait until the broker has taken all that was sent.
 
         Raises
         ------
@@ -40,9 +44,20 @@ class PublishBatch:
             The broker refused something or went away; what it has taken is uncertain.
         """
         self._check_usable()
+        self._send()
+        self._confirm()
+
+    def _send(self) -> None:
+        self._confirm()
         messages, self._buffered = self._buffered, []
         try:
-            refused = self.channel.send(messages)
+            self.channel.post(messages)
+        except Exception as exc:
+            raise self._failed(exc) from exc
+
+    def _confirm(self) -> None:
+        try:
+            refused = self.channel.refused()
         except Exception as exc:
             raise self._failed(exc) from exc
         for error in refused.values():
@@ -52,6 +67,8 @@ class PublishBatch:
         """Drop what was not sent yet."""
         self._unusable = "is aborted"
         self._buffered.clear()
+        with suppress(Exception):  # the caller has an error already
+            self.channel.refused()
 
     def close(self) -> None:
         """Forget all."""

@@ -21,7 +21,7 @@ LEVELS = 16
 LONGEST = BASE**LEVELS - 1
 
 #: Headers must not begin with ``x-``: RabbitMQ's headers exchanges do not match those.
-_DIGIT = "delayq-digit-{}"
+_DIGITS = tuple(f"delayq-digit-{level}" for level in range(LEVELS))
 
 #: The level at which a message enters.
 _ENTRY = "delayq-entry"
@@ -35,7 +35,7 @@ DUE = "delayq-due"
 #: What we add to the headers of a message on its way, and what RabbitMQ adds.
 _ON_THE_WAY = frozenset(
     {
-        *(_DIGIT.format(level) for level in range(LEVELS)),
+        *_DIGITS,
         _ENTRY,
         TARGET,
         DUE,
@@ -109,8 +109,8 @@ class Delay:
 
     def headers(self) -> dict[str, str]:
         """Return the headers that lead a message through its queues."""
-        digits = {_DIGIT.format(level): str(digit) for level, digit in enumerate(self.digits)}
-        return {_ENTRY: str(self.entry), **digits}
+        digits = zip(_DIGITS, map(str, self.digits), strict=False)
+        return {_ENTRY: str(self.entry), **dict(digits)}
 
 
 def enters_at(level: int) -> dict[str, str]:
@@ -120,7 +120,7 @@ def enters_at(level: int) -> dict[str, str]:
 
 def has_digit(level: int, digit: int) -> dict[str, str]:
     """Return the arguments of a binding for messages with *digit* at *level*."""
-    return {"x-match": "all", _DIGIT.format(level): str(digit)}
+    return {"x-match": "all", _DIGITS[level]: str(digit)}
 
 
 def leaves_to(exchange: str) -> dict[str, str]:

@@ -38,7 +38,7 @@ BATCH = 500
 RATES = {100: 150, 500: 350}
 
 #: Tasks a second that Celery publishes one by one without confirms, at least; seconds from the end
-#: of publishing to the first due task; seconds that a side may need for what it could not do in time.
+#: of publishing to the first due task, and those that a side may need beyond its time.
 PUBLISHED, MARGIN, PATIENCE = 400, 3.0, 120.0
 
 POOLS = (Pool.SOLO, Pool.PREFORK)
