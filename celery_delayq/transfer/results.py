@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from kombu.exceptions import OperationalError
 
 from celery_delayq.errors import CommandRefused, InvalidPlace, TransferError
+from celery_delayq.store.error_text import describe_error
 from celery_delayq.store.schedule import Store
 
 #: Most examples of unreadable entries in a result.
@@ -173,9 +174,10 @@ def transfer_errors(report: TransferProgress, hint: str, what: str = "entries") 
     except (BrokenPipeError, InvalidPlace):
         raise  # the reader of a pipe has closed it; or nothing was begun
     except (TransferError, CommandRefused, OperationalError, OSError) as exc:
+        why = describe_error(exc)
         if not report.looked:
-            raise TransferError(str(exc)) from exc
-        raise TransferError(f"{exc}; stopped after {report.looked:,} {what}, {hint}") from exc
+            raise TransferError(why) from exc
+        raise TransferError(f"{why}; stopped after {report.looked:,} {what}, {hint}") from exc
 
 
 def server_of(store: Store) -> str:
