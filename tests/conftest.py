@@ -11,7 +11,7 @@ import pytest
 
 from celery_delayq.embedded import ports
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
-from celery_delayq.errors import ServerNotFound
+from tests.support.left_out import need_rabbitmq
 
 pytest_plugins = ["celery_delayq.testing.fixtures"]
 
@@ -19,13 +19,8 @@ pytest_plugins = ["celery_delayq.testing.fixtures"]
 @pytest.fixture(scope="session")
 def delayq_rabbitmq_server() -> Iterator[EmbeddedRabbitMQ]:
     """One RabbitMQ node for the whole test run, where the program is installed."""
-    try:
-        server = EmbeddedRabbitMQ()
-    except ServerNotFound as exc:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(exc))
-    with server:
+    need_rabbitmq()
+    with EmbeddedRabbitMQ() as server:
         yield server
 
 

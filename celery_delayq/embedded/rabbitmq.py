@@ -10,6 +10,7 @@ import subprocess
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection
+from pathlib import Path
 from time import monotonic
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -111,10 +112,16 @@ class EmbeddedRabbitMQ:
             node.wait_ready(self._timeout)
         return self
 
-    def stop(self, *numbers: int) -> None:
-        """Shut nodes down, all by default, and keep their data."""
+    def stop(self, *numbers: int, timeout: float | None = None) -> None:
+        """Shut nodes down, all by default, and keep their data.
+
+        Parameters
+        ----------
+        timeout : float | None
+            Seconds after which a node is killed; the default is that of the constructor.
+        """
         for node in self._chosen(numbers):
-            node.child.end(self._timeout)
+            node.child.end(self._timeout if timeout is None else timeout)
 
     def kill(self, *numbers: int) -> None:
         """End nodes with SIGKILL, as a crash would, and keep their data."""
@@ -126,6 +133,37 @@ class EmbeddedRabbitMQ:
         for node in self._nodes:
             node.child.close()
         self._epmd.close()
+
+    # -- what the first node is
+
+    @property
+    def running(self) -> bool:
+        """Whether it is alive."""
+        return self._nodes[0].child.running
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code of its last run, or minus the signal's number; None while it runs."""
+        return self._nodes[0].child.returncode
+
+    @property
+    def pid(self) -> int:
+        """Process id of its last run."""
+        process = self._nodes[0].child.process
+        assert process is not None
+        return process.pid
+
+    @property
+    def port(self) -> int:
+        """TCP port; the same after a restart."""
+        return self._nodes[0].port
+
+    @property
+    def log_file(self) -> Path:
+        """What it has logged over all its starts."""
+        return self._nodes[0].log_file
+
+    # -- what any node is
 
     def url(self, scheme: str = "amqp", number: int = 0, vhost: str = "/") -> str:
         """Return the URL of a node."""

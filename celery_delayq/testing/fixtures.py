@@ -96,10 +96,17 @@ def delayq_rabbitmq_server() -> Iterator[EmbeddedRabbitMQ]:
 
 
 @pytest.fixture
-def delayq_rabbitmq(delayq_rabbitmq_server: EmbeddedRabbitMQ) -> str:
+def delayq_rabbitmq_scheme() -> str:
+    """URL scheme of RabbitMQ as broker; override it to run a suite on stock ``amqp``."""
+    return "delayq+amqp"
+
+
+@pytest.fixture
+def delayq_rabbitmq(delayq_rabbitmq_server: EmbeddedRabbitMQ, delayq_rabbitmq_scheme: str) -> str:
     """Broker URL of an empty virtual host of that node."""
     delayq_rabbitmq_server.start()  # the test before may have ended it
-    return delayq_rabbitmq_server.url("delayq+amqp", vhost=delayq_rabbitmq_server.new_vhost())
+    vhost = delayq_rabbitmq_server.new_vhost()
+    return delayq_rabbitmq_server.url(delayq_rabbitmq_scheme, vhost=vhost)
 
 
 @pytest.fixture

@@ -11,24 +11,31 @@ import pytest
 from pytest_celery import CELERY_REDIS_BACKEND, CELERY_REDIS_BROKER
 
 from celery_delayq.testing import process_utils
-from celery_delayq.testing.fixtures import SERVER_VARIABLE, delayq_broker_scheme
+from celery_delayq.testing.fixtures import (
+    SERVER_VARIABLE,
+    delayq_broker_scheme,
+    delayq_rabbitmq_scheme,
+)
+from celery_delayq.testing.rabbitmq_node import RabbitMQProcessContainer
 from celery_delayq.testing.redis_node import RedisProcessContainer
 from celery_delayq.testing.worker_node import WorkerProcessContainer
 
 __all__ = [
     "celery_backend",
     "celery_broker",
+    "default_rabbitmq_broker",
     "default_redis_backend",
     "default_redis_broker",
     "default_worker_container",
     "default_worker_utils_module",
     "delayq_broker_scheme",
+    "delayq_rabbitmq_scheme",
 ]
 
 
 @pytest.fixture(params=[CELERY_REDIS_BROKER])
 def celery_broker(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The brokers that run as processes: Redis."""
+    """The broker of suites that name none: Redis."""
     broker = request.getfixturevalue(request.param)
     yield broker
     broker.teardown()
@@ -36,7 +43,7 @@ def celery_broker(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture(params=[CELERY_REDIS_BACKEND])
 def celery_backend(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The backends that run as processes: Redis."""
+    """The backend of suites that name none: Redis."""
     backend = request.getfixturevalue(request.param)
     yield backend
     backend.teardown()
@@ -50,6 +57,18 @@ def default_redis_broker(
 ) -> Iterator[RedisProcessContainer]:
     """A private Redis for the broker."""
     yield from _redis(delayq_broker_scheme, default_redis_broker_command, default_redis_broker_env)
+
+
+@pytest.fixture
+def default_rabbitmq_broker(
+    default_rabbitmq_broker_env: dict[str, str], delayq_rabbitmq_scheme: str
+) -> Iterator[RabbitMQProcessContainer]:
+    """A private RabbitMQ for the broker."""
+    container = RabbitMQProcessContainer(
+        scheme=delayq_rabbitmq_scheme, env=default_rabbitmq_broker_env
+    )
+    yield container
+    container.remove()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ calls with processes: nodes, clusters, setup and the suites written for them sta
 
 from __future__ import annotations
 
+import os
 import signal
 import uuid
 from collections.abc import Mapping
@@ -16,7 +17,10 @@ from pytest_celery import CeleryTestContainer
 from pytest_docker_tools.wrappers.container import IpMap, PortMap
 
 from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.embedded.ports import HOST
+from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.testing.processes import ManagedProcess
+from celery_delayq.testing.wait import wait_until
 
 
 class ProcessContainer(CeleryTestContainer):
@@ -31,7 +35,7 @@ class ProcessContainer(CeleryTestContainer):
     """
 
     #: Runs in the place of the container.
-    process: EmbeddedRedis | ManagedProcess
+    process: EmbeddedRedis | EmbeddedRabbitMQ | ManagedProcess
     #: A unique name of 64 characters; the first twelve are the host name.
     id = ""
     #: A unique name for people.
@@ -101,7 +105,7 @@ class ProcessContainer(CeleryTestContainer):
 
     def stop(self, timeout: float = 10) -> None:
         """End it by SIGTERM, after `timeout` seconds by SIGKILL; its files stay."""
-        self.process.stop(timeout)
+        self.process.stop(timeout=timeout)
 
     def restart(self, timeout: float = 10) -> None:
         """Stop and start it, and wait until it is ready."""
@@ -119,6 +123,69 @@ class ProcessContainer(CeleryTestContainer):
         return self is other
 
     __hash__ = object.__hash__
+
+
+class ServerContainer(ProcessContainer):
+    """A private server in the place of a broker's or backend's container.
+
+    Parameters
+    ----------
+    kind
+        Part of its name.
+    env
+        Kept to be looked at.
+    scheme
+        Scheme of its URL for Celery, such as ``delayq+redis``.
+    """
+
+    process: EmbeddedRedis | EmbeddedRabbitMQ
+    #: Signals that end the server.
+    ending = frozenset({signal.SIGKILL, signal.SIGTERM})
+
+    def __init__(self, kind: str, env: Mapping[str, str], scheme: str) -> None:
+        super().__init__(kind, env)
+        self._scheme = scheme
+
+    @property
+    def celeryconfig(self) -> dict[str, Any]:
+        """What pytest-celery asks of a broker or backend: URLs, host, port and database."""
+        names = ("url", "host_url", "hostname", "port", "vhost")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def url(self) -> str:
+        """URL for workers; the same as for tests, since both run on this machine."""
+        raise NotImplementedError
+
+    @property
+    def host_url(self) -> str:
+        """URL for tests."""
+        return self.url
+
+    @property
+    def hostname(self) -> str:
+        """Always 127.0.0.1."""
+        return HOST
+
+    @property
+    def port(self) -> int:
+        """TCP port; the same after a restart."""
+        return self.process.port
+
+    def prefix(self) -> str:
+        """Scheme with ``://``."""
+        return f"{self._scheme}://"
+
+    def kill(self, signal: str | int | None = None) -> None:
+        """Send a signal, SIGKILL by default; wait for the end if it is one that ends a server."""
+        number = signal_number(signal)
+        os.kill(self.process.pid, number)
+        if number in self.ending:
+            wait_until(lambda: not self.process.running, what="the end of the server")
+
+    def remove(self, *_arguments: Any, **_options: Any) -> None:
+        """End the server and remove its data."""
+        self.process.close()
 
 
 SIGKILL = int(signal.SIGKILL)

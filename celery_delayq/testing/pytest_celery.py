@@ -7,14 +7,15 @@ on Docker:
 
     pytest -p celery_delayq.testing.pytest_celery
 
-What is replaced are pytest-celery's three containers, ``default_redis_broker``,
-``default_redis_backend`` and ``default_worker_container``. Everything that a suite overrides around
-them holds: ``default_worker_tasks``, ``default_worker_app``, ``default_worker_container_cls`` (its
-class methods), ``default_redis_broker_command``, clusters, setup. A suite that makes containers of
-its own (``container(…)`` of pytest-docker-tools) still needs Docker for those.
+What is replaced are pytest-celery's containers ``default_redis_broker``,
+``default_rabbitmq_broker``, ``default_redis_backend`` and ``default_worker_container``. Everything
+that a suite overrides around them holds: ``default_worker_tasks``, ``default_worker_app``,
+``default_worker_container_cls`` (its class methods), ``default_redis_broker_command``, clusters,
+setup. A suite that makes containers of its own (``container(…)`` of pytest-docker-tools) still
+needs Docker for those.
 
-The broker is Redis, by the URL scheme that ``delayq_broker_scheme`` returns; ``delayq+redis`` by
-default.
+The broker is Redis, for suites that do not name ``celery_rabbitmq_broker``. The schemes of their
+URLs are what ``delayq_broker_scheme`` and ``delayq_rabbitmq_scheme`` return.
 """
 
 from __future__ import annotations

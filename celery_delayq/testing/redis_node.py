@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing.nodes import SIGKILL, ProcessContainer, signal_number
+from celery_delayq.testing.nodes import ServerContainer
 
-_STOP_SECONDS = 60.0
-_ENDING = {SIGKILL, int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGQUIT)}
 # The server gets these from `EmbeddedRedis`. A container's values would open it to the network.
 _NOT_FOR_THE_SERVER = {"bind", "port", "dir", "protected-mode", "daemonize", "logfile"}
 
 
-class RedisProcessContainer(ProcessContainer):
+class RedisProcessContainer(ServerContainer):
     """A private Redis in the place of ``RedisContainer``.
 
     Parameters
@@ -34,6 +31,9 @@ class RedisProcessContainer(ProcessContainer):
         Server program; the default is what `find_redis_server` finds.
     """
 
+    process: EmbeddedRedis
+    ending = ServerContainer.ending | {signal.SIGINT, signal.SIGQUIT}
+
     def __init__(
         self,
         *,
@@ -42,10 +42,9 @@ class RedisProcessContainer(ProcessContainer):
         env: Mapping[str, str],
         executable: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__("redis", env)
-        self._scheme = scheme
+        super().__init__("redis", env, scheme)
         options = _server_options(command)
-        self.process: EmbeddedRedis = EmbeddedRedis(
+        self.process = EmbeddedRedis(
             executable=executable,
             appendonly=options.pop("appendonly", "no") == "yes",
             appendfsync=options.pop("appendfsync", "everysec"),
@@ -60,28 +59,9 @@ class RedisProcessContainer(ProcessContainer):
         return self.process.client(decode_responses=True)
 
     @property
-    def celeryconfig(self) -> dict[str, Any]:
-        """What pytest-celery asks of a broker or backend: URLs, host, port and database."""
-        names = ("url", "host_url", "hostname", "port", "vhost")
-        return {name: getattr(self, name) for name in names}
-
-    @property
     def url(self) -> str:
-        """URL for workers; the same as for tests, since both run on this machine."""
+        """URL for workers and tests."""
         return self.process.url_for(self._scheme)
-
-    #: URL for tests.
-    host_url = url
-
-    @property
-    def hostname(self) -> str:
-        """Always 127.0.0.1."""
-        return self.process.host
-
-    @property
-    def port(self) -> int:
-        """TCP port; the same after a restart."""
-        return self.process.port
 
     @property
     def vhost(self) -> str:
@@ -94,10 +74,6 @@ class RedisProcessContainer(ProcessContainer):
 
     def _published_ports(self) -> dict[str, list[dict[str, str]]]:
         return {"6379/tcp": [{"HostIp": self.hostname, "HostPort": str(self.port)}]}
-
-    def prefix(self) -> str:
-        """Scheme with ``://``."""
-        return f"{self._scheme}://"
 
     @property
     def ready_prompt(self) -> str:
@@ -112,17 +88,6 @@ class RedisProcessContainer(ProcessContainer):
         """Wait until the server answers (EmbeddedRedisError if it does not)."""
         self.process.wait_ready()
         return True
-
-    def kill(self, signal: str | int | None = None) -> None:
-        """Send a signal, SIGKILL by default; wait for the end if it is one that ends a server."""
-        number = signal_number(signal)
-        os.kill(self.process.pid, number)
-        if number in _ENDING:
-            self.process.wait(_STOP_SECONDS)
-
-    def remove(self, *_arguments: Any, **_options: Any) -> None:
-        """End the server and remove its data."""
-        self.process.close()
 
 
 def _server_options(command: Sequence[str]) -> dict[str, str]:

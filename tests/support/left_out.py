@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from celery_delayq.errors import ConfigError
+from celery_delayq.embedded.rabbitmq import find_rabbitmq_server
+from celery_delayq.errors import ConfigError, ServerNotFound
 
 
 def left_out(reason: str) -> BaseException:
@@ -22,4 +23,12 @@ def need_java() -> None:
     try:
         check_java()
     except ConfigError as exc:
+        raise left_out(str(exc)) from exc
+
+
+def need_rabbitmq() -> None:
+    """Leave a test out where RabbitMQ is missing."""
+    try:
+        find_rabbitmq_server()
+    except ServerNotFound as exc:
         raise left_out(str(exc)) from exc

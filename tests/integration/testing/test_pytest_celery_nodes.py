@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +24,7 @@ from pytest_celery import (
     CeleryTestWorker,
     CeleryWorkerCluster,
     CeleryWorkerContainer,
+    RabbitMQTestBroker,
     RedisTestBackend,
     RedisTestBroker,
     add,
@@ -31,6 +34,7 @@ from pytest_celery import (
 )
 
 from celery_delayq.testing import wait_until
+from tests.support.left_out import need_rabbitmq
 
 pytestmark = pytest.mark.full
 
@@ -45,12 +49,21 @@ def default_worker_tasks(default_worker_tasks: set[ModuleType]) -> set[ModuleTyp
     return {*default_worker_tasks, flight_tasks}
 
 
-class TestASetup:
+class OnEachBroker:
+    @pytest.fixture(params=["redis", "rabbitmq"])
+    def celery_broker(self, request: pytest.FixtureRequest) -> CeleryTestBroker:
+        if request.param == "rabbitmq":
+            need_rabbitmq()
+        broker: CeleryTestBroker = request.getfixturevalue(f"celery_{request.param}_broker")
+        return broker
+
+
+class TestASetup(OnEachBroker):
     def test_it_is_ready_and_has_a_node_of_each_kind(self, celery_setup: CeleryTestSetup) -> None:
         assert celery_setup.ready(ping=True, control=True, docker=True)
         assert len(celery_setup) == 3
         for node, classes in (
-            (celery_setup.broker, (CeleryTestBroker, RedisTestBroker)),
+            (celery_setup.broker, (CeleryTestBroker, (RedisTestBroker, RabbitMQTestBroker))),
             (celery_setup.backend, (CeleryTestBackend, RedisTestBackend)),
             (celery_setup.worker, (CeleryTestWorker,)),
         ):
@@ -81,7 +94,7 @@ class TestASetup:
         celery_setup.worker.assert_log_does_not_exist("boarding B6725", timeout=1)
 
     def test_it_runs_a_delayed_task(self, celery_setup: CeleryTestSetup) -> None:
-        assert celery_setup.app.conf.broker_url.startswith("delayq+redis://")
+        assert celery_setup.app.conf.broker_url.startswith(("delayq+redis://", "delayq+amqp://"))
         board = flight_tasks.board.s("WN3317")
 
         result = board.apply_async(queue=celery_setup.worker.worker_queue, countdown=0.5)
@@ -243,7 +256,7 @@ class TestAWorkerOfASuitesOwnClass:
         assert stats[worker.hostname()]["pool"]["max-concurrency"] == 3
 
 
-class TestABroker:
+class TestABroker(OnEachBroker):
     def test_it_can_be_killed_and_restarted_under_a_worker(
         self, celery_setup: CeleryTestSetup
     ) -> None:
@@ -256,11 +269,17 @@ class TestABroker:
 
     def test_it_has_a_client_and_logs(self, celery_broker_cluster: CeleryBrokerCluster) -> None:
         broker = celery_broker_cluster[0]
+        kind, _, id = broker.name().partition("-")
 
         assert broker.ready()
-        assert broker.container.client.ping()
-        assert broker.name().startswith("redis-")
-        broker.assert_log_exists("Ready to accept connections")
+        assert re.match(r"\d+\.\d+", broker.container.version())
+        assert id == broker.hostname()
+        broker.assert_log_exists(broker.container.ready_prompt)
+        if kind == "redis":
+            assert broker.container.client.ping()
+        else:
+            with broker.container.client as connection:
+                assert connection.connect().connected
 
     @pytest.mark.parametrize(("end", "code"), [("SIGTERM", 0), ("SIGKILL", 137)])
     def test_its_exit_code_is_that_of_a_container(
@@ -273,21 +292,26 @@ class TestABroker:
         assert (container.status, container.attrs["State"]["ExitCode"]) == ("exited", code)
 
         container.start()
-        container.stop()
+        container.stop(timeout=60)
         assert (container.status, container.attrs["State"]["ExitCode"]) == ("exited", 0)
 
-    def test_its_port_is_published(self, celery_broker_cluster: CeleryBrokerCluster) -> None:
+    def test_its_ports_are_published(self, celery_broker_cluster: CeleryBrokerCluster) -> None:
         container = celery_broker_cluster[0].container
+        port = "5672/tcp" if "amqp" in container.url else "6379/tcp"
 
-        assert container.get_addr("6379/tcp") == ("127.0.0.1", container.port)
-        assert container.ports["6379/tcp"] == [container.port]
+        assert container.get_addr(port) == ("127.0.0.1", container.port)
+        assert container.ports[port] == [container.port]
+        for published in container.ports.values():
+            socket.create_connection(("127.0.0.1", int(published[0])), timeout=30).close()
 
     def test_its_database_can_be_chosen(self, celery_broker_cluster: CeleryBrokerCluster) -> None:
         config = celery_broker_cluster[0].config(vhost="3")
 
-        assert config["url"].endswith("/3")
+        assert config["url"].endswith(f":{config['port']}/3")
         assert config["vhost"] == "3"
 
+
+class TestARedisBroker:
     @pytest.fixture
     def default_redis_broker_command(self, default_redis_broker_command: list[str]) -> list[str]:
         return [*default_redis_broker_command, "--maxmemory", "16mb"]
@@ -302,13 +326,36 @@ class TestABroker:
         assert config["bind"] == "127.0.0.1"
 
 
-class TestABrokerOfAnotherScheme:
+class TestARabbitMQBroker:
+    @pytest.fixture
+    def celery_broker(self, request: pytest.FixtureRequest) -> RabbitMQTestBroker:
+        need_rabbitmq()
+        broker: RabbitMQTestBroker = request.getfixturevalue("celery_rabbitmq_broker")
+        return broker
+
+    def test_its_connections_can_be_closed_from_within(self, celery_setup: CeleryTestSetup) -> None:
+        container, worker = celery_setup.broker.container, celery_setup.worker
+
+        code, output = container.exec_run("rabbitmqctl close_all_connections cut")
+
+        assert (code, output[:6]) == (0, b"Closed")
+        worker.assert_log_exists("Connection to broker lost")
+        assert celery_setup.ready(ping=True)
+        assert container.exec_run(["rabbitmqctl", "no_such_command"])[0] != 0
+        assert container.exec_run("true")[0] == 127
+
+
+class TestABrokerOfAnotherScheme(OnEachBroker):
     @pytest.fixture
     def delayq_broker_scheme(self) -> str:
         return "redis"
 
+    @pytest.fixture
+    def delayq_rabbitmq_scheme(self) -> str:
+        return "amqp"
+
     def test_stock_celery_runs_on_the_same_nodes(self, celery_setup: CeleryTestSetup) -> None:
-        assert celery_setup.app.conf.broker_url.startswith("redis://")
+        assert celery_setup.app.conf.broker_url.startswith(("redis://", "amqp://"))
         assert celery_setup.ready(ping=True)
 
 
