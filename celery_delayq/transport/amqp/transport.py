@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -18,8 +19,9 @@ from celery_delayq.transport.amqp.side import Side
 from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import WaitingConnection
 
-#: By URL and prefix.
-_SIDES: dict[tuple[str, str], Side] = {}
+#: By process, URL and prefix. A child leaves those of its parent alone: py-amqp shuts a socket down
+#: when its last object goes, and both share it.
+_SIDES: dict[tuple[int, str, str], Side] = {}
 
 #: At-least-once dead-lettering is new in it.
 _OLDEST = (3, 10)
@@ -70,8 +72,8 @@ class Transport(pyamqp.Transport):
     @property
     def side(self) -> Side:
         """The connection for dead letters, one for each broker in a process."""
-        broker = self.plain.as_uri(include_password=True), self.topology.prefix
-        return _SIDES.setdefault(broker, Side(self.client))
+        uri = self.plain.as_uri(include_password=True)
+        return _SIDES.setdefault((os.getpid(), uri, self.topology.prefix), Side(self.client))
 
     def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the stock form of the URL: Flower and others parse it."""

@@ -13,6 +13,7 @@ from celery import Celery
 from kombu import Connection
 
 from celery_delayq import DelayQ
+from tests.integration.conftest import MakeApp
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
@@ -75,3 +76,18 @@ def test_a_child_forgets_the_channels_of_its_parent(delayq_broker_url: str) -> N
 
         with held_by_a_thread(*(pool._lock for pool in pools)):
             assert exit_code_of(lambda: None) == 0
+
+
+def test_a_child_asks_rabbitmq_by_a_connection_of_its_own(
+    make_app: MakeApp, delayq_rabbitmq: str
+) -> None:
+    delayq = DelayQ.of(make_app(broker=delayq_rabbitmq))
+    side = delayq.session.side
+
+    def ask() -> object:
+        return delayq.count_dead()
+
+    ask()
+    with held_by_a_thread(side._lock):
+        assert exit_code_of(ask) == 0
+    assert ask() == 0
