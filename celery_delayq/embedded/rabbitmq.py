@@ -83,6 +83,10 @@ class EmbeddedRabbitMQ:
         self._epmd = ChildProcess(self, "KILL", "delayq-rabbitmq-")
         assert self._epmd.temp_dir is not None
         self._folder = self._epmd.temp_dir
+        # Nodes that start side by side would each make one.
+        cookie = self._folder / ".erlang.cookie"
+        cookie.write_text(uuid4().hex)
+        cookie.chmod(0o400)
         self._epmd_port = free_port()
         self._nodes = [_Node(self, f"dq{number}") for number in range(nodes)]
 
@@ -285,6 +289,7 @@ class _Node:
             "RABBITMQ_MNESIA_BASE": str(folder / "data"),
             "RABBITMQ_LOG_BASE": str(folder),
             "RABBITMQ_LOGS": "-",
+            "ERL_CRASH_DUMP": str(folder / "crash.dump"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
