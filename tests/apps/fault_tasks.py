@@ -49,18 +49,19 @@ def hang(self: Any) -> None:
 
 
 @app.task(bind=True, name="faults.flaky", shared=False)
-def flaky(self: Any, countdown: float) -> None:
-    """Fail the first time, so that it is retried.
+def flaky(self: Any, countdown: float, times: int = 1) -> None:
+    """Fail so many times, so that it is retried.
 
     The promise of the retry is written first: whatever happens then, the retry must come, or this
     attempt again.
     """
     request = self.request
+    fails = request.retries < times
     with running(request):
-        if not request.retries:
-            ledger.promised(f"{request.id}~1", countdown)
-    if not request.retries:
-        raise self.retry(countdown=countdown)
+        if fails:
+            ledger.promised(f"{request.id}~{request.retries + 1}", countdown)
+    if fails:
+        raise self.retry(countdown=countdown, max_retries=times)
 
 
 @app.task(bind=True, name="faults.relay", shared=False)

@@ -40,6 +40,10 @@ class Fault(Enum):
     DELAY = "the reply comes late"
 
 
+#: Faults that happen to a reply.
+ON_REPLY = (Fault.DROP_REPLY, Fault.RESET, Fault.STALL, Fault.DELAY)
+
+
 @dataclass
 class Rule:
     """One fault that is to happen.
@@ -100,14 +104,6 @@ def _script_names() -> dict[bytes, str]:
     """Return the names of our scripts by SHA1 and by source."""
     known = [scripts.load(name) for name in scripts.names()]
     return {key.encode(): each.name for each in known for key in (each.sha, each.source)}
-
-
-def _check(*labels: str | bytes) -> None:
-    """Refuse the name of a script that is none: a rule for it would never apply."""
-    known = {*_script_names().values()}
-    for label in labels:
-        if isinstance(label, str) and not (label.isupper() or label in known):
-            raise ValueError(f"{label!r}: expected a command in capitals or one of {sorted(known)}")
 
 
 @dataclass(eq=False)
@@ -182,7 +178,7 @@ class Proxy:
 
     def on(self, what: str | bytes, fault: Fault, **options: Any) -> Rule:
         """Let *fault* happen to a call from now on; takes the arguments of `Rule`."""
-        _check(what)
+        self._check(what)
         rule = Rule(what, fault, **options)
         self._rules = [*self._rules, rule]
         return rule
@@ -193,7 +189,7 @@ class Proxy:
 
     def hold(self, *labels: str) -> None:
         """Hold back these calls, and what comes behind them, until their connections are cut."""
-        _check(*labels)
+        self._check(*labels)
         self._holding = frozenset(labels)
 
     # -- faults of all connections ------------------------------------------------------------
@@ -234,6 +230,32 @@ class Proxy:
             yield
         finally:
             self._loop.call_soon_threadsafe(self._flowing.set)
+
+    # -- the protocol -------------------------------------------------------------------------
+
+    #: Cuts a stream into frames.
+    _new_frames: Callable[[], Any] = Frames
+    #: Names a request.
+    _read: Callable[[bytes], Call] = Call.read
+
+    def _check(self, *labels: str | bytes) -> None:
+        """Refuse the name of a script that is none: a rule for it would never apply."""
+        known = {*_script_names().values()}
+        for label in labels:
+            if isinstance(label, str) and not (label.isupper() or label in known):
+                raise ValueError(
+                    f"{label!r}: expected a command in capitals or one of {sorted(known)}"
+                )
+
+    def _hit_by_reply(self, link: _Link, reply: bytes) -> Rule | None:
+        """Return the rule for the call that *reply* answers."""
+        if link.subscribed or reply[:1] == b">" or not link.pending:
+            return None
+        call = link.pending.popleft()
+        self._measure(call, reply)
+        if reply.startswith(b"-NOSCRIPT"):
+            return None  # it was not executed, and comes again with its source
+        return self._hit(call, ON_REPLY)
 
     # -- in the loop --------------------------------------------------------------------------
 
@@ -302,11 +324,11 @@ class Proxy:
         self._links.discard(link)
 
     async def _pass_requests(self, link: _Link, reader: asyncio.StreamReader) -> None:
-        frames = Frames()
+        frames = self._new_frames()
         while data := await reader.read(_CHUNK):
             for raw in frames.feed(data):
                 await self._flowing.wait()
-                call = Call.read(raw)
+                call = self._read(raw)
                 self.traffic[call.label] += 1
                 self._measure(call, raw)
                 if call.label in self._holding:
@@ -322,7 +344,7 @@ class Proxy:
             await link.server.drain()
 
     async def _pass_replies(self, link: _Link, reader: asyncio.StreamReader) -> None:
-        frames = Frames()
+        frames = self._new_frames()
         while data := await reader.read(_CHUNK):
             for reply in frames.feed(data):
                 await self._flowing.wait()
@@ -333,16 +355,6 @@ class Proxy:
                     return
                 link.client.write(reply)
             await link.client.drain()
-
-    def _hit_by_reply(self, link: _Link, reply: bytes) -> Rule | None:
-        """Return the rule for the call that *reply* answers."""
-        if link.subscribed or reply[:1] == b">" or not link.pending:
-            return None
-        call = link.pending.popleft()
-        self._measure(call, reply)
-        if reply.startswith(b"-NOSCRIPT"):
-            return None  # it was not executed, and comes again with its source
-        return self._hit(call, (Fault.DROP_REPLY, Fault.RESET, Fault.STALL, Fault.DELAY))
 
     async def _harm(self, link: _Link, reply: bytes, rule: Rule) -> bool:
         """Do what *rule* says to a reply; return whether that is the end of the connection."""

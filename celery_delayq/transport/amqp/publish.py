@@ -118,11 +118,9 @@ class PublishChannel(pyamqp.Channel):
 
     def post(self, messages: Sequence[tuple[Any, str, str]], timeout: float | None = None) -> None:
         """Send messages in one write, without waiting for the broker's answer."""
+        connection = self._connected()
         if self._confirms is None:
             self._confirms = Confirms(self)
-        connection = self.connection
-        if connection is None or connection.transport is None:
-            raise RecoverableConnectionError("the connection is closed")
         frames = [
             publishing(self.channel_id, connection.frame_max, *each, mandatory=is_task(each[0]))
             for each in messages
@@ -176,11 +174,17 @@ class PublishChannel(pyamqp.Channel):
     @property
     def declarer(self) -> Declarer:
         """Knows what is declared on this connection."""
-        connection = self.connection
+        connection = self._connected()
         if connection.declarer is None:
             connection.declarer = Declarer(connection, self.topology, declare=self.settings.declare)
         declarer: Declarer = connection.declarer
         return declarer
+
+    def _connected(self) -> Any:
+        connection = self.connection
+        if connection is None or connection.transport is None:
+            raise RecoverableConnectionError("the connection is closed")
+        return connection
 
     def _sent(
         self, message: Any, due: Due | None, now_ms: float, delay: Delay | None, exchange: str

@@ -20,7 +20,6 @@ from tests.support.proxy import Proxy
 
 ROOT = Path(__file__).parents[3]
 APP = "tests.apps.fault_tasks"
-SCHEME = "delayq+redis"
 
 
 #: Of the fixtures ``make_stage`` and ``passes``.
@@ -29,7 +28,7 @@ Passes = Callable[[Verdict], None]
 
 
 class Stage:
-    """All that a fault test needs; a context manager that ends what it started.
+    """All that a fault test needs, on Redis; a context manager that ends what it started.
 
     Parameters
     ----------
@@ -53,21 +52,21 @@ class Stage:
     ) -> None:
         self.lease = lease
         self.harms: list[Harm] = []
-        self.broker = new_server(**(broker_options or {}))
+        self.broker = self._new_broker(broker_options or {})
         self._folder = folder
         self._ledger_server = new_server(appendonly=False)
         self._delayq = {"lease": lease, **(delayq or {})}
+        self._conf: dict[str, Any] = {}
         self._resources = ExitStack()
         self._producers: list[Producer] = []
         self._processes: list[ManagedProcess] = []
 
     def __enter__(self) -> Stage:
         with self._resources as stack:
-            for server in (self.broker, self._ledger_server):
-                stack.enter_context(server)
+            self._enter_broker(stack)
+            stack.enter_context(self._ledger_server)
             self.ledger = Ledger(self._ledger_server.url)
             stack.callback(self.ledger.close)
-            self.redis = stack.enter_context(self.broker.client())
             self.producer = self.new_producer()
             self._resources = stack.pop_all()
         return self
@@ -198,7 +197,7 @@ class Stage:
 
     def left(self) -> dict[str, set[str]]:
         """Return the ids that the broker still has, by state; dead letters are not among them."""
-        return {s: ids for s, ids in left_in(self.redis).items() if ids and s != "dead"}
+        return {s: ids for s, ids in self._left_in().items() if ids and s != "dead"}
 
     def verdict(self, *, rollback: Rollback | None = None, timeout: float = 120.0) -> Verdict:
         """Let everything come to its end, stop all processes, and judge."""
@@ -211,7 +210,7 @@ class Stage:
         return judge(
             self.promises(),
             self.ledger.read()[0],
-            left_in(self.redis),
+            self._left_in(),
             self.harms,
             lease=self.lease,
             rollback=rollback,
@@ -219,13 +218,27 @@ class Stage:
 
     # -- how it is set up ---------------------------------------------------------------------
 
+    def _new_broker(self, options: Mapping[str, Any]) -> Any:
+        """Return the broker, not started yet."""
+        return new_server(**options)
+
+    def _enter_broker(self, stack: ExitStack) -> None:
+        """Start the broker, and have *stack* end it."""
+        stack.enter_context(self.broker)
+        self.redis = stack.enter_context(self.broker.client())
+
     def _url(self, through: Proxy | None) -> str:
-        if through is None:
-            return self.broker.url_for(SCHEME)
-        return f"{SCHEME}://127.0.0.1:{through.port}/0"
+        """Return the URL of the broker, or of a proxy before it."""
+        port = self.broker.port if through is None else through.port
+        return f"delayq+redis://127.0.0.1:{port}/0"
+
+    def _left_in(self) -> dict[str, set[str]]:
+        """Return the ids that the broker still has, by state."""
+        return left_in(self.redis)
 
     def _env(self, delayq: Mapping[str, Any]) -> dict[str, str]:
-        settings = {"broker_transport_options": {"delayq": {**self._delayq, **delayq}}}
+        options = {"delayq": {**self._delayq, **delayq}}
+        settings = {**self._conf, "broker_transport_options": options}
         return {
             "APP_LEDGER": self._ledger_server.url,
             "APP_SETTINGS": json.dumps(settings),

@@ -46,16 +46,31 @@ def test_a_task_for_an_exchange_goes_to_the_queues_that_are_bound_when_it_is_due
     assert scene.receive("late")["a"] >= due
 
 
-def test_a_task_for_a_deleted_queue_is_kept_and_holds_up_no_other(scene: Scene) -> None:
-    for n in range(40):
-        scene.send(f"lost-{n}", 0.5, queue="gone")
-    scene.channel.queue_delete("gone")
-    dues = {f"{n}": scene.send(f"{n}", 0.6) for n in range(20)}
+@pytest.mark.parametrize("gone", ["queue", "exchange", "binding"])
+def test_a_hundred_tasks_that_nobody_gets_are_kept_and_hold_up_no_other(
+    scene: Scene, gone: str
+) -> None:
+    empty, shop = Exchange("empty"), Exchange("shop")
+    empty(scene.channel).declare()
+    Queue("orders", shop, "new")(scene.channel).declare()
+    to = {"queue": "gone"} if gone == "queue" else {"exchange": empty, "routing_key": "gone"}
+    for n in range(100):
+        scene.send(f"lost-{n}", 2, **to)
+    if gone == "queue":
+        scene.channel.queue_delete("gone")
+    elif gone == "exchange":
+        scene.channel.exchange_delete("empty")
+    dues = {f"queue-{n}": scene.send(f"queue-{n}", 2.1) for n in range(10)}
+    for n in range(10):
+        dues[f"exchange-{n}"] = scene.send(f"exchange-{n}", 2.1, exchange=shop, routing_key="new")
 
     came = scene.receive("orders", 20)
 
     assert all(dues[id] <= at < dues[id] + 5 for id, at in came.items())
-    assert len(scene.receive("delayq.unroutable", 40)) == 40
+    if gone != "queue":
+        empty(scene.channel).declare()
+        scene.channel.queue_bind("delayq.unroutable", "empty", "gone")
+    assert len(scene.receive("delayq.unroutable", 100)) == 100
 
 
 def test_a_task_whose_queue_was_deleted_is_a_dead_letter_and_can_be_replayed(scene: Scene) -> None:

@@ -1,0 +1,138 @@
+"""Connections to RabbitMQ that are cut at any frame: of a publish, a worker, a retry, a replay."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from celery_delayq import DelayQ
+from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.testing import wait_until
+from tests.support.faults.checker import Harm, Rollback
+from tests.support.faults.producer import BROKEN
+from tests.support.faults.scale import SEED, scaled, some
+from tests.support.faults.stage import MakeStage, Passes
+from tests.support.proxy import Fault, Proxy
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1200))]
+
+ANY = b""
+#: Before RabbitMQ gets a frame, before a client gets one, and in the middle of one.
+FAULTS = (Fault.DROP_REQUEST, Fault.DROP_REPLY, Fault.STALL)
+
+
+def cut_everywhere(proxy: Proxy, call: Callable[[int], object], step: int) -> int:
+    """Repeat a call, cut *step* frames later each time at most, until it passes; return how often
+    it was cut.
+    """
+    chosen = random.Random(SEED)
+    cuts = 0
+    for fault in FAULTS:
+        nth = 0
+        while True:
+            nth += chosen.randint(1, step)
+            rule = proxy.on(ANY, fault, nth=nth)
+            call(nth)
+            proxy.forget_rules()
+            if not rule.fired.is_set():
+                break
+            cuts += 1
+    return cuts
+
+
+@pytest.mark.parametrize("after", [None, 0.5], ids=["at once", "with ETA"])
+def test_a_publish_whose_connection_is_cut_at_any_frame_raised_or_is_stored(
+    make_stage: MakeStage, passes: Passes, after: float | None
+) -> None:
+    """kombu repeats those with an ETA; the others raise."""
+    stage = make_stage("rabbitmq")
+    proxy = stage.proxy()
+
+    def publish(_: int) -> None:
+        producer = stage.new_producer(proxy)
+        producer.send("faults.work", after=after)
+        proxy.forget_rules()
+        producer.close()
+
+    cuts = cut_everywhere(proxy, publish, scaled(3, 1))
+    stage.worker(pool="threads")
+
+    verdict = stage.verdict()
+    verdict.notes["cuts"] = str(cuts)
+    passes(verdict)
+    assert cuts > 10
+
+
+#: Where a worker's connections are cut: around a delivery, its acknowledgement, and the publish of
+#: a retry and its confirm; and anywhere, also while it connects again.
+MOMENTS: list[tuple[str | bytes, Fault, int]] = [
+    ("Basic.Deliver", Fault.DROP_REPLY, 3),
+    ("Basic.Deliver", Fault.STALL, 8),
+    ("Basic.Ack", Fault.DROP_REQUEST, 1),
+    ("Basic.Ack", Fault.DROP_REQUEST, 7),
+    ("Basic.Publish", Fault.DROP_REQUEST, 2),
+    ("Basic.Ack", Fault.DROP_REPLY, 1),
+    ("Basic.Ack", Fault.DROP_REPLY, 3),
+    *((ANY, fault, nth) for fault in FAULTS for nth in range(1, 80, 6)),
+]
+
+
+def test_a_worker_whose_connections_are_cut_at_any_frame_loses_nothing(
+    make_stage: MakeStage, passes: Passes
+) -> None:
+    """Its tasks are sent again by RabbitMQ; a retry that was confirmed may be sent again, too."""
+    stage = make_stage("rabbitmq")
+    proxy = stage.proxy()
+    worker = stage.worker(through=proxy)
+    send = stage.producer.send
+    moments = some(MOMENTS[:7], 4, "worker") + some(MOMENTS[7:], 3, "anywhere")
+    for what, fault, nth in moments:
+        since_us = stage.ledger.now_us()
+        rule = proxy.on(what, fault, nth=nth)
+        for n in range(8):
+            send("faults.work", 0.02)
+            send("faults.work", 0.02, after=0.1 * n)
+            send("faults.flaky", 0.2)
+        wait_until(rule.fired.is_set, 60, f"{fault.name} at {what!r}")
+        wait_until(stage.finished, 60, f"all runs after {fault.name} at {what!r}")
+        stage.harms.append(Harm(worker.pid, since_us, stage.ledger.now_us(), fatal=False))
+
+    verdict = stage.verdict()
+    verdict.notes["cuts"] = str(len(moments))
+    passes(verdict)
+
+
+def test_a_replay_whose_connection_is_cut_at_any_frame_loses_no_dead_letter(
+    make_stage: MakeStage, passes: Passes
+) -> None:
+    """One that returned is marked; one that raised may have been stored."""
+    stage = make_stage("rabbitmq")
+    stage.worker(pool="threads")
+    dead = stage.producer.send_many(80, "faults.work", after=3, queue="gone")
+    delayq = DelayQ.of(stage.producer.app)
+    with stage.producer.app.connection() as connection:
+        connection.default_channel.queue_delete("gone")
+    wait_until(lambda: len([*delayq.dead_letters()]) == len(dead), 30, "all are dead")
+    proxy = stage.proxy()
+    through = DelayQ.of(stage.new_producer(proxy).app)
+    left = iter(dead)
+
+    def replay(_: int) -> None:
+        id = next(left)
+        try:
+            through.replay(id, queue="celery")
+        except BROKEN:
+            return
+        proxy.forget_rules()
+        assert delayq.dead_letters.get(id) is None
+
+    cuts = cut_everywhere(proxy, replay, 30)
+    delayq.dead_letters.replay_all(DeadFilter(), everything=True, queue="celery")
+
+    # Whatever was replayed twice runs twice.
+    verdict = stage.verdict(rollback=Rollback(0, ()))
+    verdict.notes["cuts"] = str(cuts)
+    passes(verdict)
+    assert cuts > 10

@@ -1,0 +1,107 @@
+"""The stage of fault tests on RabbitMQ."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from kombu import Connection
+
+from celery_delayq import DelayQ
+from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
+from celery_delayq.errors import ServerNotFound
+from tests.support.faults.producer import Producer
+from tests.support.faults.stage import Stage
+from tests.support.left_out import left_out
+from tests.support.proxy import Proxy
+from tests.support.proxy_amqp import AmqpProxy
+
+
+class RabbitMQStage(Stage):
+    """A stage on an empty virtual host of RabbitMQ.
+
+    There are no leases: a worker without a connection holds nothing any more.
+
+    Parameters
+    ----------
+    server
+        A node that others use, too; None: nodes of its own.
+    conf
+        Celery's settings of producers and workers.
+    broker_options
+        Arguments of `EmbeddedRabbitMQ` for nodes of its own.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        server: EmbeddedRabbitMQ | None = None,
+        *,
+        conf: Mapping[str, Any] | None = None,
+        **broker_options: Any,
+    ) -> None:
+        self._shared = server
+        super().__init__(folder, lease=0.0, broker_options=broker_options)
+        self._conf = dict(conf or {})
+        self._delayq = {}
+
+    @property
+    def port(self) -> int:
+        """The port of the first node."""
+        port = urlsplit(str(self.broker.url())).port
+        assert port is not None
+        return port
+
+    def proxy(self) -> Proxy:
+        """Return a new proxy before the first node."""
+        return self._resources.enter_context(AmqpProxy(self.port))
+
+    def new_producer(self, through: Proxy | None = None, *, stock: bool = False) -> Producer:
+        """Return another producer."""
+        producer = super().new_producer(through, stock=stock)
+        producer.app.conf.update(self._conf)
+        producer.recognizes = False
+        return producer
+
+    def left(self) -> dict[str, set[str]]:
+        """Return how many messages each queue has, with those that a worker holds."""
+        path = f"queues/{self.vhost}?disable_stats=true&enable_queue_totals=true"
+        return {
+            each["name"]: {f"{each['messages']} messages"}
+            for each in self.broker.ask("GET", path)
+            if each["type"] != "stream" and each.get("messages")
+        }
+
+    def _new_broker(self, options: Mapping[str, Any]) -> Any:
+        if self._shared is not None:
+            return self._shared
+        try:
+            return EmbeddedRabbitMQ(**options)
+        except ServerNotFound as exc:
+            raise left_out(str(exc)) from exc
+
+    def _enter_broker(self, stack: ExitStack) -> None:
+        if self._shared is None:
+            stack.enter_context(self.broker)
+        self.broker.start()  # the test before may have ended it
+        self.vhost: str = self.broker.new_vhost()
+
+    def _url(self, through: Proxy | None) -> str:
+        if through is None:
+            url: str = self.broker.urls("delayq+amqp", self.vhost)
+            return url
+        return f"delayq+amqp://guest:guest@127.0.0.1:{through.port}/{self.vhost}"
+
+    def _left_in(self) -> dict[str, set[str]]:
+        """Look at all messages, which takes them for a moment: no worker may live."""
+        found = defaultdict(set)
+        with Connection(self.broker.url(vhost=self.vhost)) as connection:
+            for queue in self.left():
+                while message := connection.default_channel.basic_get(queue):
+                    found[queue].add(str(message.headers.get("id")))
+        found["dead"] = {each.id for each in DelayQ.of(self.producer.app).dead_letters()}
+        return found
