@@ -1,5 +1,6 @@
-"""Schedules of periodic entries: the public path of :mod:`celery_delayq.periodic.schedules`."""
+"""Schedules of periodic entries beside those of Celery, and how to register your own classes."""
 
-from celery_delayq.periodic.schedules import Polled, Rule, clocked, latest, register, rrule, rule_of
+from celery_delayq.periodic.rrule import rrule
+from celery_delayq.periodic.schedules import clocked, register
 
-__all__ = ["Polled", "Rule", "clocked", "latest", "register", "rrule", "rule_of"]
+__all__ = ["clocked", "register", "rrule"]

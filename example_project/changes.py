@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from datetime import datetime
 
+from celery_delayq import Outcome
 from celery_delayq.errors import InvalidETA
-from celery_delayq.model.scheduled import Outcome
 from example_project.app import delayq
 from example_project.news import News
 from example_project.plan import CompressedClock, Kind, Reminder, as_datetime, remind

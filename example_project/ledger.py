@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from celery_delayq.model.scheduled import Outcome
+from celery_delayq import Outcome
 
 Action = Literal["move", "cancel"]
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 
 from rich.console import Console
 
-from celery_delayq import DeadFilter
-from celery_delayq.model.dead_letter import DeadLetter
-from celery_delayq.webhook import NAME
+from celery_delayq import DeadFilter, DeadLetter
+from celery_delayq.webhook import post
 from example_project import show
 from example_project.agenda import waiting
 from example_project.app import delayq
@@ -24,16 +23,16 @@ LONGEST_S = 20.0
 
 def replay(console: Console, services: Services, records: Records) -> tuple[list[Dead], list[Dead]]:
     """Repair the receiver and replay all dead letters; give what was dead before and after it."""
-    before = [*delayq.dead_letters(task=NAME)]
+    before = [*delayq.dead_letters(task=post.name)]
     show.dead_letters(console, before)
     records.repair_receiver()
-    delayq.replay_all(DeadFilter(task=NAME))
+    delayq.replay_all(DeadFilter(task=post.name))
     deadline = time.monotonic() + LONGEST_S
     with console.status("The receiver is repaired, the dead letters are replayed"):
         while not is_settled(records, waiting()) and time.monotonic() < deadline:
             services.check()
             time.sleep(LOOK_EVERY_S)
-    return _dead(before), _dead(delayq.dead_letters(task=NAME))
+    return _dead(before), _dead(delayq.dead_letters(task=post.name))
 
 
 def _dead(letters: Iterable[DeadLetter]) -> list[Dead]:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.embedded.ports import free_port
+from celery_delayq.embedded import EmbeddedRedis, free_port
 from example_project import show
 from example_project.command import WrongSums, log_folder
 from example_project.deliveries import Deliveries, add_up_webhooks, webhook_problems

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from celery_delayq.embedded.ports import free_port
+from celery_delayq.embedded import free_port
 from celery_delayq.testing import ManagedProcess, ProcessFailed
 
 _CHECKOUT = Path(__file__).resolve().parent.parent

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from celery_delayq.model.dead_letter import DeadLetter
-from celery_delayq.model.scheduled import Outcome
+from celery_delayq import DeadLetter, Outcome
 from example_project.deliveries import Told, WebhookSums
 from example_project.faults import ATTEMPTS
 from example_project.flights import Flight, new_york

@@ -12,6 +12,7 @@ process that started it. It does not replace a production server.
 from __future__ import annotations
 
 from celery_delayq.embedded.find import find_redis_server, wheel_redis_server
+from celery_delayq.embedded.ports import free_port
 from celery_delayq.embedded.server import EmbeddedRedis
 
-__all__ = ["EmbeddedRedis", "find_redis_server", "wheel_redis_server"]
+__all__ = ["EmbeddedRedis", "find_redis_server", "free_port", "wheel_redis_server"]

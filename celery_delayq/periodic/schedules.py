@@ -23,8 +23,6 @@ from celery_delayq.periodic.crontab import Crontab
 from celery_delayq.periodic.rrule import Recurrence, rrule
 from celery_delayq.periodic.wall_clock import LONGEST, MS, YEARS, moment_of, ms_of, tick_at, wall_of
 
-__all__ = ["Polled", "Rule", "clocked", "latest", "register", "rrule", "rule_of"]
-
 K = TypeVar("K", bound=type[BaseSchedule])
 
 #: The app's own classes of schedules by import path. A path in Redis is only looked up here, and

@@ -12,7 +12,8 @@ from kombu.utils.json import dumps, loads
 
 from celery_delayq.errors import InvalidSchedule, ScheduleNotImportable
 from celery_delayq.periodic.crontab import crontab_text, read_crontab
-from celery_delayq.periodic.schedules import clocked, path_of, register, registered, rrule
+from celery_delayq.periodic.rrule import rrule
+from celery_delayq.periodic.schedules import clocked, path_of, register, registered
 
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
 

@@ -24,7 +24,7 @@ from celery_delayq.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["check", "check_java", "register"]
 
 OLDEST = (4, 1)
 OLDEST_JAVA = 17

@@ -28,6 +28,8 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "celery_delayq.embedded": (),
     "celery_delayq.testing": (),
     "celery_delayq.spark": (),
+    "celery_delayq.spark.session": ("interrupts",),
+    "celery_delayq.spark.write.writer": ("write",),
     "celery_delayq.admin.accounts": ("rules",),
     "celery_delayq.model.context": ("context", "current_context"),
 }

@@ -27,7 +27,7 @@ from celery_delayq.cli.options import (
 )
 from celery_delayq.periodic.crontab import read_crontab
 from celery_delayq.periodic.definition import CATCH_UPS, OVERLAPS
-from celery_delayq.periodic.schedules import rrule
+from celery_delayq.periodic.rrule import rrule
 
 
 class EntryNameType(NameType):

@@ -20,7 +20,7 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.integration.beat_guard import redbeat_setting
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import FoundEntry, code_of
-from celery_delayq.periodic.schedules import rrule
+from celery_delayq.periodic.rrule import rrule
 from celery_delayq.store.session import Session
 from celery_delayq.utils.credentials import hide
 

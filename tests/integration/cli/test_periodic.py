@@ -10,7 +10,8 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
-from celery_delayq.periodic.schedules import clocked, rrule
+from celery_delayq.periodic.rrule import rrule
+from celery_delayq.periodic.schedules import clocked
 from tests.integration.cli.conftest import HOSTILE
 from tests.support.cli import CommandLine
 

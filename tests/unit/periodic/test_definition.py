@@ -14,7 +14,8 @@ from dateutil import tz
 
 from celery_delayq.model.retry_policy import LONGEST
 from celery_delayq.periodic.definition import Definition, definition_hash_of
-from celery_delayq.periodic.schedules import clocked, rrule
+from celery_delayq.periodic.rrule import rrule
+from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.state import source_in
 from tests.support.periodic import BERLIN, HOUR, NOON, NOON_MS, UTC, defined
 

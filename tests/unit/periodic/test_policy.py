@@ -21,7 +21,7 @@ from celery_delayq.periodic.policy import (
     tick_id,
     upcoming,
 )
-from celery_delayq.periodic.schedules import rrule
+from celery_delayq.periodic.rrule import rrule
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from tests.support.periodic import (

@@ -10,7 +10,7 @@ import pytest
 from celery_delayq.errors import InvalidSchedule
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.policy import begin, upcoming
-from celery_delayq.periodic.schedules import rrule
+from celery_delayq.periodic.rrule import rrule
 from celery_delayq.periodic.wall_clock import moment_of
 from tests.support.periodic import NOON_MS, UTC
 

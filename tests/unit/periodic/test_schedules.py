@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_delayq.errors import InvalidSchedule
-from celery_delayq.periodic.schedules import Interval, Rule, clocked, latest, rrule, rule_of
+from celery_delayq.periodic.rrule import rrule
+from celery_delayq.periodic.schedules import Interval, Rule, clocked, latest, rule_of
 from celery_delayq.periodic.wall_clock import moment_of, ms_of
 from tests.support.periodic import BERLIN, DAY, NOON, NOON_MS, UTC, YEAR, counted, ticks_of
 

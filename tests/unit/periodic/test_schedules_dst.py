@@ -11,7 +11,8 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.periodic.schedules import Rule, rrule, rule_of
+from celery_delayq.periodic.rrule import rrule
+from celery_delayq.periodic.schedules import Rule, rule_of
 from celery_delayq.periodic.wall_clock import ms_of
 from tests.support.periodic import UTC, ticks_of
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from celery_delayq.cli.text import seconds_of
 from celery_delayq.errors import InvalidSchedule, ScheduleNotImportable
-from celery_delayq.periodic.schedules import clocked, register, rrule
+from celery_delayq.periodic.rrule import rrule
+from celery_delayq.periodic.schedules import clocked, register
 from celery_delayq.periodic.serialization import describe, dumps_form, loads_form
 from tests.support.periodic import BERLIN, NOON, UTC
 

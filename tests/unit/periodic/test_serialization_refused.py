@@ -59,7 +59,7 @@ def test_what_is_no_form_of_a_schedule_is_refused(data: Any, text: str) -> None:
         ({"crontab": " * * * *"}, ": "),
         ({"crontab": 5}, "AttributeError: 'int' object has no attribute 'split'"),
         ({"crontab": None}, "AttributeError: "),
-        ({"crontab": ["*", "*", "*", "*", "*"]}, "AttributeError: "),
+        ({"crontab": ["*", "*", "*", "*", "*"]}, "TypeError: "),
         ({"solar": ["midnight", 1, 2]}, "ValueError: .*midnight"),
         ({"solar": ["sunset", 91, 2]}, "ValueError: .*latitude"),
         ({"solar": ["sunset", 1, -181]}, "ValueError: .*longitude"),
