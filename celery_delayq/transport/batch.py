@@ -9,12 +9,12 @@ from typing import Any
 from kombu import exceptions
 from kombu.transport import redis as stock
 
+from celery_delayq.errors import NotReplicated
 from celery_delayq.model import publish_outcome
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.scripting import replies
-from celery_delayq.store.scripting.calls import Call, Puts, Readies, pack
-from celery_delayq.store.scripting.pipelining import checkout
-from celery_delayq.store.scripting.runner import few_replicas
+from celery_delayq.store.scripting.calls import Call, Puts, Readies
+from celery_delayq.store.scripting.pipelining import Line
 from celery_delayq.store.scripting.scripts import Script
 
 
@@ -42,7 +42,7 @@ class PublishBatch:
         self._open: dict[tuple[Callable[[str], Any], str], Any] = {}
         self._buffered = 0
         self._routed: list[Callable[[], None]] = []
-        self._connection: Any = None
+        self._line = Line()
         #: For each outstanding reply its script call, or None for another command.
         self._unread: deque[Call | None] = deque()
         self._unusable: str | None = None
@@ -88,8 +88,14 @@ class PublishBatch:
         self._check_usable()
         self._send()
         self._read()
-        if self._connection is not None and self.channel.settings.wait_replicas:
-            self._wait()
+        settings = self.channel.settings
+        if settings.wait_replicas:
+            try:
+                self._line.wait(settings.wait_replicas, settings.wait_timeout)
+            except NotReplicated:
+                raise
+            except Exception as exc:
+                raise self._failed(exc) from exc
 
     def discard(self) -> None:
         """Drop what was not sent yet."""
@@ -103,11 +109,7 @@ class PublishBatch:
         self._unusable = "is closed"
         self._forget()
         self.channel.connection.batches -= 1
-        if self._connection is not None:
-            if self._unread:
-                self._connection.disconnect()
-            self.channel.pool.release(self._connection)
-            self._connection = None
+        self._line.close(unread=bool(self._unread))
 
     def _send(self) -> None:
         """Send what is buffered, once Redis has answered what was sent before."""
@@ -118,9 +120,9 @@ class PublishBatch:
         if not commands:
             return
         try:
-            if self._connection is None:
-                self._connection = checkout(self.channel.pool)
-            self._connection.send_packed_command([pack(commands)])
+            if not self._line:
+                self._line.open(self.channel.pool)
+            self._line.send(commands)
         except Exception as exc:
             raise self._failed(exc) from exc
         self._unread.extend(sent)
@@ -152,7 +154,7 @@ class PublishBatch:
             while self._unread:
                 call = self._unread[0]
                 try:
-                    reply = self._connection.read_response()
+                    reply = self._line.read()
                     if isinstance(call, Puts):
                         puts = zip(call.ids, replies.Puts.read(reply).puts, strict=True)
                         found = (publish_outcome.refusal(call.queue, *put) for put in puts)
@@ -164,17 +166,6 @@ class PublishBatch:
             raise self._failed(exc) from exc
         if errors:
             raise self._failed(errors[0]) from errors[0]
-
-    def _wait(self) -> None:
-        """Wait until replicas have the last write of this connection."""
-        wanted, seconds = self.channel.settings.wait_replicas, self.channel.settings.wait_timeout
-        try:
-            self._connection.send_command("WAIT", wanted, int(seconds * 1000))
-            there = self._connection.read_response()
-        except Exception as exc:
-            raise self._failed(exc) from exc
-        if there < wanted:
-            raise few_replicas(there, wanted, seconds)
 
     def _failed(self, exc: Exception) -> Exception:
         self._unusable = "cannot be reused after a failure"

@@ -41,12 +41,7 @@ Ask = Callable[[Callable[[ScriptRunner], Any]], Any]
 LOST = (ConnectionError, TimeoutError, OSError, OperationalError)
 
 
-def checkout(pool: ConnectionPool) -> Any:
-    """Take a connection out of *pool*; before redis-py 5.3 that wanted the name of a command."""
-    return pool.get_connection() if VERSION >= (5, 3) else pool.get_connection("_")
-
-
-class _Line:
+class Line:
     """A connection out of a pool, with replies that may not have been read yet."""
 
     def __init__(self) -> None:
@@ -58,7 +53,9 @@ class _Line:
 
     def open(self, pool: ConnectionPool) -> None:
         """Take a connection out of *pool*."""
-        self._pool, self._connection = pool, checkout(pool)
+        self._pool = pool
+        # Before redis-py 5.3 this wants the name of a command.
+        self._connection = pool.get_connection() if VERSION >= (5, 3) else pool.get_connection("_")
 
     def send(self, commands: Iterable[tuple[Any, ...]]) -> None:
         """Send commands."""
@@ -69,6 +66,20 @@ class _Line:
         """Return the next reply."""
         with translating():
             return self._connection.read_response()
+
+    def wait(self, replicas: int, seconds: float) -> None:
+        """Wait at most so many *seconds* until so many *replicas* have what was sent.
+
+        Raises
+        ------
+        NotReplicated
+            Fewer have it.
+        """
+        if self:
+            self.send([("WAIT", replicas, int(seconds * 1000))])
+            there = self.read()
+            if there < replicas:
+                raise few_replicas(there, replicas, seconds)
 
     def close(self, *, unread: bool) -> None:
         """Give the connection back; one with *unread* replies is closed."""
@@ -92,7 +103,7 @@ class PipelinedCalls:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._line = _Line()
+        self._line = Line()
         self._unanswered: tuple[Call, Callable[[Any], object]] | None = None
         #: Whether the next reply on the connection is the answer.
         self._sent = False
@@ -188,7 +199,7 @@ class EntryPipeline:
         self._on_answer = on_answer
         self._retry = retry
         self._runner: ScriptRunner = ask(lambda runner: runner)
-        self._line = _Line()
+        self._line = Line()
         self._knows_script = False
         self._open: dict[str, Sent] = {}
         self._filling: list[Sent] = []
@@ -236,19 +247,8 @@ class EntryPipeline:
         self.send()
 
     def wait(self, replicas: int, seconds: float) -> None:
-        """Wait at most so many *seconds* until so many *replicas* have what was sent.
-
-        Raises
-        ------
-        NotReplicated
-            Fewer have it.
-        """
-        if not self._line:
-            return
-        self._line.send([("WAIT", replicas, int(seconds * 1000))])
-        there = self._line.read()
-        if there < replicas:
-            raise few_replicas(there, replicas, seconds)
+        """Wait until *replicas* have what was sent, as :meth:`Line.wait` does."""
+        self._line.wait(replicas, seconds)
 
     def unanswered(self) -> Iterator[int]:
         """Yield the indexes of the items without a known outcome."""
