@@ -10,7 +10,6 @@ from celery import Celery
 from celery._state import get_current_task
 from celery.app.amqp import AMQP as CeleryAMQP  # noqa: N811 - a class, named in capitals
 from kombu import Producer, Queue
-from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration import context
@@ -198,17 +197,6 @@ def _share_budget(
 
 class AMQP(AMQPMixin, CeleryAMQP):
     """Celery's own message factory with our checks."""
-
-
-def with_checks(_app: Celery, amqp_cls: Any) -> Any:
-    """Return a class of message factories with our checks, for ``app.amqp_cls``.
-
-    By name where possible: the app is pickled for children that are spawned.
-    """
-    base = symbol_by_name(amqp_cls)
-    if base is CeleryAMQP:
-        return "celery_delayq.integration.amqp:AMQP"
-    return type("AMQP", (AMQPMixin, base), {})
 
 
 def renew(app: Celery) -> None:

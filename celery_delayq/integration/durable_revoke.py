@@ -10,7 +10,6 @@ from typing import Any
 from celery import Celery
 from celery.app.control import Control as CeleryControl
 from kombu.utils.functional import maybe_list
-from kombu.utils.imports import symbol_by_name
 
 logger = logging.getLogger(__name__)
 
@@ -37,17 +36,6 @@ class ControlMixin:
 
 class Control(ControlMixin, CeleryControl):
     """Celery's own remote control with durable revokes."""
-
-
-def with_memory(_app: Celery, control_cls: Any) -> Any:
-    """Return a class of remote controls with durable revokes, for ``app.control_cls``.
-
-    By name where possible: the app is pickled for children that are spawned.
-    """
-    base = symbol_by_name(control_cls)
-    if base is CeleryControl:
-        return "celery_delayq.integration.durable_revoke:Control"
-    return type("Control", (ControlMixin, base), {})
 
 
 def renew(app: Celery) -> None:

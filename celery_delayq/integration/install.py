@@ -27,7 +27,7 @@ from celery_delayq.integration import (
     worker,
     worker_checks,
 )
-from celery_delayq.integration.replace import Connect, Register, Replace, make
+from celery_delayq.integration.replace import Connect, Register, Replace, make, mixed_into
 
 
 def install(app: Celery) -> None:
@@ -132,8 +132,9 @@ TRANSPORT = (
     ),
     Connect(
         target="signals.worker_ready",
-        receiver=worker_checks.check_without_extension,
-        why="warns of options and periodic entries that need DelayQ(app)",
+        receiver=worker_checks.check_worker,
+        why="warns of stock Redis, of settings that break at-least-once, of a missing httpx, and "
+        "of options and periodic entries that need DelayQ(app)",
     ),
     Connect(
         target="signals.task_prerun",
@@ -167,11 +168,6 @@ PROCESS = (
     ),
     Connect(
         target="signals.worker_ready",
-        receiver=worker_checks.check_worker,
-        why="warns of stock Redis, of settings that break at-least-once, of a missing httpx",
-    ),
-    Connect(
-        target="signals.worker_ready",
         receiver=_begin_background,
         why="begins to fire periodic entries and to archive dead letters",
     ),
@@ -196,12 +192,12 @@ PROCESS = (
 APP = (
     Replace(
         target="app.amqp_cls",
-        by=amqp.with_checks,
+        by=partial(mixed_into, amqp.AMQP),
         why="checks calls, takes our options out of them, and lets Redis count countdowns",
     ),
     Replace(
         target="app.control_cls",
-        by=durable_revoke.with_memory,
+        by=partial(mixed_into, durable_revoke.Control),
         why="revoked ids are stored in Redis: workers that start later know them",
     ),
     Replace(

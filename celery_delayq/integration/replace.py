@@ -165,6 +165,23 @@ class Register(Change):
             _get(owner, name).pop(key, None)
 
 
+def mixed_into(ours: type, _app: Any, theirs: Any) -> Any:
+    """Return what takes the place of a class of Celery, or of a subclass that an app has chosen.
+
+    By name where possible: the app is pickled for children that are spawned.
+
+    Parameters
+    ----------
+    ours : type
+        Our mixin and Celery's own class.
+    """
+    mixin, stock = ours.__bases__
+    base = symbol_by_name(theirs)
+    if base is stock:
+        return f"{ours.__module__}:{ours.__qualname__}"
+    return type(ours.__name__, (mixin, base), {})
+
+
 def make(changes: Iterable[Change], **objects: Any) -> None:
     """Make changes in this order; a second call changes nothing."""
     for change in changes:

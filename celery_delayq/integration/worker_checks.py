@@ -21,20 +21,23 @@ _OF_TASKS = OPTIONS - {"max_retries", "retry_jitter"}
 
 def check_worker(sender: Any, **_: Any) -> None:
     """Warn when a worker with the extension consumes from stock Redis, acknowledges early although
-    it was told to run each task at least once, or cannot send webhooks.
+    it was told to run each task at least once, or cannot send webhooks; and when one without it has
+    task options or periodic entries that need it.
     """
     app = sender.app
     delayq = getattr(app, "_delayq", None)
-    if delayq is not None:
-        warn_of_stock(sender.connection)
-    if getattr(delayq, "webhook", None) is not None and find_spec("httpx") is None:
+    if delayq is None:
+        _check_without_extension(app, getattr(sender, "connection", None))
+        return
+    warn_of_stock(sender.connection)
+    if delayq.webhook is not None and find_spec("httpx") is None:
         warn_once(
             logger,
             "DelayQ(app, webhook=…) is set, but httpx is not installed: webhooks that this worker "
             'takes are dead letters. pip install "celery-delayq[webhook]"',
         )
     wanted = ("task_acks_late", "task_reject_on_worker_lost")
-    if getattr(delayq, "at_least_once", False):
+    if delayq.at_least_once:
         for setting in (name for name in wanted if not app.conf[name]):
             warn_once(
                 logger,
@@ -54,11 +57,9 @@ def warn_of_stock(connection: Any) -> None:
         )
 
 
-def check_without_extension(sender: Any, **_: Any) -> None:
+def _check_without_extension(app: Any, connection: Any) -> None:
     """Warn of task options and periodic entries that have no effect without ``DelayQ(app)``."""
-    app = sender.app
-    transport = getattr(getattr(sender, "connection", None), "transport", None)
-    if not hasattr(transport, "settings") or getattr(app, "_delayq", None) is not None:
+    if not hasattr(getattr(connection, "transport", None), "settings"):
         return
     tasks = app.tasks.values()
     _warn_of_options(

@@ -36,7 +36,7 @@ PROPERTY = "delayq"
 _FOR_SENDING = frozenset({"countdown", "message_id", "retry_of", "retried_to"})
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MICROSECOND = timedelta(microseconds=1)
+_MILLISECOND = timedelta(milliseconds=1)
 
 #: The last millisecond that a :class:`~datetime.datetime` can name, year 9999.
 MAX_DUE_MS = 253_402_300_799_999
@@ -192,7 +192,7 @@ def due_of_eta(eta: Any) -> Due:
             raise TypeError("not a point in time")
         if moment.tzinfo is None:
             moment = maybe_make_aware(moment)
-        return Due(-((_EPOCH - moment) // _MICROSECOND // 1000))
+        return Due(-((_EPOCH - moment) // _MILLISECOND))
     except (ValueError, TypeError, OverflowError) as exc:
         raise InvalidETA(
             f"eta={eta!r}: expected a datetime of the years 1 to 9999 or its ISO 8601 form, "

@@ -95,6 +95,6 @@ def test_each_dotted_string_of_the_package_leads_somewhere() -> None:
     texts = (path.read_text() for path in package.rglob("*.py"))
     dotted = {name for text in texts for name in DOTTED.findall(text)}
 
-    assert {"celery_delayq.transport:Transport", "celery_delayq.integration.amqp:AMQP"} <= dotted
+    assert "celery_delayq.transport:Transport" in dotted
     for name in dotted:
         assert symbol_by_name(name) is not None
