@@ -93,7 +93,8 @@ class _Check:
                 self._leases(name)
             with self._surviving(name):
                 # At a rate of less than one a second it is looked at as rarely.
-                deferred = max(DEFER, 1 / layout.rate if layout.rate else 0)
+                rate = layout.limits.promote_rate
+                deferred = max(DEFER, 1 / rate if rate else 0)
                 self._take(name, self._checks.queue(name, layout, deferred, repair=self._repair))
             yield report
         if queue is None:

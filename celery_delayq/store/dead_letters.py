@@ -270,8 +270,8 @@ class DeadLetterStore(StorePart):
 
         Where they go to an archive, none is forgotten.
         """
-        age, most = layout.dead_age, layout.dead_max
-        if layout.archived or not (age or most):
+        age, most = layout.limits.dead_letters_age, layout.limits.dead_letters_max
+        if layout.limits.archived or not (age or most):
             return
         old, many = self.trim(queue, age, most, TRIM)
         if old or many:

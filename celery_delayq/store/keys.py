@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from operator import attrgetter
 
 from celery_delayq.errors import RecordError
+from celery_delayq.settings import Limits
 
 #: What kombu puts between a queue's name and a priority step.
 DEFAULT_SEP = "\x06\x16"
@@ -34,27 +35,14 @@ class Layout:
     ----------
     sep, steps : str, tuple[int, ...]
         kombu's ``sep`` and ``priority_steps``.
-    rate : float
-        Most entries to promote in a second, 0 for no limit.
-    max_ready : int
-        Most ready messages beyond which nothing is promoted, 0 for no limit.
-    dead_age, dead_max : float, int
-        Seconds for which dead letters are kept, and how many, 0 for no limit. Nobody forgets those
-        of a queue whose consumers have not said so.
-    archived : bool
-        Its consumers move dead letters to a database.
-    history : bool
-        They keep a history of runs, so it is to be noted when an entry becomes ready.
+    limits : Limits
+        Limits that its consumers have set: other processes promote its entries and trim its dead
+        letters by them.
     """
 
     sep: str = DEFAULT_SEP
     steps: tuple[int, ...] = DEFAULT_STEPS
-    rate: float = 0.0
-    max_ready: int = 0
-    dead_age: float = 0.0
-    dead_max: int = 0
-    archived: bool = False
-    history: bool = False
+    limits: Limits = field(default_factory=Limits)
 
     def step(self, priority: int) -> int:
         """Return the step whose list takes *priority*, by kombu's rule."""
@@ -76,28 +64,20 @@ class Layout:
         """
         try:
             data = json.loads(text)
-            layout = cls(
-                sep=data["sep"],
-                steps=tuple(int(step) for step in data["steps"]),
-                rate=float(data.get("rate", 0)),
-                max_ready=int(data.get("max_ready", 0)),
-                dead_age=float(data.get("dead_age", 0)),
-                dead_max=int(data.get("dead_max", 0)),
-                archived=bool(data.get("archived")),
-                history=bool(data.get("history")),
-            )
-            if not isinstance(layout.sep, str) or not layout.steps:
+            sep, steps = data["sep"], tuple(int(step) for step in data["steps"])
+            if not isinstance(sep, str) or not steps:
                 raise ValueError("no separator or no steps")
-            return layout
+            defaults = Limits()._asdict().items()
+            limits = {name: type(default)(data.get(name, default)) for name, default in defaults}
+            return cls(sep, steps, Limits(**limits))
         except (ValueError, KeyError, TypeError) as exc:
             raise RecordError(f"unreadable queue layout {text!r} in the registry") from exc
 
 
 @cache
 def _layout_text(layout: Layout) -> str:
-    data = asdict(layout)
-    given = {name: value for name, value in data.items() if value or name in ("sep", "steps")}
-    return json.dumps(given)
+    limits = {name: value for name, value in layout.limits._asdict().items() if value}
+    return json.dumps({"sep": layout.sep, "steps": layout.steps, **limits})
 
 
 _STATE: Callable[[QueueKeys], tuple[str, ...]] = attrgetter(

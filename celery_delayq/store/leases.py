@@ -147,40 +147,13 @@ class LeaseStore(StorePart):
             How many messages the process holds of any queue, or may get by other requests; -1 when
             it cannot make room for a message that is to be delivered alone.
         """
-        key = self._keys.queue(queue)
-        layout = self._runner.layout
-        return Call(
-            "leases/acquire",
-            [
-                *key.state,
-                self._keys.next_due,
-                key.wake,
-                key.leased(worker_id),
-                key.leases,
-                self._keys.lease_ends,
-                self._keys.clock,
-                key.deliveries,
-                key.quarantined,
-                key.quarantine_turn,
-                key.request_numbers,
-                self._keys.control,
-                key.pace,
-                key.dead,
-                key.dead_at,
-                *self._keys.ready_lists(queue, layout),
-            ],
-            [
-                queue,
-                worker_id,
-                _ms(lease),
-                request_number,
-                limit,
-                lists,
-                others,
-                self._keys.wake,
-                *layout.steps,
-            ],
-        )
+        key, shared, layout = self._keys.queue(queue), self._keys, self._runner.layout
+        keys = [*key.state, shared.next_due, key.wake, key.leased(worker_id), key.leases]
+        keys += shared.lease_ends, shared.clock, key.deliveries, key.quarantined
+        keys += key.quarantine_turn, key.request_numbers, shared.control, key.pace
+        keys += key.dead, key.dead_at, *shared.ready_lists(queue, layout)
+        args = [queue, worker_id, _ms(lease), request_number, limit, lists, others, shared.wake]
+        return Call("leases/acquire", keys, [*args, *layout.steps])
 
     def acquire(
         self,
@@ -242,15 +215,19 @@ class LeaseStore(StorePart):
     ) -> tuple[int, int]:
         """Put messages back into their ready lists, to run next or, with *last*, after the others.
 
-        *details* tell of the end of one that killed its process.
+        Parameters
+        ----------
+        most : int
+            A message that killed its process more than *most* times is dead-lettered, 0: never.
+            One that was held so often by a worker that *died* is delivered alone first, as for
+            :meth:`reclaim_expired`.
+        details : bytes
+            How the process of a message ended.
 
         Returns
         -------
         (requeued, dead-lettered)
-            Messages that killed their process more than *most* times are dead-lettered, unless
-            *most* is 0. What was
-            held so often by a worker that *died* is delivered alone first, as for
-            :meth:`reclaim_expired`.
+            How many messages.
         """
         key = self._keys.queue(queue)
         layout = layout or self._runner.layout
@@ -370,21 +347,10 @@ class LeaseStore(StorePart):
         What was held more than *most* times by a process that ended is delivered alone, and is
         dead when that ended too; 0 is no limit. *patience* as for :meth:`Store.next_due`.
         """
-        key = self._keys.queue(queue)
-        keys = [
-            *key.state,
-            key.leased(worker_id),
-            key.leases,
-            self._keys.lease_ends,
-            self._keys.clock,
-            key.wake,
-            key.deliveries,
-            key.quarantined,
-            key.dead,
-            key.dead_at,
-            key.request_numbers,
-            *self._keys.ready_lists(queue, layout),
-        ]
+        key, shared = self._keys.queue(queue), self._keys
+        keys = [*key.state, key.leased(worker_id), key.leases, shared.lease_ends, shared.clock]
+        keys += key.wake, key.deliveries, key.quarantined, key.dead, key.dead_at
+        keys += key.request_numbers, *shared.ready_lists(queue, layout)
         args = [queue, worker_id, limit, most, _ms(patience), *layout.steps]
         more, requeued, quarantined, dead_lettered = self._run("leases/reclaim_expired", keys, args)
         return Reclaimed(more == b"1", int(requeued), int(quarantined), int(dead_lettered))

@@ -89,31 +89,11 @@ class Store(ScriptRunner):
 
     def promote(self, queue: str, layout: Layout, limit: int) -> Promoted:
         """Move up to *limit* due entries of a queue to its ready lists."""
-        key = self.keys.queue(queue)
-        reply = self.run(
-            Call(
-                "dispatch/promote",
-                [
-                    *key.state,
-                    self.keys.next_due,
-                    key.dead,
-                    key.dead_at,
-                    key.wake,
-                    self.keys.control,
-                    key.pace,
-                    key.quarantined,
-                    *self.keys.ready_lists(queue, layout),
-                ],
-                [
-                    queue,
-                    limit,
-                    layout.rate,
-                    layout.max_ready,
-                    int(layout.history),
-                    *layout.steps,
-                ],
-            )
-        )
+        key, limits = self.keys.queue(queue), layout.limits
+        keys = [*key.state, self.keys.next_due, key.dead, key.dead_at, key.wake, self.keys.control]
+        keys += key.pace, key.quarantined, *self.keys.ready_lists(queue, layout)
+        flags = limits.promote_rate, limits.max_ready, int(limits.history > 0)
+        reply = self.run(Call("dispatch/promote", keys, [queue, limit, *flags, *layout.steps]))
         return Promoted(self._look(reply), int(reply[3]), int(reply[4]))
 
     def take_from_unacked(self, queue: str, entry: Entry, held: Held) -> Adopted:

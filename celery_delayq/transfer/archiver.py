@@ -146,7 +146,8 @@ class Archiver:
             return False
         last = store.now_ms() - int(self._after * 1000)
         known = queues_of(store, None).items()
-        return any(store.dead_letters.count(queue, None, last) for queue, x in known if x.archived)
+        queues = [queue for queue, layout in known if layout.limits.archived]
+        return any(store.dead_letters.count(queue, None, last) for queue in queues)
 
 
 def begin(app: Celery) -> Callable[[], None] | None:

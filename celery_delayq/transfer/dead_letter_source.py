@@ -71,7 +71,7 @@ class RedisPlan(NamedTuple):
             # Without dead letters that come meanwhile, or it might never end.
             last = last if high is None else min(high, last)
             known = queues_of(store, filter.queue)
-            queues = sorted(queue for queue, x in known.items() if x.archived or not own)
+            queues = sorted(queue for queue, x in known.items() if x.limits.archived or not own)
             total = sum(store.dead_letters.count(queue, low, last) for queue in queues)
             return cls(session, filter, server_of(store), queues, now, low, last), total
 

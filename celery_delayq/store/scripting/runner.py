@@ -136,16 +136,7 @@ class ScriptRunner:
 
     def layout_of(self, queue: str) -> Layout:
         """Return the layout of a queue that this connection consumes, with its limits."""
-        limits = self.limits(queue)
-        return replace(
-            self.layout,
-            rate=limits.promote_rate,
-            max_ready=limits.max_ready,
-            dead_age=limits.dead_letters_age,
-            dead_max=limits.dead_letters_max,
-            archived=limits.archived,
-            history=bool(limits.history),
-        )
+        return replace(self.layout, limits=self.limits(queue))
 
     def _error_of(self, exc: ResponseError) -> Exception:
         """Return what to raise for a refusal; raises it where a new master is to be asked."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair_tracking import RepairTracking, Tracked
 from celery_delayq.store.schedule import Store
@@ -141,7 +142,7 @@ def test_a_queue_with_a_low_rate_is_looked_at_as_rarely(store: Store, redis: Red
     redis.zadd("{q}:due", {"a": 4, "b": 5})
     redis.delete("{q}:tasks")
     look(store, repair=True)
-    layout = Layout(rate=0.1)
+    layout = Layout(limits=Limits(promote_rate=0.1))
     store.register("q")
     redis.hset("delayq:queues", "q", layout.text)
 

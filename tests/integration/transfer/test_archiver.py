@@ -14,6 +14,7 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
+from celery_delayq.settings import Limits
 from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer.archiver import Archiver
@@ -44,7 +45,7 @@ def start() -> Iterator[Start]:
 def fill(delayq: DelayQ, number: int, *, queue: str = "celery", age: float = 60.0) -> list[str]:
     """Keep dead letters of a queue whose consumers have an archive."""
     store = delayq.store
-    layout = replace(store.layout, archived=True)
+    layout = replace(store.layout, limits=Limits(archived=True))
     store.client.hset(store.keys.queues, queue, layout.text)
     return fill_queue(delayq, number, queue=queue, age=age)
 

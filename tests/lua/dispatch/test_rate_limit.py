@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting.replies import Promoted
 from tests.lua.bench import FAR, QUEUE, Bench, bodies, entry, labelled, message_of
@@ -19,7 +20,7 @@ def overdue(store: Bench, number: int, first: int = 0, *, task: str = "tasks.t")
 
 
 def promote(store: Bench, *, rate: float = 0, max_ready: int = 0, limit: int = 100) -> Promoted:
-    return store.promote(QUEUE, Layout(rate=rate, max_ready=max_ready), limit)
+    return store.promote(QUEUE, Layout(limits=Limits(rate, max_ready)), limit)
 
 
 def last_us(store: Bench) -> float:

@@ -240,7 +240,7 @@ def test_a_message_tells_when_it_became_ready(store: Bench) -> None:
     store.put(labelled("a"), labelled("b"))
     store.become_due("a")
     before = store.now_ms()
-    store.promote(QUEUE, Layout(history=True), 1)
+    store.promote(QUEUE, Layout(limits=Limits(history=200)), 1)
     store.become_due("b")
     store.promote(limit=1)
 
@@ -257,7 +257,7 @@ def test_one_that_was_cancelled_or_came_back_does_not_tell(store: Bench) -> None
     store.put(labelled("a"), labelled("b"))
     store.become_due("a")
     store.become_due("b")
-    store.promote(QUEUE, Layout(history=True), 2)
+    store.promote(QUEUE, Layout(limits=Limits(history=200)), 2)
     store.cancel("a")
     fields = [field for field, _, _ in store.reserve().messages]
     store.requeue(*fields)

@@ -6,6 +6,7 @@ import pytest
 from kombu import Connection
 
 from celery_delayq.errors import RecordError
+from celery_delayq.settings import Limits
 from celery_delayq.store.keys import DEFAULT_SEP, DEFAULT_STEPS, Keys, Layout
 
 
@@ -42,7 +43,7 @@ def test_a_priority_belongs_to_the_step_below_it(priority: int, step: int) -> No
 
 
 def test_a_layout_is_read_from_the_registry_as_it_was_written() -> None:
-    layout = Layout(sep=":", steps=(0, 5))
+    layout = Layout(":", (0, 5), Limits(2.5, 10, 20, 3600.0, 50, archived=True, history=7))
 
     assert Layout.loads(layout.text) == layout
 
