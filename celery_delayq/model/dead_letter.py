@@ -228,27 +228,16 @@ class DeadLetter(Readable):
 
     def as_dict(self) -> dict[str, Any]:
         """Return its attributes as JSON types."""
-        due, started = self.due, self.started
-        return {
-            "id": self.id,
-            "task_id": self.task_id,
-            "task": self.task,
-            "queue": self.queue,
-            "died": self.died.isoformat(),
-            "reason": self.reason,
-            "exception": self.exception,
-            "error": self.error,
-            "traceback": self.traceback,
-            "retries": self.retries,
-            "deliveries": self.deliveries,
-            "worker": self.worker,
-            "due": due and due.isoformat(),
-            "started": started and started.isoformat(),
-            "root_id": self.root_id,
-            "group_id": self.group_id,
-            **self.arguments(),
-        }
+        shown = {name: getattr(self, name) for name in _SHOWN}
+        times = {name: it.isoformat() for name, it in shown.items() if isinstance(it, datetime)}
+        return {**shown, **times, **self.arguments()}
 
+
+#: Attributes that :meth:`DeadLetter.as_dict` returns beside the arguments, in this order.
+_SHOWN = (
+    *("id", "task_id", "task", "queue", "died", "reason", "exception", "error", "traceback"),
+    *("retries", "deliveries", "worker", "due", "started", "root_id", "group_id"),
+)
 
 #: The fields of a filter for which a dead letter has to be read.
 _READ = ("task", "exception", "task_id", "root_id", "group_id")

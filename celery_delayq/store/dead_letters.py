@@ -202,12 +202,6 @@ class DeadLetterStore(StorePart):
             call.add(entry)
         return call
 
-    def replay(
-        self, queue: str, to: str, layout: Layout, dead_letters: Sequence[Replay], token: str
-    ) -> list[StatusCode]:
-        """Make the :meth:`replay_call`, and say what became of each."""
-        return told(self._runner.run(self.replay_call(queue, to, layout, dead_letters, token)))
-
     def replay_in_place(
         self,
         queue: str,

@@ -17,8 +17,6 @@ from celery_delayq.store.scripting.runner import StorePart
 #: Most messages that one call puts back.
 REQUEUE = 500
 
-Retried = Literal["scheduled", "ready", "due", "gone", "duplicate", "superseded"]
-
 #: What becomes of a message that is due when it is to be scheduled in place of a held one: it is
 #: made ready, nothing is changed, or it is scheduled all the same.
 WhenDue = Literal["push", "leave", "keep"]
@@ -180,15 +178,6 @@ class LeaseStore(StorePart):
         lines = joined(runs.values()) if most else b""
         return Call("leases/ack", keys, [most, lines, *runs])
 
-    def ack(self, queue: str, worker_id: str, fields: Sequence[str]) -> int:
-        """Forget messages without runs; return how many of them were held."""
-        known, left = 0, [*fields]
-        while left:
-            call = self.ack_call(queue, worker_id, dict.fromkeys(left, b""))
-            acked = Acked(*self._runner.run(call))
-            known, left = known + acked.known, left[acked.done :]
-        return known
-
     def extend(self, queue: str, worker_id: str, lease: float) -> int:
         """Extend the lease on a queue by *lease* seconds from now; return how many are held."""
         key = self._keys.queue(queue)
@@ -268,20 +257,6 @@ class LeaseStore(StorePart):
         args = [field, *texts, queue, self._runner.layout.text, details, most, run]
         return bool(self._run("leases/dead_letter", keys, args))
 
-    def replace(
-        self,
-        queue: str,
-        entry: Entry,
-        held_in: str,
-        worker_id: str,
-        field: str,
-        *,
-        when_due: WhenDue,
-    ) -> Retried:
-        """Make the :meth:`replace_call`, and say what became of it."""
-        call = self.replace_call(queue, entry, held_in, worker_id, field, when_due=when_due)
-        return cast(Retried, self._runner.run(call).decode())
-
     def replace_call(
         self,
         queue: str,
@@ -295,7 +270,8 @@ class LeaseStore(StorePart):
     ) -> Call:
         """Return the call that schedules *entry* on *queue* in place of a held message.
 
-        The message is one of the queue *held_in*; *run* is the line of its run for the history.
+        The message is one of the queue *held_in*; *run* is the line of its run for the history. The
+        reply is ``scheduled``, ``ready``, ``due``, ``gone``, ``duplicate`` or ``superseded``.
         """
         call = self._runner.puts(queue, alone=True)
         call.add(entry)

@@ -237,10 +237,6 @@ class PeriodicStore(StorePart):
                 batch = [writing.name for writing, became in pairs if became == "changed"]
             yield changed
 
-    def fire(self, queue: str, some: Sequence[EntryTicks]) -> list[str]:
-        """Schedule ticks that go to one queue; returns the codes of ``periodic/fire.lua``."""
-        return fired(self._runner.run(self.fire_call(queue, some)))
-
     def fire_call(self, queue: str, some: Sequence[EntryTicks]) -> Puts:
         """Return the call that schedules ticks which go to one queue; repeated it does nothing."""
         keys, layout = self._keys, self._runner.layout

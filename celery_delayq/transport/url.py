@@ -136,7 +136,8 @@ def _checked(plain: str) -> SplitResult:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.fragment or any("@" in name for name in options):
         raise ConfigError(f"a broker URL {scheme}://… cannot be read; {_ENCODED}")
-    valid = _SOCKET_OPTIONS if scheme == "redis+socket" else _TCP_OPTIONS
+    is_socket = scheme == "redis+socket"
+    valid = _SOCKET_OPTIONS if is_socket else _TCP_OPTIONS
     if unknown := [name for name in options if name not in valid]:
         raise ConfigError(
             f"broker URL option(s) {', '.join(unknown)} are not known; valid are "
@@ -149,7 +150,7 @@ def _checked(plain: str) -> SplitResult:
         )
     if scheme in RABBITMQ:
         return parts
-    database = _database(parts, options)
+    database = options.get("virtual_host", "0") if is_socket else parts.path.strip("/") or "0"
     if not database.isdecimal():
         shown = "" if "@" in plain.partition("://")[2].partition("/")[2] else f" {database!r}"
         raise ConfigError(
@@ -160,12 +161,6 @@ def _checked(plain: str) -> SplitResult:
 
 def _valid_schemes() -> str:
     return ", ".join(f"{PREFIX}+{scheme}://" for scheme in SCHEMES)
-
-
-def _database(parts: SplitResult, options: dict[str, str]) -> str:
-    if parts.scheme == "redis+socket":
-        return options.get("virtual_host", "0")
-    return parts.path.strip("/") or "0"
 
 
 def _own_url(parts: SplitResult, first: SplitResult | None) -> str:

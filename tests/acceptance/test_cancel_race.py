@@ -23,6 +23,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.faults.scale import SEED, scaled
 from tests.support.keyspace import is_answer
+from tests.support.leases import ack
 
 pytestmark = pytest.mark.full
 
@@ -101,7 +102,7 @@ def run_each(url: str, who: str, seed: int) -> list[str]:
             ran += [decode(message)["headers"]["id"] for _, message, _ in reserved.messages]
             held += fields
         if len(held) > 50 or (held and not fields):
-            store.leases.ack("q", who, held)
+            ack(store, "q", who, held)
             held = []
         elif fields:
             continue

@@ -23,11 +23,14 @@ from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Held
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.leases import ack, replace
 
 pytestmark = pytest.mark.each_server
 
 DATA = Record(3, "message_id", "task", b"{}").pack()
 ENTRY = Entry("id", Due(5), 3, DATA)
+REPLAY = Replay("id", 5, ENTRY)
+TICKS = EntryTicks("name", "line", "then", 7, "line", 6, [ENTRY])
 TRACKED = Tracked(b"id", b"m1 5 - task")
 LUA = Path(str(files("celery_delayq").joinpath("store", "lua")))
 
@@ -48,12 +51,12 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: s.leases.acquire("q", "me", 30.0, "1", 5),
         [0, b"0", b"0 1:1", b"", b"{}"],
     ),
-    "leases/ack": (lambda s: s.leases.ack("q", "me", ["1:1"]), [1, 1]),
+    "leases/ack": (lambda s: ack(s, "q", "me", ["1:1"]), [1, 1]),
     "leases/extend": (lambda s: s.leases.extend("q", "me", 30.0), 1),
     "leases/requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0, 1]),
     "leases/dead_letter": (lambda s: s.leases.dead_letter("q", "me", "1:1", "id", "why"), 1),
     "leases/replace": (
-        lambda s: s.leases.replace("q", ENTRY, "p", "me", "1:1", when_due="push"),
+        lambda s: replace(s, "q", ENTRY, "p", "me", "1:1", when_due="push"),
         b"ready",
     ),
     "leases/reclaim_expired": (
@@ -100,7 +103,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         b"0 5 1 3 5\ntwo",
     ),
     "deadletters/replay": (
-        lambda s: s.dead_letters.replay("p", "q", Layout(), [Replay("id", 5, ENTRY)], "token"),
+        lambda s: s.run(s.dead_letters.replay_call("p", "q", Layout(), [REPLAY], "token")),
         b"d",
     ),
     "deadletters/delete": (lambda s: s.dead_letters.delete("q", [("id", 5)]), b"d"),
@@ -118,9 +121,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         b"d",
     ),
     "periodic/fire": (
-        lambda s: PeriodicStore(s).fire(
-            "q", [EntryTicks("name", "line", "then", 7, "line", 6, [ENTRY])]
-        ),
+        lambda s: s.run(PeriodicStore(s).fire_call("q", [TICKS])),
         [b"s"],
     ),
     "periodic/announce_version": (

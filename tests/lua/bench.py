@@ -15,13 +15,14 @@ from celery_delayq.model.lookup import PAUSED_OFFSET, StatusCode
 from celery_delayq.model.publish_outcome import Put
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.leases import Reclaimed, Reserved, Retried, WhenDue
+from celery_delayq.store.leases import Reclaimed, Reserved, WhenDue
 from celery_delayq.store.repair import Release, RepairStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Promoted, Puts
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import snapshot
+from tests.support.leases import Retried, ack, replace
 from tests.support.model_clock import lease_now, pass_time, relative
 
 QUEUE = "q"
@@ -271,7 +272,7 @@ class Bench(Store):
         self.client.hset("{q}:deliveries", mapping=counts(message, text))
 
     def ack(self, *fields: str) -> int:
-        return self.leases.ack(QUEUE, "me", fields)
+        return ack(self, QUEUE, "me", fields)
 
     def requeue(self, *fields: str, **how: Any) -> tuple[int, int]:
         return self.leases.requeue(QUEUE, "me", fields, **how)
@@ -286,7 +287,7 @@ class Bench(Store):
         when_due: WhenDue = "push",
     ) -> Retried:
         """Put an entry in the place of a leased message."""
-        return self.leases.replace(to, what, QUEUE, who, field, when_due=when_due)
+        return replace(self, to, what, QUEUE, who, field, when_due=when_due)
 
     def reclaim_expired(self, *, who: str = "me", limit: int = 100, most: int = 5) -> Reclaimed:
         return self.leases.reclaim_expired(QUEUE, DEFAULT, who, limit, most)

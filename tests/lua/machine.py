@@ -13,6 +13,7 @@ from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import Reserved
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import FAR, QUEUE, Bench
+from tests.support.leases import ack, replace
 from tests.support.model import QueueModel
 from tests.support.model_clock import go_unwatched, pass_time
 from tests.support.model_tracking import Label, about
@@ -299,7 +300,7 @@ class LeaseMachine(RuleBasedStateMachine):
         who = self.who_holds(data)
         fields = self.some_fields(data, who) + foreign
         self.forget(who, fields, data)
-        assert self.store.leases.ack(QUEUE, who, fields) == self.model.ack(who, fields)
+        assert ack(self.store, QUEUE, who, fields) == self.model.ack(who, fields)
 
     @precondition(any_holds)
     @rule(
@@ -370,7 +371,7 @@ class LeaseMachine(RuleBasedStateMachine):
         assert self.send_retry(who, name, what, when_due) == ("duplicate" if there else "gone")
 
     def send_retry(self, who: str, name: str, what: Entry, when_due: Any) -> str:
-        return self.store.leases.replace(QUEUE, what, QUEUE, who, name, when_due=when_due)
+        return replace(self.store, QUEUE, what, QUEUE, who, name, when_due=when_due)
 
     @precondition(lambda self: self.model.turn)
     @rule()

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
-from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
+from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing, fired
 from tests.lua.bench import FAR, Bench, entry, labelled, message_of, repeating
 
 ENTRIES, LOOKS = "delayq:periodic", "delayq:periodic_at"
@@ -30,7 +30,7 @@ def shot(*entries: Entry, name: str = "a", line: str = "old", refused: str = "ol
 
 
 def fire(store: Bench, *shots: EntryTicks) -> Sequence[str]:
-    return gate(store).fire("q", shots)
+    return fired(store.run(gate(store).fire_call("q", shots)))
 
 
 def kept(store: Bench) -> tuple[object, object]:

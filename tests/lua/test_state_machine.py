@@ -21,6 +21,7 @@ from tests.lua.machine import LAYOUT
 from tests.lua.machine_dead_letters import DeadLetterMachine
 from tests.support.faults.scale import LONG, scaled
 from tests.support.keyspace import snapshot
+from tests.support.leases import ack
 from tests.support.model_clock import lease_now, relative
 from tests.support.model_state import messages_in, observed, state_of
 
@@ -93,7 +94,7 @@ class Machine(DeadLetterMachine):
             fields = [f"{message_id}:{n}" for n in range(1, number + 1)]
             if fields:
                 self.model.ack("last", fields)
-                assert self.store.leases.ack(QUEUE, "last", fields) == number
+                assert ack(self.store, QUEUE, "last", fields) == number
         self.lease_time_passes(60)
         self.reclaim_expired("last", 1, 0)
         self.ask("last", str(self.next()), 1, 1, 0)

@@ -8,6 +8,7 @@ import pytest
 
 from celery_delayq.model.envelope import Entry
 from tests.lua.bench import FAR, QUEUE, Bench, labelled
+from tests.support.leases import ack
 
 KEY = "{q}:unique"
 
@@ -33,5 +34,5 @@ def run_all(store: Bench) -> list[bytes]:
         pass
     while reserved := store.reserve(str(900 + len(ran)), who="last").messages:
         ran += [message for _, message, _ in reserved]
-        store.leases.ack(QUEUE, "last", [field for field, _, _ in reserved])
+        ack(store, QUEUE, "last", [field for field, _, _ in reserved])
     return ran

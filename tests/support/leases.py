@@ -1,12 +1,18 @@
-"""Lease keepers without Redis."""
+"""Lease keepers without Redis, and changes of leased messages without a keeper."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, cast
 
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
+from celery_delayq.model.envelope import Entry
 from celery_delayq.settings import Settings
+from celery_delayq.store.leases import Acked, WhenDue
+from celery_delayq.store.schedule import Store
+
+#: Replies of ``leases/replace.lua``.
+Retried = Literal["scheduled", "ready", "due", "gone", "duplicate", "superseded"]
 
 
 class Message:
@@ -53,3 +59,20 @@ def take(one: LeaseKeeper, queue: str, number: int, *, alone: bool = False) -> l
     message_id = one.new_request_number(queue)
     fields = [f"{message_id}:{place}" for place in range(1, number + 1)]
     return one.take(queue, message_id, fields, alone=alone)
+
+
+def ack(store: Store, queue: str, worker_id: str, fields: Iterable[str]) -> int:
+    """Acknowledge messages; return how many of them were held."""
+    known, left = 0, [*fields]
+    while left:
+        acked = Acked(*store.run(store.leases.ack_call(queue, worker_id, dict.fromkeys(left, b""))))
+        known, left = known + acked.known, left[acked.done :]
+    return known
+
+
+def replace(
+    store: Store, queue: str, entry: Entry, held_in: str, who: str, field: str, *, when_due: WhenDue
+) -> Retried:
+    """Schedule an entry on *queue* in place of a leased message of the queue *held_in*."""
+    call = store.leases.replace_call(queue, entry, held_in, who, field, when_due=when_due)
+    return cast(Retried, store.run(call).decode())

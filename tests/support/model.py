@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from celery_delayq.model.envelope import Record
-from celery_delayq.store.leases import Counted, Deliveries, Reclaimed, Reserved, Retried
+from celery_delayq.store.leases import Counted, Deliveries, Reclaimed, Reserved
+from tests.support.leases import Retried
 from tests.support.model_dead_letters import DeadLetterModel
 from tests.support.model_schedule import is_late
 from tests.support.model_tracking import NOW, Label, Plan, duplicate

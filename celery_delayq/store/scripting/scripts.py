@@ -30,9 +30,6 @@ class Script:
         self.source = _read(name)
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
-    def __repr__(self) -> str:
-        return f"<Script {self.name} {self.sha[:8]}>"
-
     def __call__(self, client: Redis, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run the script on *client* and return its reply.
 

@@ -20,6 +20,7 @@ from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.schedule import Store
 from tests.support.drift import FAR, SETTINGS, by_kind, lease, look, numbers, repaired, schedule
 from tests.support.keyspace import snapshot
+from tests.support.leases import ack
 
 pytestmark = pytest.mark.each_server
 
@@ -39,7 +40,7 @@ def test_nothing_is_wrong_with_what_our_scripts_leave(store: Store, redis: Redis
     schedule(store, "a", "b", "c")
     schedule(store, "d", queue="other", task="a b")
     lease(store, "x", "y")
-    store.leases.ack("q", "me", ["1:1"])
+    ack(store, "q", "me", ["1:1"])
     store.leases.dead_letter("q", "me", "1:2", "x", "why")
     store.add_dead_letter("third", "id", "why", b"{}")
 

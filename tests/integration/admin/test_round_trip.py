@@ -29,6 +29,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, add
 from tests.support.faults.scale import LONG, scaled
 from tests.support.keyspace import snapshot
+from tests.support.leases import ack, replace
 
 BASE = datetime(2100, 1, 1, tzinfo=timezone.utc)
 STEPS = (0, 3, 6, 9)
@@ -99,8 +100,8 @@ class Shop:
             raw = json.loads(data)
             raw["headers"] |= headers
             entry = Entry.of(raw, raw["properties"]["priority"] // 3 * 3, due)
-            self.store.leases.replace("celery", entry, "celery", "alive", field, when_due=when_due)
-            self.store.leases.ack("celery", "alive", [field])
+            replace(self.store, "celery", entry, "celery", "alive", field, when_due=when_due)
+            ack(self.store, "celery", "alive", [field])
 
     def add_dead_letter(self) -> None:
         for field, data in self.lease("alive"):

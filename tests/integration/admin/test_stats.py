@@ -17,6 +17,7 @@ from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine
+from tests.support.leases import ack
 
 pytestmark = pytest.mark.each_server
 
@@ -102,7 +103,7 @@ def test_what_processes_hold_is_leased_and_what_is_quarantined_is_ready(
     leases.acquire("celery", "one", 30.0, "1", 3)
     leases.acquire("celery", "two", 30.0, "1", 2)
     leases.acquire("other", "two", 30.0, "2", 5)
-    leases.ack("celery", "two", ["1:1"])
+    ack(delayq.store, "celery", "two", ["1:1"])
     delayq_redis.client.zadd("{celery}:leases", {"gone": 5})
     delayq_redis.client.lpush("{celery}:quarantined", "0\nx")
     delayq.store.register("celery")
