@@ -263,27 +263,20 @@ def _checked(setting: str, name: str, value: Any) -> Any:
     declared = Settings.__dataclass_fields__[setting]
     default, bounds = declared.default, declared.metadata
     if isinstance(default, bool):
-        if not isinstance(value, bool):
-            raise ConfigError(f"delayq setting {name}={_told(value)}: expected True or False")
-        return value
-    if "pattern" in bounds:
-        if not isinstance(value, str) or not re.fullmatch(bounds["pattern"], value):
-            raise ConfigError(
-                f"delayq setting {name}={_told(value)}: expected {bounds['expected']}"
-            )
-        return value
-    if isinstance(default, str):
+        expected, is_valid = "True or False", isinstance(value, bool)
+    elif "pattern" in bounds:
+        expected = bounds["expected"]
+        is_valid = isinstance(value, str) and bool(re.fullmatch(bounds["pattern"], value))
+    elif isinstance(default, str):
         return _url(name, value.text if isinstance(value, Hidden) else value)
-    whole = isinstance(default, int)
-    is_number = is_whole(value) if whole else is_finite(value)
-    if not is_number or not bounds["low"] <= value <= bounds["high"]:
-        per_second = setting == "promote_rate"
-        kind = "a whole number" if whole else "a number" if per_second else "a number of seconds"
-        raise ConfigError(
-            f"delayq setting {name}={_told(value)}: expected {kind} "
-            f"from {bounds['low']:g} to {bounds['high']:g}"
-        )
-    return value if whole else float(value)
+    else:
+        low, high, whole = bounds["low"], bounds["high"], isinstance(default, int)
+        unit = "" if setting == "promote_rate" else " of seconds"
+        expected = f"a {'whole number' if whole else f'number{unit}'} from {low:g} to {high:g}"
+        is_valid = is_whole(value, low, high) if whole else is_finite(value, low, high)
+    if not is_valid:
+        raise ConfigError(f"delayq setting {name}={_told(value)}: expected {expected}")
+    return float(value) if isinstance(default, float) else value
 
 
 def _told(value: Any) -> str:

@@ -16,7 +16,6 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from celery_delayq.dispatch.acks import LOST, Acks, Changes, EarlyRuns
 from celery_delayq.dispatch.heartbeat import Heartbeat
@@ -320,30 +319,25 @@ class LeaseKeeper(Heartbeat):
                 self._orphans.popleft()
 
 
-@dataclass
-class Keepers:
-    """The keepers of this process, one for each Redis database."""
-
-    _known: dict[tuple[int, str], LeaseKeeper] = field(default_factory=dict)
-
-    def get(self, place: str, make: Callable[[], LeaseKeeper]) -> LeaseKeeper:
-        """Return the keeper for a place; make it if needed, in a forked child too."""
-        own = (os.getpid(), place)
-        known = self._known.get(own)
-        if known is None:
-            self._known = {k: v for k, v in self._known.items() if k[0] == own[0]}
-            # Of two threads that make one, both use the first.
-            known = self._known.setdefault(own, make())
-        return known
-
-    def end(self) -> None:
-        """Send the rest before the process ends."""
-        until = time.monotonic() + PATIENCE
-        for (pid, _), keeper in self._known.items():
-            if pid == os.getpid():
-                keeper.end(until)
+#: The keepers of this process, by its id and the place of a Redis database.
+_KEEPERS: dict[tuple[int, str], LeaseKeeper] = {}
 
 
-#: The keepers of this process.
-KEEPERS = Keepers()
-atexit.register(KEEPERS.end)
+def keeper_of(place: str, make: Callable[[], LeaseKeeper]) -> LeaseKeeper:
+    """Return this process' keeper for a place; make it if needed, in a forked child too."""
+    own = (os.getpid(), place)
+    if own not in _KEEPERS:
+        for inherited in [each for each in tuple(_KEEPERS) if each[0] != own[0]]:
+            _KEEPERS.pop(inherited, None)
+        # Of two threads that make one, both use the first.
+        _KEEPERS.setdefault(own, make())
+    return _KEEPERS[own]
+
+
+@atexit.register
+def _end_keepers() -> None:
+    """Send the rest before the process ends."""
+    until = time.monotonic() + PATIENCE
+    for (pid, _), keeper in _KEEPERS.items():
+        if pid == os.getpid():
+            keeper.end(until)

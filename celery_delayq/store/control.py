@@ -277,9 +277,7 @@ class ControlStore(StorePart):
 
     def revoked(self, since_ms: int = 0) -> Revoked:
         """Return what was revoked since then, and when the last of it was (ms)."""
-        ids: list[str] = []
-        stamps: list[dict[str, Any]] = []
-        canvases: list[Canvas] = []
+        members: list[bytes] = []
         last, start = since_ms, 0
         while True:
             found = cast(
@@ -288,17 +286,16 @@ class ControlStore(StorePart):
                     self._keys.revoked, since_ms, "+inf", start, REVOKED, withscores=True
                 ),
             )
-            ids += [to_text(member[1:]) for member, _ in found if member[:1] == b"i"]
-            stamps += [stamp for member, _ in found if (stamp := _stamp(member))]
-            canvases += [
-                Canvas(to_text(member[:1]), to_text(member[1:]))
-                for member, _ in found
-                if member[:1] in (b"r", b"g")
-            ]
+            members += [member for member, _ in found]
             last = int(found[-1][1]) if found else last
             if len(found) < REVOKED:
-                return Revoked(ids, stamps, canvases, last)
+                break
             start += REVOKED
+        ids = [to_text(member[1:]) for member in members if member[:1] == b"i"]
+        stamps = [stamp for member in members if (stamp := _stamp(member))]
+        both = [member for member in members if member[:1] in (b"r", b"g")]
+        canvases = [Canvas(to_text(member[:1]), to_text(member[1:])) for member in both]
+        return Revoked(ids, stamps, canvases, last)
 
 
 def _each(ids: Sequence[str], if_due: IfDue) -> list[tuple[str, int | None]]:

@@ -22,7 +22,6 @@ from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.model.names import QUEUE_KEYS
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
-from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 from celery_delayq.utils.portions import batches
 
@@ -77,12 +76,27 @@ class Release(NamedTuple):
     message: bytes
 
 
-class RepairStore(StorePart):
-    """The part of the gateway for drift between keys."""
+class RepairPart(StorePart):
+    """A part of the gateway that finds and repairs drift."""
 
     def __init__(self, runner: ScriptRunner) -> None:
         super().__init__(runner)
         self._scan = ScanStore(runner)
+
+    def _look(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Batch:
+        """Look at a batch of a key, in several calls if they have much to read."""
+        first = part = Batch.read(self._run(name, [*keys], [*args]))
+        found, looked = first.found, first.looked
+        for _ in first.left:  # each call looks at one at least
+            if not part.left:
+                break
+            part = Batch.read(self._run(name, [*keys], [*args, *part.left]))
+            found, looked = found + part.found, looked + part.looked
+        return Batch(first.cursor, looked, found)
+
+
+class RepairStore(RepairPart):
+    """The part of the gateway for drift between keys."""
 
     # -- what there is
 
@@ -154,8 +168,7 @@ class RepairStore(StorePart):
         """
         keys = list(self._keys.queue(queue).state)
         args = [cursor, BATCH, int(repair)]
-        call = Call("repair/entries", keys, args)
-        next_cursor, looked, lost, *rest = self._runner.run(call)
+        next_cursor, looked, lost, *rest = self._run("repair/entries", keys, args)
         batch = Batch.read([next_cursor, looked, [], *rest])
         if lost and repair:
             hash_ = self._keys.queue(queue).entries
@@ -332,21 +345,6 @@ class RepairStore(StorePart):
     def lives(self, worker_id: str) -> bool:
         """Return whether a process may still run: it does not when it told so, or long ago."""
         return bool(self._runner.client.exists(self._keys.worker_id(worker_id)))
-
-    def _look(self, name: str, keys: list[str], args: list[Any]) -> Batch:
-        return run_batch(self._runner, name, keys, args)
-
-
-def run_batch(runner: ScriptRunner, name: str, keys: list[str], args: list[Any]) -> Batch:
-    """Look at a batch of a key, in several calls if they have much to read."""
-    first = part = Batch.read(runner.run(Call(name, keys, args)))
-    found, looked = first.found, first.looked
-    for _ in first.left:  # each call looks at one at least
-        if not part.left:
-            break
-        part = Batch.read(runner.run(Call(name, keys, [*args, *part.left])))
-        found, looked = found + part.found, looked + part.looked
-    return Batch(first.cursor, looked, found)
 
 
 def _literally(text: str) -> str:

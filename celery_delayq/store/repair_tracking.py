@@ -6,17 +6,16 @@ Each script looks at one batch, as those of :mod:`celery_delayq.store.repair` do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import Label
 from celery_delayq.model.lookup import IndexEntry
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair import BATCH, PAGE, Batch, run_batch
-from celery_delayq.store.scan import Index, ScanStore
-from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
+from celery_delayq.store.repair import BATCH, PAGE, Batch, RepairPart
+from celery_delayq.store.scan import Index
 
 #: Most bytes of messages that a script reads to be sure that some are gone: tens of ms. Other calls
 #: read less; this one must read all messages at one moment.
@@ -43,12 +42,8 @@ class Tracked(NamedTuple):
         return entry.holder if entry else ""
 
 
-class RepairTracking(StorePart):
+class RepairTracking(RepairPart):
     """The part of the gateway for drift between what is known of entries and where they are."""
-
-    def __init__(self, runner: ScriptRunner) -> None:
-        super().__init__(runner)
-        self._scan = ScanStore(runner)
 
     def wrong_types(self, queue: str) -> list[str]:
         """Return what is to be said of keys of a queue that are of another type."""
@@ -89,7 +84,8 @@ class RepairTracking(StorePart):
         return self._page("repair/tracking", queue, cursor, repair, "running")
 
     def _page(self, script: str, queue: str, cursor: int, repair: bool, *first: str) -> Batch:
-        return self._look(script, queue, [], [*first, cursor, BATCH, int(repair)])
+        state = self._keys.queue(queue).state
+        return self._look(script, state, [*first, cursor, BATCH, int(repair)])
 
     # -- what is there
 
@@ -132,10 +128,7 @@ class RepairTracking(StorePart):
         None when there are too many bytes to read.
         """
         key = self._keys.queue(queue)
+        keys = [*key.state, *(key.leased(name) for name in worker_ids)]
         args = [int(repair), MOST_BYTES, *chain.from_iterable(seen)]
-        batch = self._look("repair/gone", queue, [key.leased(name) for name in worker_ids], args)
+        batch = self._look("repair/gone", keys, args)
         return None if batch.cursor else batch
-
-    def _look(self, name: str, queue: str, keys: Sequence[str], args: list[Any]) -> Batch:
-        state = self._keys.queue(queue).state
-        return run_batch(self._runner, name, [*state, *keys], args)

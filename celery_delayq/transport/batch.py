@@ -182,7 +182,7 @@ class PublishBatch:
         self._buffered = 0
 
     def _check_usable(self) -> None:
-        if self._unusable == "cannot be reused after a failure":
-            raise exceptions.BatchPublishError(f"Redis publish batch {self._unusable}")
         if self._unusable:
-            raise RuntimeError(f"Redis publish batch {self._unusable}")
+            failed = self._unusable == "cannot be reused after a failure"
+            error = exceptions.BatchPublishError if failed else RuntimeError
+            raise error(f"Redis publish batch {self._unusable}")

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from kombu.pidbox import Mailbox
 
-from celery_delayq.dispatch.lease_keeper import KEEPERS, LeaseKeeper
+from celery_delayq.dispatch.lease_keeper import LeaseKeeper, keeper_of
 from celery_delayq.integration import worker
 from celery_delayq.model import envelope
 from celery_delayq.store.leases import Counted
@@ -41,7 +41,7 @@ class SettleChannel(PublishChannel):
     def keeper(self) -> LeaseKeeper:
         """What this process holds in this Redis database; also of use after :meth:`close`."""
         if self._keeper is None:
-            self._keeper = KEEPERS.get(
+            self._keeper = keeper_of(
                 self.place,
                 lambda: LeaseKeeper(self.new_store(), self.store.leases.claim, self.settings),
             )
