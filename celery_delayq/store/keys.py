@@ -36,8 +36,8 @@ class Layout:
     sep, steps : str, tuple[int, ...]
         kombu's ``sep`` and ``priority_steps``.
     limits : Limits
-        Limits that its consumers have set: other processes promote its entries and trim its dead
-        letters by them.
+        Limits that its consumers have set. Other processes promote its entries, and trim its
+        dead letters, by them.
     """
 
     sep: str = DEFAULT_SEP
