@@ -42,6 +42,15 @@ class Confirms:
         self._returnable[message_id] = self._last
         return self._last
 
+    def skip(self) -> None:
+        """Count a message that was published and whose answer nobody waits for, as RabbitMQ does.
+
+        It is not among the places of :meth:`take_refused`.
+        """
+        self._last += 1
+        if not self._open:
+            self._first = self._last + 1
+
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the broker has answered for all that was published.
 
@@ -64,8 +73,8 @@ class Confirms:
         return errors
 
     def _settled(self, number: int, multiple: bool) -> list[tuple[int, str]]:
-        done = [each for each in self._open if each <= number] if multiple else [number]
-        return [(each, self._open.pop(each, "")) for each in done]
+        done = [each for each in self._open if each == number or (multiple and each < number)]
+        return [(each, self._open.pop(each)) for each in done]
 
     def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
         self._settled(delivery_tag, multiple)

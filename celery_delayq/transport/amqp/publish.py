@@ -65,7 +65,10 @@ class PublishChannel(pyamqp.Channel):
         """
         patience = options.pop("confirm_timeout", None) or options.get("timeout")
         if not is_task(message):
-            return self._basic_publish(message, exchange, routing_key, mandatory, **options)
+            result = self._basic_publish(message, exchange, routing_key, mandatory, **options)
+            if self._confirms is not None:
+                self._confirms.skip()
+            return result
         for error in self.send([self.routed(message, exchange, routing_key)], patience).values():
             raise error
         return None

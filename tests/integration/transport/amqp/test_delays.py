@@ -164,6 +164,23 @@ def test_a_queue_that_is_full_refuses_at_once(scene: Scene) -> None:
             _send_batch(scene.app, queue)
 
 
+def test_other_messages_on_the_channel_leave_the_confirms_in_step(scene: Scene) -> None:
+    scene.app.conf.task_send_sent_event = True
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    queue = Queue("small", Exchange("small"), "small", queue_arguments=full)
+    queue(scene.channel).declare()
+
+    for n, delay in enumerate((0.1, 0.4, 1.7)):
+        scene.app.control.revoke("another")
+        # Each has to declare more queues, and the answers to what was sent before are read then.
+        scene.send(str(n), delay, confirm_timeout=TIMEOUT)
+    scene.app.send_task("shop.work", queue=queue)
+    with pytest.raises(QueueFull):
+        scene.app.send_task("shop.work", queue=queue)
+
+    assert len(scene.receive("orders", 3)) == 3
+
+
 # -- Celery's own delays
 
 
