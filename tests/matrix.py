@@ -30,16 +30,18 @@ LOG_LINES = 40
 IGNORED = tuple(f"--ignore=tests/unit/{name}" for name in ("spark", "example", "project"))
 #: Properties are checked where one version is enough, unless they compare with Celery.
 CHEAP = "not full and (conformance or not hypothesis)"
+WORKERS = "tests/contract/workers"
 #: To collect all others would take longer than some of the tests.
 CONFORMANCE = sorted(
     str(each.relative_to(ROOT))
-    for each in (ROOT / "tests" / "integration").rglob("test_*.py")
+    for folder in ("tests/integration", WORKERS)
+    for each in (ROOT / folder).rglob("test_*.py")
     if "pytest.mark.conformance" in each.read_text("utf-8")
 )
 #: What is run on each: all that is cheap, and what each pool must do.
 RUNS = (
-    ["-m", CHEAP, "tests/unit", "tests/lua", "tests/contract", *IGNORED],
-    ["-m", "conformance", *CONFORMANCE],
+    ["-m", CHEAP, "tests/unit", "tests/lua", "tests/contract", f"--ignore={WORKERS}", *IGNORED],
+    ["-m", "conformance", "-k", "not rabbitmq", *CONFORMANCE],
 )
 
 #: Celery and its kombu, and the oldest and newest redis-py that this kombu takes.

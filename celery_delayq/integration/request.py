@@ -230,13 +230,10 @@ class RequestMixin(RequestBase):
         queue = own_of(message.properties).get("queue")
         if queue is None or channel is None:
             return
-        id = str(self.id)
-        details = pack_details(ending.details)
-        # The acknowledgement may be still to come: on solo it waits for the end of the task.
-        is_held = channel.note_failure(tag, reason=ending.reason, details=details)
-        if not (is_held and channel.add_dead_letter(tag, id, ending.reason)):
-            data = envelope.encode(delivery.without_delivery(message._raw))
-            channel.add_dead_letter_copy(queue, id, ending.reason, data, details)
+        data = envelope.encode(delivery.without_delivery(message._raw))
+        channel.add_dead_letter_copy(
+            tag, queue, str(self.id), ending.reason, data, pack_details(ending.details)
+        )
 
 
 def with_endings(task: Any, request_cls: Any) -> type:

@@ -110,9 +110,12 @@ class Delivery(Protocol):
         ...
 
     def add_dead_letter_copy(
-        self, queue: str, id: str, reason: str, message: bytes, details: bytes
+        self, tag: str, queue: str, id: str, reason: str, message: bytes, details: bytes
     ) -> None:
-        """Make a dead letter of a message that is acknowledged already."""
+        """Make a dead letter of a message that is acknowledged already, or soon.
+
+        In a solo worker the acknowledgement waits for the end of the task.
+        """
         ...
 
 

@@ -102,9 +102,15 @@ class SettleChannel(PublishChannel):
         return True
 
     def add_dead_letter_copy(
-        self, queue: str, id: str, reason: str, message: bytes, details: bytes
+        self, tag: str, queue: str, id: str, reason: str, message: bytes, details: bytes
     ) -> None:
-        """Make a dead letter of a task that failed after its acknowledgement."""
+        """Make a dead letter of a task that failed after its acknowledgement, or before it: the
+        acknowledgement that comes then does nothing.
+        """
+        if self.note_failure(tag, reason=reason, details=details) and self.add_dead_letter(
+            tag, id, reason
+        ):
+            return
         lost = f"Task {id!r} is no dead letter, and its message is lost: {reason!r}"
         self._do(lambda store: store.add_dead_letter(queue, id, reason, message, details), lost)
         self._trim_sometimes(queue)

@@ -10,7 +10,7 @@ import signal
 import struct
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from billiard.pool import Worker as PoolWorker
@@ -21,6 +21,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.apps.ledgers import ledger, wait_for
 from tests.apps.settings import new_app
+from tests.support.brokers import Broker, OnRabbitMQ
 from tests.support.faults.leftovers import ids_in
 from tests.support.ledger_desk import LedgerDesk
 from tests.support.scene import TIMEOUT
@@ -71,6 +72,8 @@ class Desk(LedgerDesk):
     ----------
     url, options
         Broker URL and transport options where they are not the plain ones.
+    other
+        Another broker than that server.
     """
 
     module = "ending_tasks"
@@ -83,8 +86,11 @@ class Desk(LedgerDesk):
         *,
         url: str = "",
         options: Mapping[str, Any] | None = None,
+        other: Broker | None = None,
     ) -> None:
         super().__init__(start, broker, ledger_url)
+        if isinstance(other, OnRabbitMQ):
+            self.broker, url = other, other.url
         self.url = url or broker.url_for("delayq+redis")
         self.options = dict(options or {})
 
@@ -159,8 +165,21 @@ class Desk(LedgerDesk):
 
     def ready(self, queue: str = "celery") -> list[str]:
         """Return the ids in a ready list, the next to be taken first."""
+        if self.broker is not None:
+            return self.broker.ready(queue)
         items = cast("list[bytes]", self.redis.lrange(queue, 0, -1))
         return [id for item in reversed(items) for id in ids_in(item)]
+
+    def count(self, state: str) -> int:
+        """Return how many tasks the broker has in a state."""
+        found = self.left().get(state, 0)
+        return found if isinstance(found, int) else len(found)
+
+    def holds_more_than(self, quick: Collection[str]) -> bool:
+        """Return whether workers hold tasks that have not started, beside two that run."""
+        if self.broker is not None:
+            return self.ledger.finished().issuperset(quick) and self.count("leased") > 2
+        return bool(self.held().difference(quick, self.started()))
 
     def twice(self) -> dict[str, int]:
         """Return how often those have started that started more than once."""

@@ -192,7 +192,9 @@ def _fail(channel: Any, message: Any) -> None:
 def _fail_after_ack(channel: Any, message: Any) -> None:
     data = envelope.encode(message._raw)
     message.ack()
-    channel.add_dead_letter_copy(QUEUE, "a", "failed: no stock", data, DETAILS)
+    channel.add_dead_letter_copy(
+        message.delivery_tag, QUEUE, "a", "failed: no stock", data, DETAILS
+    )
 
 
 #: How a delivery ends: what is done, the dead letter that there is then, and whether it comes back.

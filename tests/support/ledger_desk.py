@@ -12,6 +12,7 @@ from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import WorkerProcess, wait_until
+from tests.support.brokers import OnRabbitMQ
 from tests.support.faults.ledger import Ledger
 from tests.support.faults.leftovers import left_in
 from tests.support.scene import TIMEOUT, start_worker
@@ -34,6 +35,8 @@ class LedgerDesk:
     module: str
     #: Seconds to wait for what is about to happen.
     timeout: float = TIMEOUT
+    #: The broker, where that is not Redis.
+    broker: OnRabbitMQ | None = None
 
     def __init__(
         self, start: Callable[..., WorkerProcess], broker: EmbeddedRedis, ledger_url: str
@@ -106,13 +109,16 @@ class LedgerDesk:
         """Return the ids of all runs in the order in which they started."""
         return [run.key for run in sorted(self.ledger.read()[0], key=lambda run: run.start_us)]
 
-    def left(self) -> dict[str, set[str]]:
-        """Return the ids of all tasks that the broker has, by state."""
+    def left(self) -> Mapping[str, Any]:
+        """Return the ids of all tasks that the broker has, by state; of RabbitMQ their numbers."""
+        if self.broker is not None:
+            return self.broker.left()
         return {state: ids for state, ids in left_in(self.redis).items() if ids}
 
     def held(self) -> set[str]:
         """Return the ids of all tasks that processes hold."""
-        return self.left().get("leased", set())
+        held: set[str] = self.left().get("leased", set())
+        return held
 
     def _logs(self) -> str:
         return "\n".join(worker.log[-2000:] for worker in self.workers)

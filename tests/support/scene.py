@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
@@ -14,6 +14,9 @@ from celery_delayq import DelayQ
 from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import look, now_of
+
+if TYPE_CHECKING:
+    from tests.support.brokers import OnRabbitMQ
 
 StartWorker = Callable[..., WorkerProcess]
 
@@ -72,6 +75,9 @@ def start_worker(
 
 class Scene:
     """What tests see in Redis."""
+
+    #: The broker, where that is another one.
+    broker: OnRabbitMQ | None = None
 
     def __init__(self, redis: RedisUnderTest) -> None:
         self.client = redis.client
@@ -136,6 +142,8 @@ class Scene:
 
     def left(self, queue: str = "celery") -> dict[str, Any]:
         """Return all that is not done yet, by the end of its key."""
+        if self.broker is not None:
+            return self.broker.left(queue)
         keys = {f"{{{queue}}}:{name}": name for name in BUSY} | {queue: "ready"}
         stored = look(self.client, *keys, "*:leased:*")
         leased = [

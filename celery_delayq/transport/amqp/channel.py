@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model import delivery, envelope
+from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.envelope import PROPERTY, Due
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream
-from celery_delayq.transport.amqp.messages import HEADER, Message, is_task, own_of
+from celery_delayq.transport.amqp.messages import (
+    HEADER,
+    Message,
+    deliveries_before,
+    is_task,
+    own_of,
+)
 from celery_delayq.transport.amqp.publish import PublishChannel
 from celery_delayq.transport.amqp.side import Side
 from celery_delayq.transport.amqp.sizes import ready_messages
@@ -45,10 +54,31 @@ class Channel(PublishChannel):
 
     # -- to consume
 
-    def basic_consume(self, queue: str = "", consumer_tag: str = "", **options: Any) -> Any:
-        result = super().basic_consume(queue, consumer_tag=consumer_tag, **options)
+    def basic_consume(
+        self,
+        queue: str = "",
+        consumer_tag: str = "",
+        no_ack: bool = False,
+        callback: Callable[[Any], Any] | None = None,
+        **options: Any,
+    ) -> Any:
         self._queue_of[consumer_tag] = queue
-        return result
+        if callback is not None and not no_ack:
+            callback = partial(self._deliver, queue, callback)
+        return super().basic_consume(
+            queue, consumer_tag=consumer_tag, no_ack=no_ack, callback=callback, **options
+        )
+
+    def basic_cancel(self, consumer_tag: str, *args: Any, **options: Any) -> Any:
+        """Cancel a consumer; what comes before RabbitMQ has answered goes back.
+
+        A solo worker that ends would run it in its signal handler.
+        """
+        if consumer_tag in self._queue_of and consumer_tag not in self.no_ack_consumers:
+            self.callbacks[consumer_tag] = lambda message: self.basic_reject(
+                message.delivery_tag, requeue=True
+            )
+        return super().basic_cancel(consumer_tag, *args, **options)
 
     def basic_get(self, queue: str = "", no_ack: bool = False, **options: Any) -> Any:
         found = super().basic_get(queue, no_ack=no_ack, **options)
@@ -56,20 +86,24 @@ class Channel(PublishChannel):
             found.delivery_info["queue"] = queue
         return found
 
-    def _on_basic_deliver(self, consumer_tag: str, delivery_tag: int, *args: Any) -> None:
-        """Hand a message out, or put it into the cascade if a stock producer sent it with an ETA.
-
-        A worker would keep it in memory and raise prefetch.
-        """
-        *_, message = args
-        queue = self._queue_of.get(consumer_tag)
-        if queue and consumer_tag not in self.no_ack_consumers and is_task(message):
+    def _deliver(self, queue: str, callback: Callable[[Any], Any], message: Any) -> None:
+        """Hand a message out, unless it waits or is a dead letter now."""
+        if is_task(message):
             due = self._due_later(message)
             if due is not None:
+                # A stock producer sent it. A worker would keep it in memory and raise prefetch.
                 self._side.send([(message, queue, due)])
-                self.basic_ack(delivery_tag)
+                self.basic_ack(message.delivery_tag)
                 return
-        super()._on_basic_deliver(consumer_tag, delivery_tag, *args)
+            count = deliveries_before(message)
+            if 0 < self.settings.max_deliveries < count:
+                why = f"its process died {count} times"
+                details = pack_details({"deliveries": count})
+                held = Held(Message(message, channel=self), queue, reason=why, details=details)
+                self._held[message.delivery_tag] = held
+                self.basic_reject(message.delivery_tag)
+                return
+        callback(message)
 
     def _due_later(self, message: Any) -> Due | None:
         """Return the ETA of a message that must wait, and take a past one out of its headers."""
@@ -109,16 +143,15 @@ class Channel(PublishChannel):
         if requeue and not self._is_last(held):
             del self._held[delivery_tag]
             return super().basic_reject(delivery_tag, True, **options)
-        why = "it ended its process too often" if requeue else reason_of(held.message)
+        why = "killed its process too often" if requeue else reason_of(held.message)
         id = str(held.message.headers.get("id") or f"refused-{uuid4()}")
         self.add_dead_letter(delivery_tag, id, why)
         return None
 
     def _is_last(self, held: Held) -> bool:
-        """Return whether a message has ended its process as often as it may."""
-        most = self.settings.max_deliveries
+        """Return whether a message has ended its process more often than it may."""
         deliveries: int = held.message.properties[PROPERTY]["deliveries"]
-        return held.crashed and bool(most) and deliveries >= most
+        return held.crashed and 0 < self.settings.max_deliveries < deliveries
 
     def note_failure(
         self, tag: Any, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
@@ -144,9 +177,9 @@ class Channel(PublishChannel):
         return True
 
     def add_dead_letter_copy(
-        self, queue: str, id: str, reason: str, message: bytes, details: bytes
+        self, _tag: Any, queue: str, id: str, reason: str, message: bytes, details: bytes
     ) -> None:
-        """Make a dead letter of a task that failed after its acknowledgement."""
+        """Make a dead letter of a task that failed after its acknowledgement, or before it."""
         self._side.add_soon(queue, id, reason, message, details)
 
     def collect_unroutable(self) -> None:

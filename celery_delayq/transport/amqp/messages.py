@@ -40,23 +40,28 @@ def is_task(message: Any) -> bool:
     return "task" in headers and "id" in headers
 
 
+def deliveries_before(message: Any) -> int:
+    """Return how often an AMQP message was delivered before; a classic queue knows only whether."""
+    count = (message.properties.get("application_headers") or {}).get(_COUNT)
+    redelivered = bool((message.delivery_info or {}).get("redelivered"))
+    return count if isinstance(count, int) else int(redelivered)
+
+
 class Message(RejectsUndecodable, pyamqp.Message):
     """A received message, without the headers of its way through the cascade."""
 
     def __init__(self, msg: Any, channel: Any = None, **kwargs: Any) -> None:
         super().__init__(msg, channel, **kwargs)
         headers: dict[str, Any] = cascade.arrived(msg.properties.get("application_headers") or {})
-        count = headers.pop(_COUNT, None)
-        redelivered = bool((msg.delivery_info or {}).get("redelivered"))
-        headers.pop(HEADER, None)
-        deliveries = count if isinstance(count, int) else int(redelivered)
+        for name in (_COUNT, HEADER):
+            headers.pop(name, None)
         if (msg.properties.get("application_headers") or {}).get(cascade.TARGET) == "":
             # A retry goes the way that the task was sent.
             self.delivery_info = {**(msg.delivery_info or {}), "exchange": ""}
         self.headers = headers
         self.properties = {
             **msg.properties,
-            PROPERTY: {**own_of(msg), "deliveries": deliveries + 1},
+            PROPERTY: {**own_of(msg), "deliveries": deliveries_before(msg) + 1},
         }
         self._sent = msg
 

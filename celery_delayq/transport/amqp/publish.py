@@ -27,6 +27,9 @@ from celery_delayq.transport.amqp.messages import HEADER, is_task
 from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import PATIENCE, given_up
 
+#: Options of a call that need what only Redis keeps, by their names in the message.
+_ON_REDIS = {"unique": "unique_key", "skip_after": "skip_after", "budget": "retry_budget"}
+
 
 class PublishChannel(pyamqp.Channel):
     """A channel to RabbitMQ that keeps a task in delay queues until it is due."""
@@ -91,9 +94,10 @@ class PublishChannel(pyamqp.Channel):
             if due is None
             else Delay.of(_ms_until(due, now_ms), topology.unit_ms, topology.longest)
         )
-        if "unique" in envelope.own_of(message.properties):
+        if lacking := [name for name in _ON_REDIS if name in envelope.own_of(message.properties)]:
             raise NotSupported(
-                "unique_key: amqp brokers have no unique keys; a broker delayq+redis:// has"
+                f"{_ON_REDIS[lacking[0]]}: an amqp broker cannot do this; a broker delayq+redis:// "
+                "can"
             )
         sent = self._sent(message, due, now_ms, delay, exchange)
         if delay is None:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from amqp.exceptions import InternalError, PreconditionFailed
 from kombu import Connection
+from kombu.utils.functional import retry_over_time
 
 from celery_delayq.model.envelope import Due
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, StoredDeadLetter, View
@@ -21,6 +23,11 @@ T = TypeVar("T")
 
 #: Times that a call is tried, on a new connection each time.
 _TRIES = 2
+
+#: What RabbitMQ raises for a stream that another process has just declared, and when to try again,
+#: in seconds.
+_STARTING = (InternalError, PreconditionFailed)
+_UNTIL_STARTED: dict[str, Any] = {"max_retries": 5, "interval_start": 0.05, "interval_step": 0.1}
 
 #: Seconds between two attempts to store what could not be stored at once.
 _RETRY = 1.0
@@ -86,10 +93,18 @@ class Side:
         self._run(sent)
 
     def _run(self, work: Callable[[Any], T]) -> T:
-        with self._lock:
-            run = self._connection.autoretry(work, max_retries=_TRIES)
-            answer: T = run()[0]
+        def run() -> T:
+            answer: T = self._connection.autoretry(work, max_retries=_TRIES)()[0]
             return answer
+
+        with self._lock:
+            found: T = retry_over_time(run, _STARTING, errback=self._again, **_UNTIL_STARTED)
+            return found
+
+    def _again(self, _exc: Exception, pauses: Iterator[float], _retries: int) -> float:
+        """Forget the connection; return when to connect again."""
+        self._connection.collect()
+        return next(pauses)
 
     def add_soon(self, *lost: Any) -> None:
         """Store a dead letter whose message is gone: at once, or when the broker is back."""

@@ -219,3 +219,32 @@ def test_the_limit_of_one_message_is_not_that_of_another(app: Celery, scene: Ret
     assert {id: len(scene.waits(id)) for id in limits} == {
         id: limit or 2 for id, limit in limits.items()
     }
+
+
+# -- while it waits
+
+
+def test_a_retry_that_waits_is_an_entry_like_others(
+    app: Celery, delayq: DelayQ, scene: RetryScene
+) -> None:
+    scene.start()
+    for id in ("moved", "cancelled", "run"):
+        scene.send("plain", "OSError", "done", id=id, retry_intervals=[3600])
+    wait_until(lambda: delayq.count() == 3, TIMEOUT, "all wait")
+
+    [found] = [each for each in delayq.list() if each.id == "cancelled"]
+    assert (found.task, found.state, found.headers["retries"]) == ("plain", "scheduled", 1)
+    assert 3595 < found.due.timestamp() - scene.now() <= 3600
+    results = {id: AsyncResult(id, app=app) for id in ("moved", "cancelled", "run")}
+    # Celery stores the state after the retry is sent.
+    wait_until(lambda: {each.state for each in results.values()} == {"RETRY"}, TIMEOUT, "all tell")
+
+    assert delayq.cancel("cancelled")
+    assert delayq.reschedule("moved", countdown=0.1)
+    assert delayq.run_now("run")
+
+    assert results["moved"].get(timeout=TIMEOUT) == results["run"].get(timeout=TIMEOUT) == "done"
+    assert results["cancelled"].state == "REVOKED"
+    assert delayq.get("cancelled") is None
+    assert scene.attempts("cancelled") == [0]
+    assert [*delayq.dead_letters()] == []

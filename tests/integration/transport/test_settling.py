@@ -33,7 +33,7 @@ def test_whoever_is_killed_while_it_makes_a_dead_letter_leaves_it_to_the_keeper(
         channel: Any = connection.channel()
 
         with pytest.raises(Killed):
-            channel.add_dead_letter_copy("q", "id", "failed", b"{}", b"")
+            channel.add_dead_letter_copy("tag", "q", "id", "failed", b"{}", b"")
         wait_until(lambda: list(channel.store.dead_letters.all("q")), what="the keeper makes it")
 
         assert [dead_letter.id for dead_letter in channel.store.dead_letters.all("q")] == ["id"]

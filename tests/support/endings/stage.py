@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
@@ -320,7 +320,7 @@ class Stage(LedgerDesk):
             for cell in self.cells
         }
 
-    def _result(self, id: str, left: dict[str, set[str]], dead: dict[str, str], runs: int) -> str:
+    def _result(self, id: str, left: Mapping[str, Any], dead: dict[str, str], runs: int) -> str:
         places = sorted(place for place, ids in left.items() if id in ids)
         if places == ["dead"] and id in dead:
             return f"dead: {dead[id]}"

@@ -13,6 +13,7 @@ from celery_delayq import DelayQ
 from celery_delayq.model.retry_policy import Exponential
 from celery_delayq.testing import POOLS, wait_until
 from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene
+from tests.support.brokers import Broker
 
 
 def send(scene: RetryScene, task: str, *acts: Act, id: str = "", **options: Any) -> AsyncResult:
@@ -259,12 +260,12 @@ def test_what_is_refused_stays_refused_whatever_the_call_says(scene: RetryScene)
 
 @pytest.mark.parametrize("task", ["plain", "steps"])
 def test_a_task_that_is_delivered_again_has_the_policy_of_its_call(
-    task: str, scene: RetryScene
+    task: str, scene: RetryScene, broker: Broker
 ) -> None:
-    doomed = scene.start(delayq={"lease": 1})
+    doomed = scene.start(delayq=broker.soon)
     send(scene, task, "die once", id="first", retry_intervals=[0.3, 0.1])
     assert doomed.wait() == -9
-    scene.start(delayq={"lease": 1})
+    scene.start(delayq=broker.soon)
     send(scene, task, "ValueError", id="second", retry_intervals=[0.3, 0.1])
     send(scene, task, ["nap", 0], id="third", retry_intervals=[0.3, 0.1])
 
@@ -277,13 +278,13 @@ def test_a_task_that_is_delivered_again_has_the_policy_of_its_call(
 
 
 def test_a_retry_that_is_delivered_again_has_the_policy_of_its_call(
-    app: Celery, scene: RetryScene
+    app: Celery, scene: RetryScene, broker: Broker
 ) -> None:
-    doomed = scene.start(delayq={"lease": 1})
+    doomed = scene.start(delayq=broker.soon)
     acts: list[Act] = ["ValueError", "die once", "ValueError"]
     send(scene, "plain", *acts, id="a", retry_intervals=[0.1, 0.2, 0.3], retry_jitter=0.1)
     assert doomed.wait() == -9
-    scene.start(delayq={"lease": 1})
+    scene.start(delayq=broker.soon)
 
     assert AsyncResult("a", app=app).get(timeout=TIMEOUT) == "done"
 
@@ -338,48 +339,27 @@ def test_a_call_with_options_that_are_none_sends_nothing(scene: RetryScene) -> N
     assert scene.left() == {}
 
 
-# -- while it waits
-
-
-def test_a_retry_that_waits_is_an_entry_like_others(
-    app: Celery, delayq: DelayQ, scene: RetryScene
-) -> None:
-    scene.start()
-    for id in ("moved", "cancelled", "run"):
-        send(scene, "plain", "OSError", "done", id=id, retry_intervals=[3600])
-    wait_until(lambda: delayq.count() == 3, TIMEOUT, "all wait")
-
-    [found] = [each for each in delayq.list() if each.id == "cancelled"]
-    assert (found.task, found.state, found.headers["retries"]) == ("plain", "scheduled", 1)
-    assert 3595 < found.due.timestamp() - scene.now() <= 3600
-    results = {id: AsyncResult(id, app=app) for id in ("moved", "cancelled", "run")}
-    # Celery stores the state after the retry is sent.
-    wait_until(lambda: {each.state for each in results.values()} == {"RETRY"}, TIMEOUT, "all tell")
-
-    assert delayq.cancel("cancelled")
-    assert delayq.reschedule("moved", countdown=0.1)
-    assert delayq.run_now("run")
-
-    assert results["moved"].get(timeout=TIMEOUT) == results["run"].get(timeout=TIMEOUT) == "done"
-    assert results["cancelled"].state == "REVOKED"
-    assert delayq.get("cancelled") is None
-    assert scene.attempts("cancelled") == [0]
-    assert [*delayq.dead_letters()] == []
+#: Attempts and deliveries where a worker dies between sending a retry and acknowledging. On Redis
+#: both are one step; on RabbitMQ the retry is confirmed first, so the attempt comes again.
+BETWEEN = {
+    "redis": [(0, 1), (1, 1)],
+    "rabbitmq": [(0, 1), (0, 2), (1, 1), (1, 1)],
+}
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
-def test_a_retry_is_made_once_although_its_worker_dies_before_it_acknowledges(
-    pool: str, scene: RetryScene
+def test_a_retry_is_not_lost_when_its_worker_dies_before_it_acknowledges(
+    pool: str, scene: RetryScene, broker: Broker
 ) -> None:
-    doomed = scene.start(pool, delayq={"lease": 1})
+    doomed = scene.start(pool, delayq=broker.soon)
     scene.client.set("hold:a", 1)
-    result = send(scene, "telling", "OSError", "done", id="a")
+    send(scene, "telling", "OSError", "done", id="a")
     wait_until(lambda: ("on_retry", "a", 0) in scene.told(), TIMEOUT, "its retry is sent")
     doomed.kill()
     scene.client.delete("hold:a")
-    scene.start(pool, delayq={"lease": 1})
+    scene.start(pool, delayq=broker.soon)
 
-    assert result.get(timeout=TIMEOUT) == "done"
+    scene.wait_runs(len(BETWEEN[broker.name]))
 
     scene.wait_empty()
-    assert scene.runs("retries", "deliveries") == [(0, 1), (1, 1)]
+    assert sorted(scene.runs("retries", "deliveries")) == BETWEEN[broker.name]

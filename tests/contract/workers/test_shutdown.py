@@ -1,0 +1,183 @@
+"""How workers end: what they did not start goes back at once, nothing runs twice."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from celery_delayq.testing import POOLS, WorkerProcess, wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.ending_tasks import Desk
+from tests.support.brokers import Broker
+from tests.support.scene import StartWorker
+
+LATE = "late"
+
+
+@pytest.fixture
+def desk(
+    broker: Broker, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> Iterator[Desk]:
+    server = delayq_redis.server
+    desk = Desk(delayq_worker, server, server.url_for("redis", 1), other=broker)
+    yield desk
+    desk.close()
+
+
+def start_in_the_middle_of_a_batch(
+    desk: Desk, pool: str, **settings: Any
+) -> tuple[WorkerProcess, list[str]]:
+    """Return a worker that runs some of the tasks, holds others and has left the rest."""
+    # What goes quickly comes first, so that the worker takes many at once.
+    quick = desk.send(30)
+    ids = desk.send(16, "gate", acks="mixed")
+    worker = desk.worker(pool, **settings)
+    desk.wait_started(ids, 1 if pool == "solo" else 2)
+    if pool != "solo":  # which takes one at a time where the machine is slow
+        wait_until(lambda: desk.holds_more_than(quick), what="it holds more than it runs")
+    assert 0 < desk.count("ready") < len(ids)
+    return worker, ids
+
+
+def check_what_has_come_back(desk: Desk, ids: Sequence[str]) -> set[str]:
+    """Look at the broker right after a worker's end, and return what was killed."""
+    assert desk.count("leased") == 0
+    started = set(desk.started())
+    killed = started.intersection(ids) - desk.ledger.finished()
+    assert desk.ready() == [id for id in ids if id not in started or (id in killed and LATE in id)]
+    return killed
+
+
+def check_the_next_worker_runs_the_rest(
+    desk: Desk, ids: Sequence[str], killed: Collection[str] = ()
+) -> None:
+    again = {id for id in killed if LATE in id}
+    desk.open("gate")
+    desk.worker("threads")
+    desk.wait_done([id for id in ids if id not in killed or id in again], twice=again)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_warm_shutdown_gives_back_what_was_not_started(desk: Desk, pool: str) -> None:
+    worker, ids = start_in_the_middle_of_a_batch(desk, pool)
+
+    worker.term()
+    worker.wait_log("Warm shutdown")
+    desk.open("gate")
+
+    assert worker.wait(15) == 0
+    assert check_what_has_come_back(desk, ids) == set()
+    assert desk.twice() == {}
+
+
+def test_a_second_term_is_as_warm_as_the_first(desk: Desk) -> None:
+    worker, ids = start_in_the_middle_of_a_batch(desk, "prefork")
+
+    worker.term()
+    worker.wait_log("Warm shutdown")
+    worker.term()
+    worker.wait_log(r"(?s)Warm shutdown.*Warm shutdown")
+    desk.open("gate")
+
+    assert worker.wait(15) == 0
+    assert check_what_has_come_back(desk, ids) == set()
+    check_the_next_worker_runs_the_rest(desk, ids)
+
+
+@pytest.mark.parametrize("first", ["nothing", "TERM"])
+def test_a_cold_shutdown_kills_and_gives_back(desk: Desk, first: str) -> None:
+    worker, ids = start_in_the_middle_of_a_batch(desk, "prefork")
+    running = set(desk.started()).intersection(ids)
+
+    if first == "TERM":
+        worker.term()
+        worker.wait_log("Warm shutdown")
+    worker.send_signal(signal.SIGQUIT)
+
+    worker.wait(15)
+    assert check_what_has_come_back(desk, ids) == running
+    check_the_next_worker_runs_the_rest(desk, ids, running)
+
+
+def cold(desk: Desk, pool: str) -> list[str]:
+    """Shut a worker down in the middle of a batch, and return what it had been sent."""
+    worker, ids = start_in_the_middle_of_a_batch(desk, pool)
+
+    worker.send_signal(signal.SIGQUIT)
+    worker.wait_log("terminate all running tasks")
+    desk.open("gate")
+
+    worker.wait(15)
+    assert desk.twice() == {}
+    return ids
+
+
+def test_a_cold_shutdown_of_threads_gives_back(desk: Desk) -> None:
+    """Celery cannot kill a thread."""
+    check_what_has_come_back(desk, cold(desk, "threads"))
+
+
+@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+def test_a_cold_shutdown_of_greenlets_gives_back_what_it_kills(desk: Desk, pool: str) -> None:
+    """Which of those that run it kills is a matter of moments."""
+    ids = cold(desk, pool)
+
+    assert desk.count("leased") == 0
+    finished = desk.ledger.finished()
+    assert [id for id in ids if id not in {*desk.started(), *desk.ready()}] == []
+    assert [id for id in ids if LATE in id and id not in {*finished, *desk.ready()}] == []
+    desk.worker("threads")
+    desk.wait_finished([id for id in ids if LATE in id])
+
+
+def test_a_cold_shutdown_of_a_solo_worker_gives_back(desk: Desk) -> None:
+    """Celery ends what runs by an error, which is not the task's own."""
+    worker, ids = start_in_the_middle_of_a_batch(desk, "solo")
+    [running] = set(desk.started()).intersection(ids)
+
+    worker.send_signal(signal.SIGQUIT)
+
+    worker.wait(15)
+    assert "raised unexpected: NotImplementedError" in worker.log
+    assert check_what_has_come_back(desk, ids) == {running}
+    check_the_next_worker_runs_the_rest(desk, ids, {running})
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_soft_shutdown_waits_first(desk: Desk, pool: str) -> None:
+    worker, ids = start_in_the_middle_of_a_batch(desk, pool, worker_soft_shutdown_timeout=2.0)
+
+    worker.send_signal(signal.SIGQUIT)
+    worker.wait_log("Initiating Soft Shutdown")
+    desk.open("gate")
+
+    worker.wait(15)
+    assert check_what_has_come_back(desk, ids) == set()
+    assert desk.twice() == {}
+
+
+# -- what a worker's pool goes through --------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_children_may_be_replaced_after_each_task(desk: Desk, most: int) -> None:
+    ids = desk.send(10, acks="mixed")
+    desk.worker("prefork", worker_max_tasks_per_child=most)
+
+    desk.wait_done(ids)
+    assert max(Counter(run.pid for run in desk.ledger.read()[0]).values()) <= most
+
+
+def test_a_pool_may_grow_and_shrink(desk: Desk) -> None:
+    ids = desk.send(12, "gate", acks="mixed")
+    worker = desk.worker("prefork", args=["--autoscale=4,1"], concurrency=1)
+
+    desk.wait_started(ids, 4)
+    desk.open("gate")
+
+    desk.wait_done(ids)
+    assert worker.running

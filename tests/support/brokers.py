@@ -1,0 +1,80 @@
+"""The brokers of the contract, and how they differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
+
+from kombu import Connection
+
+from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
+from tests.support.scene import Scene
+
+S = TypeVar("S", bound=Scene)
+
+
+class Broker:
+    """A broker of ours.
+
+    Attributes
+    ----------
+    soon : dict[str, Any]
+        Settings with which a killed worker's tasks come back within seconds.
+    counting : dict[str, Any]
+        Settings of Celery with which deliveries are counted.
+    """
+
+    name: ClassVar[str]
+    soon: ClassVar[dict[str, Any]] = {}
+    counting: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def show(self, scene: S) -> S:
+        """Have a scene look at this broker; it looks at Redis by itself."""
+        return scene
+
+
+class OnRedis(Broker):
+    """The Redis that has results, notes and gates, too."""
+
+    name = "redis"
+    soon: ClassVar[dict[str, Any]] = {"lease": 1}
+
+
+class OnRabbitMQ(Broker):
+    """A virtual host of RabbitMQ."""
+
+    name = "rabbitmq"
+    counting: ClassVar[dict[str, Any]] = {"task_default_queue_type": "quorum"}
+
+    def __init__(self, server: EmbeddedRabbitMQ, url: str) -> None:
+        super().__init__(url)
+        self.server = server
+        self._vhost = urlsplit(url).path[1:]
+
+    def show(self, scene: S) -> S:
+        scene.broker = self
+        return scene
+
+    def left(self, queue: str = "celery") -> dict[str, int]:
+        """Return how many tasks are not done yet, by state; empty where all are."""
+        columns = ("name", "messages_ready", "messages_unacknowledged")
+        table = self.server.control("list_queues", "--vhost", self._vhost, *columns)
+        found: Counter[str] = Counter()
+        for line in table.splitlines()[1:]:
+            name, ready, held = line.split("\t")
+            if name == queue:
+                found += Counter(ready=int(ready), leased=int(held))
+            elif name.startswith(("delayq.delay.", "delayq.exit.", "delayq.unroutable")):
+                found += Counter(scheduled=int(ready) + int(held))
+        return dict(found)
+
+    def ready(self, queue: str = "celery") -> list[str]:
+        """Return the ids of ready tasks, the next to be taken first; they count as delivered."""
+        with Connection(self.url.removeprefix("delayq+")) as connection:
+            channel = connection.default_channel
+            found = [*iter(lambda: channel.basic_get(queue), None)]
+            return [each.headers["id"] for each in found]
