@@ -14,7 +14,7 @@ class ConfigError(DelayQError, ValueError):
 
 
 class NotSupported(ConfigError):
-    """The app's broker cannot do this: only those of ours can."""
+    """The app's broker cannot do this."""
 
 
 class PeriodicExists(ConfigError):
@@ -26,15 +26,15 @@ class PeriodicUnknown(DelayQError, LookupError):
 
 
 class InvalidETA(DelayQError, ValueError):
-    """An ``eta`` or ``countdown`` is no point in time that can be stored."""
+    """An ``eta`` or ``countdown`` is not a point in time that can be stored."""
 
 
 class InvalidOption(DelayQError, ValueError):
-    """An option of a call, such as ``time_limit``, is none that a worker could follow."""
+    """An option of a call, such as ``time_limit``, is invalid; a worker would break on it."""
 
 
 class RecordError(DelayQError, ValueError):
-    """A record stored in Redis is not one that this version can read."""
+    """A record in Redis cannot be read by this version."""
 
 
 class UnsupportedServer(DelayQError, OperationalError):
@@ -96,7 +96,7 @@ class UniqueConflict(DelayQError):
 
 
 class InvalidUnique(DelayQError, ValueError):
-    """A unique key cannot be worked out, or its options contradict each other."""
+    """A unique key cannot be computed, or its options contradict each other."""
 
 
 class InvalidRetry(DelayQError, ValueError):
@@ -104,7 +104,7 @@ class InvalidRetry(DelayQError, ValueError):
 
 
 class InvalidContext(DelayQError, ValueError):
-    """A value to travel with tasks is no JSON or too large, or its name is none."""
+    """A context value is not JSON or too large, or its name is invalid."""
 
 
 class TaskReturnedFalse(DelayQError):
@@ -112,11 +112,11 @@ class TaskReturnedFalse(DelayQError):
 
 
 class InvalidFilter(DelayQError, ValueError):
-    """A filter, or what names entries, is not made as it should be."""
+    """A filter, a name or an id is invalid."""
 
 
 class InvalidCursor(DelayQError, ValueError):
-    """A cursor is none that ``list`` has returned."""
+    """A cursor was not returned by ``list``, or belongs to another filter."""
 
 
 class NotReplicated(DelayQError, OperationalError):
@@ -140,7 +140,7 @@ class EmbeddedRedisError(EmbeddedServerError):
 
 
 class InvalidWebhook(DelayQError, ValueError):
-    """A URL, header or payload is none that may be sent by ``celery_delayq.webhook``."""
+    """A URL, header or payload may not be sent by ``celery_delayq.webhook``."""
 
 
 class DeliveryFailed(DelayQError):
@@ -177,15 +177,15 @@ class DeliveryRefused(DelayQError):
 
 
 class InvalidSignature(DelayQError, ValueError):
-    """A webhook that was received is not signed as it should be, or is too old."""
+    """A received webhook has no valid signature, or is too old."""
 
 
 class TransferError(DelayQError):
-    """An export, an import or an archive cannot go on, or not begin."""
+    """An export, an import or an archive cannot begin or continue."""
 
 
 class InvalidPlace(TransferError, ConfigError):
-    """A target or source cannot be one, or none is given and no setting has one."""
+    """A target or source is invalid, or neither the call nor a setting names one."""
 
 
 class InvalidSchedule(ConfigError):

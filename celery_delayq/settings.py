@@ -28,7 +28,7 @@ def _text(default: str, pattern: str, expected: str) -> Any:
 
 
 class Hidden:
-    """A text that is shown to nobody: Celery tells settings to whoever asks a worker for them."""
+    """A text that is never shown: a worker sends its settings to anyone who asks."""
 
     __slots__ = ("text",)
 
@@ -63,7 +63,7 @@ class Limits(NamedTuple):
         return Limits._fields[:-2]
 
 
-#: Settings that are of use on one broker only: another refuses them.
+#: Settings for one broker only; the other one refuses them.
 ON_REDIS = (
     *("max_scheduled", "max_ready", "promote_rate", "queues", "wait_replicas"),
     *("history", "dead_letters_archive"),
@@ -215,8 +215,8 @@ class Settings:
 def misplaced(transport_options: Mapping[str, Any] | None, others: Collection[str]) -> list[str]:
     """Return a warning for each transport option that was most likely meant for us.
 
-    *others* are options that kombu knows. What nobody knows is left alone: it may be one of a
-    newer kombu.
+    *others* are options that kombu knows. Other unknown options are ignored: a newer kombu may have
+    them.
     """
     names = [field.name for field in fields(Settings)]
     warnings = []
@@ -280,7 +280,7 @@ def _checked(setting: str, name: str, value: Any) -> Any:
 
 
 def _told(value: Any) -> str:
-    """Return a value of the wrong type as errors show it: one may have got where a URL belongs."""
+    """Return a value as errors show it, without the password of a URL."""
     return hide(value) if isinstance(value, (str, bytes)) else repr(value)
 
 

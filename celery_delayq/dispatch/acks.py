@@ -53,7 +53,7 @@ class AckBatch:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of messages other than being done.
+    """Numbers of messages that were not simply acknowledged.
 
     *foreign_acks* were for tags that are not held here; *late_acks* came when Redis had given the
     message to another process already; *lost* were taken away, *given_back* nobody worked on.
@@ -119,7 +119,7 @@ class Acks:
         return waiting
 
     def take(self, *, ride: bool = False) -> AckBatch:
-        """Take what is to be sent now; :meth:`confirm` or :meth:`put_back` must follow."""
+        """Take a batch to send now; :meth:`confirm` or :meth:`put_back` must follow."""
         batch = AckBatch({}, ride)
         self._in_flight[id(batch)] = batch
         for _ in range(MOST):
@@ -140,7 +140,7 @@ class Acks:
         ]
 
     def confirm(self, batch: AckBatch, replies: Sequence[Sequence[int]]) -> None:
-        """Handle Redis' answers: what was too much for one call is sent again."""
+        """Handle Redis' answers; acknowledgements that one call could not take are sent again."""
         done: set[str] = set()
         left: list[tuple[str, str, bytes]] = []
         acked = [Acked(*reply) for reply in replies]
@@ -174,7 +174,7 @@ class Acks:
             self.confirm(batch, replies)
 
     def send_stuck(self, store: Store, patience: float = 2.0) -> None:
-        """Send again what had no answer for *patience* seconds: the connection may be dead."""
+        """Send batches again after *patience* seconds: their connection may be dead."""
         now = time.monotonic()
         for batch in tuple(self._in_flight.copy().values()):
             if now - batch.since > patience:
@@ -250,7 +250,7 @@ class Changes:
                 return
 
     def give_up(self) -> None:
-        """Log what is lost when the process ends while Redis is away."""
+        """Log the changes that are lost when the process ends while Redis is away."""
         for change in self._waiting.copy():
             if change.lost:
                 logger.error("Redis was away when this process ended. %s", change.lost)
@@ -306,7 +306,7 @@ class EarlyRuns:
 
     def flush(self, store: Store) -> None:
         """Send what waits; after a lost connection repeat the same call, which Redis recognizes."""
-        # In this order: what is added meanwhile sets both anew, or is sent here.
+        # In this order: a run that is added meanwhile sets both again, or is sent here.
         self.due = math.inf
         self._has_begun = False
         try:

@@ -1,4 +1,4 @@
-"""Move what is due to the ready lists, at the moment it is due, and reclaim ended leases.
+"""Moves due entries to the ready lists, at the moment they are due, and reclaims ended leases.
 
 Any number of dispatchers may run against one Redis, without a leader: ``dispatch/promote.lua`` is
 atomic, and Redis' clock decides. A dispatcher sleeps until the earliest entry is due, or until

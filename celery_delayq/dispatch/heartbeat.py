@@ -1,4 +1,4 @@
-"""The heartbeat of a process: it extends its leases, and compares what it holds with Redis."""
+"""The heartbeat of a process: it extends leases, and compares held messages with Redis."""
 
 from __future__ import annotations
 

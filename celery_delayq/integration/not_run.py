@@ -77,7 +77,7 @@ def tell_chords_of_dead(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
 
 def _tell_chords(app: Any, task: Readable, id: str, state: str, error: Exception) -> None:
     try:
-        # Not `mark_as_failure`: to that, what is chained has failed already.
+        # Not `mark_as_failure`: to that, the rest of the chain has failed already.
         for member in waited_for(task.headers, body_of(task.message or {})[2]):
             app.backend.on_chord_part_return(member, state, error)
     except Exception:

@@ -25,7 +25,7 @@ from celery_delayq.periodic.code_entries import definitions_of, said_of, source_
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.state import Periodic, source_in
 from celery_delayq.schedule.client import Schedule
-from celery_delayq.store.periodic import Deploy, Deployed, PeriodicStore, Writing
+from celery_delayq.store.periodic import ActiveVersion, PeriodicStore, Writing, WrittenEntries
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 
@@ -72,13 +72,13 @@ class Deployment:
         if not self.version:
             self._read()
         gate = PeriodicStore(store)
-        deploy = self.say(gate)
+        active = self.say(gate)
         if self._first:
-            self._warn_of_others(gate, deploy.others)
-        if deploy.counts != self.version:
+            self._warn_of_others(gate, active.others)
+        if active.version != self.version:
             if self._first:
                 logger.info("Periodic entries not written: a newer version of the code is active")
-        elif deploy.mark != self.version:
+        elif active.mark != self.version:
             _Rewrite(self, gate, store.now_ms()).run()
         self._first = False
 
@@ -86,14 +86,16 @@ class Deployment:
         """Let the next :meth:`keep` act at once: Redis may have come back without the entries."""
         self._kept = float("-inf")
 
-    def say(self, gate: PeriodicStore, before: str = "", then: Deployed | None = None) -> Deploy:
-        """Announce this version; parameters as in :meth:`PeriodicStore.deploy`."""
+    def say(
+        self, gate: PeriodicStore, before: str = "", then: WrittenEntries | None = None
+    ) -> ActiveVersion:
+        """Announce this version; parameters as in :meth:`PeriodicStore.announce_version`."""
         alive = int(ALIVE * 1000)
-        deploy = gate.announce_version(
+        active = gate.announce_version(
             self.source, self.version, self._since, alive, before=before, then=then
         )
-        self._since = deploy.since
-        return deploy
+        self._since = active.since
+        return active
 
     def _read(self) -> None:
         self.left_out.clear()
@@ -162,26 +164,26 @@ class _Rewrite:
                 [*self._code.definitions], self._write
             ):
                 hashes = {**self._kept, **self._definition_hashes}
-                self._may_go_on(Deployed(self._code.version, hashes))
+                self._may_go_on(WrittenEntries(self._code.version, hashes))
         finally:
             self._tell()
 
     def _begin(self) -> None:
         """Store the mark of this process, and the hashes of entries that stay."""
-        deploy = None
-        while deploy is None or deploy.mark != self._mark:
-            there = self._gate.deployed(self._code.source)
+        active = None
+        while active is None or active.mark != self._mark:
+            there = self._gate.written_entries(self._code.source)
             self._kept = {
                 name: stored
                 for name, stored in there.definition_hashes.items()
                 if name in self._code.left_out or self._code.definition_hashes.get(name) == stored
             }
-            deploy = self._code.say(self._gate, there.mark, Deployed(self._mark, self._kept))
+            active = self._code.say(self._gate, there.mark, WrittenEntries(self._mark, self._kept))
 
-    def _may_go_on(self, then: Deployed | None = None) -> bool:
-        deploy = self._code.say(self._gate, self._mark, then)
-        if deploy.counts == self._code.version:
-            return deploy.mark == self._mark  # otherwise another process writes all entries
+    def _may_go_on(self, then: WrittenEntries | None = None) -> bool:
+        active = self._code.say(self._gate, self._mark, then)
+        if active.version == self._code.version:
+            return active.mark == self._mark  # otherwise another process writes all entries
         # A newer version came meanwhile. This process may have written after it, so the newer
         # version has to write again.
         self._begin()

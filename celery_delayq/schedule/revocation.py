@@ -39,7 +39,7 @@ class Revocation:
             self._cancel(batch)
 
     def revoke_by_stamps(self, stamps: Mapping[str, Any]) -> None:
-        """Store stamped headers in Redis, and cancel what is scheduled and has one of them.
+        """Store stamped headers in Redis, and cancel scheduled tasks that have one of them.
 
         Reads the whole schedule.
         """

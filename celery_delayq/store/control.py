@@ -101,7 +101,7 @@ class ControlStore(StorePart):
         *,
         records: bool = True,
     ) -> FoundPage:
-        """Return up to *limit* entries in order of due, what is paused last.
+        """Return up to *limit* entries in order of due, paused ones last.
 
         Without *records* these are empty. There may be fewer and more behind them, where a priority
         is given.
@@ -132,7 +132,7 @@ class ControlStore(StorePart):
         return sum(self._scan.sizes(Stretch.of(queue, where).pieces()))
 
     def controls(self) -> PausedNames:
-        """Return what is paused."""
+        """Return the paused queues and tasks."""
         found = cast("dict[bytes, bytes]", self._runner.client.hgetall(self._keys.control))
         revision = _number(found.pop(b"revision", b"0"))
         names = {to_text(name): _number(since) for name, since in found.items()}
@@ -154,13 +154,13 @@ class ControlStore(StorePart):
     ) -> list[StatusCode]:
         """Cancel entries, with *ready* also those that no process holds yet.
 
-        This and the others tell what became of each. Asked again with the same *token*, they
-        change nothing more and give the same answer, for a minute.
+        This and the others return the outcome of each. Called again with the same *token*, they
+        change nothing more and return the same, for a minute.
 
         Parameters
         ----------
         if_due : int | Sequence[int | None] | None
-            Only what is due then (ms), all of them or each.
+            Only entries that are due then (ms): one time for all, or one for each.
         """
         key = self._keys.queue(queue)
         keys = [key.quarantined, *self._keys.ready_lists(queue, layout)]
@@ -276,7 +276,7 @@ class ControlStore(StorePart):
         return new
 
     def revoked(self, since_ms: int = 0) -> Revoked:
-        """Return what was revoked since then, and when the last of it was (ms)."""
+        """Return ids, stamps and canvases that were revoked since then."""
         members: list[bytes] = []
         last, start = since_ms, 0
         while True:
@@ -328,7 +328,7 @@ def _stamp(member: bytes) -> dict[str, Any]:
 
 
 def _revoked_members(ids: Iterable[str], stamps: Mapping[str, Any] | None) -> list[bytes]:
-    """Return what stands in Redis for what is revoked."""
+    """Return the members of the set of revokes for ids and stamps."""
     texts = (json.dumps({name: value}, default=list) for name, value in (stamps or {}).items())
     return [*(b"i" + to_bytes(id) for id in ids), *(b"s" + to_bytes(text) for text in texts)]
 
@@ -341,7 +341,7 @@ def _target(id: str) -> bytes:
 
 
 def _number(text: bytes) -> int:
-    """Return a number; 0 for what a hand has written there."""
+    """Return a number; 0 for anything else."""
     return int(text) if text.isdigit() else 0
 
 

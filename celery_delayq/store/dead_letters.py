@@ -297,9 +297,10 @@ class DeadLetterStore(StorePart):
     def restore(
         self, queue: str, dead_letters: Sequence[tuple[str, int, bytes]], token: str | None = None
     ) -> list[StatusCode]:
-        """Keep dead letters as they were: id, when it died (ms), what was stored.
+        """Keep dead letters as they were: id, when it died (ms), stored bytes.
 
-        ``d`` for what was not there, ``k`` for what was. *token* as for :meth:`replay_call`.
+        The code is ``d`` for a new one and ``k`` for one that was there. *token* as for
+        :meth:`replay_call`.
         """
         key = self._keys.queue(queue)
         args = [

@@ -104,7 +104,7 @@ class QueueKeys:
         Sorted set, all scores 0: ``id NUL message_id`` of entries whose id was taken when they
         came.
     ready_index
-        Hash: entry id to what is known of it while it is ready (``include/tracking.lua``).
+        Hash: entry id to its record in the ready index (``include/tracking.lua``).
     leased_index
         Hash: the same while a process holds it.
     pace
@@ -157,7 +157,7 @@ class QueueKeys:
         return _STATE(self)
 
     def answer(self, token: str) -> str:
-        """String: what was answered to a call, in case its reply was lost; expires."""
+        """String: the reply of a call, in case it was lost; expires."""
         return f"{self.own}answer:{token}"
 
     def leased(self, worker_id: str) -> str:
@@ -212,7 +212,7 @@ class Keys:
         return f"Keys(prefix={self.prefix!r}, database={self.database})"
 
     def answer(self, token: str) -> str:
-        """String: what was answered to a call that is of no queue; expires."""
+        """String: the same for a call that concerns no queue."""
         return f"{self.prefix}delayq:answer:{token}"
 
     def budget(self, name: str) -> str:

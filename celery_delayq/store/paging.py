@@ -23,7 +23,7 @@ def queues_of(store: Store, queue: str | None) -> Mapping[str, Layout]:
 
 
 def scheduled_among(store: Store, queue: str, ids: Sequence[str]) -> list[ScheduledTask]:
-    """Return what is scheduled in a queue of *ids*, with messages."""
+    """Return those of *ids* that are scheduled in a queue, with messages."""
     return [
         ScheduledTask.of_place(queue, place)
         for place in store.control.find(queue, ids)

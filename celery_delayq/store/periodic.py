@@ -49,14 +49,14 @@ class Upcoming(NamedTuple):
 
 
 class Writing(NamedTuple):
-    """How an entry is to be.
+    """A change of an entry, by compare-and-set of its expected state.
 
     Attributes
     ----------
     line : str
-        The line in which it is to stand before, ``""`` when there is to be none.
+        The expected first line of its record, ``""`` where no entry is expected.
     record : str
-        ``""`` to remove it.
+        The new record, ``""`` to remove it.
     look : int | None
         When to look at it (ms), None for never.
     """
@@ -68,16 +68,16 @@ class Writing(NamedTuple):
 
 
 class EntryTicks(NamedTuple):
-    """Ticks of one entry that go to one queue, and how the entry stands before and after that.
+    """Ticks of one entry that go to one queue, and the entry's state before and after.
 
     Attributes
     ----------
     line : str
-        The line in which it is to stand; where it stands otherwise nothing is done.
+        The expected first line of the record; where it is another one, nothing is done.
     then, then_look : str, int | None
-        The line in which it stands then, and when to look at it (ms, None for never).
+        The line after that, and when to look at the entry next (ms, None for never).
     refused, refused_look : str, int | None
-        The same when none of the ticks was stored, since another has the entry's unique key.
+        The same where no tick was stored, since another task has the entry's unique key.
     entries : Sequence[Entry]
         The messages of the ticks.
     """
@@ -91,37 +91,37 @@ class EntryTicks(NamedTuple):
     entries: Sequence[Entry] = ()
 
 
-class Deploy(NamedTuple):
-    """Which of the versions of the entries in code counts.
+class ActiveVersion(NamedTuple):
+    """The active one of the versions of the entries in code.
 
     Attributes
     ----------
-    counts : str
+    version : str
         The version that came last among the live ones.
     mark : str
-        The version whose entries were written last, or who is writing; ``""`` for nobody yet.
+        The version whose entries were written last, or the process that writes; ``""`` at first.
     since : int
-        When the version that asks came (ms).
+        When the asking version was announced first (ms).
     others : tuple[str, ...]
-        Other sources of which a version is about.
+        Other sources that have a live version.
     """
 
-    counts: str
+    version: str
     mark: str
     since: int
     others: tuple[str, ...] = ()
 
 
-class Deployed(NamedTuple):
-    """What was written last of the entries in code.
+class WrittenEntries(NamedTuple):
+    """The entries in code that were written last.
 
     Attributes
     ----------
     mark : str
-        As in :class:`Deploy`.
+        As in :class:`ActiveVersion`.
     definition_hashes : Mapping[str, str]
-        What the code said that was written last: name to definition hash. While somebody writes
-        only what no version that did so has changed since.
+        Definition hash by name. While a process writes: only of entries that no version has
+        changed since.
     """
 
     mark: str
@@ -129,7 +129,7 @@ class Deployed(NamedTuple):
 
 
 class PeriodicStore(StorePart):
-    """What is done with periodic entries."""
+    """The part of the gateway for periodic entries."""
 
     def __init__(self, runner: ScriptRunner) -> None:
         super().__init__(runner)
@@ -180,7 +180,7 @@ class PeriodicStore(StorePart):
                 self.write(writings)
 
     def write(self, writings: Sequence[Writing]) -> list[Written]:
-        """Write entries, each only if it stands as it is to stand before."""
+        """Write entries, each by compare-and-set of its expected state."""
         written: list[Written] = []
         for some in portions(writings, BATCH, lambda writing: len(writing.record)):
             args: list[Any] = [self._keys.periodic_wake]
@@ -341,31 +341,33 @@ class PeriodicStore(StorePart):
         alive_ms: int,
         *,
         before: str = "",
-        then: Deployed | None = None,
-    ) -> Deploy:
-        """Note that a version of the entries in code is about: see
+        then: WrittenEntries | None = None,
+    ) -> ActiveVersion:
+        """Announce a version of the entries in code: see
         ``periodic/announce_version.lua``.
 
         Parameters
         ----------
-        then : Deployed | None
-            What is to be noted about writing them, if the mark is *before* still.
+        then : WrittenEntries | None
+            To store as the last written entries, if the mark is still *before*.
         """
         args: list[Any] = [source, version, _ms(since), alive_ms, to_bytes(before)]
         args += ["", ""] if then is None else [then.mark, json.dumps({**then.definition_hashes})]
         keys = [self._keys.code_versions]
-        counts, mark, own, *others = self._run("periodic/announce_version", keys, args)
-        return Deploy(to_text(counts), to_text(mark), int(own), tuple(sorted(map(to_text, others))))
+        active, mark, own, *others = self._run("periodic/announce_version", keys, args)
+        return ActiveVersion(
+            to_text(active), to_text(mark), int(own), tuple(sorted(map(to_text, others)))
+        )
 
-    def deployed(self, source: str) -> Deployed:
-        """Return what was written last of the entries in code."""
+    def written_entries(self, source: str) -> WrittenEntries:
+        """Return the entries in code that were written last."""
         fields = [f"{source}\0", f"{source}\0\0"]
         mark, definition_hashes = self._runner.client.hmget(self._keys.code_versions, fields)
         try:
             found = json.loads(definition_hashes or b"{}")
         except ValueError:
             found = None
-        return Deployed(to_text(mark or b""), found if isinstance(found, dict) else {})
+        return WrittenEntries(to_text(mark or b""), found if isinstance(found, dict) else {})
 
 
 def fired(reply: Any) -> list[str]:

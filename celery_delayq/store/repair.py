@@ -98,7 +98,7 @@ class RepairPart(StorePart):
 class RepairStore(RepairPart):
     """The part of the gateway for drift between keys."""
 
-    # -- what there is
+    # -- queues and processes
 
     def holders(self, queue: str | None = None) -> dict[str, set[str]]:
         """Return the queues with keys of ours, one or all, and the processes that hold messages.
@@ -153,7 +153,7 @@ class RepairStore(RepairPart):
             replies = pipe.execute(raise_on_error=False)
         return [reply for reply in replies if isinstance(reply, int)]
 
-    # -- what is wrong with it
+    # -- drift
 
     def index(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the index by task; before the records, so that it tells their dues."""
@@ -313,8 +313,8 @@ class RepairStore(RepairPart):
         Returns
         -------
         list[StatusCode]
-            ``d`` for what is done, ``c`` for what is another entry, or due at another time, by now,
-            ``u`` for what is gone. Asked again with the same *token*, the same, for a minute.
+            ``d`` for done, ``c`` for an entry that was replaced or moved meanwhile, ``u`` for one
+            that is gone. Asked again with the same *token*, the same, for a minute.
         """
         key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
         keys = [*key.state, self._keys.next_due, key.wake, key.answer(token or uuid4().hex)]

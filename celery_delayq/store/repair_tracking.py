@@ -23,7 +23,7 @@ MOST_BYTES = 16 * 1024 * 1024
 
 
 class Tracked(NamedTuple):
-    """What is known of a message that is ready or held: the name and what stands there."""
+    """An entry of the ready or the leased index: name and value."""
 
     name: bytes
     value: bytes
@@ -43,10 +43,10 @@ class Tracked(NamedTuple):
 
 
 class RepairTracking(RepairPart):
-    """The part of the gateway for drift between what is known of entries and where they are."""
+    """The part of the gateway for drift between indexes and the messages themselves."""
 
     def wrong_types(self, queue: str) -> list[str]:
-        """Return what is to be said of keys of a queue that are of another type."""
+        """Return a sentence about each key of a queue that has another type."""
         key = self._keys.queue(queue)
         zsets = (key.due, key.tasks, key.paused_due, key.duplicate_ids, key.dead_at, key.leases)
         hashes = (key.entries, key.unique, key.ready_index, key.leased_index, key.pace, key.dead)
@@ -58,7 +58,7 @@ class RepairTracking(RepairPart):
         return self._wrong({keys.control: "hash", keys.revoked: "zset", keys.history: "stream"})
 
     def _wrong(self, wanted: Mapping[str, str]) -> list[str]:
-        """Say it as ``expect_type`` of ``include/types.lua`` does."""
+        """Return the texts of ``expect_type`` in ``include/types.lua``."""
         with self._runner.client.pipeline(transaction=False) as pipe:
             for key in wanted:
                 pipe.type(key)
@@ -69,25 +69,25 @@ class RepairTracking(RepairPart):
             if kind not in (wanted[key], "none")
         ]
 
-    # -- what is listed
+    # -- the indexes
 
     def paused_due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of what is listed as paused and due."""
+        """Look at a batch of the entries that are listed as paused and due."""
         return self._page("repair/paused_and_due", queue, cursor, repair)
 
     def waiting(self, queue: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of what is known of ready messages."""
+        """Look at a batch of the ready index."""
         return self._page("repair/tracking", queue, cursor, repair, "waiting")
 
     def running(self, queue: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of what is known of held messages."""
+        """Look at a batch of the leased index."""
         return self._page("repair/tracking", queue, cursor, repair, "running")
 
     def _page(self, script: str, queue: str, cursor: int, repair: bool, *first: str) -> Batch:
         state = self._keys.queue(queue).state
         return self._look(script, state, [*first, cursor, BATCH, int(repair)])
 
-    # -- what is there
+    # -- the messages
 
     def held(self, queue: str, worker_id: str) -> Iterator[bytes | None]:
         """Yield the messages that a process holds, as :attr:`Tracked.message` spells them; None
@@ -100,7 +100,7 @@ class RepairTracking(RepairPart):
     def forget_ready(
         self, queue: str, layout: Layout, some: Iterable[tuple[Tracked, bytes]] = ()
     ) -> int:
-        """Forget what is known of ready messages; return how many were removed from their lists.
+        """Remove messages from the ready index; return how many were removed from their lists.
 
         Parameters
         ----------

@@ -143,7 +143,7 @@ class ScanStore(StorePart):
         args = "-inf" if low is None else low, "+inf", place, 1
         name = self._keys.queue(queue).dead_at
         found = self._runner.client.zrangebyscore(name, *args, withscores=True)
-        # A hand may have written any score.
+        # The score may have been set manually.
         return int(max(0, min(found[0][1], MAX_DUE_MS))) if found else None
 
     def runs(self) -> int:
@@ -209,7 +209,7 @@ class ScanStore(StorePart):
                 yield field, value
 
     def tracked(self, queue: str, index: Index, names: Sequence[bytes]) -> list[bytes | None]:
-        """Return what is tracked under names of messages that are ready, or held."""
+        """Return the values of names in the ready or the leased index."""
         key = self._keys.queue(queue)
         name = key.ready_index if index == "waiting" else key.leased_index
         return cast("list[bytes | None]", self._runner.client.hmget(name, names) if names else [])

@@ -79,7 +79,7 @@ class Store(ScriptRunner):
         return call
 
     def ready_call(self, queue: str) -> Readies:
-        """Return an empty call that pushes what is added to it to the ready lists."""
+        """Return an empty call that pushes the added messages to the ready lists."""
         return Readies(
             "schedule/push_ready",
             [self.keys.queue(queue).wake],
@@ -243,7 +243,7 @@ class Store(ScriptRunner):
         )
 
     def _queue(self, index: str, member: bytes) -> str | None:
-        """Return the queue at the head of an index; what is no name would stay there for ever."""
+        """Return the queue at the head of an index; remove anything else, or it would stay."""
         name = _name(member)
         if name is None:
             logger.error("Removed %r from %s: it is no name of a queue", member, index)
@@ -252,7 +252,7 @@ class Store(ScriptRunner):
 
 
 def _name(queue: bytes) -> str | None:
-    """Return a queue's name; what is none was not written by us and is passed over."""
+    """Return the name of a queue, None for bytes that are no text: no queue of ours."""
     try:
         return queue.decode()
     except UnicodeDecodeError:

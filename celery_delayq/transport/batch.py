@@ -19,7 +19,7 @@ from celery_delayq.store.scripting.scripts import Script
 
 
 class PublishBatch:
-    """Buffers what is published and sends it together, by kombu's rules for batches.
+    """Buffers messages and sends them together, by kombu's rules for batches.
 
     Nothing is sent before :meth:`flush` or before *max_size* messages are there, and nothing is
     repeated. While Redis works on one full buffer the next one fills: its replies are read when
@@ -76,7 +76,7 @@ class PublishBatch:
         self._routed.append(lambda: self._call(new, queue).add(step, message))
 
     def flush(self) -> None:
-        """Send what is buffered and wait until Redis has taken all of it.
+        """Send the buffer and wait until Redis has taken all of it.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class PublishBatch:
                 raise self._failed(exc) from exc
 
     def discard(self) -> None:
-        """Drop what was not sent yet."""
+        """Drop the buffer."""
         self._unusable = "is aborted"
         self._forget()
 
@@ -112,7 +112,7 @@ class PublishBatch:
         self._line.close(unread=bool(self._unread))
 
     def _send(self) -> None:
-        """Send what is buffered, once Redis has answered what was sent before."""
+        """Send the buffer, after reading the replies to the one before."""
         self._read()
         commands = [*self._commands, *self._script_commands()]
         sent: list[Any] = [None] * len(self._commands) + self._calls
@@ -148,7 +148,7 @@ class PublishBatch:
             yield call.command(source=source)
 
     def _read(self) -> None:
-        """Read the replies to what was sent."""
+        """Read all outstanding replies."""
         errors: list[Exception] = []
         try:
             while self._unread:

@@ -141,7 +141,7 @@ class ConsumeChannel(NotYetChannel):
                 keeper.leave()
 
     def _settle(self, keeper: LeaseKeeper) -> None:
-        """Close: give back what was not handed out, and send acknowledgements."""
+        """Before closing, give back fetched messages and send acknowledgements."""
         lost = worker.lost_connection(self)
         taken = self._fetcher.last(wait=not lost)
         if lost:
@@ -305,5 +305,5 @@ class ConsumeChannel(NotYetChannel):
             self.connection._deliver(raw, queue)
 
     def _give_back(self, taken: list[Taken]) -> None:
-        """Put what was not handed out back where it was, in the same order."""
+        """Put fetched messages back where they were, in the same order."""
         self.requeue((each.tag for each in taken), counted="nothing")

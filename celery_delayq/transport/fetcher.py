@@ -317,7 +317,7 @@ class Fetcher:
         self._let_off()
 
     def _learn(self, replies: list[Any]) -> None:
-        """Read what was paused or revoked before the messages were taken."""
+        """Read pauses and revokes that are older than the messages."""
         revisions = {Reserved.revision_in(reply) for reply in replies}
         # A lower one, too: a server that has taken over may not have got all.
         if revisions - {self.controls.revision}:

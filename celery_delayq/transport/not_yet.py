@@ -19,7 +19,7 @@ from celery_delayq.transport.settle import SettleChannel
 
 
 class NotYetChannel(SettleChannel):
-    """A channel that puts into the schedule what has a future ETA, and what is paused."""
+    """A channel that schedules received messages with a future ETA, or of a paused task."""
 
     _fetcher: Fetcher
 

@@ -1,4 +1,4 @@
-"""Why a message is rejected, as far as it shows."""
+"""The reason for which a message is rejected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RejectsUndecodable:
             raise
 
     def ack(self, multiple: bool = False) -> None:
-        """Acknowledge; Celery and kombu do so too with what they cannot decode."""
+        """Acknowledge; Celery and kombu also acknowledge messages that they cannot decode."""
         if self.undecodable is None:
             super().ack(multiple)  # type: ignore[misc]
         else:

@@ -1,4 +1,4 @@
-"""What a fetcher asks for, and what it gets."""
+"""Requests of a fetcher, and the messages that it gets."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class SettleChannel(PublishChannel):
 
     @property
     def keeper(self) -> LeaseKeeper:
-        """What this process holds in this Redis database; also of use after :meth:`close`."""
+        """The lease keeper of this process for this Redis database; usable after :meth:`close`."""
         if self._keeper is None:
             self._keeper = keeper_of(
                 self.place,

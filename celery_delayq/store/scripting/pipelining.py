@@ -219,7 +219,7 @@ class EntryPipeline:
         self.buffered += 1
 
     def send(self) -> None:
-        """Send what was added, once Redis has answered what was sent before.
+        """Send the added entries, after reading the answers to those before.
 
         Raises
         ------
@@ -242,7 +242,7 @@ class EntryPipeline:
             self._deliver()
 
     def flush(self) -> None:
-        """Send what was added, and wait until Redis has answered all; raises what `send` does."""
+        """Send the added entries, and wait for all answers; raises the errors of `send`."""
         self.send()
         self.send()
 
@@ -271,7 +271,7 @@ class EntryPipeline:
         self._line.send(commands)
 
     def _read(self) -> None:
-        """Read the answers to what was sent; one that is an error stays among the unread."""
+        """Read all outstanding answers; a call that was refused stays among the unread."""
         refused: list[tuple[Sent, ResponseError]] = []
         try:
             while self._unread:
@@ -298,7 +298,7 @@ class EntryPipeline:
             retry_over_time(lambda: self._ask(self._resend), LOST, **self._retry)
 
     def _resend(self, runner: ScriptRunner) -> None:
-        """Send what has no answer yet over a new connection, and read the answers."""
+        """Send calls without an answer over a new connection, and read the answers."""
         self._line.close(unread=True)
         if self._unread:
             self._write(runner, list(self._unread))

@@ -1,4 +1,4 @@
-"""What the gateway to Redis answers. No I/O."""
+"""Replies of scripts. No I/O."""
 
 from __future__ import annotations
 

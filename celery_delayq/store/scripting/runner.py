@@ -115,7 +115,7 @@ class ScriptRunner:
         return reply
 
     def puts(self, queue: str, *, limited: bool = True, alone: bool = False) -> Puts:
-        """Return an empty call that schedules what is added to it: all or, after an error, none.
+        """Return an empty call that schedules the added entries: all or, after an error, none.
 
         Parameters
         ----------

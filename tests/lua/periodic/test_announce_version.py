@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.store.periodic import Deployed, PeriodicStore
+from celery_delayq.store.periodic import PeriodicStore, WrittenEntries
 from tests.lua.bench import Bench, repeating
 
 KEY = "delayq:code_versions"
@@ -12,11 +12,11 @@ LONG = 100_000
 DAY = 24 * 3600 * 1000
 
 
-def deploy(
+def active(
     store: Bench, version: str, since: int | None = None, *, source: str = "code", alive: int = LONG
 ) -> str:
     """Say that a version is about; return which one counts."""
-    return PeriodicStore(store).announce_version(source, version, since, alive).counts
+    return PeriodicStore(store).announce_version(source, version, since, alive).version
 
 
 def be_silent(store: Bench, version: str, ms: int = 2 * LONG) -> None:
@@ -52,7 +52,7 @@ def test_the_version_that_came_last_counts_until_it_is_silent(
         if version[0] == "-":
             be_silent(store, version[1:])
         else:
-            found.append(deploy(store, version))
+            found.append(active(store, version))
 
     assert found == expected.split()
 
@@ -60,59 +60,59 @@ def test_the_version_that_came_last_counts_until_it_is_silent(
 @pytest.mark.parametrize("away", [2 * LONG, DAY, 7 * DAY - LONG])
 def test_an_old_version_that_was_silent_for_long_stays_an_old_one(away: int, store: Bench) -> None:
     """Its one worker crashes while another version is tried, or an old host is started again."""
-    deploy(store, "one")
+    active(store, "one")
     be_silent(store, "one", away)
-    deploy(store, "two")
+    active(store, "two")
 
-    assert deploy(store, "one") == "two"
-    assert deploy(store, "two") == "two"
+    assert active(store, "one") == "two"
+    assert active(store, "two") == "two"
 
 
 def test_after_a_week_it_is_known_no_more_and_comes_last(store: Bench) -> None:
-    deploy(store, "one")
+    active(store, "one")
     be_silent(store, "one", 7 * DAY + LONG)
-    deploy(store, "two")
+    active(store, "two")
     assert versions(store) == {b"two"}
 
-    assert deploy(store, "one") == "one"
+    assert active(store, "one") == "one"
 
 
 def test_one_that_is_new_comes_last_also_where_the_clock_was_set_back(store: Bench) -> None:
-    deploy(store, "one")
+    active(store, "one")
     ahead = store.now_ms() + DAY
     store.client.hset(KEY, "code\0one", f"{ahead} {store.now_ms()}")
 
-    assert deploy(store, "two") == "two"
-    assert deploy(store, "one") == "two"
+    assert active(store, "two") == "two"
+    assert active(store, "one") == "two"
 
 
 def test_one_that_was_about_before_the_clock_was_set_back_is_so_until_it_is_silent(
     store: Bench,
 ) -> None:
-    deploy(store, "one")
-    deploy(store, "two")
+    active(store, "one")
+    active(store, "two")
     be_silent(store, "two", -DAY)
-    assert deploy(store, "one") == "two"
+    assert active(store, "one") == "two"
 
     be_silent(store, "two", LONG)
 
-    assert deploy(store, "one") == "one"
+    assert active(store, "one") == "one"
 
 
 @pytest.mark.parametrize("away", [LONG * 2 // 3, 2 * LONG, DAY, -DAY])
 def test_a_time_in_which_nobody_spoke_takes_nothing_from_the_new_one(
     away: int, store: Bench
 ) -> None:
-    """Redis is away in a rolling deploy, or its clock is set; several old workers speak first."""
-    deploy(store, "one")
-    deploy(store, "two")
+    """Redis is away in a rolling active, or its clock is set; several old workers speak first."""
+    active(store, "one")
+    active(store, "two")
     be_silent(store, "two", LONG // 3)
     be_silent(store, "one", away)
     be_silent(store, "two", away)
 
     for _ in range(3):
-        assert deploy(store, "one") == "two"
-    assert deploy(store, "two") == "two"
+        assert active(store, "one") == "two"
+    assert active(store, "two") == "two"
 
 
 @pytest.mark.parametrize("pause", [LONG // 3 + 1, LONG // 2, 10 * LONG])
@@ -120,50 +120,50 @@ def test_rolling_back_after_all_had_gone_the_old_one_counts_in_the_end(
     pause: int, store: Bench
 ) -> None:
     """One worker of it, which speaks as seldom as that."""
-    deploy(store, "one")
-    deploy(store, "two")
+    active(store, "one")
+    active(store, "two")
     found = []
     for _ in range(4):
         be_silent(store, "one", pause)
         be_silent(store, "two", pause)
-        found.append(deploy(store, "one"))
+        found.append(active(store, "one"))
 
     assert found == ["two", "two", "one", "one"]
 
 
 @pytest.mark.parametrize("back", [LONG, DAY])
 def test_one_that_had_gone_before_the_clock_was_set_back_has_gone(back: int, store: Bench) -> None:
-    deploy(store, "one")
-    deploy(store, "two")
+    active(store, "one")
+    active(store, "two")
     be_silent(store, "two", LONG + 10_000)
     be_silent(store, "one", -back)
     be_silent(store, "two", -back)
 
     for _ in range(2):
-        assert deploy(store, "one") == "one"
+        assert active(store, "one") == "one"
 
 
 def test_a_process_remembers_since_when_its_version_is_known(store: Bench) -> None:
     """When Redis has lost all, order stays."""
     now = store.now_ms()
 
-    assert deploy(store, "two", now - 1000) == "two"
-    assert deploy(store, "one", now - 5000) == "two"
+    assert active(store, "two", now - 1000) == "two"
+    assert active(store, "one", now - 5000) == "two"
 
 
 def test_each_source_has_its_own(store: Bench) -> None:
-    deploy(store, "one", source="a")
+    active(store, "one", source="a")
 
-    assert deploy(store, "two", source="b") == "two"
-    assert deploy(store, "one", source="a") == "one"
+    assert active(store, "two", source="b") == "two"
+    assert active(store, "one", source="a") == "one"
 
 
 def test_other_sources_that_are_about_are_told(store: Bench) -> None:
     gate = PeriodicStore(store)
-    deploy(store, "two", source="b")
-    deploy(store, "one", source="c")
-    deploy(store, "two", source="c")
-    deploy(store, "gone")
+    active(store, "two", source="b")
+    active(store, "one", source="c")
+    active(store, "two", source="c")
+    active(store, "gone")
     be_silent(store, "gone")
 
     assert gate.announce_version("a", "one", None, LONG).others == ("b", "c")
@@ -175,7 +175,7 @@ def test_other_sources_that_are_about_are_told(store: Bench) -> None:
 def test_what_is_no_record_is_passed_over(version: str, garbage: str, store: Bench) -> None:
     store.client.hset(KEY, "code\0odd", garbage)
 
-    assert deploy(store, version) == version
+    assert active(store, version) == version
     assert versions(store) == {version.encode()}
 
 
@@ -185,24 +185,24 @@ def test_what_is_no_record_is_passed_over(version: str, garbage: str, store: Ben
 def test_what_is_noted_about_writing_is_told(store: Bench) -> None:
     gate = PeriodicStore(store)
     assert gate.announce_version("code", "one", None, LONG).mark == ""
-    assert gate.deployed("code") == Deployed("", {})
+    assert gate.written_entries("code") == WrittenEntries("", {})
 
-    then = Deployed("one", {"a": "1", "ü": "2"})
+    then = WrittenEntries("one", {"a": "1", "ü": "2"})
     assert gate.announce_version("code", "one", None, LONG, then=then).mark == "one"
 
     assert gate.announce_version("code", "two", None, LONG).mark == "one"
-    assert gate.deployed("code") == then
-    assert gate.deployed("other") == Deployed("", {})
+    assert gate.written_entries("code") == then
+    assert gate.written_entries("other") == WrittenEntries("", {})
 
 
 def test_nothing_is_noted_where_another_one_has_noted_something_since(store: Bench) -> None:
     gate = PeriodicStore(store)
-    gate.announce_version("code", "one", None, LONG, then=Deployed("one", {"a": "1"}))
+    gate.announce_version("code", "one", None, LONG, then=WrittenEntries("one", {"a": "1"}))
     before = store.state()[KEY]
 
     for read in ("", "two"):
         found = gate.announce_version(
-            "code", "one", None, LONG, before=read, then=Deployed("me", {})
+            "code", "one", None, LONG, before=read, then=WrittenEntries("me", {})
         )
         assert found.mark == "one"
 
@@ -213,16 +213,18 @@ def test_nothing_is_noted_where_another_one_has_noted_something_since(store: Ben
 def test_a_repeated_call_does_the_same(store: Bench) -> None:
     gate = PeriodicStore(repeating(store))
 
-    first = gate.announce_version("code", "one", None, LONG, then=Deployed("me", {"a": "1"}))
-    again = gate.announce_version("code", "one", None, LONG, before="me", then=Deployed("one", {}))
+    first = gate.announce_version("code", "one", None, LONG, then=WrittenEntries("me", {"a": "1"}))
+    again = gate.announce_version(
+        "code", "one", None, LONG, before="me", then=WrittenEntries("one", {})
+    )
 
-    assert (first.counts, first.mark) == ("one", "me")
+    assert (first.version, first.mark) == ("one", "me")
     assert again == first._replace(mark="one")
-    assert gate.deployed("code") == Deployed("one", {})
+    assert gate.written_entries("code") == WrittenEntries("one", {})
 
 
 @pytest.mark.parametrize("garbage", ["", "{", "[]", "\xff"])
 def test_definition_hashes_that_cannot_be_read_are_none(garbage: str, store: Bench) -> None:
     store.client.hset(KEY, "code\0\0", garbage.encode("latin-1"))
 
-    assert PeriodicStore(store).deployed("code") == Deployed("", {})
+    assert PeriodicStore(store).written_entries("code") == WrittenEntries("", {})
