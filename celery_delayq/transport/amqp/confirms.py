@@ -73,8 +73,8 @@ class Confirms:
         return errors
 
     def _settled(self, number: int, multiple: bool) -> list[tuple[int, str]]:
-        done = [each for each in self._open if each == number or (multiple and each < number)]
-        return [(each, self._open.pop(each)) for each in done]
+        done = [each for each in self._open if each <= number] if multiple else [number]
+        return [(each, self._open.pop(each)) for each in done if each in self._open]
 
     def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
         self._settled(delivery_tag, multiple)
