@@ -21,6 +21,7 @@ help: ## list what there is
 
 demo: .venv/installed-demo ## departure reminders of a real day of flights, in a bit more than a minute
 	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 || .ci/servers redis-server
+	@case "$(DEMO_ARGS)" in *rabbitmq*) .ci/servers rabbitmq-server ;; esac
 	$(BIN)/python -m example_project $(DEMO_ARGS)
 
 demo-spark: .venv/installed-demo,spark ## a year of flights through Spark into the queue, one day of it run by workers; needs Java 17

@@ -11,6 +11,7 @@ from example_project.app import delayq
 from example_project.plan import CompressedClock, as_datetime, as_ms
 from example_project.publish import TASKS
 from example_project.records import Waiting
+from example_project.settings import is_on_rabbitmq
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,17 @@ class Line:
 def waiting() -> Waiting:
     """Ask the broker what waits, reminders and webhooks."""
     stats = delayq.stats()
-    return Waiting(stats.scheduled, stats.ready, stats.leased, stats.dead)
+    # RabbitMQ does not say what workers hold.
+    return Waiting(stats.scheduled, stats.ready, getattr(stats, "leased", 0), stats.dead)
 
 
 def ready_ms() -> dict[str, int]:
-    """Give when each task that ran had become ready, in ms since 1970 by Redis' clock, by id."""
+    """Give when each task that ran had become ready, in ms since 1970 by Redis' clock, by id.
+
+    Nothing on RabbitMQ, which has no history.
+    """
+    if is_on_rabbitmq():
+        return {}
     return {run.id: as_ms(run.promoted) for run in delayq.history() if run.promoted is not None}
 
 

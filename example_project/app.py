@@ -6,7 +6,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.webhook import Webhook
-from example_project.settings import broker_url, webhook_secret
+from example_project.settings import broker_url, is_on_rabbitmq, webhook_secret
 
 app = Celery(
     "example_project",
@@ -18,7 +18,7 @@ app.conf.update(
     worker_send_task_events=True,
     task_send_sent_event=True,
     # It says when each reminder became ready: what is late before that is the dispatcher's.
-    broker_transport_options={"delayq": {"history": 100_000}},
+    broker_transport_options={"delayq": {} if is_on_rabbitmq() else {"history": 100_000}},
     # A worker takes what it can start at once: webhooks that it took before a reminder was due
     # would come first.
     worker_prefetch_multiplier=1,

@@ -1,24 +1,45 @@
-"""Moving and cancelling what is scheduled: ``delayq.reschedule`` and ``delayq.cancel``."""
+"""Moving and cancelling what is scheduled: ``delayq.reschedule`` and ``delayq.cancel``.
+
+On RabbitMQ, which has neither, the reminder itself asks when it is due: see `wanted`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Iterable
-from datetime import datetime
 
 from celery_delayq import Outcome
 from celery_delayq.errors import InvalidETA
 from example_project.app import delayq
 from example_project.news import News
 from example_project.plan import CompressedClock, Kind, Reminder, as_datetime, remind
+from example_project.publish import send
 from example_project.records import Records
+from example_project.settings import is_on_rabbitmq
+from example_project.tasks import wanted
 
 
-def move(task_id: str, eta: datetime) -> Outcome:
-    """Move a task to `eta`, if it is not too late: the outcome says so."""
+def cancel(reminder: Reminder) -> Outcome:
+    """Cancel a reminder, if it is not too late: the outcome says so."""
+    if is_on_rabbitmq():
+        return Outcome.DONE if wanted().cancel(reminder.task_id) else Outcome.UNKNOWN
+    return delayq.cancel(reminder.task_id)
+
+
+def move(reminder: Reminder, clock: CompressedClock, now_ms: float) -> Outcome:
+    """Move a reminder to its time by `clock`, if it is not too late: the outcome says so."""
+    eta_ms = clock.real_ms(reminder.planned)
+    if is_on_rabbitmq():
+        if eta_ms <= now_ms and not wanted().has_started(reminder.task_id):
+            return Outcome.PAST
+        if eta_ms <= now_ms or not wanted().move(reminder.task_id, eta_ms):
+            return Outcome.UNKNOWN
+        # A second one with the same id: that at the old time sets itself aside.
+        send(reminder, clock, task_id=reminder.task_id)
+        return Outcome.DONE
     try:
-        return delayq.reschedule(task_id, eta=eta)
+        return delayq.reschedule(reminder.task_id, eta=as_datetime(eta_ms))
     except InvalidETA:
         # The news came so late that the new time has passed as well: it is run at once.
         return Outcome.PAST
@@ -32,6 +53,7 @@ class NewsDesk:
         self._clock = clock
         self._records = records
         self.cancelled = 0
+        self.moved = 0
 
     @property
     def next_ms(self) -> float:
@@ -51,14 +73,16 @@ class NewsDesk:
                 if flight.departed is None:
                     self._cancel(remind(kind, flight, flight.scheduled, self._clock.begins))
                 else:
-                    self._move(remind(kind, flight, flight.departed, self._clock.begins))
+                    moved = remind(kind, flight, flight.departed, self._clock.begins)
+                    self._move(moved, now_ms)
 
     def _cancel(self, reminder: Reminder) -> None:
-        outcome = delayq.cancel(reminder.task_id)
+        outcome = cancel(reminder)
         self.cancelled += outcome is Outcome.DONE
         self._records.add_change(reminder.task_id, "cancel", outcome.value)
 
-    def _move(self, reminder: Reminder) -> None:
+    def _move(self, reminder: Reminder, now_ms: float) -> None:
         eta_ms = self._clock.real_ms(reminder.planned)
-        outcome = move(reminder.task_id, as_datetime(eta_ms))
+        outcome = move(reminder, self._clock, now_ms)
+        self.moved += outcome is Outcome.DONE
         self._records.add_change(reminder.task_id, "move", outcome.value, eta_ms)

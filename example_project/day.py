@@ -14,6 +14,7 @@ from example_project.plan import CompressedClock, Reminder
 from example_project.publish import publish, publish_again
 from example_project.records import Records, Waiting
 from example_project.services import Services
+from example_project.settings import is_on_rabbitmq
 from example_project.tower import Tower
 
 LOOK_EVERY_S = 0.2
@@ -35,12 +36,16 @@ def publish_twice(
 ) -> int:
     """Publish all reminders, and again; give how many more there are after the second time.
 
-    The second time ends before the day begins: what had run by then would rightly be added.
+    The second time ends before the day begins: what had run by then would rightly be added. There
+    is none on RabbitMQ, which has no unique keys.
     """
     with show.publishing(console, "Scheduling", len(reminders)) as advance:
         for _ in publish(reminders, clock, records):
             advance()
     added = 0
+    if is_on_rabbitmq():
+        show.waits(console, waiting().scheduled)
+        return added
     with show.publishing(console, "And again, till the day begins", len(reminders)) as advance:
         for was_added in publish_again(_before_the_day(reminders, clock, records), clock):
             added += was_added
@@ -74,7 +79,7 @@ def run(
 
     It is over when there is no more news, all that was not cancelled has run, each webhook is
     delivered or a dead letter, there is a report on each of the `hours` and nothing waits, or at
-    `until_ms`.
+    `until_ms`. On RabbitMQ what was changed has been set aside too.
     """
     with show.running(console, clock) as update:
         while True:
@@ -86,6 +91,8 @@ def run(
             update(now_ms, done, remaining, now)
             over = desk.is_done and done >= remaining and is_settled(records, now)
             over = over and records.count_reports() >= hours
+            if is_on_rabbitmq():
+                over = over and records.count_set_aside() >= desk.cancelled + desk.moved
             if over or now_ms > until_ms:
                 return
             # News is taken in when it comes, and not at the next look.

@@ -33,6 +33,12 @@ def _finite(context: click.Context, option: click.Parameter, value: float | None
 )
 @click.option("--days", type=click.IntRange(1, 365), default=1, help="How many days of flights.")
 @click.option(
+    "--broker",
+    type=click.Choice(["redis", "rabbitmq"]),
+    default="redis",
+    help="Where the reminders wait. RabbitMQ needs a rabbitmq-server.",
+)
+@click.option(
     "--flights",
     type=click.IntRange(1),
     help="Take only so many flights, spread evenly over the time.  [default: all]",
@@ -72,6 +78,9 @@ def main(day: datetime, **chosen: Any) -> None:
     Exit code 1 if a reminder was lost, early, sent twice, sent at the time from which it was moved
     or after it was cancelled, if a webhook was neither delivered once nor a dead letter, or if an
     hour has not one report, with the flights that the data has.
+
+    With RabbitMQ as broker, a reminder that is due asks whether it is still wanted. The records of
+    the demonstration are in the private Redis then too.
     """
     end_by_exceptions()
     try:

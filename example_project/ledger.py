@@ -65,12 +65,23 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """All that was written down, and by task id when each that ran had become ready."""
+    """All that was written down, and by task id when each that ran had become ready.
+
+    `set_aside` are the ids of tasks that came although they had been moved or cancelled; `None`
+    where the broker itself makes the changes.
+    """
 
     published: Sequence[Published]
     changes: Sequence[Change]
     runs: Sequence[Run]
     ready_ms: Mapping[str, int] = field(default_factory=dict)
+    set_aside: Sequence[str] | None = None
+
+    def told_ms(self) -> dict[str, int]:
+        """Give the ETA that each task should be told, by id: its first, if it was sent once."""
+        if self.set_aside is not None:
+            return self.due_ms()
+        return {task.task_id: task.eta_ms for task in self.published}
 
     def due_ms(self) -> dict[str, int]:
         """Give when each task was due in the end, by task id: what was moved, at its new time."""
@@ -134,7 +145,8 @@ class Sums:
     `outcomes`: what became of the changes, for each action. `revived`: ran although they were
     cancelled. `missed`: were said to have run when they were to be changed, and had not.
     `overdue`: already due when Redis had them. `unknown`: ran and were never published.
-    `other_eta`: started with another ETA, or none, than they were published with.
+    `other_eta`: started with another ETA, or none, than they were published with. `astray`: were
+    set aside without a change, or changed and not set aside once, where this is how it is done.
     `lateness`: how late the first starts were, by part.
     """
 
@@ -146,6 +158,7 @@ class Sums:
     overdue: int
     unknown: int
     other_eta: int
+    astray: int
     lateness: dict[Part, Spread]
 
 
@@ -155,7 +168,7 @@ def add_up(books: Books) -> Sums:
     kinds: dict[str, list[Published]] = defaultdict(list)
     for task in books.published:
         kinds[task.kind].append(task)
-    etas = {task.task_id: task.eta_ms for task in books.published}
+    etas = books.told_ms()
     outcomes: dict[Action, Counter[str]] = {"move": Counter(), "cancel": Counter()}
     for change in books.changes:
         outcomes[change.action][change.outcome] += 1
@@ -174,6 +187,7 @@ def add_up(books: Books) -> Sums:
         other_eta=len(
             {run.task_id for run in books.runs if etas.get(run.task_id, run.eta_ms) != run.eta_ms}
         ),
+        astray=_astray(books),
         lateness={part: Spread.of([*late.values()]) for part, late in lateness(books).items()},
     )
 
@@ -190,7 +204,7 @@ def problems(
 
     `expected` is the number of tasks of each kind that the plan asked for, `changes` that of each
     action that the news asked for, `added` how many more there were after all was published again,
-    `left_in_broker` how many messages Redis still holds after the workers have ended.
+    `left_in_broker` how many messages it still holds after the workers have ended.
     """
     found: list[str] = []
     for kind in sorted({*expected, *sums.per_kind}):
@@ -213,7 +227,8 @@ def problems(
         (sums.overdue, "were already due when they were published"),
         (sums.unknown, "ran without having been published"),
         (sums.other_eta, "were told another ETA than they were published with"),
-        (left_in_broker, "were still in Redis after the workers had ended"),
+        (sums.astray, "were moved or cancelled and not set aside once, or the other way round"),
+        (left_in_broker, "were still in the broker after the workers had ended"),
     ):
         if count:
             found.append(f"{count} tasks {what}")
@@ -236,6 +251,13 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
+
+
+def _astray(books: Books) -> int:
+    if books.set_aside is None:
+        return 0
+    aside, changed = Counter(books.set_aside), Counter(books.done("move") | books.done("cancel"))
+    return (aside - changed).total() + (changed - aside).total()
 
 
 def _tally(tasks: Iterable[Published], books: Books) -> Tally:

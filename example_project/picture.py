@@ -127,6 +127,8 @@ def _distribution(axes: Axes, story: Story) -> None:
     bins = _LEAST_MS * 2.0 ** np.arange(math.ceil(math.log2(top / _LEAST_MS)) + 1)
     highest = 1.0
     for part, colour in PART_COLOURS.items():
+        if not late[part].size:
+            continue
         counts, _ = np.histogram(late[part], bins)
         highest = max(highest, float(counts.max()))
         filled = part is not Part.ALL
@@ -151,7 +153,9 @@ def _figures(part: Part, spread: Spread) -> str:
 
 def _over_the_day(axes: Axes, story: Story) -> None:
     due, late = story.books.due_ms(), lateness(story.books)
-    for part in (Part.WAIT, Part.DISPATCH):
+    # Without a history nothing is known of the parts.
+    parts = [part for part in (Part.WAIT, Part.DISPATCH) if late[part]] or [Part.ALL]
+    for part in parts:
         axes.scatter(
             [story.hours(due[task_id]) for task_id in late[part]], _shown(late[part].values()),
             s=5, color=PART_COLOURS[part], alpha=0.6, linewidths=0,
@@ -162,7 +166,8 @@ def _over_the_day(axes: Axes, story: Story) -> None:
     axes.yaxis.set_major_locator(FixedLocator(_decades(top)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(_milliseconds))
-    axes.set_title("Lateness by part over the day: two dots a task")
+    dots = "two dots a task" if len(parts) > 1 else "a dot a task"
+    axes.set_title(f"Lateness over the day: {dots}")
     _time_axis(axes, story, step=4)
 
 

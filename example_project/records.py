@@ -18,6 +18,7 @@ _PREFIX = "example_project:"
 _PUBLISHED = _PREFIX + "published"
 _CHANGES = _PREFIX + "changes"
 _RUNS = _PREFIX + "runs"
+_SET_ASIDE = _PREFIX + "set_aside"
 _WORKERS = _PREFIX + "workers"
 _ATTEMPTS = _PREFIX + "attempts"
 _ATTEMPT_NUMBERS = _PREFIX + "attempt_numbers"
@@ -77,6 +78,14 @@ class Records:
     def add_run(self, run: Run) -> None:
         """Write down that a task has started."""
         self._redis.rpush(_RUNS, json.dumps(asdict(run)))
+
+    def add_set_aside(self, task_id: str) -> None:
+        """Write down that a task came which was moved or cancelled meanwhile."""
+        self._redis.rpush(_SET_ASIDE, task_id)
+
+    def count_set_aside(self) -> int:
+        """Count those so far."""
+        return int(self._redis.llen(_SET_ASIDE))
 
     def add_worker(self, name: str) -> None:
         """Say that worker `name` is ready for tasks."""
@@ -157,13 +166,14 @@ class Records:
         """Read back how often each task has reported, by its id."""
         return {task_id: int(n) for task_id, n in self._redis.hgetall(_REPORT_RUNS).items()}
 
-    def read(self, ready_ms: Mapping[str, int]) -> Books:
+    def read(self, ready_ms: Mapping[str, int], *, sent_again: bool = False) -> Books:
         """Read back all that was published, changed and run; `ready_ms` is from the history."""
         return Books(
             published=[Published(**entry) for entry in self._entries(_PUBLISHED)],
             changes=[Change(**entry) for entry in self._entries(_CHANGES)],
             runs=[Run(**entry) for entry in self._entries(_RUNS)],
             ready_ms=ready_ms,
+            set_aside=self._redis.lrange(_SET_ASIDE, 0, -1) if sent_again else None,
         )
 
     def read_attempts(self) -> list[Attempt]:

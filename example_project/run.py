@@ -7,14 +7,16 @@ import os
 import secrets
 import time
 from collections import Counter
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
-from celery_delayq.embedded import EmbeddedRedis, free_port
+from celery_delayq.embedded import EmbeddedRabbitMQ, EmbeddedRedis, free_port
 from example_project import show
 from example_project.command import WrongSums, log_folder
 from example_project.deliveries import Deliveries, add_up_webhooks, webhook_problems
@@ -40,7 +42,7 @@ LOOK_EVERY_S = 0.2
 
 # The flight day begins when all is published, so that every ETA lies ahead. Reckoned for a slow
 # machine; were it slower still, the sums would say so, and `--seconds-before` would help.
-PUBLISHED_PER_S = 300
+PUBLISHED_PER_S = {"redis": 300, "rabbitmq": 150}
 PUBLISH_SPARE_S = 3.0
 
 
@@ -50,6 +52,7 @@ class Options:
 
     day: date
     days: int = 1
+    broker: Literal["redis", "rabbitmq"] = "redis"
     flights: int | None = None
     seconds_per_day: float = 60.0
     seconds_before: float | None = None
@@ -73,13 +76,20 @@ def run(options: Options, console: Console) -> None:
     reminders, news = plan(flights, begins), news_of(flights)
     hours = hours_of(flights, begins)
     show.plan(console, options.day, options.days, flights, reminders)
+    on_rabbitmq = options.broker == "rabbitmq"
     with (
         log_folder(console, "flight-reminders-", options.keep) as logs,
         EmbeddedRedis() as server,
         closing(Records(server.url)) as records,
+        ExitStack() as stack,
     ):
+        rabbitmq = stack.enter_context(EmbeddedRabbitMQ()) if on_rabbitmq else None
+        if rabbitmq is not None:
+            show.rabbitmq(console)
         environment = {
-            BROKER_URL_VARIABLE: server.url_for("delayq+redis"),
+            BROKER_URL_VARIABLE: rabbitmq.url("delayq+amqp")
+            if rabbitmq is not None
+            else server.url_for("delayq+redis"),
             LEDGER_URL_VARIABLE: server.url,
             WEBHOOK_URL_VARIABLE: f"http://127.0.0.1:{free_port()}/reminders",
             WEBHOOK_SECRET_VARIABLE: secrets.token_urlsafe(32),
@@ -93,9 +103,10 @@ def run(options: Options, console: Console) -> None:
         from example_project.tower import Tower
 
         with Services(environment, logs) as services:
-            _start(options, console, services, records)
+            flower = [f"--broker-api={rabbitmq.api_url()}"] if rabbitmq is not None else []
+            _start(options, console, services, records, flower)
             clock = _clock(options, records, begins, len(reminders))
-            show.report_plan(console, hours, clock)
+            show.report_plan(console, hours, clock, periodic=not on_rabbitmq)
             publish_report(clock, hours)
             added = day.publish_twice(console, reminders, clock, records)
             last_ms = clock.real_ms(max(flight.departed or flight.scheduled for flight in flights))
@@ -113,7 +124,7 @@ def run(options: Options, console: Console) -> None:
             dead, dead_at_last = replay.replay(console, services, records)
             if not options.keep:
                 services.stop()
-            books = records.read(ready_ms())
+            books = records.read(ready_ms(), sent_again=on_rabbitmq)
             sums = add_up(books)
             webhooks = add_up_webhooks(
                 Deliveries.of(books, records.read_attempts(), dead, dead_at_last)
@@ -129,7 +140,11 @@ def run(options: Options, console: Console) -> None:
                 ),
                 *webhook_problems(webhooks),
                 *traffic_problems(
-                    reports, records.read_report_runs(), flights, clock, ticks=ticks_fired()
+                    reports,
+                    records.read_report_runs(),
+                    flights,
+                    clock,
+                    ticks=hours if on_rabbitmq else ticks_fired(),
                 ),
             ]
             story = Story(
@@ -152,7 +167,7 @@ def run(options: Options, console: Console) -> None:
 def _clock(options: Options, records: Records, begins: datetime, reminders: int) -> CompressedClock:
     wait_s = options.seconds_before
     if wait_s is None:
-        wait_s = PUBLISH_SPARE_S + reminders / PUBLISHED_PER_S
+        wait_s = PUBLISH_SPARE_S + reminders / PUBLISHED_PER_S[options.broker]
     starts_ms = math.ceil(records.now_ms() + wait_s * 1000)
     return CompressedClock(begins, starts_ms, in_whole_hours(options.seconds_per_day))
 
@@ -165,13 +180,19 @@ def _end(options: Options, latest: datetime) -> datetime:
     return ends
 
 
-def _start(options: Options, console: Console, services: Services, records: Records) -> None:
+def _start(
+    options: Options,
+    console: Console,
+    services: Services,
+    records: Records,
+    flower_options: Sequence[str],
+) -> None:
     deadline = time.monotonic() + START_S
     with console.status("Starting workers" + (" and Flower" if options.flower else "")):
         services.start_receiver()
         for number in range(1, options.workers + 1):
             services.start_worker(f"worker{number}", options.concurrency)
-        flower = services.start_flower() if options.flower else None
+        flower = services.start_flower(*flower_options) if options.flower else None
         missing = options.workers
         while missing:
             if records.wait_for_worker(seconds=1):

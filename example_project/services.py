@@ -57,10 +57,10 @@ class Services:
             *("--loglevel", "INFO"),
         )
 
-    def start_flower(self) -> str:
+    def start_flower(self, *options: str) -> str:
         """Start ``celery flower`` on a free port of the loopback interface and give its URL."""
         port = free_port()
-        self._start_celery("flower", "flower", "--address=127.0.0.1", f"--port={port}")
+        self._start_celery("flower", "flower", "--address=127.0.0.1", f"--port={port}", *options)
         return f"http://127.0.0.1:{port}"
 
     def start_receiver(self) -> None:

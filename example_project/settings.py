@@ -1,4 +1,4 @@
-"""Where Redis and the receiver are, from the environment; the demonstration sets all of it."""
+"""Where broker, Redis and receiver are, from the environment; the demonstration sets all of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ WEBHOOK_SECRET_VARIABLE = "EXAMPLE_WEBHOOK_SECRET"
 
 
 def broker_url() -> str:
-    """Give the URL of the broker, with the scheme that makes delayed tasks wait in Redis."""
+    """Give the URL of the broker, with the scheme that makes delayed tasks wait in it."""
     return os.environ.get(BROKER_URL_VARIABLE, "delayq+redis://127.0.0.1:6379/0")
+
+
+def is_on_rabbitmq() -> bool:
+    """Say whether the broker is RabbitMQ, which keeps delays and can do no more with them."""
+    return broker_url().startswith("delayq+amqp")
 
 
 def ledger_url() -> str:

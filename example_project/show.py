@@ -62,6 +62,23 @@ def agenda(console: Console, hours: Sequence[int], lines: Iterable[Line]) -> Non
     console.print(table)
 
 
+def rabbitmq(console: Console) -> None:
+    """Say what is otherwise where the broker is RabbitMQ."""
+    console.print(
+        "On RabbitMQ, which keeps delays and neither lists nor changes nor repeats them:\n"
+        "- A late or cancelled flight's reminder comes all the same. It asks whether it is still "
+        "wanted, and sets itself aside. A moved one is sent again.\n"
+        "- Without unique keys all is published once. Without periodic entries each traffic report "
+        "is a task with an ETA.\n"
+        "- What waits is one number, and lateness has one part: there is no history."
+    )
+
+
+def waits(console: Console, scheduled: int) -> None:
+    """Say how much waits in RabbitMQ, which tells no more about it."""
+    console.print(f"RabbitMQ has {scheduled:,} scheduled tasks")
+
+
 def started(console: Console, workers: int, concurrency: int, flower: str | None) -> None:
     """Say that the processes are up, and where Flower is."""
     console.print(f"{workers} workers with {concurrency} threads each are ready")
@@ -69,10 +86,11 @@ def started(console: Console, workers: int, concurrency: int, flower: str | None
         console.print(f"Flower: {flower}")
 
 
-def report_plan(console: Console, hours: int, clock: CompressedClock) -> None:
+def report_plan(console: Console, hours: int, clock: CompressedClock, *, periodic: bool) -> None:
     """Say how often there is a traffic report."""
     every = f"{clock.hour_ms / 1000:g} s"
-    console.print(f"{hours} traffic reports, one every {every}: fired by the workers, without beat")
+    how = "fired by the workers, without beat" if periodic else "each a task with an ETA"
+    console.print(f"{hours} traffic reports, one every {every}: {how}")
 
 
 @contextmanager
@@ -275,6 +293,8 @@ def _lateness(sums: Sums) -> Table:
     for name in ("tasks", "p50", "p99", "max"):
         table.add_column(name, justify="right")
     for part, spread in sums.lateness.items():
+        if not spread.number:
+            continue  # RabbitMQ does not tell when a task became ready
         figures = ("-" if ms is None else f"{ms:.1f} ms" for ms in spread[1:])
         table.add_row(part.value, f"{spread.number}", *figures, end_section=part is Part.WAIT)
     return table

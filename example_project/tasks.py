@@ -18,8 +18,9 @@ from example_project.app import app
 from example_project.ledger import Run
 from example_project.plan import RETRY_INTERVALS, Kind, webhook_id
 from example_project.records import Records
-from example_project.settings import webhook_url
+from example_project.settings import is_on_rabbitmq, webhook_url
 from example_project.traffic import ended_hour, report_on
+from example_project.wanted import Wanted
 
 logger = get_task_logger(__name__)
 
@@ -29,22 +30,24 @@ WRITTEN_DOWN_S = 0.1
 # One reminder of each kind for a flight, until it has run: who publishes a flight again gets the
 # one that waits. It keeps its time, which may be another by now, as "replace" would not let it.
 ONE_PER_FLIGHT = {"unique_key": "{flight}", "on_conflict": "keep", "unique_scope": "done"}
+if is_on_rabbitmq():
+    ONE_PER_FLIGHT = {}
 
 
 @app.task(bind=True, **ONE_PER_FLIGHT)
 def remind_check_in(self: Task, flight: str, departs: str) -> None:
     """Remind the passengers of `flight`, which `departs` at that ISO time, to check in."""
-    _write_down(self)
-    _tell(self, Kind.CHECK_IN, flight, departs)
-    logger.info("%s departs at %s: please check in", flight, departs)
+    if _begins(self):
+        _tell(self, Kind.CHECK_IN, flight, departs)
+        logger.info("%s departs at %s: please check in", flight, departs)
 
 
 @app.task(bind=True, **ONE_PER_FLIGHT)
 def call_boarding(self: Task, flight: str, departs: str) -> None:
     """Call the passengers of `flight`, which `departs` at that ISO time, to the gate."""
-    _write_down(self)
-    _tell(self, Kind.BOARDING, flight, departs)
-    logger.info("%s departs at %s: now boarding", flight, departs)
+    if _begins(self):
+        _tell(self, Kind.BOARDING, flight, departs)
+        logger.info("%s departs at %s: now boarding", flight, departs)
 
 
 @app.task(bind=True, max_retries=None)
@@ -70,12 +73,24 @@ def records() -> Records:
     return Records()
 
 
-def _write_down(task: Task) -> None:
+@lru_cache(maxsize=1)
+def wanted() -> Wanted:
+    """Give this process's connection to what says whether a reminder is still wanted."""
+    return Wanted()
+
+
+def _begins(task: Task) -> bool:
+    """Write down that a reminder starts; `False` if news has made it obsolete meanwhile."""
     # The clock is read first: all that follows would count as lateness.
     started_ms = records().now_ms()
     eta = task.request.eta
     eta_ms = None if eta is None else round(datetime.fromisoformat(eta).timestamp() * 1000)
+    # In Redis a changed reminder does not wait at its old time any more, in RabbitMQ it does.
+    if is_on_rabbitmq() and not wanted().begin(task.request.id, eta_ms):
+        records().add_set_aside(task.request.id)
+        return False
     records().add_run(Run(task.request.id, eta_ms, started_ms))
+    return True
 
 
 def _tell(task: Task, kind: Kind, flight: str, departs: str) -> None:
@@ -84,6 +99,6 @@ def _tell(task: Task, kind: Kind, flight: str, departs: str) -> None:
         (webhook_url(), {"kind": kind.value, "flight": flight, "departs": departs}),
         task_id=webhook_id(task.request.id),
         retry_intervals=RETRY_INTERVALS,
-        # The last one in Redis: reminders that are due go first.
-        priority=9,
+        # The last one in Redis: reminders that are due go first. RabbitMQ counts the other way.
+        priority=None if is_on_rabbitmq() else 9,
     )

@@ -1,4 +1,4 @@
-"""A private ``redis-server`` process for demos, tests and first steps.
+"""A private ``redis-server`` or ``rabbitmq-server`` for demos, tests and first steps.
 
 The server listens on 127.0.0.1 only, keeps its data in a folder of its own and ends with the Python
 process that started it. It does not replace a production server.
@@ -6,13 +6,20 @@ process that started it. It does not replace a production server.
 >>> with EmbeddedRedis() as server:              # doctest: +SKIP
 ...     app = Celery("shop", broker=server.url_for("delayq+redis"))
 
-``python -m celery_delayq.embedded`` runs one in the foreground and prints its URL.
+``python -m celery_delayq.embedded`` runs a Redis in the foreground and prints its URL.
 """
 
 from __future__ import annotations
 
 from celery_delayq.embedded.find import find_redis_server, wheel_redis_server
 from celery_delayq.embedded.ports import free_port
+from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.embedded.server import EmbeddedRedis
 
-__all__ = ["EmbeddedRedis", "find_redis_server", "free_port", "wheel_redis_server"]
+__all__ = [
+    "EmbeddedRabbitMQ",
+    "EmbeddedRedis",
+    "find_redis_server",
+    "free_port",
+    "wheel_redis_server",
+]

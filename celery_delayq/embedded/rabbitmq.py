@@ -138,36 +138,32 @@ class EmbeddedRabbitMQ:
             node.child.close()
         self._epmd.close()
 
-    # -- what the first node is
-
     @property
     def running(self) -> bool:
-        """Whether it is alive."""
+        """Whether the first node is alive."""
         return self._nodes[0].child.running
 
     @property
     def returncode(self) -> int | None:
-        """Exit code of its last run, or minus the signal's number; None while it runs."""
+        """Exit code of the first node, or minus the signal's number; None while it runs."""
         return self._nodes[0].child.returncode
 
     @property
     def pid(self) -> int:
-        """Process id of its last run."""
+        """Process id of the first node."""
         process = self._nodes[0].child.process
         assert process is not None
         return process.pid
 
     @property
     def port(self) -> int:
-        """TCP port; the same after a restart."""
+        """TCP port of the first node; the same after a restart."""
         return self._nodes[0].port
 
     @property
     def log_file(self) -> Path:
-        """What it has logged over all its starts."""
+        """What the first node has logged over all its starts."""
         return self._nodes[0].log_file
-
-    # -- what any node is
 
     def url(self, scheme: str = "amqp", number: int = 0, vhost: str = "/") -> str:
         """Return the URL of a node."""

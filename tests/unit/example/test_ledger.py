@@ -140,6 +140,26 @@ def test_what_is_wrong_is_found(given: dict[str, Any], wrong: list[str]) -> None
     assert wrong_with(sums_of(**given)) == wrong
 
 
+@pytest.mark.parametrize(
+    ("set_aside", "wrong"),
+    [
+        (["boarding:A", "boarding:B"], 0),
+        (["boarding:A"], 1),
+        (["boarding:A", "boarding:A", "boarding:B"], 1),
+        (["check-in:A", "boarding:B"], 2),
+    ],
+)
+def test_where_the_old_time_of_a_changed_task_comes_too_it_is_set_aside_once(
+    set_aside: list[str], wrong: int
+) -> None:
+    changes = [moved("boarding:A", 50_000), cancelled("boarding:B")]
+    runs = [*RUNS[:2], Run("boarding:A", eta_ms=50_000, started_ms=50_001.0)]
+    found = wrong_with(add_up(Books(PUBLISHED, changes, runs, set_aside=set_aside)))
+
+    what = "tasks were moved or cancelled and not set aside once, or the other way round"
+    assert found == ([f"{wrong} {what}"] if wrong else [])
+
+
 def test_a_kind_that_nobody_planned_is_found() -> None:
     assert wrong_with(sums_of(), {"check-in": 2}) == [
         "boarding: 0 tasks were planned, 2 were scheduled"
@@ -155,7 +175,7 @@ def test_a_task_that_was_due_when_it_was_published_is_shown() -> None:
 
 def test_what_redis_still_holds_is_found() -> None:
     assert problems(sums_of(), EXPECTED, changes={}, left_in_broker=3) == [
-        "3 tasks were still in Redis after the workers had ended"
+        "3 tasks were still in the broker after the workers had ended"
     ]
 
 
