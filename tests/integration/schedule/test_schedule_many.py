@@ -17,7 +17,6 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, InvalidETA, QueueFull, UniqueConflict
 from celery_delayq.schedule import many_call, schedule_many
 from celery_delayq.schedule.schedule_many import InvalidItem, Item, ItemOutcome
-from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, Through, stored
 from tests.support.many import FAR, numbered, one
 
@@ -101,35 +100,32 @@ def test_an_item_without_a_task_says_where_to_give_one(delayq: DelayQ) -> None:
 
 
 @pytest.mark.parametrize(
-    "items", [Item((1, 2)), {"args": (1, 2)}, "tasks.add"], ids=["item", "mapping", "text"]
+    ("items", "options", "named"),
+    [
+        *((each, {}, "expected several") for each in (Item((1, 2)), {"args": (1, 2)}, "tasks.add")),
+        *(([Item()], {name: 0}, name) for name in ("task_id", "id", "args", "batch")),
+    ],
 )
-def test_a_single_item_is_no_iterable_of_items(delayq: DelayQ, items: Any) -> None:
-    with pytest.raises(InvalidItem, match="expected several"):
-        delayq.schedule_many(items, task="tasks.add")
-
-
-@pytest.mark.parametrize("options", [{"task_id": "x"}, {"id": "x"}, {"args": (1,)}, {"batch": 0}])
-def test_what_cannot_be_the_same_for_all_is_refused(delayq: DelayQ, options: Any) -> None:
-    with pytest.raises(InvalidItem, match=next(iter(options))):
-        delayq.schedule_many([Item()], task="tasks.add", **options)
+def test_a_call_for_one_item_or_with_a_wrong_option_is_refused(
+    delayq: DelayQ, items: Any, options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidItem, match=named):
+        delayq.schedule_many(items, task="tasks.add", **options)
 
 
 @pytest.mark.parametrize(
     ("conf", "named"),
-    [({"task_always_eager": True}, "task_always_eager"), ({"task_protocol": 1}, "task_protocol=1")],
+    [
+        ({"task_always_eager": True}, "task_always_eager"),
+        ({"task_protocol": 1}, "task_protocol=1"),
+        ({"broker": "redis://localhost"}, r"delayq\+"),
+    ],
 )
 def test_an_app_that_schedules_nothing_is_refused(
     make_app: MakeApp, conf: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(ConfigError, match=named):
         DelayQ.of(make_app(**conf)).schedule_many([Item((1, 2))], task="tasks.add")
-
-
-def test_another_broker_is_refused(make_app: MakeApp, delayq_redis: RedisUnderTest) -> None:
-    app = make_app(broker=delayq_redis.url)
-
-    with pytest.raises(ConfigError, match=r"delayq\+"):
-        DelayQ.of(app).schedule_many([Item((1, 2))], task="tasks.add")
 
 
 # -- where they go --------------------------------------------------------------------------------
