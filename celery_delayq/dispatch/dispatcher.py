@@ -257,34 +257,25 @@ class Dispatcher(threading.Thread):
 
     def _reclaim(self, queue: str) -> None:
         """Reclaim the messages of a queue from processes whose leases have expired."""
-        settings = self._settings
+        settings, leases = self._settings, self._store.leases
+        limit, most, patience = settings.dispatch_batch, settings.max_deliveries, settings.lease / 3
         more = moved = True
         while more and moved and not self._stopping.is_set():
             worker_id = ""
             try:
-                worker_id = self._store.leases.first_to_end(queue) or ""
-                reclaimed = self._store.leases.reclaim_expired(
-                    queue,
-                    self._layout(queue),
-                    worker_id,
-                    settings.dispatch_batch,
-                    settings.max_deliveries,
-                    settings.lease / 3,
+                worker_id = leases.first_to_end(queue) or ""
+                more, *counts = leases.reclaim_expired(
+                    queue, self._layout(queue), worker_id, limit, most, patience
                 )
             except CommandRefused as exc:
                 self.tally.errors += 1
                 logger.error("reclaiming from %s failed: queue=%s: %s", worker_id, queue, exc)
                 return
-            more, requeued, quarantined, dead_lettered = reclaimed
-            moved = bool(requeued or quarantined or dead_lettered)
+            moved = any(counts)
             if moved:
                 logger.warning(
                     "lease of %s expired: queue=%s requeued=%d quarantined=%d dead_lettered=%d",
-                    worker_id,
-                    queue,
-                    requeued,
-                    quarantined,
-                    dead_lettered,
+                    *(worker_id, queue, *counts),
                 )
 
     def _layout(self, queue: str) -> Layout:

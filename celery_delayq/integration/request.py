@@ -213,11 +213,8 @@ class RequestMixin(RequestBase):
         ending, self._ending = self._ending, None
         self._is_dead_lettered = True
         if self._delivery is not None:
-            self._delivery.note_failure(
-                self.message.delivery_tag,
-                reason=ending.reason,
-                details=pack_details(ending.details),
-            )
+            tag, details = self.message.delivery_tag, pack_details(ending.details)
+            self._delivery.note_failure(tag, reason=ending.reason, details=details)
 
     def _after_failure(self) -> None:
         """Make a dead letter of an early acknowledged message."""

@@ -1,4 +1,4 @@
-"""What each broker offers to the rest of the code: Redis today, RabbitMQ next.
+"""Protocols of a broker, Redis or RabbitMQ, for the rest of the code.
 
 A channel of ours is a :class:`Publisher` and a :class:`Delivery`. ``tests/contract/test_broker.py``
 says what they promise, and runs for each broker. Pauses, revokes, periodic entries, the history and
@@ -29,18 +29,6 @@ class Capability(Enum):
     MAX_SCHEDULED = "a limit of scheduled tasks"
 
 
-class Batch(Protocol):
-    """Messages that are sent together."""
-
-    def publish(self, message: dict[str, Any], *, exchange: str, routing_key: str) -> Any:
-        """Add a message."""
-        ...
-
-    def flush(self) -> Any:
-        """Send what was added, and raise what the broker refused."""
-        ...
-
-
 @runtime_checkable
 class Publisher(Protocol):
     """A kombu channel that keeps a task until it is due."""
@@ -58,8 +46,12 @@ class Publisher(Protocol):
         """Send a message: it is delivered when its ``eta`` or countdown is over, never before."""
         ...
 
-    def create_publish_batch(self, max_size: int) -> Batch:
-        """Return a batch that is sent when it has *max_size* messages, and by ``flush``."""
+    def create_publish_batch(self, max_size: int) -> Any:
+        """Return a batch for :meth:`kombu.Producer.batch`.
+
+        It sends its messages when it has *max_size* of them, and by ``flush``, which raises the
+        errors of refused ones.
+        """
         ...
 
 

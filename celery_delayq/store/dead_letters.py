@@ -224,16 +224,11 @@ class DeadLetterStore(StorePart):
         told : Sequence[bytes]
             Ids that died at *died_from* and were returned already.
         """
-        key = self._keys.queue(queue)
-        call = Call(
-            "deadletters/replay_in_place",
-            [
-                *(key.wake, key.dead, key.dead_at, key.answer(token)),
-                *self._keys.ready_lists(queue, layout),
-            ],
-            [died_from, died_to, limit, token, len(layout.steps), *layout.steps, *told],
-        )
-        head, _, ids = self._runner.run(call).partition(b"\n")
+        key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
+        keys = [key.wake, key.dead, key.dead_at, key.answer(token), *lists]
+        args = [died_from, died_to, limit, token, len(lists), *layout.steps, *told]
+        reply = self._run("deadletters/replay_in_place", keys, args)
+        head, _, ids = reply.partition(b"\n")
         more, last, done, *sizes = head.split()
         left, start = [], 0
         for size, died in zip(*(iter(sizes),) * 2, strict=True):
@@ -302,16 +297,14 @@ class DeadLetterStore(StorePart):
         The code is ``d`` for a new one and ``k`` for one that was there. *token* as for
         :meth:`replay_call`.
         """
+        if not dead_letters:
+            return []
         key = self._keys.queue(queue)
-        args = [
-            part for id, died_ms, data in dead_letters for part in (to_bytes(id), died_ms, data)
-        ]
-        call = Call(
-            "deadletters/restore",
-            [key.dead, key.dead_at, self._keys.queues, key.answer(token or uuid4().hex)],
-            [queue, self._runner.layout.text, *args],
-        )
-        return told(self._runner.run(call)) if dead_letters else []
+        keys = [key.dead, key.dead_at, self._keys.queues, key.answer(token or uuid4().hex)]
+        args: list[Any] = [queue, self._runner.layout.text]
+        for id, died_ms, data in dead_letters:
+            args += to_bytes(id), died_ms, data
+        return told(self._run("deadletters/restore", keys, args))
 
     def take_turn(self, who: str, seconds: float) -> bool:
         """Return whether it is the turn of *who* to archive, for so many seconds.

@@ -249,15 +249,8 @@ class PeriodicStore(StorePart):
             lists=(key.quarantined, *keys.ready_lists(queue, layout)),
         )
         for ticks in some:
-            call.args += (
-                ticks.name,
-                ticks.line,
-                ticks.then,
-                _ms(ticks.then_look),
-                ticks.refused,
-                _ms(ticks.refused_look),
-                len(ticks.entries),
-            )
+            call.args += ticks.name, ticks.line, ticks.then, _ms(ticks.then_look)
+            call.args += ticks.refused, _ms(ticks.refused_look), len(ticks.entries)
             for entry in ticks.entries:
                 call.add(entry)
         return call

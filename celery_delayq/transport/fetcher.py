@@ -149,20 +149,13 @@ class Fetcher:
 
     def _calls(self) -> list[tuple[Any, ...]]:
         channel, keeper = self._channel, self._channel.keeper
-        others = keeper.others
+        me, lease, others = keeper.worker_id, keeper.lease, keeper.others
+        acquire_call = channel.store.leases.acquire_call
         # Acknowledgements first: they may make room for a message that is delivered alone.
         calls = keeper.acks.calls(channel.store, self._riding)
         calls += [
-            channel.store.leases.acquire_call(
-                share.queue,
-                keeper.worker_id,
-                keeper.lease,
-                request_number,
-                share.limit,
-                share.lists,
-                others,
-            )
-            for share, request_number in self._requests
+            acquire_call(share.queue, me, lease, number, share.limit, share.lists, others)
+            for share, number in self._requests
         ]
         sources, self._send_sources = self._send_sources, False
         return [call.command(source=sources) for call in calls]

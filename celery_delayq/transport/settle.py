@@ -60,18 +60,12 @@ class SettleChannel(PublishChannel):
                 details = holding.details if holding.crashed else b""
                 key = holding.queue, why, details
                 fields.setdefault(key, []).append(self.keeper.field(tag))
-        most = self.keeper.max_deliveries
+        me, most = self.keeper.worker_id, self.keeper.max_deliveries
 
         def put_back(store: Store) -> None:
             for (queue, why, details), names in fields.items():
                 _, dead_lettered = store.leases.requeue(
-                    queue,
-                    self.keeper.worker_id,
-                    names,
-                    last=last,
-                    counted=why,
-                    most=most,
-                    details=details,
+                    queue, me, names, last=last, counted=why, most=most, details=details
                 )
                 if dead_lettered:
                     logger.error(

@@ -1,4 +1,4 @@
-"""What ``DelayQ`` answers when replies are lost, others act at the same time, or input is odd."""
+"""Answers of ``DelayQ`` when others act at the same time or input is odd; aware times, no secrets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery import chord
+from celery import Celery, chord
 from redis import Redis
 
 from celery_delayq import DelayQ, Filter, Outcome
 from celery_delayq.errors import ConfigError, InvalidCursor, InvalidETA, InvalidFilter
 from celery_delayq.store.paging import listed_pages
+from tests.support.cli import CommandLine
 
 pytestmark = pytest.mark.each_server
 
@@ -153,3 +154,42 @@ def test_a_chord_fails_whose_member_was_replaced(add: Any, delayq: DelayQ) -> No
 
     delayq.cancel_all(Filter(task="tasks.add"))
     assert result.state == "FAILURE"  # once all its members have ended
+
+
+@pytest.mark.parametrize("kind", ["queue", "task"])
+def test_paused_tells_since_when_as_an_aware_time_in_utc(
+    app: Celery, delayq: DelayQ, kind: str
+) -> None:
+    before = delayq.store.now_ms()
+    delayq.pause(**{kind: "mail"})
+    after = delayq.store.now_ms()
+
+    paused = delayq.paused()
+
+    [since] = getattr(paused, f"{kind}s").values()
+    assert paused._asdict() == {"queues": {}, "tasks": {}, f"{kind}s": {"mail": since}}
+    assert before <= round(since.timestamp() * 1000) <= after
+    assert since.utcoffset() == timedelta(0)
+    told = CommandLine(app)("paused", "--json").json
+    assert told == {"queues": {}, "tasks": {}, f"{kind}s": {"mail": since.isoformat()}}
+
+
+def test_the_repr_of_an_entry_shows_what_is_needed_and_nothing_secret(
+    app: Celery, delayq: DelayQ
+) -> None:
+    app.send_task(
+        "tasks.add",
+        ("s3cret", 1),
+        {"token": "s3cret"},
+        eta=datetime(2100, 1, 2, 3, 4, 5, 678000, timezone.utc),
+        task_id="a",
+        queue="mail",
+        headers={"authorization": "s3cret"},
+        unique_key="s3cret",
+    )
+
+    for entry in (*delayq.list(), delayq.get("a")):
+        assert repr(entry) == (
+            "<ScheduledTask 'a' 'tasks.add' in 'mail': "
+            "scheduled, due 2100-01-02T03:04:05.678000+00:00>"
+        )

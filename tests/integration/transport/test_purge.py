@@ -26,11 +26,6 @@ def hold(store: Store, queue: str, step: int, message: bytes) -> str:
     return f"{message_id}:1"
 
 
-def give_back(store: Store, queue: str, *fields: str) -> None:
-    """Put held messages back and count them as delivered once."""
-    store.leases.requeue(queue, "me", fields, counted="requeued")
-
-
 def test_a_purge_forgets_the_counts_of_what_is_gone_and_keeps_those_of_what_is_held(
     app: Celery, delayq: DelayQ, redis: Redis
 ) -> None:
@@ -38,7 +33,7 @@ def test_a_purge_forgets_the_counts_of_what_is_gone_and_keeps_those_of_what_is_h
     store.register("celery")
     store.next_queue()
     fields = [hold(store, "celery", step, b"%d came back" % step) for step in (0, 9)]
-    give_back(store, "celery", *fields)
+    store.leases.requeue("celery", "me", fields, counted="requeued")
     store.run(store.leases.acquire_call("celery", "me", LEASE, "11", 1, 4, 0))
     redis.lpush("{celery}:quarantined", b"0\nalone")
     redis.hset("{celery}:deliveries", sha1(b"alone").hexdigest(), "5 0 0")
@@ -53,17 +48,3 @@ def test_a_purge_forgets_the_counts_of_what_is_gone_and_keeps_those_of_what_is_h
     assert after["{celery}:deliveries"] == {digest: b"0 0 1"}
     *_, report = check(store, Settings())
     assert report.as_dict()["findings"] == []
-
-
-def test_a_purge_of_what_nobody_holds_leaves_no_count(
-    app: Celery, delayq: DelayQ, redis: Redis
-) -> None:
-    store = delayq.store
-    store.next_queue()
-    give_back(store, "celery", hold(store, "celery", 0, b"came back"))
-    assert "{celery}:deliveries" in snapshot(redis)
-
-    assert app.control.purge() == 1
-
-    left = {key for key in snapshot(redis) if key.startswith("{celery}")}
-    assert left <= {"{celery}:request_numbers", "{celery}:leases"}
