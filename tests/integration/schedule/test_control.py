@@ -1,4 +1,4 @@
-"""Answers of ``DelayQ`` when others act at the same time or input is odd; aware times, no secrets."""
+"""Answers of ``DelayQ`` when others act meanwhile or input is odd; nothing secret in them."""
 
 from __future__ import annotations
 
