@@ -11,8 +11,7 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.embedded.ports import free_port
+from celery_delayq.embedded import EmbeddedRabbitMQ, EmbeddedRedis, free_port
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from tests.acceptance.browser import Browser
 from tests.integration.conftest import MakeApp
@@ -29,15 +28,43 @@ ROWS = """
   .map(row => [...row.cells].map(cell => cell.innerText.trim()))
 """
 
+#: Logs in to RabbitMQ's pages.
+LOGIN = """
+document.querySelector('[name=username]').value = 'guest';
+document.querySelector('[name=password]').value = 'guest';
+document.querySelector('input[type=submit]').click();
+"""
+
 
 @pytest.fixture
 def server(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> EmbeddedRedis:
     return delayq_redis_factory(password="p@ss/s3cret")
 
 
+@pytest.fixture(params=["redis", "rabbitmq"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def broker(server: EmbeddedRedis) -> str:
-    return server.url_for("delayq+redis", database=1)
+def rabbitmq(kind: str, request: pytest.FixtureRequest) -> EmbeddedRabbitMQ | None:
+    """The RabbitMQ of the tests, with an account of a secret password."""
+    if kind == "redis":
+        return None
+    server: EmbeddedRabbitMQ = request.getfixturevalue("delayq_rabbitmq_server")
+    server.start()
+    server.ask("PUT", "users/shop", {"password": "p@ss/s3cret", "tags": ""})
+    return server
+
+
+@pytest.fixture
+def broker(server: EmbeddedRedis, rabbitmq: EmbeddedRabbitMQ | None) -> str:
+    if rabbitmq is None:
+        return server.url_for("delayq+redis", database=1)
+    vhost = rabbitmq.new_vhost()
+    rights = {"configure": ".*", "write": ".*", "read": ".*"}
+    rabbitmq.ask("PUT", f"permissions/{vhost}/shop", rights)
+    return rabbitmq.url("delayq+amqp", vhost=vhost).replace("guest:guest", "shop:p%40ss%2Fs3cret")
 
 
 @pytest.fixture
@@ -46,11 +73,15 @@ def app(make_app: MakeApp, broker: str, server: EmbeddedRedis) -> Celery:
 
 
 @pytest.fixture
-def flower(broker: str, server: EmbeddedRedis, tmp_path: Path) -> Iterator[str]:
+def flower(
+    broker: str, server: EmbeddedRedis, rabbitmq: EmbeddedRabbitMQ | None, tmp_path: Path
+) -> Iterator[str]:
     """URL of a Flower that is up."""
     port = free_port()
     command = [sys.executable, "-m", "celery", "-A", "flower_tasks:app", "flower"]
     command += ["--address=127.0.0.1", f"--port={port}"]
+    if rabbitmq is not None:
+        command += [f"--broker_api={rabbitmq.api_url()}"]
     settings = {"CELERY_BROKER_URL": broker, "CELERY_RESULT_BACKEND": server.url}
     log = tmp_path / "flower.log"
     with ManagedProcess(command, env=settings, cwd=APPS, log_file=log, name="flower") as process:
@@ -60,6 +91,8 @@ def flower(broker: str, server: EmbeddedRedis, tmp_path: Path) -> Iterator[str]:
             assert reply.status == 200
         yield url
         assert "s3cret" not in process.log
+        assert "Unable to get queues" not in process.log
+        assert "API call failed" not in process.log
 
 
 @pytest.fixture
@@ -122,7 +155,12 @@ def test_the_pages_of_workers_and_tasks_show_a_delayed_task_that_was_run(
 
 
 def test_the_page_of_the_broker_counts_what_is_ready(
-    server: EmbeddedRedis, app: Celery, flower: str, browser: Browser, tmp_path: Path
+    broker: str,
+    rabbitmq: EmbeddedRabbitMQ | None,
+    app: Celery,
+    flower: str,
+    browser: Browser,
+    tmp_path: Path,
 ) -> None:
     for flight in ("UA 1545", "AA 1141", "B6 725"):
         app.send_task("flower.board", (flight,))
@@ -131,17 +169,32 @@ def test_the_page_of_the_broker_counts_what_is_ready(
     for flight in ("EV 5708", "B6 79", "B6 301", "WN 3841"):
         app.send_task("flower.board", (flight,), countdown=600)
 
-    browser.open(f"{flower}/broker")
+    def shown() -> bool:
+        # RabbitMQ's management API counts every five seconds.
+        browser.open(f"{flower}/broker")
+        [queue] = browser.rows("queue-table")
+        return (queue["queue"], queue["messages"]) == ("celery", "5")
 
-    [queue] = browser.rows("queue-table")
-    assert (queue["queue"], queue["messages"]) == ("celery", "5")
-    assert DelayQ.of(app).count() == 4
-    text = browser.text()
-    assert f"redis://:**@127.0.0.1:{server.port}/1" in text
+    wait_until(shown, 30, browser.text)
+    assert DelayQ.of(app).stats().scheduled == 4
+    shown_url = broker.removeprefix("delayq+").replace("p%40ss%2Fs3cret", "**")
+    assert shown_url in browser.text()
     assert "s3cret" not in browser.evaluate("document.documentElement.outerHTML")
     screenshot(browser, tmp_path / "broker.png")
 
+    if rabbitmq is not None:
+        # Flower shows queues that workers consume. The others are on RabbitMQ's own pages.
+        pages = rabbitmq.api_url().replace("guest:guest@", "").removesuffix("api/")
+        browser.open(pages)
+        browser.wait_for("document.querySelector('input[type=submit]') !== null")
+        browser.evaluate(LOGIN)
+        browser.wait_for("document.body.innerText.includes('Cluster')")
+        browser.evaluate("location.hash = '#/queues'")
+        browser.wait_for("document.body.innerText.includes('delayq.delay.')")
+        screenshot(browser, tmp_path / "queues.png")
 
+
+@pytest.mark.parametrize("kind", ["redis"])
 def test_the_page_of_a_worker_shows_the_schedule(
     worker: WorkerProcess, app: Celery, flower: str, browser: Browser, tmp_path: Path
 ) -> None:
