@@ -19,7 +19,7 @@ help: ## list what there is
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
-demo: .venv/installed-demo ## departure reminders of a real day of flights, in a bit more than a minute
+demo: .venv/installed-demo ## departure reminders of a real day of flights, in a bit more than a minute; DEMO_ARGS="--broker rabbitmq"
 	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 || .ci/servers redis-server
 	@case "$(DEMO_ARGS)" in *rabbitmq*) .ci/servers rabbitmq-server ;; esac
 	$(BIN)/python -m example_project $(DEMO_ARGS)
@@ -28,10 +28,10 @@ demo-spark: .venv/installed-demo,spark ## a year of flights through Spark into t
 	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 && { [ -n "$$JAVA_HOME" ] || command -v java >/dev/null; } || .ci/servers redis-server openjdk-17-jre-headless
 	$(BIN)/python -m example_project.spark $(DEMO_ARGS)
 
-test: .venv/installed servers ## the tests for every change, 8 minutes: one Redis, no Spark, PostgreSQL or faults
+test: .venv/installed servers ## the tests for every change, 8 minutes: one Redis, no RabbitMQ, Spark, PostgreSQL or faults
 	$(BIN)/python -m tests.run short
 
-test-full: .venv/installed servers ## all other tests, 30 minutes: faults, Spark, every pool, the second Redis
+test-full: .venv/installed servers ## all other tests, 30 minutes: faults, RabbitMQ, Spark, every pool, the second Redis
 	$(BIN)/python -m tests.run full $(TEST_ARGS)
 
 matrix: .venv/installed servers ## unit, Lua, contract and conformance tests on eight combinations of versions
@@ -54,7 +54,7 @@ format: .venv/installed ## let ruff format and sort
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-servers: ## install redis-server and chromium for the tests where apt may
+servers: ## install what the tests start where apt may: redis-server, rabbitmq-server, chromium and others
 	@.ci/servers
 
 clean: ## remove what the other targets made
