@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.errors import UniqueConflict
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.apps.control_tasks import tasks_of
 from tests.integration.conftest import MakeApp
@@ -103,53 +102,6 @@ def test_what_was_ready_keeps_its_due(control: Control) -> None:
 
     control.wait_runs(2)
     assert control.runs("id") == ["first", "second"]
-
-
-@pytest.mark.parametrize(
-    ("policy", "scope"),
-    [("replace", "done"), ("later", "scheduled"), ("keep", "scheduled"), ("error", "done")],
-)
-def test_unique_tasks_are_paused_due_with_their_key(
-    control: Control, scope: str, policy: str
-) -> None:
-    task = control.tasks[f"{policy}.{scope}"]
-    first = task.delay("k")
-    control.delayq.pause(task=task.name)
-    control.start("solo")
-    wait_paused_due(control, [first.id])
-    assert control.owners() == {"k": first.id}
-
-    if policy == "error":
-        with pytest.raises(UniqueConflict):
-            task.delay("k")
-        last = first
-    else:
-        last = task.apply_async(("k",), countdown=0.1)
-        assert (last.id == first.id) is (policy == "keep")
-    wait_paused_due(control, [last.id])
-    assert control.owners() == {"k": last.id}
-    control.delayq.resume(task=task.name)
-
-    assert last.get(timeout=TIMEOUT) == "k"
-    control.wait_empty()
-    assert control.runs("id") == [last.id]
-
-
-@pytest.mark.parametrize("policy", ["replace", "later", "keep"])
-def test_what_has_left_the_schedule_is_paused_due_beside_what_has_its_key_now(
-    control: Control, policy: str
-) -> None:
-    """Without the pause both would have run: with scope "scheduled" a ready one has no key."""
-    task = control.tasks[f"{policy}.scheduled"]
-    first = task.delay("k")
-    second = task.apply_async(("k",), countdown=0.1)
-    control.delayq.pause(task=task.name)
-    control.start("solo")
-    wait_paused_due(control, [first.id, second.id])
-    control.delayq.resume(task=task.name)
-
-    assert [first.get(timeout=TIMEOUT), second.get(timeout=TIMEOUT)] == ["k", "k"]
-    control.wait_empty()
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
