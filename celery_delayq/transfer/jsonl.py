@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from celery_delayq.errors import InvalidPlace
+from celery_delayq.errors import InvalidPlace, TransferError
 from celery_delayq.transfer.export_format import (
     FileOrUrl,
     Header,
@@ -75,6 +75,8 @@ def writing(target: FileOrUrl, format: RowFormat) -> Iterator[JsonLinesWriter]:
         with path.open("wb") as device:
             yield JsonLinesWriter(device, format)
         return
+    if not path.parent.is_dir():  # the system would name the temporary file
+        raise TransferError(f"{path.parent}: there is no such folder")
     handle, name = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

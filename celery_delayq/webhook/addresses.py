@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, NamedTuple
+from unicodedata import category
 from urllib.parse import urlsplit
 
 from celery_delayq.errors import ConfigError, DeliveryFailed, InvalidWebhook
@@ -286,6 +287,17 @@ def _host(text: str) -> str | None:
     if isinstance(_literal(name), IPv4Address):
         return name
     labels = name.split(".")
-    if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+    if len(name) > 253 or not all(map(_is_label, labels)) or _NUMERIC.fullmatch(labels[-1]):
         return None
-    return None if _NUMERIC.fullmatch(labels[-1]) else name
+    return name
+
+
+def _is_label(text: str) -> bool:
+    """Return whether a text is a label of a host's name; after ``xn--`` it must be Punycode."""
+    if not _LABEL.fullmatch(text):
+        return False
+    try:
+        decoded = text[4:].encode().decode("punycode") if text.startswith("xn--") else ""
+    except UnicodeError:
+        return False
+    return "Cc" not in map(category, decoded)  # no control characters

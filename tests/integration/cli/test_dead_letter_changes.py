@@ -208,6 +208,7 @@ def test_what_goes_wrong_is_one_line(cli: CommandLine, delayq: DelayQ, tmp_path:
         (1, ["archive", f"sqlite:///{tmp_path}/none/dead.db"], "unable to open"),
         (1, ["import", f"sqlite:///{tmp_path}/none.db"], "no such file"),
         (1, ["import", str(tmp_path / "none")], "No such file"),
+        (1, ["export", str(tmp_path / "none/dead.jsonl")], f"{tmp_path}/none: there is no such"),
         (2, ["import"], "dead_letters_archive"),
         (1, ["export", str(tmp_path / "dead.jsonl"), "--queue", "mial"], "no queue mial"),
     ):

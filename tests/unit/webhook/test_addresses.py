@@ -33,6 +33,7 @@ from tests.support.receiver import Receiver
         ("*.example.org", "https://a.example.org/"),
         ("*.example.org", "https://b.a.example.org/"),
         ("my_service.internal", "https://my_service.internal/"),
+        ("xn--strae-oqa.example.com", "https://xn--strae-oqa.example.com/"),
         ("1.1.1.1", "https://1.1.1.1/"),
         ("2606:4700::1111", "https://[2606:4700:0::1111]/"),
         ("[2606:4700::1111]:8443", "https://[2606:4700::1111]:8443/"),
@@ -99,6 +100,7 @@ def test_what_is_not_on_the_allow_list_is_refused(entry: str, url: str) -> None:
                 *("hooks.example.com:/", "hooks.example.com:44a/?s3cret", "hooks..example.com/"),
                 *("-hooks.example.com/", "hooks%2eexample.com/", "*.example.com/", "2130706433/"),
                 *(f"{'a' * 64}.example.com/", "0x7f000001/", "0177.0.0.1/", "127.1/"),
+                *("xn--a/", "xn--0.example.com/", "a.xn--aaa.example.com/", "xn--_.example.com/"),
             )
         ),
         *(
