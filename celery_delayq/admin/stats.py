@@ -13,6 +13,8 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.schedule import Store, layouts
 
+_SUMS = ("scheduled", "ready", "leased", "overdue", "paused", "dead")
+
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
@@ -66,6 +68,10 @@ class Stats:
 
     Attributes
     ----------
+    scheduled, ready, leased, overdue, paused, dead : int
+        Sums over the queues.
+    oldest_age : float
+        The longest wait of a due task in any queue, in seconds.
     queues : list[QueueStats]
         The numbers of each queue, by name.
     periodic : int
@@ -74,53 +80,21 @@ class Stats:
         The server's memory and its limit, in bytes; None if Redis does not say.
     """
 
+    scheduled: int
+    ready: int
+    leased: int
+    overdue: int
+    paused: int
+    dead: int
+    oldest_age: float
     queues: list[QueueStats]
     periodic: int
     used_memory: int | None
     max_memory: int | None
 
-    @property
-    def scheduled(self) -> int:
-        """Scheduled entries in all queues."""
-        return sum(queue.scheduled for queue in self.queues)
-
-    @property
-    def ready(self) -> int:
-        """Ready messages in all queues."""
-        return sum(queue.ready for queue in self.queues)
-
-    @property
-    def leased(self) -> int:
-        """Messages of all queues that processes hold."""
-        return sum(queue.leased for queue in self.queues)
-
-    @property
-    def overdue(self) -> int:
-        """Overdue entries in all queues."""
-        return sum(queue.overdue for queue in self.queues)
-
-    @property
-    def paused(self) -> int:
-        """Entries in all queues that wait for the resume of their task."""
-        return sum(queue.paused for queue in self.queues)
-
-    @property
-    def dead(self) -> int:
-        """Dead letters in all queues."""
-        return sum(queue.dead for queue in self.queues)
-
-    @property
-    def oldest_age(self) -> float:
-        """The longest wait of a due task in any queue, in seconds."""
-        return max((queue.oldest_age for queue in self.queues), default=0.0)
-
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON types."""
-        totals = {
-            name: getattr(self, name)
-            for name in ("scheduled", "ready", "leased", "overdue", "paused", "dead", "oldest_age")
-        }
-        return {**totals, **asdict(self)}
+        return asdict(self)
 
 
 def gather(store: Store, consumed: Iterable[str], ready_limit: int) -> Stats:
@@ -129,11 +103,14 @@ def gather(store: Store, consumed: Iterable[str], ready_limit: int) -> Stats:
     names = sorted({*known, *consumed})
     used, most = store.server_memory()
     paused = store.control.controls().queues
+    queues = [
+        _queue(store, name, known.get(name, store.layout), ready_limit, name in paused)
+        for name in names
+    ]
     return Stats(
-        queues=[
-            _queue(store, name, known.get(name, store.layout), ready_limit, name in paused)
-            for name in names
-        ],
+        **{name: sum(getattr(each, name) for each in queues) for name in _SUMS},
+        oldest_age=max((each.oldest_age for each in queues), default=0.0),
+        queues=queues,
         periodic=PeriodicStore(store).count(),
         used_memory=used,
         max_memory=most,

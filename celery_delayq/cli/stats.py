@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from rich import box
 from rich.filesize import decimal
@@ -41,7 +42,7 @@ def stats(delayq: DelayQ, as_json: bool) -> None:
         output.print(f"{found.scheduled:,} scheduled, {found.unroutable:,} unroutable, ", end="")
         output.print(number_of(found.dead, "dead letter", "dead letters"))
         return
-    output.print(queues_table(found))
+    output.print(queues_table(found.queues))
     output.print(_tasks_table(found))
     if found.periodic:
         output.print(number_of(found.periodic, "periodic entry", "periodic entries"))
@@ -50,14 +51,14 @@ def stats(delayq: DelayQ, as_json: bool) -> None:
         output.print(f"Redis uses {decimal(found.used_memory)}{limit}")
 
 
-def queues_table(stats: Stats) -> Table:
+def queues_table(queues: Sequence[QueueStats]) -> Table:
     """Return one row for each queue."""
     # Ten columns have to fit 80 characters: no room for frames.
     table = Table(title="Queues", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("queue", overflow="fold")
     for title in (*_COUNTS, "oldest\nwaits", "next\ndue in", "memory"):
         table.add_column(title, justify="right", overflow="fold")
-    for queue in stats.queues:
+    for queue in queues:
         name = Text(spelled(queue.name))
         table.add_row(
             name.append("\npaused", "yellow") if queue.is_paused else name,

@@ -11,7 +11,7 @@ from celery import Celery
 from rich.console import Console
 
 from celery_delayq import DelayQ
-from celery_delayq.admin.stats import QueueStats, Stats
+from celery_delayq.admin.stats import QueueStats
 from celery_delayq.cli.stats import queues_table
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -178,7 +178,7 @@ def test_the_table_of_queues_fits_80_columns() -> None:
         scheduled_tasks={}, ready_tasks={}, memory=123_456_789,
     )  # fmt: skip
     shown = StringIO()
-    Console(width=80, file=shown).print(queues_table(Stats([queue], 0, None, None)))
+    Console(width=80, file=shown).print(queues_table([queue]))
 
     table = shown.getvalue()
     assert "…" not in table
