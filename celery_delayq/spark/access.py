@@ -68,30 +68,8 @@ class Access:
             raise ConfigError(f"the option url has a password, which Spark would show; {_HOW}")
         return cls(*(options.get(name) for name in OPTIONS))
 
-    @contextmanager
-    def reached(self) -> Iterator[Celery]:
-        """Yield the app; its broker is the one of the options meanwhile."""
-        url: str | None
-        if self.app is None:
-            app = Celery("celery_delayq.spark", set_as_current=False)
-            if self.keyprefix is not None:
-                app.conf.broker_transport_options = {"global_keyprefix": self.keyprefix}
-            url = self._url()
-        else:
-            app = _found(self.app)
-            url = None if self.url is None else self._url()
-        # Not broker_url: CELERY_BROKER_URL in the environment would take precedence.
-        names = () if url is None else ("broker_read_url", "broker_write_url")
-        before = {name: app.conf.get(name) for name in names}
-        app.conf.update(dict.fromkeys(names, url))
-        try:
-            yield app
-        finally:
-            app.conf.update(before)
-            if self.app is None:
-                app.close()
-
-    def _url(self) -> str:
+    def full_url(self) -> str:
+        """Return the broker's URL with its password."""
         url = self.url
         if url is None:
             url = next((os.environ[name] for name in VARIABLES if name in os.environ), None)
@@ -124,18 +102,37 @@ class Access:
 def opened(access: Access) -> Iterator[DelayQ]:
     """Yield a client of the queue, and close it.
 
+    The app's broker is the one of the options meanwhile.
+
     Raises
     ------
     ConfigError
         No URL was given, or the app cannot be imported here.
     """
-    with access.reached() as app:
+    url: str | None
+    if access.app is None:
+        app = Celery("celery_delayq.spark", set_as_current=False)
+        if access.keyprefix is not None:
+            app.conf.broker_transport_options = {"global_keyprefix": access.keyprefix}
+        url = access.full_url()
+    else:
+        app = _found(access.app)
+        url = None if access.url is None else access.full_url()
+    # Not broker_url: CELERY_BROKER_URL in the environment would take precedence.
+    names = () if url is None else ("broker_read_url", "broker_write_url")
+    before = {name: app.conf.get(name) for name in names}
+    app.conf.update(dict.fromkeys(names, url))
+    try:
         DelayQ.of(app)  # patches how the app makes messages
         # A client of our own: the app's client may be connected to another broker.
         delayq = DelayQ()
         delayq.session.bind(app)
         with closing(delayq):
             yield delayq
+    finally:
+        app.conf.update(before)
+        if access.app is None:
+            app.close()
 
 
 def _found(name: str) -> Celery:

@@ -29,27 +29,13 @@ _PASSWORD = re.compile(r"(?i)(?:password|pwd)\s*=|//[^/?;]*:[^/?;@]*@|:[^/@:]+/[
 _WITHOUT_LOGIN = re.compile(r"^jdbc:oracle:\w+:@")
 
 
-def connecting(
-    url: str, user: str | None = None, driver: str | None = None
-) -> dict[str, str | None]:
-    """Return the JDBC options of Spark for a database, with the password.
-
-    Raises
-    ------
-    ConfigError
-        The URL has a password; plans and logs would show it.
-    """
+def check_url(url: str) -> None:
+    """Raise :class:`ConfigError` for a URL with a password: plans and logs would show it."""
     if _PASSWORD.search(url) or has_password(_WITHOUT_LOGIN.sub("", url).removeprefix("jdbc:")):
         raise ConfigError(
             f"the JDBC URL has a password, which Spark would show; give it by the environment "
             f"variable {PASSWORD}"
         )
-    return {
-        "url": url,
-        "user": user,
-        "password": os.environ.get(PASSWORD),
-        "driver": driver or next((d for p, d in _DRIVERS.items() if url.startswith(p)), None),
-    }
 
 
 def read_jdbc(
@@ -80,8 +66,12 @@ def read_jdbc(
     """
     if (table is None) == (query is None):
         raise ConfigError("give either a table or a query")
+    check_url(url)
     given: dict[str, Any] = {
-        **connecting(url, user, driver),
+        "url": url,
+        "user": user,
+        "password": os.environ.get(PASSWORD),
+        "driver": driver or next((d for p, d in _DRIVERS.items() if url.startswith(p)), None),
         "dbtable": table if query is None else f"({query}) pending",
         "preferTimestampNTZ": "true",
         "fetchsize": 5000,

@@ -11,17 +11,16 @@ The job may be killed and repeated: the next one adds the missing rows.
 
 In Python::
 
-    from celery_delayq.spark.archive import FolderTarget, Options, archive
-    summary = archive(spark, FolderTarget(spark, "s3a://shop/delayq"), Options())
+    from celery_delayq.spark.archive import Options, archive
+    summary = archive(spark, "s3a://shop/delayq", Options())
 """
 
 from __future__ import annotations
 
 from celery_delayq.spark.archive.cli import command
 from celery_delayq.spark.archive.commits import ArchiveError
-from celery_delayq.spark.archive.folder import FolderTarget
 from celery_delayq.spark.archive.job import ArchiveOptions as Options
 from celery_delayq.spark.archive.job import ArchiveSummary as Summary
 from celery_delayq.spark.archive.job import archive
 
-__all__ = ["ArchiveError", "FolderTarget", "Options", "Summary", "archive", "command"]
+__all__ = ["ArchiveError", "Options", "Summary", "archive", "command"]

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from celery_delayq.spark import jobs
-from celery_delayq.spark.archive.folder import FolderTarget, check_archive_folder
+from celery_delayq.spark.archive.folder import check_archive_folder
 from celery_delayq.spark.archive.job import ArchiveOptions, archive
 from celery_delayq.spark.archive.rows import COLUMNS
 
@@ -40,7 +40,7 @@ def command(folder: str, tables: str, jars: str | None, as_json: bool, **given: 
     options = ArchiveOptions(tables=names, access=access, **given)
     options.check()  # before Java is started
     spark = jobs.session("archive", jars)
-    told = archive(spark, FolderTarget(spark, folder), options)
+    told = archive(spark, folder, options)
     title = f"{told.source}, snapshot {told.snapshot}" if told.snapshot else told.source
     jobs.show_summary(told, title, told.sums(), as_json=as_json)
     if told.lost:

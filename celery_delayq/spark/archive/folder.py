@@ -55,42 +55,15 @@ def check_archive_folder(folder: str) -> None:
     check_folder(folder)
 
 
-class FolderTarget:
-    """The archive in a folder.
+class ArchivedTable:
+    """One table of an archive. Opening it publishes its committed rows.
 
     Parameters
     ----------
     folder : str
-        As ``spark.read.parquet`` takes it.
-    """
-
-    def __init__(self, spark: SparkSession, folder: str) -> None:
-        check_archive_folder(folder)
-        if not hasattr(spark, "_jsc"):
-            raise ConfigError("this needs a session of spark-submit or python, not Spark Connect")
-        self._spark, self._folder = spark, folder.rstrip("/") or "/"
-
-    def __str__(self) -> str:
-        return self._folder
-
-    def table(self, table: str, *, make: bool) -> ArchivedTable:
-        """Return a table, after publishing its committed rows.
-
-        Parameters
-        ----------
-        make : bool
-            Make the table if it is missing.
-
-        Raises
-        ------
-        ArchiveError
-            It is missing, is no archive of this package, or has another version.
-        """
-        return ArchivedTable(self._spark, f"{self._folder}/{table}", table, make=make)
-
-
-class ArchivedTable:
-    """One table of an archive.
+        The archive, as ``spark.read.parquet`` takes it.
+    make : bool
+        Make the table if it is missing.
 
     Attributes
     ----------
@@ -98,9 +71,20 @@ class ArchivedTable:
         Its name.
     last : Commit | None
         The last commit, or None.
+
+    Raises
+    ------
+    ConfigError
+        The folder is the URL of a database or has a password, or the session is of Spark Connect.
+    ArchiveError
+        The table is missing, is no archive of this package, or has another version.
     """
 
-    def __init__(self, spark: SparkSession, path: str, table: str, *, make: bool) -> None:
+    def __init__(self, spark: SparkSession, folder: str, table: str, *, make: bool) -> None:
+        check_archive_folder(folder)
+        if not hasattr(spark, "_jsc"):
+            raise ConfigError("this needs a session of spark-submit or python, not Spark Connect")
+        path = f"{folder.rstrip('/')}/{table}"
         self._spark, self._path, self.table = spark, path, table
         self._files = Files(spark, path)
         self._schema = schema_of(COLUMNS[table])

@@ -26,7 +26,7 @@ from celery_delayq.model.lookup import StatusCode, to_text
 from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
-from celery_delayq.spark.archive.folder import ArchivedTable, FolderTarget
+from celery_delayq.spark.archive.folder import ArchivedTable
 from celery_delayq.spark.archive.rows import (
     COLUMNS,
     PLACE,
@@ -45,6 +45,7 @@ from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.transfer.results import server_of
+from celery_delayq.utils.portions import batches as chunks
 
 
 @dataclass(frozen=True)
@@ -137,13 +138,18 @@ class ArchiveSummary:
                 yield name.replace("_", " "), value
 
 
-def archive(spark: SparkSession, target: FolderTarget, options: ArchiveOptions) -> ArchiveSummary:
+def archive(spark: SparkSession, folder: str, options: ArchiveOptions) -> ArchiveSummary:
     """Add new rows to an archive.
+
+    Parameters
+    ----------
+    folder : str
+        On any file system, as ``spark.read.parquet`` takes it.
 
     Raises
     ------
     ConfigError
-        An option is wrong.
+        An option is wrong, or the folder is the URL of a database or has a password.
     ArchiveError
         The folder is no archive, or another job added to it meanwhile. Only archived dead letters
         were removed from Redis.
@@ -151,12 +157,12 @@ def archive(spark: SparkSession, target: FolderTarget, options: ArchiveOptions) 
         Runs may be missing, and *on_loss* is ``fail``.
     """
     options.check()
-    return _ArchiveJob(spark, target, options).run()
+    return _ArchiveJob(spark, folder, options).run()
 
 
 class _ArchiveJob:
-    def __init__(self, spark: SparkSession, target: FolderTarget, options: ArchiveOptions) -> None:
-        self._spark, self._target, self._options = spark, target, options
+    def __init__(self, spark: SparkSession, folder: str, options: ArchiveOptions) -> None:
+        self._spark, self._folder, self._options = spark, folder, options
         self._access = Access.of(options.access)
         with opened(self._access) as delayq:
             self._source = options.source or server_of(delayq.store)
@@ -176,8 +182,11 @@ class _ArchiveJob:
 
     # -- the tables
 
+    def _table(self, name: str) -> ArchivedTable:
+        return ArchivedTable(self._spark, self._folder, name, make=True)
+
     def _history(self, told: ArchiveSummary) -> ArchiveSummary:
-        archived = self._target.table("history", make=True)
+        archived = self._table("history")
         last = archived.last
         reached = dict(last.reached) if last is not None else {}
         self._check_source(reached)
@@ -201,7 +210,7 @@ class _ArchiveJob:
         return replace(told, history=0 if staged is None else staged.rows, lost=lost)
 
     def _dead_letters(self, told: ArchiveSummary) -> ArchiveSummary:
-        archived = self._target.table("dead_letters", make=True)
+        archived = self._table("dead_letters")
         parts, since = self._parts_of_dead_letters()
         number = 0
         if parts:
@@ -226,7 +235,7 @@ class _ArchiveJob:
         return told
 
     def _scheduled(self, told: ArchiveSummary) -> ArchiveSummary:
-        archived = self._target.table("scheduled", make=True)
+        archived = self._table("scheduled")
         commit = self._next(archived)
         # The number makes the name unique.
         name = f"{moment(self._now):%Y%m%dT%H%M%SZ}-{commit.number}"
@@ -324,16 +333,15 @@ def _remove(access: Access, batches: Batches) -> Batches:
             columns = (batch.column(name).to_pylist() for name in ("queue", "name", "died_ms"))
             rows = sorted(zip(*columns, strict=True))
             for queue, found in groupby(rows, itemgetter(0)):
-                dead_letters = [(to_text(name), died_ms) for _, name, died_ms in found]
-                for start in range(0, len(dead_letters), BATCH):
-                    part = dead_letters[start : start + BATCH]
-                    delete = partial(_delete, queue=queue, part=part, token=uuid4().hex)
+                for part in chunks(found, BATCH):
+                    names = [(to_text(name), died_ms) for _, name, died_ms in part]
+                    delete = partial(_delete, queue, names, uuid4().hex)
                     states.update(delayq.session.ask(delete))
     removed = states.pop("d", 0)
     yield pa.RecordBatch.from_pydict({"removed": [removed], "gone": [states.total()]})
 
 
 def _delete(
-    store: Store, *, queue: str, part: Sequence[tuple[str, int]], token: str
+    queue: str, names: Sequence[tuple[str, int]], token: str, store: Store
 ) -> list[StatusCode]:
-    return store.dead_letters.delete(queue, part, token)
+    return store.dead_letters.delete(queue, names, token)

@@ -11,9 +11,8 @@ from typing import Any
 
 from kombu.utils.json import dumps
 
-from celery_delayq.errors import InvalidETA
 from celery_delayq.model.canvas import group_of
-from celery_delayq.model.envelope import due_of_eta, own_of, unique_key
+from celery_delayq.model.envelope import own_of, parse_iso, unique_key
 from celery_delayq.model.payload import body_of
 
 #: The headers that Celery writes itself; all others are the caller's.
@@ -120,20 +119,10 @@ def _context(text: Any) -> list[tuple[str, str | None]]:
 
 
 def time_of(text: Any) -> datetime | None:
-    """Return an ISO 8601 time, None if it cannot be read."""
-    if not isinstance(text, str):
-        return None
+    """Return an ISO 8601 time in UTC, None if it cannot be read."""
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            # In milliseconds; reads forms that Python 3.10 does not.
-            return datetime.fromtimestamp(due_of_eta(text).ms / 1000, timezone.utc)
-        except (InvalidETA, ValueError, OverflowError, OSError):
-            return None
-    try:
-        return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).astimezone(
-            timezone.utc
-        )
-    except OverflowError:
+        found = parse_iso(text)
+        aware = found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+        return aware.astimezone(timezone.utc)
+    except (ValueError, TypeError, OverflowError):
         return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 from pyspark.sql.datasource import InputPartition
@@ -26,6 +25,7 @@ from celery_delayq.store.paging import queues_of
 from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.scan import ScanStore, Stretch
 from celery_delayq.store.schedule import Store
+from celery_delayq.utils.portions import batches
 
 
 class ReadRange(Protocol):
@@ -177,7 +177,7 @@ class Leased:
         """Yield them, except those that a retry has replaced."""
         scan = ScanStore(store)
         held = (value for _, value in scan.held(self.queue, self.worker_id) if value)
-        while values := [*islice(held, limit)]:
+        for values in batches(held, limit):
             found = [*map(split_held, values)]
             yield _tracked(scan, rows, self.queue, "running", found, self.worker_id)
 
@@ -251,8 +251,7 @@ class Entries:
     def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield them, each once."""
         seen: set[str] = set()
-        found = PeriodicStore(store).all()
-        while batch := [*islice(found, limit)]:
+        for batch in batches(PeriodicStore(store).all(), limit):
             records = {name: record for name, record in batch if name not in seen}
             seen.update(records)
             yield rows.periodic([*records.items()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from pyarrow import RecordBatch
@@ -73,39 +74,29 @@ class BatchReader(_Reader, DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self.pushFilters = Push(self)  # type: ignore[method-assign]
+        # Spark refuses a reader that has the method `pushFilters` while the setting
+        # `spark.sql.python.filterPushdown.enabled` is off, the default, and a reader does not know
+        # that setting. Spark compares `__func__` of the method, so this one shows Spark's own.
+        push: Any = partial(self.push)
+        push.__func__ = DataSourceReader.pushFilters
+        self.pushFilters = push  # type: ignore[method-assign]
 
-    def push(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Apply filters, and yield those that are left to Spark."""
+    def push(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Apply filters, and return those that are left to Spark."""
+        left = []
         for each in filters:
             narrowed = self._wanted.narrowed(each)
             if narrowed is None:
-                yield each
+                left.append(each)
             else:
                 self._wanted = narrowed
+        return left
 
     def partitions(self) -> list[InputPartition]:
         """Return the parts; reads only their bounds."""
         options = self._options
         with opened(options.access) as delayq:
             return plan(delayq.store, self._wanted, options.partitions, options.batchsize)
-
-
-class Push:
-    """The method ``pushFilters`` of a reader, whether Spark pushes filters or not.
-
-    Spark refuses a reader that has the method while ``spark.sql.python.filterPushdown.enabled`` is
-    off, the default, and a reader does not know that setting. Spark compares ``__func__`` of the
-    method, so this object shows the one of Spark's base class.
-    """
-
-    def __init__(self, reader: BatchReader) -> None:
-        self._reader = reader
-        self.__func__: Any = DataSourceReader.pushFilters
-
-    def __call__(self, filters: list[Filter]) -> list[Filter]:
-        """Return the filters that are left to Spark."""
-        return [*self._reader.push(filters)]
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):

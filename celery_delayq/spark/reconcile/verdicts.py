@@ -17,6 +17,7 @@ from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write import refused_rows as refusals
 from celery_delayq.spark.write.rows import TaskRow, TaskRows
 from celery_delayq.store.schedule import Store
+from celery_delayq.utils.portions import batches as chunks
 
 #: States of a task in which its row is left alone.
 PRESENT = ("leased", "ready", "retry", "elsewhere", "dead", "finished")
@@ -123,9 +124,7 @@ def cancel(options: WriteOptions, ready: bool, batches: Batches) -> Batches:
     number = 0
     with opened(options.access) as delayq:
         for batch in batches:
-            ids = batch.column(0).to_pylist()
-            for start in range(0, len(ids), _PAGE):
-                some = ids[start : start + _PAGE]
+            for some in chunks(batch.column(0).to_pylist(), _PAGE):
                 outcomes = delayq.cancel_ids(some, reason="reconciled", ready=ready)
                 number += sum(map(bool, outcomes))
     yield pa.RecordBatch.from_pydict({"cancelled": [number]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -248,7 +249,9 @@ class RunReport:
         told.update({name: rows for name, rows, _ in self._rows()}, total=asdict(self.total))
         del told["loads"]  # they are those of
         told["ahead"] = None if self.ahead is None else asdict(self.ahead)
-        plain: dict[str, Any] = _plain({"notes": [*self.notes()], **told})
+        plain: dict[str, Any] = json.loads(
+            json.dumps({"notes": [*self.notes()], **told}, default=_iso)
+        )
         return plain
 
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
@@ -316,14 +319,8 @@ def step_for(seconds: float, most: int) -> int:
     return next((step for step in STEPS if step * most >= seconds), STEPS[-1])
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return value
+def _iso(at: datetime) -> str:
+    return at.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 def _arrow(kind: Any) -> pa.DataType:

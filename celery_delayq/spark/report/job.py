@@ -270,15 +270,9 @@ class _ReportJob:
             .otherwise("due")
         )
         at = F.when(F.col("when") == "due", F.floor(F.col("due") / width) * width)
-        found = (
-            rows.select(
-                "queue", F.coalesce("task", F.lit("")), when.alias("when"), due.alias("due")
-            )
-            .toDF("queue", "task", "when", "due")
-            .groupBy("queue", "task", "when", at.alias("at"))
-            .count()
-            .collect()
-        )
+        task = F.coalesce("task", F.lit("")).alias("task")
+        told = rows.select("queue", task, when.alias("when"), due.alias("due"))
+        found = told.groupBy("queue", "task", "when", at.alias("at")).count().collect()
         loads = (
             Load(queue, task, kind, None if ms is None else moment(ms), number)
             for queue, task, kind, ms, number in found

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from celery_delayq.spark import jobs
-from celery_delayq.spark.archive.folder import FolderTarget, check_archive_folder
+from celery_delayq.spark.archive.folder import check_archive_folder
 from celery_delayq.spark.restore.job import RestoreOptions, restore
 
 
@@ -41,7 +41,7 @@ def command(folder: str, jars: str | None, as_json: bool, **given: Any) -> None:
     options = RestoreOptions(access=access, **given)
     options.check()  # before Java is started
     spark = jobs.session("restore", jars)
-    told = restore(spark, FolderTarget(spark, folder), options)
+    told = restore(spark, folder, options)
     title = f"snapshot {told.snapshot}" if told.snapshot else "dead letters"
     jobs.show_summary(told, title, told.outcomes.items(), as_json=as_json)
     if told.missing:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter, bound_ms, moment
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.archive.commits import ArchiveError, Commit, source_of
-from celery_delayq.spark.archive.folder import ArchivedTable, FolderTarget
+from celery_delayq.spark.archive.folder import ArchivedTable
 from celery_delayq.spark.archive.rows import died_since, of_source
 from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import check_choice
@@ -29,6 +28,7 @@ from celery_delayq.transfer import dead_letter_restore, schedule
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow, is_meant
 from celery_delayq.transfer.results import Imported, server_of
 from celery_delayq.transfer.schedule_row import ScheduleRow
+from celery_delayq.utils.portions import batches as chunks
 
 Overdue = Literal["run", "skip"]
 Restorable = Literal["scheduled", "dead_letters"]
@@ -140,7 +140,7 @@ class RestoreSummary:
         return self.outcomes.get("refused", 0) + self.outcomes.get("full", 0) + self.missing
 
 
-def restore(spark: SparkSession, target: FolderTarget, options: RestoreOptions) -> RestoreSummary:
+def restore(spark: SparkSession, folder: str, options: RestoreOptions) -> RestoreSummary:
     """Restore missing entries. May be repeated: entries that are in Redis stay as they are.
 
     Raises
@@ -152,7 +152,7 @@ def restore(spark: SparkSession, target: FolderTarget, options: RestoreOptions) 
     """
     options.check()
     with described(spark, f"restore {options.table}"):
-        archived = target.table(options.table, make=False)
+        archived = ArchivedTable(spark, folder, options.table, make=False)
         with opened(Access.of(options.access)) as delayq:
             own = server_of(delayq.store)
         if options.table == "scheduled":
@@ -225,7 +225,7 @@ def _run(options: RestoreOptions, batches: Batches) -> Batches:
     report = Imported(options.dry_run)
     rows = (row for batch in batches for row in batch.to_pylist())
     with opened(Access.of(options.access)) as delayq:
-        while page := [*islice(rows, _PAGE)]:
+        for page in chunks(rows, _PAGE):
             put(delayq, page, options, report)
     outcomes: Counter[Any] = +report.outcomes
     why = {"refused": report.refusals[0].reason} if report.refusals else {}

@@ -29,7 +29,6 @@ from tests.support.left_out import left_out, need_java
 from tests.support.postgres import PASSWORD, PostgresServer
 
 if TYPE_CHECKING:
-    from celery_delayq.spark.archive import FolderTarget
     from celery_delayq.spark.archive import Summary as Archived
     from celery_delayq.spark.restore import Summary as Restored
 
@@ -112,35 +111,25 @@ def write(spark: Any, delayq_broker_url: str, tmp_path: Path) -> Write:
 
 
 @pytest.fixture
-def target(spark: Any, tmp_path: Path) -> FolderTarget:
-    """The place of an archive."""
-    from celery_delayq.spark.archive import FolderTarget
-
-    return FolderTarget(spark, str(tmp_path / "archive"))
-
-
-@pytest.fixture
-def archive(spark: Any, delayq_broker_url: str, target: FolderTarget) -> Archive:
+def archive(spark: Any, delayq_broker_url: str, tmp_path: Path) -> Archive:
     """Archive tables of the test's Redis."""
     from celery_delayq.spark import archive as module
 
     def save(*tables: str, **options: Any) -> Archived:
-        access = {"url": delayq_broker_url}
-        return module.archive(
-            spark, target, module.Options(tables=tables, access=access, **options)
-        )
+        wanted = module.Options(tables=tables, access={"url": delayq_broker_url}, **options)
+        return module.archive(spark, str(tmp_path / "archive"), wanted)
 
     return save
 
 
 @pytest.fixture
-def restore(spark: Any, delayq_broker_url: str, target: FolderTarget) -> Restore:
+def restore(spark: Any, delayq_broker_url: str, tmp_path: Path) -> Restore:
     """Restore what was archived."""
     from celery_delayq.spark import restore as module
 
     def put_back(**options: Any) -> Restored:
-        access = {"url": delayq_broker_url}
-        return module.restore(spark, target, module.Options(access=access, **options))
+        wanted = module.Options(access={"url": delayq_broker_url}, **options)
+        return module.restore(spark, str(tmp_path / "archive"), wanted)
 
     return put_back
 

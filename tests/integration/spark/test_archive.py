@@ -18,7 +18,7 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.spark.archive import Summary
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
-from celery_delayq.spark.archive.folder import ArchivedTable, FolderTarget
+from celery_delayq.spark.archive.folder import ArchivedTable
 from celery_delayq.spark.read.history import RunsLost
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -188,10 +188,9 @@ def test_dead_letters_that_would_come_back_under_another_id_stay(
     assert sorted(each.id for each in delayq.dead_letters()) == sorted(no_texts)
 
 
-def test_of_two_jobs_at_once_one_adds_nothing(
-    spark: Any, target: FolderTarget, tmp_path: Path
-) -> None:
-    one, other = (target.table("history", make=True) for _ in range(2))
+def test_of_two_jobs_at_once_one_adds_nothing(spark: Any, tmp_path: Path) -> None:
+    folder = str(tmp_path / "archive")
+    one, other = (ArchivedTable(spark, folder, "history", make=True) for _ in range(2))
     rows = spark.createDataFrame(
         [("here", "1-0", datetime(2031, 5, 17).date())], "source STRING, offset STRING, day DATE"
     )

@@ -15,7 +15,7 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.model.history import reason_of
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
-from celery_delayq.spark.archive.folder import FolderTarget
+from celery_delayq.spark.archive.folder import ArchivedTable
 from celery_delayq.spark.report import Options as ReportOptions
 from celery_delayq.spark.report import page, report
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -74,7 +74,7 @@ def test_an_archive_in_a_folder_has_them_and_gives_them_back(
     assert {each.name for each in (tmp_path / "archive").iterdir()} == set(TABLES)
 
 
-def test_a_log_cannot_have_files_of_others_moved(target: FolderTarget, tmp_path: Path) -> None:
+def test_a_log_cannot_have_files_of_others_moved(spark: Any, tmp_path: Path) -> None:
     other, log = tmp_path / "other", tmp_path / "archive" / "history" / "_log"
     for folder in (other, log):
         folder.mkdir(parents=True)
@@ -83,7 +83,7 @@ def test_a_log_cannot_have_files_of_others_moved(target: FolderTarget, tmp_path:
     (log / "00000001.json").write_text(commit.pack())
 
     with pytest.raises(ArchiveError, match="is none of this archive"):
-        target.table("history", make=False)
+        ArchivedTable(spark, str(tmp_path / "archive"), "history", make=False)
 
     assert [each.name for each in other.iterdir()] == ["theirs"]
 
