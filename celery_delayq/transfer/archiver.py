@@ -15,11 +15,12 @@ from uuid import uuid4
 from kombu.exceptions import OperationalError
 
 from celery_delayq.errors import CommandRefused, TransferError
+from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.settings import Settings
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
-from celery_delayq.transfer.dead_letter_archive import Archive, database_of
+from celery_delayq.transfer.dead_letter_archive import database_of, insert_all
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
@@ -128,12 +129,14 @@ class Archiver:
         def go_on() -> bool:
             return time.monotonic() < end and not self._stopping
 
-        # Without a second thread: under gevent it would be a greenlet of this one.
-        archive = Archive(session, database, spare=self._after, ahead=False, own=True, go_on=go_on)
         try:
             if not session.ask(partial(self._is_due, uuid4().hex)):
                 return None
-            return archive.run(older_than=self._after).moved
+            # Without reading ahead: under gevent its thread would be a greenlet of this one.
+            return insert_all(
+                session, database, DeadFilter(), older_than=self._after, spare=self._after,
+                own=True, ahead=False, go_on=go_on,
+            ).moved  # fmt: skip
         except (TransferError, *_REDIS) as exc:
             # The dispatcher reports an outage of Redis.
             if isinstance(exc, _REDIS) or isinstance(exc.__cause__, _REDIS):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from celery_delayq.errors import InvalidPlace
@@ -18,7 +17,7 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.session import Session
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS
-from celery_delayq.transfer.dead_letter_source import plan_of
+from celery_delayq.transfer.dead_letter_source import batches, plan_of
 from celery_delayq.transfer.export_format import (
     VERSION,
     FileOrUrl,
@@ -45,7 +44,7 @@ def archive_dead(
 ) -> Archived:
     """Move dead letters to a SQL database.
 
-    Each is there before it leaves Redis, and is there once; see :class:`Archive`.
+    Each is there before it leaves Redis, and is there once; see :func:`insert_all`.
 
     Parameters
     ----------
@@ -66,8 +65,9 @@ def archive_dead(
     InvalidPlace
         No URL is given, and there is no setting.
     """
-    archive = Archive(session, database_of(archive_url(session) if url is None else url))
-    return archive.run(filter, older_than=older_than, progress=progress)
+    database = database_of(archive_url(session) if url is None else url)
+    filter = filter or DeadFilter()
+    return insert_all(session, database, filter, older_than=older_than, progress=progress)
 
 
 def export_dead(
@@ -94,15 +94,16 @@ def export_dead(
     TransferError
         Redis, the file or the database failed. A file is unchanged; a database has some of them.
     """
+    filter = filter or DeadFilter()
     if is_url(target):
-        return Archive(session, database_of(target), move=False).run(filter, progress=progress)
-    report, filter = Archived(), filter or DeadFilter()
+        return insert_all(session, database_of(target), filter, move=False, progress=progress)
+    report = Archived()
     with transfer_errors(report, "nothing is kept of it: run it again", "dead letters"):
         plan = plan_of(session, filter, 0.0, report)
         with jsonl.writing(target, DEAD_LETTERS) as out:
             shown = shown_filter(filter)
             out.begin(Header(VERSION, report.made, plan.server, shown, report.total))
-            for rows, looked in plan.batches():
+            for rows, looked in batches(plan):
                 out.write(rows)
                 report.looked += looked
                 report.dead_letters += len(rows)
@@ -113,17 +114,28 @@ def export_dead(
     return report
 
 
-@dataclass
-class Archive:
-    """Moves dead letters from Redis to a database.
+def insert_all(
+    session: Session,
+    database: Database,
+    filter: DeadFilter,
+    *,
+    move: bool = True,
+    older_than: float = 0.0,
+    spare: float = 0.0,
+    own: bool = False,
+    ahead: bool = True,
+    go_on: Callable[[], bool] = lambda: True,
+    progress: Callable[[Archived], object] | None = None,
+) -> Archived:
+    """Insert dead letters into a database, and delete them in Redis.
 
     For each batch, one transaction inserts the rows; a dead letter has one row at most. Then each
-    is deleted in Redis, if it is still the dead letter that was read. So an archive may be killed
-    at any point, repeated, and run by several processes at the same time.
+    is deleted in Redis, if it is still the dead letter that was read. So this may be killed at any
+    point, repeated, and run by several processes at the same time.
 
     Rows of deleted dead letters get a ``moved_at``: the row is their only copy now. Rows without
     one may be copies of dead letters that were exported, or replayed meanwhile. They stay, because
-    nobody can know that they are copies: another archive may have deleted the dead letter, and been
+    nobody can know that they are copies: another process may have deleted the dead letter, and been
     killed before it could set ``moved_at``.
 
     Parameters
@@ -134,67 +146,49 @@ class Archive:
         Skip dead letters that were restored from this database less than so many seconds ago.
     own : bool
         Only queues whose consumers have an archive: other apps may share this Redis.
-    go_on : Callable[[], bool]
-        Called after each batch; False ends the run.
     ahead : bool
         Whether a thread reads the next batch while the database writes this one.
+    go_on : Callable[[], bool]
+        Called after each batch; False ends the run.
     """
+    from celery_delayq.transfer import dead_letter_sql
 
-    session: Session
-    database: Database
-    move: bool = True
-    spare: float = 0.0
-    ahead: bool = True
-    own: bool = False
-    go_on: Callable[[], bool] = field(default=lambda: True)
-
-    def run(
-        self,
-        filter: DeadFilter | None = None,
-        *,
-        older_than: float = 0.0,
-        progress: Callable[[Archived], object] | None = None,
-    ) -> Archived:
-        """Archive the dead letters of a filter, as :func:`archive_dead` does."""
-        from celery_delayq.transfer import dead_letter_sql
-
-        report = Archived()
-        hint = "run it again: what is there already is not added twice"
-        with transfer_errors(report, hint, "dead letters"):
-            filter = filter or DeadFilter()
-            plan = plan_of(self.session, filter, older_than, report, own=self.own)
-            now = moment(plan.now_ms)
-            with dead_letter_sql.writing(self.database) as table, ExitStack() as stack:
-                since = moment(plan.now_ms - int(self.spare * 1000))
-                spared = table.restored_since(since) if self.spare else ()
-                batches = (
-                    (rows, looked, dead_letter_sql.values(rows, plan.server, now))
-                    for rows, looked in plan.batches(spared)
-                )
-                if self.ahead:
-                    batches = stack.enter_context(closing(_ahead(batches)))
-                for rows, looked, values in batches:
-                    report.new += table.add(values)
-                    report.looked += looked
-                    report.dead_letters += len(rows)
-                    if self.move:
-                        moved = plan.delete(rows)
-                        table.mark("moved_at", moved, now)
-                        report.moved += len(moved)
-                        report.gone += len(rows) - len(moved)
-                    if progress is not None:
-                        progress(report)
-                    if not self.go_on():
-                        break
-        return report
+    report = Archived()
+    hint = "run it again: what is there already is not added twice"
+    with transfer_errors(report, hint, "dead letters"):
+        plan = plan_of(session, filter, older_than, report, own=own)
+        now = moment(plan.now_ms)
+        with dead_letter_sql.writing(database) as table, ExitStack() as stack:
+            since = moment(plan.now_ms - int(spare * 1000))
+            spared = table.restored_since(since) if spare else ()
+            found = (
+                (rows, looked, dead_letter_sql.values(rows, plan.server, now))
+                for rows, looked in batches(plan, spared)
+            )
+            if ahead:
+                found = stack.enter_context(closing(_ahead(found)))
+            for rows, looked, values in found:
+                report.new += table.add(values)
+                report.looked += looked
+                report.dead_letters += len(rows)
+                if move:
+                    moved = plan.delete(rows)
+                    table.mark("moved_at", moved, now)
+                    report.moved += len(moved)
+                    report.gone += len(rows) - len(moved)
+                if progress is not None:
+                    progress(report)
+                if not go_on():
+                    break
+    return report
 
 
-def _ahead(batches: Iterator[T]) -> Generator[T, None, None]:
+def _ahead(found: Iterator[T]) -> Generator[T, None, None]:
     """Yield batches; a thread makes the next one meanwhile."""
     with ThreadPoolExecutor(1, "delayq-archive") as executor:
-        coming = executor.submit(next, batches, None)
+        coming = executor.submit(next, found, None)
         while (batch := coming.result()) is not None:
-            coming = executor.submit(next, batches, None)
+            coming = executor.submit(next, found, None)
             yield batch
 
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from uuid import uuid4
 
 from celery_delayq.deadletters.bulk import BATCH
@@ -21,6 +19,7 @@ from celery_delayq.store.session import Session
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_archive import archive_url, database_of
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow, is_meant
+from celery_delayq.transfer.dead_letter_stream import StreamRestore
 from celery_delayq.transfer.export_format import FileOrUrl, by_queue, is_url, meant_rows
 from celery_delayq.transfer.results import Imported, ImportOutcome, transfer_errors
 
@@ -88,44 +87,15 @@ def import_dead(
     return report
 
 
-def restore_of(session: Session) -> RedisRestore | StreamRestore:
-    """Return what puts dead letters back."""
-    return RedisRestore(session) if session.side is None else StreamRestore(session)
+def restore_of(session: Session) -> Callable[[Sequence[DeadLetterRow], Imported], None]:
+    """Return a function that restores rows and counts their outcomes, in a dry run predicted."""
+    return partial(_restore_all, session) if session.side is None else StreamRestore(session)
 
 
-@dataclass(frozen=True)
-class RedisRestore:
-    """Puts dead letters back into Redis."""
-
-    session: Session
-
-    def __call__(self, rows: Sequence[DeadLetterRow], report: Imported) -> None:
-        """Restore a batch, or in a dry run predict it, and count the outcomes in the report."""
-        for queue, some in by_queue(rows, BATCH):
-            ask = _predicted if report.dry_run else partial(_restore, token=uuid4().hex)
-            report.outcomes.update(self.session.ask(partial(ask, queue=queue, rows=some)))
-
-
-class StreamRestore:
-    """Puts dead letters back into a stream of RabbitMQ; two at the same time may do so twice."""
-
-    def __init__(self, session: Session) -> None:
-        self._side = session.side
-        self._known = {
-            (found.queue, sha256(found.dead_lettered.data).digest()) for found in self._side.read()
-        }
-
-    def __call__(self, rows: Sequence[DeadLetterRow], report: Imported) -> None:
-        """Restore a batch, or in a dry run predict it, and count the outcomes in the report."""
-        new = []
-        for row in rows:
-            name = row.dead_letter.queue, sha256(row.data).digest()
-            report.outcomes["duplicate" if name in self._known else "restored"] += 1
-            if name not in self._known:
-                new.append((row.dead_letter.queue, row.id, row.data))
-                self._known.add(name)
-        if new and not report.dry_run:
-            self._side.ask(lambda stream: stream.restore(new))
+def _restore_all(session: Session, rows: Sequence[DeadLetterRow], report: Imported) -> None:
+    for queue, some in by_queue(rows, BATCH):
+        ask = _predicted if report.dry_run else partial(_restore, token=uuid4().hex)
+        report.outcomes.update(session.ask(partial(ask, queue=queue, rows=some)))
 
 
 def _predicted(store: Store, *, queue: str, rows: Sequence[DeadLetterRow]) -> list[ImportOutcome]:

@@ -1,15 +1,13 @@
-"""Where dead letters are read that are archived or exported: Redis, or a stream of RabbitMQ."""
+"""The source of archives and exports of dead letters: Redis, or a stream of RabbitMQ."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 from uuid import uuid4
 
 from celery_delayq.deadletters.bulk import BATCH
-from celery_delayq.deadletters.stream import StreamDeadLetters, offsets_of
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import moment
@@ -17,15 +15,13 @@ from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
+from celery_delayq.transfer.dead_letter_stream import StreamPlan
 from celery_delayq.transfer.export_format import by_queue
 from celery_delayq.transfer.results import Archived, server_of
 from celery_delayq.utils.portions import portions
 
 #: Most dead letters, and approximate bytes, of one transaction; reading them takes several calls.
 PAGE, ROOM = 1000, 8_000_000
-
-#: Dead letters of a transaction, and the number that was read to find them.
-Batch = tuple[list[DeadLetterRow], int]
 
 
 def plan_of(
@@ -41,6 +37,19 @@ def plan_of(
     plan, report.total = kind.of(session, filter, older_than, own=own)
     report.made = moment(plan.now_ms).isoformat()
     return plan
+
+
+def batches(
+    plan: RedisPlan | StreamPlan, spared: Collection[tuple[str, str]] = ()
+) -> Iterator[tuple[list[DeadLetterRow], int]]:
+    """Yield dead letters of about ``ROOM`` bytes, and the number that was read to find them.
+
+    *spared* are queues and ids to skip.
+    """
+    for found in plan.read():
+        for some in portions(found, PAGE, lambda each: len(each.dead_lettered.data), room=ROOM):
+            meant = (DeadLetterRow.of(each) for each in some if plan.filter.matches(each))
+            yield [row for row in meant if (row.queue, row.id) not in spared], len(some)
 
 
 class RedisPlan(NamedTuple):
@@ -77,22 +86,12 @@ class RedisPlan(NamedTuple):
 
         return session.ask(ask)
 
-    def batches(self, spared: Collection[tuple[str, str]] = ()) -> Iterator[Batch]:
-        """Yield dead letters of one queue, and the number that was read to find them.
-
-        A batch has about ``ROOM`` bytes; *spared* are queues and ids to skip.
-        """
+    def read(self) -> Iterator[Iterator[DeadLetter]]:
+        """Yield the dead letters of one queue after the other."""
         for queue in self.queues:
             store = self.session.ask(lambda store: store.dead_letters)
             found = store.all(queue, self.low, self.high, ask=self.session.ask)
-            for some in portions(found, PAGE, lambda each: len(each.data), room=ROOM):
-                rows = [DeadLetterRow.of(DeadLetter.of(queue, each)) for each in some]
-                meant = [
-                    row
-                    for row in rows
-                    if (queue, row.id) not in spared and self.filter.matches(row.dead_letter)
-                ]
-                yield meant, len(rows)
+            yield map(partial(DeadLetter.of, queue), found)
 
     def delete(self, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
         """Delete dead letters in Redis, and return those that were there."""
@@ -101,45 +100,6 @@ class RedisPlan(NamedTuple):
             states = self.session.ask(partial(_delete, queue=queue, rows=some, token=uuid4().hex))
             moved += [row for row, state in zip(some, states, strict=True) if state == "d"]
         return moved
-
-
-class StreamPlan(NamedTuple):
-    """Which dead letters are read in a stream of RabbitMQ."""
-
-    session: Session
-    filter: DeadFilter
-    server: str
-    now_ms: int
-
-    @classmethod
-    def of(
-        cls,
-        session: Session,
-        filter: DeadFilter,
-        older_than: float,
-        *,
-        own: bool,  # noqa: ARG003  queues of a stream have no archive of their own
-    ) -> tuple[StreamPlan, int]:
-        now = session.now_ms()
-        _, high = filter.range_ms()
-        last = now - int(older_than * 1000)
-        filter = replace(filter, died_to=moment(last if high is None else min(high, last)))
-        with session.app.connection_for_write() as connection:
-            plan = cls(session, filter, connection.as_uri(), now)
-        return plan, StreamDeadLetters(session).count(filter)
-
-    def batches(self, spared: Collection[tuple[str, str]] = ()) -> Iterator[Batch]:
-        """Yield dead letters of about ``ROOM`` bytes; *spared* are queues and ids to skip."""
-        found = StreamDeadLetters(self.session)(self.filter)
-        for some in portions(found, PAGE, lambda each: len(each.dead_lettered.data), room=ROOM):
-            rows = [DeadLetterRow.of(each) for each in some]
-            yield [row for row in rows if (row.dead_letter.queue, row.id) not in spared], len(rows)
-
-    def delete(self, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
-        """Mark dead letters as gone. Others may do so at the same time."""
-        offsets = offsets_of(row.dead_letter for row in rows)
-        self.session.side.ask(lambda stream: stream.settle(offsets))
-        return [*rows]
 
 
 def _delete(

@@ -1,0 +1,73 @@
+"""Dead letters of RabbitMQ, which are in a stream, for archives, exports and imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import NamedTuple
+
+from celery_delayq.deadletters.stream import StreamDeadLetters, offsets_of
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.model.scheduled import moment
+from celery_delayq.store.session import Session
+from celery_delayq.transfer.dead_letter_row import DeadLetterRow
+from celery_delayq.transfer.results import Imported
+
+
+class StreamPlan(NamedTuple):
+    """Which dead letters are read in a stream of RabbitMQ."""
+
+    session: Session
+    filter: DeadFilter
+    server: str
+    now_ms: int
+
+    @classmethod
+    def of(
+        cls,
+        session: Session,
+        filter: DeadFilter,
+        older_than: float,
+        *,
+        own: bool,  # noqa: ARG003  queues of a stream have no archive of their own
+    ) -> tuple[StreamPlan, int]:
+        now = session.now_ms()
+        _, high = filter.range_ms()
+        last = now - int(older_than * 1000)
+        filter = replace(filter, died_to=moment(last if high is None else min(high, last)))
+        with session.app.connection_for_write() as connection:
+            plan = cls(session, filter, connection.as_uri(), now)
+        return plan, StreamDeadLetters(session).count(filter)
+
+    def read(self) -> Iterator[Iterator[DeadLetter]]:
+        """Yield the dead letters of all queues together."""
+        yield StreamDeadLetters(self.session)(self.filter)
+
+    def delete(self, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
+        """Mark dead letters as gone. Others may do so at the same time."""
+        offsets = offsets_of(row.dead_letter for row in rows)
+        self.session.side.ask(lambda stream: stream.settle(offsets))
+        return [*rows]
+
+
+class StreamRestore:
+    """Puts dead letters back into a stream of RabbitMQ; two at the same time may do so twice."""
+
+    def __init__(self, session: Session) -> None:
+        self._side = session.side
+        self._known = {
+            (found.queue, sha256(found.dead_lettered.data).digest()) for found in self._side.read()
+        }
+
+    def __call__(self, rows: Sequence[DeadLetterRow], report: Imported) -> None:
+        """Restore a batch, or in a dry run predict it, and count the outcomes in the report."""
+        new = []
+        for row in rows:
+            name = row.queue, sha256(row.data).digest()
+            report.outcomes["duplicate" if name in self._known else "restored"] += 1
+            if name not in self._known:
+                new.append((row.queue, row.id, row.data))
+                self._known.add(name)
+        if new and not report.dry_run:
+            self._side.ask(lambda stream: stream.restore(new))
