@@ -82,11 +82,7 @@ def cancel_canvas(delayq: DelayQ, root_id: str | None, group_id: str | None, as_
 )
 @with_selection
 def reschedule(
-    delayq: DelayQ,
-    selection: Selection,
-    eta: str | None,
-    countdown: float | None,
-    by: float | None,
+    delayq: DelayQ, selection: Selection, eta: str | None, countdown: float | None, by: float | None
 ) -> None:
     """Move scheduled tasks to another time.
 

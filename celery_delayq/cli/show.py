@@ -73,12 +73,7 @@ def get(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:
 @options.flag("--all", "all_", help="Show all, page by page.")
 @options.json_option
 def list_(
-    delayq: DelayQ,
-    filter: Filter,
-    limit: int | None,
-    cursor: str | None,
-    all_: bool,
-    as_json: bool,
+    delayq: DelayQ, filter: Filter, limit: int | None, cursor: str | None, all_: bool, as_json: bool
 ) -> None:
     """Show scheduled tasks, ordered by due time.
 

@@ -12,21 +12,14 @@ from uuid import uuid4
 
 from celery.canvas import Signature
 
-from celery_delayq.errors import (
-    ConfigError,
-    PeriodicExists,
-)
+from celery_delayq.errors import ConfigError, PeriodicExists
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import register_schedules
 from celery_delayq.periodic.definition import CatchUp, Definition, Overlap, changed_definition
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
-from celery_delayq.periodic.unreadable import (
-    UnreadableEntry,
-    read_entry,
-    required,
-)
+from celery_delayq.periodic.unreadable import UnreadableEntry, read_entry, required
 from celery_delayq.periodic.wall_clock import moment_of
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import PeriodicStore, Writing

@@ -163,11 +163,5 @@ def _ticks_of(entry: Periodic, firing: Firing, entries: Sequence[Entry] = ()) ->
     if firing.refused == entry.state and look is not None and look <= firing.now:
         look = firing.now + policy.HOLD
     return EntryTicks(
-        entry.name,
-        entry.state.line,
-        then.state.line,
-        then.look,
-        refused.state.line,
-        look,
-        entries,
+        entry.name, entry.state.line, then.state.line, then.look, refused.state.line, look, entries
     )

@@ -18,13 +18,7 @@ from celery_delayq.store.session import Session
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS
 from celery_delayq.transfer.dead_letter_source import batches, plan_of
-from celery_delayq.transfer.export_format import (
-    VERSION,
-    FileOrUrl,
-    Header,
-    is_url,
-    shown_filter,
-)
+from celery_delayq.transfer.export_format import VERSION, FileOrUrl, Header, is_url, shown_filter
 from celery_delayq.transfer.results import Archived, sqlalchemy_needed, transfer_errors
 from celery_delayq.utils.credentials import hide
 

@@ -25,12 +25,7 @@ PAGE, ROOM = 1000, 8_000_000
 
 
 def plan_of(
-    session: Session,
-    filter: DeadFilter,
-    older_than: float,
-    report: Archived,
-    *,
-    own: bool = False,
+    session: Session, filter: DeadFilter, older_than: float, report: Archived, *, own: bool = False
 ) -> RedisPlan | StreamPlan:
     """Return which dead letters to read, and write their number and the time into the report."""
     kind = RedisPlan if session.side is None else StreamPlan
@@ -65,12 +60,7 @@ class RedisPlan(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        session: Session,
-        filter: DeadFilter,
-        older_than: float,
-        *,
-        own: bool,
+        cls, session: Session, filter: DeadFilter, older_than: float, *, own: bool
     ) -> tuple[RedisPlan, int]:
         low, high = filter.range_ms()
 

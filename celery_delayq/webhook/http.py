@@ -23,12 +23,7 @@ from celery_delayq.webhook.request import Answer
 logger = logging.getLogger(__name__)
 
 #: Errors of a request that got no answer.
-FAILURES = (
-    httpcore.TimeoutException,
-    httpcore.NetworkError,
-    httpcore.ProtocolError,
-    OSError,
-)
+FAILURES = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, OSError)
 
 #: Bytes written at once: the deadline is checked between two writes.
 _CHUNK = 16_384

@@ -27,12 +27,7 @@ from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
 from celery_delayq.spark.archive.folder import ArchivedTable
-from celery_delayq.spark.archive.rows import (
-    COLUMNS,
-    PLACE,
-    ArchiveRows,
-    died_since,
-)
+from celery_delayq.spark.archive.rows import COLUMNS, PLACE, ArchiveRows, died_since
 from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import OnLoss, check_choice
 from celery_delayq.spark.read.filters import Wanted

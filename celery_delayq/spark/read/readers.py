@@ -7,12 +7,7 @@ from functools import partial
 from typing import Any
 
 from pyarrow import RecordBatch
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    DataSourceStreamReader,
-    Filter,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from celery_delayq.errors import ConfigError, InvalidCursor

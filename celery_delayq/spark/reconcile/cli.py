@@ -42,10 +42,7 @@ _RANGES = ("partition_column", "lower_bound", "upper_bound", "partitions")
     "--arguments", metavar="COLUMNS", help="Columns that are arguments; default: all others."
 )
 @click.option(
-    "--created-column",
-    "created",
-    metavar="COLUMN",
-    help="Column with the time of creation.",
+    "--created-column", "created", metavar="COLUMN", help="Column with the time of creation."
 )
 @click.option("--grace", type=_SECONDS, metavar="SECONDS", help="Leave rows alone that are "
               "newer than this; default 3600 with --created-column.")  # fmt: skip
