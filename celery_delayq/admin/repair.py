@@ -44,17 +44,17 @@ def check(
     Report
         The same object after each step, for a progress bar.
     """
-    return _Check(store, settings, repair).run(queue)
+    return _Check(store, settings.lease, repair).run(queue)
 
 
 class _Check:
     """One walk over the queues."""
 
-    def __init__(self, store: Store, settings: Settings, repair: bool) -> None:
+    def __init__(self, store: Store, lease: float, repair: bool) -> None:
         self._store = store
         self._checks = RepairStore(store)
         self._tracks = RepairTracking(store)
-        self._settings = settings
+        self._lease = lease
         self._repair = repair
         self._report = Report()
         self._wrong: set[tuple[str, str]] = set()
@@ -90,7 +90,10 @@ class _Check:
             ):
                 yield from self._walk(name, look)
             with self._surviving(name):
-                self._leases(name)
+                for ids in [*batches(self._all_holders(name), BATCH)] or [[]]:
+                    self._take(
+                        name, self._checks.leases(name, ids, self._lease, repair=self._repair)
+                    )
             with self._surviving(name):
                 # At a rate of less than one a second it is looked at as rarely.
                 rate = layout.limits.promote_rate
@@ -139,11 +142,6 @@ class _Check:
     def _all_holders(self, queue: str) -> list[str]:
         """Return the processes that may hold something, with a lease or without."""
         return sorted({*self._holders.get(queue, ()), *self._checks.leaseholders(queue)})
-
-    def _leases(self, queue: str) -> None:
-        lease = self._settings.lease
-        for worker_ids in [*batches(self._all_holders(queue), BATCH)] or [[]]:
-            self._take(queue, self._checks.leases(queue, worker_ids, lease, repair=self._repair))
 
     def _take(self, queue: str, batch: Batch) -> None:
         for found in batch.found:

@@ -35,12 +35,14 @@ def tasks(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
 def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Suggest the queues of the app and those that Redis knows."""
     declared = _quietly(lambda: _app(ctx).amqp.queues)
-    return _beginning(incomplete, {*declared, *_quietly(lambda: _registered(_app(ctx)))})
+    known = _quietly(lambda: _delayq(ctx).store.registry())
+    return _beginning(incomplete, {*declared, *known})
 
 
 def periodic(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Suggest the names of periodic entries."""
-    return _beginning(incomplete, _quietly(lambda: _periodic(_app(ctx))))
+    names = _quietly(lambda: (entry.name for entry in _delayq(ctx).periodic._all()))
+    return _beginning(incomplete, names)
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
@@ -68,17 +70,10 @@ def _app(ctx: click.Context) -> Any:
     return app
 
 
-def _registered(app: Any) -> Iterable[str]:
-    return _delayq(app).store.registry()
-
-
-def _periodic(app: Any) -> Iterable[str]:
-    return (entry.name for entry in _delayq(app).periodic._all())
-
-
-def _delayq(app: Any) -> DelayQ:
+def _delayq(ctx: click.Context) -> DelayQ:
     from celery_delayq.app import DelayQ
 
+    app = _app(ctx)
     patience = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, **patience}
     app.conf.broker_connection_timeout = PATIENCE

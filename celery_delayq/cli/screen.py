@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from difflib import get_close_matches
-from itertools import islice
 from typing import Any
 
 import click
@@ -27,6 +26,7 @@ from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.store.schedule import layouts
+from celery_delayq.utils.portions import batches
 from celery_delayq.utils.text import spelled
 
 #: Rows that are read at a time, and shown in one table.
@@ -103,7 +103,7 @@ def print_pages(
     """
     output = console()
     shown = 0
-    while page := [*islice(rows, size)]:
+    for page in batches(rows, size):
         if as_json:
             for each in page:
                 print_json(each.as_dict())

@@ -28,6 +28,7 @@ from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import ActiveVersion, PeriodicStore, Writing, WrittenEntries
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.utils.portions import batches
 
 logger = logging.getLogger(__name__)
 
@@ -271,8 +272,7 @@ class _Rewrite:
         if ids:
             with Session(self._code.app) as session:
                 schedule = Schedule(session)
-                for start in range(0, len(ids), BATCH):
-                    some = ids[start : start + BATCH]
+                for some in batches(ids, BATCH):
                     schedule.cancel_ids(some, reason="its periodic entry is gone", ready=False)
 
     def _tell(self) -> None:

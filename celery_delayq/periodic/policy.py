@@ -61,7 +61,7 @@ def begin(definition: Definition, now: int, zone: tzinfo) -> Periodic:
 
 
 def must_be_due(entry: Periodic) -> Periodic:
-    """Return the entry.
+    """Return the entry, if it has a tick left.
 
     Raises
     ------

@@ -20,6 +20,7 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.export_format import PAGE, VERSION, Header, ParsedLines
+from celery_delayq.utils.portions import batches
 from celery_delayq.utils.sql import Database, Values, conditions
 
 metadata = sa.MetaData()
@@ -94,8 +95,7 @@ class DeadLetterTable:
         column = dead_letters.c
         keys = sorted((_bounded(row.dead_letter.dead_lettered.died_ms), row.digest) for row in rows)
         with self.connection.begin():
-            for start in range(0, len(keys), VARIABLES):
-                part = keys[start : start + VARIABLES]
+            for part in batches(keys, VARIABLES):
                 digests = [digest for _, digest in part]
                 meant = (
                     # A range of the key, so that the index serves; other rows may be in it.

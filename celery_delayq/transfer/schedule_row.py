@@ -125,7 +125,7 @@ class ScheduleRow(NamedTuple):
         check_envelope(message)
         if not is_task(message) or not self.message.startswith("{"):
             raise RecordError("the message is not that of a task")
-        label = self._label()
+        label = Label.of(self.message.encode())
         own = message["properties"].get(PROPERTY)
         if label is None and isinstance(own, dict) and "label" in own:
             raise RecordError(
@@ -133,9 +133,6 @@ class ScheduleRow(NamedTuple):
             )
         if label is not None and label.name != f"{self.id}\0{self.message_id}".encode():
             raise RecordError("the label of the message has another id or message id")
-
-    def _label(self) -> Label | None:
-        return Label.of(self.message.encode())
 
     @property
     def size(self) -> int:
@@ -160,7 +157,7 @@ class ScheduleRow(NamedTuple):
         its unique key, the entry is not stored; a retry is stored without the key, as in publish.
         """
         step = layout.step(self.step)
-        label = self._label()
+        label = Label.of(self.message.encode())
         policy = ""
         if label is not None and label.unique != b"-":
             policy = f"k 0 {int(bool(json.loads(self.message)['headers'].get('retries')))}"

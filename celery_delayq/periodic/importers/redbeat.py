@@ -23,6 +23,7 @@ from celery_delayq.periodic.importers import FoundEntry, code_of
 from celery_delayq.periodic.rrule import rrule
 from celery_delayq.store.session import Session
 from celery_delayq.utils.credentials import hide
+from celery_delayq.utils.portions import batches
 
 #: RedBeat's own default.
 PREFIX = "redbeat:"
@@ -59,8 +60,7 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
     try:
         statics = {_text(name) for name in client.smembers(f"{prefix}:statics")}
         keys = sorted({key for key, _ in client.zscan_iter(f"{prefix}:schedule", count=_PAGE)})
-        for start in range(0, len(keys), _FEW):
-            page = keys[start : start + _FEW]
+        for page in batches(keys, _FEW):
             with client.pipeline(transaction=False) as pipe:
                 for key in page:
                     pipe.hmget(key, "definition", "meta")

@@ -92,7 +92,7 @@ class ArchiveOptions:
         Access.of(self.access)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ArchiveSummary:
     """What was archived; None for tables that were not asked for.
 
@@ -162,9 +162,9 @@ class _ArchiveJob:
         with opened(self._access) as delayq:
             self._source = options.source or server_of(delayq.store)
             self._now = delayq.store.now_ms()
+        self._told = ArchiveSummary(self._source)
 
     def run(self) -> ArchiveSummary:
-        told = ArchiveSummary(self._source)
         for table, step in (
             ("history", self._history),
             ("dead_letters", self._dead_letters),
@@ -172,15 +172,15 @@ class _ArchiveJob:
         ):
             if table in self._options.tables:
                 with described(self._spark, f"archive {table}"):
-                    told = step(told)
-        return told
+                    step()
+        return self._told
 
     # -- the tables
 
     def _table(self, name: str) -> ArchivedTable:
         return ArchivedTable(self._spark, self._folder, name, make=True)
 
-    def _history(self, told: ArchiveSummary) -> ArchiveSummary:
+    def _history(self) -> None:
         archived = self._table("history")
         last = archived.last
         reached = dict(last.reached) if last is not None else {}
@@ -199,15 +199,16 @@ class _ArchiveJob:
             if staged is not None:
                 archived.discard(staged)
             raise RunsLost(f"{lost}. Nothing was added; to continue anyway, set on_loss=warn")
+        self._told.lost, self._told.history = lost, 0
         if staged is not None:
-            archived.commit(replace(staged, reached={**reached, self._source: upto}))
-            told = _with(told, staged)
-        return replace(told, history=0 if staged is None else staged.rows, lost=lost)
+            self._told.history = self._commit(
+                archived, replace(staged, reached={**reached, self._source: upto})
+            )
 
-    def _dead_letters(self, told: ArchiveSummary) -> ArchiveSummary:
+    def _dead_letters(self) -> None:
         archived = self._table("dead_letters")
         parts, since = self._parts_of_dead_letters()
-        number = 0
+        self._told.dead_letters = 0
         if parts:
             # A dead letter is there twice only if somebody copied it.
             rows = self._read("dead_letters", parts).dropDuplicates(["digest"])
@@ -217,19 +218,14 @@ class _ArchiveJob:
                 rows = some.join(archived.known(since), "digest", "left_anti")
             # So that files of each day are neither too small nor too large.
             staged = archived.stage(rows.hint("rebalance", "day"), self._next(archived))
-            number = staged.rows
-            if number:
-                archived.commit(staged)
-                told = _with(told, staged)
+            if staged.rows:
+                self._told.dead_letters = self._commit(archived, staged)
             else:
                 archived.discard(staged)
-        told = replace(told, dead_letters=number)
         if self._options.remove:
-            removed, gone = self._remove(archived)
-            told = replace(told, removed=removed, gone=gone)
-        return told
+            self._told.removed, self._told.gone = self._remove(archived)
 
-    def _scheduled(self, told: ArchiveSummary) -> ArchiveSummary:
+    def _scheduled(self) -> None:
         archived = self._table("scheduled")
         commit = self._next(archived)
         # The number makes the name unique.
@@ -239,9 +235,14 @@ class _ArchiveJob:
         # An entry that is moved meanwhile may be read twice.
         rows = self._read("scheduled", parts, snapshot=name).dropDuplicates(["digest"])
         staged = archived.stage(rows, replace(commit, snapshot=name))
+        self._told.scheduled = self._commit(archived, staged)
+        self._told.snapshot, self._told.refused = name, staged.unreadable
+
+    def _commit(self, archived: ArchivedTable, staged: Commit) -> int:
+        """Add staged rows to the archive; return how many."""
         archived.commit(staged)
-        told = _with(told, staged)
-        return replace(told, scheduled=staged.rows, snapshot=name, refused=staged.unreadable)
+        self._told.unreadable += staged.unreadable
+        return staged.rows
 
     # -- reading
 
@@ -314,10 +315,6 @@ class _ArchiveJob:
         done = some.mapInArrow(partial(_remove, self._access), "removed BIGINT, gone BIGINT")
         [(removed, gone)] = done.agg(F.sum("removed"), F.sum("gone")).collect()
         return int(removed or 0), int(gone or 0)
-
-
-def _with(told: ArchiveSummary, staged: Commit) -> ArchiveSummary:
-    return replace(told, unreadable=told.unreadable + staged.unreadable)
 
 
 def _remove(access: Access, batches: Batches) -> Batches:

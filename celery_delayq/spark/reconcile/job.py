@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
@@ -92,50 +93,47 @@ class _ReconcileJob:
 
     def _done(self, judged: DataFrame) -> ReconcileSummary:
         found = judged.groupBy(VERDICT).agg(F.count("*"), F.min(WHY)).collect()
-        counts = {verdict: number for verdict, number, _ in found}
-        why = next((text for verdict, _, text in found if verdict == "refused"), "")
-
-        def number(*verdicts: str) -> int:
-            return sum(counts.get(each, 0) for each in verdicts)
-
-        told = {
-            "rows": sum(counts.values()) - number("orphan"),
-            "young": number("young"),
-            "present": {state: number(state) for state in PRESENT},
-            "refused": number("refused"),
-            "orphans": number("orphan"),
-            "why": why,
-        }
-        new, replaced, kept = number("new"), number("changed", "foreign"), number("kept")
-        if self._options.dry_run:
-            return ReconcileSummary(**told, new=new, replaced=replaced, kept=kept, dry_run=True)
+        number = Counter({verdict: count for verdict, count, _ in found})
+        told = ReconcileSummary(
+            rows=number.total() - number["orphan"],
+            young=number["young"],
+            present={state: number[state] for state in PRESENT},
+            new=number["new"],
+            replaced=number["changed"] + number["foreign"],
+            kept=number["kept"],
+            refused=number["refused"],
+            orphans=number["orphan"],
+            dry_run=self._options.dry_run,
+            why=next((text for verdict, _, text in found if verdict == "refused"), ""),
+        )
+        if told.dry_run:
+            return told
         most = self._options.max_orphans
-        if most is not None and number("orphan") > most:
+        if most is not None and told.orphans > most:
             raise TooManyOrphans(
-                f"{number('orphan'):,} scheduled tasks have no row, and max_orphans is {most:,}: "
+                f"{told.orphans:,} scheduled tasks have no row, and max_orphans is {most:,}: "
                 "nothing was changed; look at what the query finds, or raise it"
             )
 
         def meant(*verdicts: str) -> DataFrame:
             return judged.where(F.col(VERDICT).isin(*verdicts))
 
-        if number("refused") and self._options.refused is not None:
+        if told.refused and self._options.refused is not None:
             refused = meant("refused").select(*map(_quoted, self._columns), WHY)
             refused.write.mode("append").parquet(self._options.refused)
         # The writer would not replace these: they have no unique key, or another one.
-        made_way = self._cancel(meant("foreign").select(ID), True) if number("foreign") else 0
-        if new + replaced:
+        made_way = self._cancel(meant("foreign").select(ID), True) if number["foreign"] else 0
+        if wanted := told.new + told.replaced:
             written = self._write(meant("new", "changed", "foreign"))
-            told["refused"] += written["refused"]
-            told["why"] = told["why"] or written.get("why", "")
-            kept += new + replaced - sum(written[name] for name in ("new", "replaced", "refused"))
-            new, replaced = written["new"] - made_way, written["replaced"] + made_way
-        cancelled = 0
-        if number("orphan") and self._options.orphans == "cancel":
+            told.new, told.replaced = written["new"] - made_way, written["replaced"] + made_way
+            told.refused += written["refused"]
+            told.kept += wanted - told.new - told.replaced - written["refused"]
+            told.why = told.why or written.get("why", "")
+        if told.orphans and self._options.orphans == "cancel":
             still = self._all.select(self._id_column().alias(ID))
             orphans = meant("orphan").select(ID)
-            cancelled = self._cancel(orphans.join(still, ID, "left_anti"), False)
-        return ReconcileSummary(**told, new=new, replaced=replaced, kept=kept, cancelled=cancelled)
+            told.cancelled = self._cancel(orphans.join(still, ID, "left_anti"), False)
+        return told
 
     # -- what there is
 

@@ -86,7 +86,7 @@ class ReconcileOptions:
         return {name: str(value) for name, value in given.items() if value is not None}
 
 
-@dataclass(frozen=True)
+@dataclass
 class ReconcileSummary:
     """Outcomes of rows, or of a dry run.
 
