@@ -18,7 +18,7 @@ from celery_delayq.periodic import exported
 from celery_delayq.periodic.importers import beat, django, redbeat
 from celery_delayq.settings import Settings
 from celery_delayq.spark.access import Access
-from celery_delayq.spark.jdbc import connecting
+from celery_delayq.spark.jdbc import check_url as check_jdbc_url
 from celery_delayq.transfer import dead_letter_archive, jsonl
 from celery_delayq.transfer.schedule_row import SCHEDULE
 from celery_delayq.transport import url as broker
@@ -77,7 +77,7 @@ TAKERS: dict[str, Callable[[str], object]] = {
     "app": lambda given: DelayQ(given),
     "webhook": lambda given: check_url(given, Webhook(allow=["h"])),
     "option url of Spark": lambda given: Access.of({"url": given}),
-    "option url of JDBC": connecting,
+    "option url of JDBC": check_jdbc_url,
     "folder of Spark": check_folder,
 }
 
