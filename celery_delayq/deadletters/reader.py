@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -50,17 +50,9 @@ class DeadLetterReader:
         InvalidFilter, InvalidETA
             A field is invalid, or both a filter and fields are given.
         """
-        fields = {
-            "queue": queue,
-            "task": task,
-            "task_id": task_id,
-            "reason": reason,
-            "exception": exception,
-            "died_from": died_from,
-            "died_to": died_to,
-            "root_id": root_id,
-            "group_id": group_id,
-        }
+        fields = DeadFilter(
+            queue, task, reason, exception, died_from, died_to, task_id, root_id, group_id
+        )
         return self._dead(_filter_of(filter, fields))
 
     def _dead(self, filter: DeadFilter, *, ahead: bool = False) -> Iterator[DeadLetter]:
@@ -131,7 +123,7 @@ class DeadLetterReader:
         InvalidFilter, InvalidETA
             A field is invalid, or both a filter and fields are given.
         """
-        return self._count(_filter_of(filter, fields))
+        return self._count(_filter_of(filter, DeadFilter(**fields)))
 
     def _count(self, filter: DeadFilter) -> int:
         if not filter.is_by_place:
@@ -145,12 +137,13 @@ class DeadLetterReader:
         )
 
 
-def _filter_of(filter: DeadFilter | None, fields: Mapping[str, Any]) -> DeadFilter:
-    """Return the filter, or a filter of the given fields."""
-    given = {name: value for name, value in fields.items() if value is not None}
-    if filter is not None and given:
-        raise InvalidFilter(f"filter={filter!r} and {', '.join(given)}: give one of them")
-    return DeadFilter(**given) if filter is None else check_filter(filter)
+def _filter_of(filter: DeadFilter | None, fields: DeadFilter) -> DeadFilter:
+    """Return the filter, or that of the fields where none is given."""
+    if filter is None:
+        return fields
+    if not fields.is_everything:
+        raise InvalidFilter(f"filter={filter!r} and {fields!r}: give one of them")
+    return check_filter(filter)
 
 
 def check_filter(filter: DeadFilter) -> DeadFilter:

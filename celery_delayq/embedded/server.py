@@ -20,17 +20,24 @@ from redis.retry import Retry
 from celery_delayq.embedded.child_process import ChildProcess
 from celery_delayq.embedded.find import find_redis_server
 from celery_delayq.embedded.ports import HOST, free_port
-from celery_delayq.embedded.settings import (
-    ConfigValue,
-    checked_options,
-    checked_text,
-    quoted,
-    written,
-)
 from celery_delayq.errors import EmbeddedRedisError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+ConfigValue = str | int | bool
+
+_OWN_OPTIONS: Final = {
+    "appendfsync": "appendfsync=",
+    "appendonly": "appendonly=",
+    "bind": "nothing, it is always 127.0.0.1",
+    "daemonize": "nothing, it is always a child process",
+    "dir": "data_dir=",
+    "logfile": "nothing, it is always redis.log in the data folder",
+    "port": "port=",
+    "requirepass": "password=",
+    "unixsocket": "unix_socket=",
+}
 
 _PORT_ATTEMPTS: Final = 20
 _SOCKET_PATH_LIMIT: Final = 100
@@ -92,9 +99,9 @@ class EmbeddedRedis:
             "save": "",
             "appendonly": appendonly,
             "appendfsync": appendfsync,
-            **checked_options(options or {}),
+            **_checked_options(options or {}),
         }
-        self._password = checked_text("password", password) if password else None
+        self._password = _checked_text("password", password) if password else None
         self._port_is_given = port is not None
         self._port = port
         self._timeout = timeout
@@ -257,15 +264,15 @@ class EmbeddedRedis:
         lines: dict[str, ConfigValue] = {
             "bind": HOST,
             "port": self.port,
-            "dir": quoted(str(self.data_dir)),
+            "dir": _quoted(str(self.data_dir)),
             "daemonize": False,
             **self._config,
         }
         if self._password:
-            lines["requirepass"] = quoted(self._password)
+            lines["requirepass"] = _quoted(self._password)
         if self.unix_socket:
-            lines["unixsocket"] = quoted(str(self.unix_socket))
-        return "".join(f"{name} {written(value)}\n" for name, value in lines.items())
+            lines["unixsocket"] = _quoted(str(self.unix_socket))
+        return "".join(f"{name} {_written(value)}\n" for name, value in lines.items())
 
     def _process(self) -> subprocess.Popen[bytes]:
         process = self._child.process
@@ -348,3 +355,28 @@ class EmbeddedRedis:
             f"{self.executable} on port {self.port} {reason}. The end of its log:\n"
             f"{self._child.log_tail(self.log_file)}"
         )
+
+
+def _checked_options(options: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
+    for name, value in options.items():
+        if name.lower() in _OWN_OPTIONS:
+            raise ValueError(f"option {name!r} cannot be set; use {_OWN_OPTIONS[name.lower()]}")
+        _checked_text("option name", name)
+        _checked_text(f"option {name!r}", str(value))
+    return dict(options)
+
+
+def _checked_text(what: str, text: str) -> str:
+    if any(character in text for character in "\r\n\0"):
+        raise ValueError(f"{what} must be one line without NUL")
+    return text
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _written(value: ConfigValue) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if value != "" else '""'

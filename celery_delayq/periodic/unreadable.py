@@ -32,6 +32,8 @@ class UnreadableEntry:
     error: Exception = field(compare=False)
     #: When dispatchers look at it once it is paused: never.
     look: ClassVar[None] = None
+    #: *state* says whether the entry is paused or has ended.
+    status: ClassVar[Literal["unreadable"]] = "unreadable"
 
     @property
     def source(self) -> str | None:
@@ -54,11 +56,6 @@ class UnreadableEntry:
     def problem(self) -> str:
         """Why it cannot be read, in words."""
         return str(self.error)
-
-    @property
-    def status(self) -> Literal["unreadable"]:
-        """Always ``"unreadable"``; *state* says whether the entry is paused or has ended."""
-        return "unreadable"
 
     @property
     def paused(self) -> bool:

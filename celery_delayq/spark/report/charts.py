@@ -156,8 +156,8 @@ def curves(
     """Draw durations in ms over time on a logarithmic scale; None is a gap."""
     chart = Chart(label, width, height)
     known = [each for _, _, values in curves for each in values if each is not None]
-    level = _Durations(known, chart.y0, chart.y1)
-    for mark in level.marks:
+    marks, level = _durations(known, chart.y0, chart.y1)
+    for mark in marks:
         chart.across(level(mark), duration(mark))
     wide = timedelta(seconds=step)
     place = chart.times(times[0], times[-1] + wide)
@@ -180,8 +180,8 @@ def ranges(label: str, rows: Sequence[tuple[str, Quantiles]], *, width: int = 10
     left = 24 + min(240, max((7 * len(_cut(name)) for name, _ in rows), default=0))
     chart = Chart(label, width, _TOP + _BOTTOM + 30 * len(rows), left)
     known = [ms for _, each in rows for ms in (each.p50, each.max) if ms is not None]
-    place = _Durations(known, chart.x0 + 6, chart.x1 - 12)
-    for mark in place.marks:
+    marks, place = _durations(known, chart.x0 + 6, chart.x1 - 12)
+    for mark in marks:
         x = place(mark)
         chart.add("line", "grid", x1=x, x2=x, y1=chart.y1, y2=chart.y0)
         chart.text(x, chart.y0 + 19, duration(mark))
@@ -259,21 +259,24 @@ def _marks(begins: datetime, ends: datetime, most: int) -> Iterator[tuple[dateti
         day = at.date()
 
 
-class _Durations:
-    """A logarithmic scale for durations in ms between two positions, and its marks."""
+def _durations(
+    known: Sequence[int], begins: float, ends: float
+) -> tuple[Sequence[int], Callable[[float], float]]:
+    """Return the marks of a logarithmic scale for durations in ms, and the function from duration
+    to position.
+    """
+    least, most = min(known, default=1), max(known, default=1000)
+    low = max((n for n, ms in enumerate(_DURATIONS) if ms <= least), default=0)
+    high = next((n for n, ms in enumerate(_DURATIONS) if ms >= most), len(_DURATIONS) - 1)
+    marks = _DURATIONS[low : max(high, low + 2) + 1]
+    first = math.log10(marks[0])
+    scale = (ends - begins) / (math.log10(marks[-1]) - first)
 
-    def __init__(self, known: Sequence[int], begins: float, ends: float) -> None:
-        least, most = min(known, default=1), max(known, default=1000)
-        low = max((n for n, ms in enumerate(_DURATIONS) if ms <= least), default=0)
-        high = next((n for n, ms in enumerate(_DURATIONS) if ms >= most), len(_DURATIONS) - 1)
-        self.marks = _DURATIONS[low : max(high, low + 2) + 1]
-        self._low, self._begins = math.log10(self.marks[0]), begins
-        self._scale = (ends - begins) / (math.log10(self.marks[-1]) - self._low)
-
-    def __call__(self, ms: float) -> float:
+    def place(ms: float) -> float:
         # There is no logarithm of 0: shorter durations are drawn at the first mark.
-        shown = min(max(ms, self.marks[0]), self.marks[-1])
-        return self._begins + (math.log10(shown) - self._low) * self._scale
+        return begins + (math.log10(min(max(ms, marks[0]), marks[-1])) - first) * scale
+
+    return marks, place
 
 
 def _cut(name: str) -> str:

@@ -120,7 +120,7 @@ class RestoreSummary:
     dry_run : bool
         Whether nothing was done.
     why : str
-        Why one of the refused was.
+        The reason of one of the refused rows.
     """
 
     outcomes: Mapping[str, int] = field(default_factory=dict)
@@ -227,11 +227,10 @@ def _run(options: RestoreOptions, batches: Batches) -> Batches:
     with opened(Access.of(options.access)) as delayq:
         for page in chunks(rows, _PAGE):
             put(delayq, page, options, report)
-    outcomes: Counter[Any] = +report.outcomes
-    why = {"refused": report.refusals[0].reason} if report.refusals else {}
+    why = report.refusals[0].reason if report.refusals else None
     found = [
-        {"outcome": name, "number": number, "why": why.get(name)}
-        for name, number in outcomes.items()
+        {"outcome": name, "number": number, "why": why if name == "refused" else None}
+        for name, number in report.outcomes.items()
     ]
     schema = pa.schema({"outcome": pa.string(), "number": pa.int64(), "why": pa.string()})
     yield pa.RecordBatch.from_pylist(found, schema)
