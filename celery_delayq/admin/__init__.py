@@ -1,2 +1,1 @@
-"""What operators look at and repair: statistics, fsck, moves to and from stock Celery, Redis
-accounts."""
+"""For operators: statistics, fsck, moves to and from stock Celery, Redis accounts."""

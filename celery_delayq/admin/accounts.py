@@ -1,4 +1,4 @@
-"""The rights that accounts of Redis need, made of the scripts' commands and the names of keys.
+"""Rights of Redis accounts, derived from the commands of scripts and the names of keys.
 
 >>> " ".join(rules("producer", ["mail"]))  # doctest: +ELLIPSIS
 'resetkeys ~delayq:next_due ~delayq:queues ~_kombu.binding* ~{mail}:* ~mail ~mail??[0-9]* ...'
@@ -39,10 +39,10 @@ _SCRIPTS: dict[Role, Sequence[str]] = {
     "operator": (),
 }
 
-#: With which ``include/types.lua`` finds out the type of a key.
+#: Commands by which ``include/types.lua`` determines the type of a key.
 _PROBES = {"hlen", "llen", "zcard", "scard", "strlen", "xlen"}
 
-#: What kombu, redis-py and we call outside of scripts.
+#: Commands of kombu, redis-py and this package outside of scripts.
 _PLAIN: dict[Role, set[str]] = {
     "producer": {"eval", "evalsha", "time", "wait", "sadd", "smembers", "llen", "zcard"},
 }
@@ -65,7 +65,7 @@ def commands(role: Role) -> list[str]:
     for name in _SCRIPTS[role] or scripts.names():
         found.update(each.lower() for each in _COMMAND.findall(scripts.load(name).source))
     if role != "producer":
-        found |= {"lpush", "rpush"}  # leases/requeue.lua chooses between them
+        found |= {"lpush", "rpush"}  # leases/requeue.lua uses one of them
     return sorted(found)
 
 
@@ -87,9 +87,9 @@ def rules(
         channels = [keys.wake]
     else:
         patterns = [f"{prefix}delayq:*", f"{prefix}unacked*", f"{prefix}*celery*"]
-        patterns.append("redbeat*")  # is there a beat beside us?
+        patterns.append("redbeat*")  # to detect a running beat
         stock = f"{prefix}/{database}."
-        # Who subscribes to a pattern needs a rule that spells it the same way.
+        # A subscription to a pattern needs a rule with the same pattern.
         channels = [
             *(f"{prefix}delayq:*", f"{stock}celery.pidbox"),
             *(f"{stock}celeryev/*", f"{stock}celeryev/worker.*"),

@@ -10,13 +10,13 @@ from celery_delayq.store.session import Session
 
 
 class Admin:
-    """Tells what waits."""
+    """Statistics."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def stats(self, *, ready_limit: int = 100_000) -> Stats:
-        """Return what waits, by queue and task, and what memory it takes.
+        """Return the number of tasks by state, queue and task, and their memory.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""What ``fsck`` may find, and what it has found so far. No I/O."""
+"""The kinds of findings of ``fsck``, and its report. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from celery_delayq.store.repair import EXAMPLES, Found
 
 
 class Kind(NamedTuple):
-    """What may be wrong, and what repairing does."""
+    """A kind of inconsistency, and its repair."""
 
     what: str
     repairing: str
@@ -62,10 +62,9 @@ KINDS = {
 
 @dataclass(slots=True)
 class Finding:
-    """How often one thing is wrong in one queue.
+    """The number of findings of one kind in one queue.
 
-    Members that a walk over a key meets twice, because it grows or shrinks much meanwhile, are
-    counted twice; none is missed.
+    A member may be counted twice when its key grows or shrinks much meanwhile; none is missed.
     """
 
     queue: str
@@ -77,9 +76,9 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What was found so far.
+    """The findings so far.
 
-    *done* of about *total* members of keys were looked at; *notes* say what was not looked at and
+    *done* of about *total* members of keys were checked; *notes* say what was not checked, and
     why.
     """
 
@@ -91,17 +90,17 @@ class Report:
 
     @property
     def found(self) -> int:
-        """How much was wrong."""
+        """The number of findings."""
         return sum(finding.found for finding in self.findings)
 
     @property
     def repaired(self) -> int:
-        """How much of it is repaired."""
+        """The number of repaired findings."""
         return sum(finding.repaired for finding in self.findings)
 
     @property
     def left(self) -> int:
-        """How much is still wrong."""
+        """The number of findings that are left."""
         return self.found - self.repaired
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,7 +110,7 @@ class Report:
         return {**totals, "queues": self.queues, "findings": findings, "notes": self.notes}
 
     def add(self, queue: str, found: Found) -> None:
-        """Take up what one call found."""
+        """Add the findings of one call."""
         for finding in self.findings:
             if (finding.queue, finding.kind) == (queue, found.kind):
                 break

@@ -1,8 +1,8 @@
-"""Find what does not fit together among our keys, and repair it.
+"""Find inconsistencies between keys, and repair them.
 
-Our scripts leave every key in step with the others. What a hand, a restored backup, another
-program or a bug has put out of step is found here. Each look is one script call that sees one
-moment, so it is right while workers run; repairing happens in the same call.
+Scripts keep all keys consistent. Manual changes, a restored backup, another program or a bug may
+break that. Each check is one script call, which sees one moment, so checks are exact while workers
+run. The same call repairs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WRONG_TYPE = re.compile(r"WRONGTYPE (.+?, expected an? \w+|[^,]+)")
 def check(
     store: Store, settings: Settings, *, queue: str | None = None, repair: bool = False
 ) -> Iterator[Report]:
-    """Look at all queues, or at one, and repair what is wrong if told so.
+    """Check all queues or one, and repair findings if *repair* is set.
 
     May be interrupted and repeated; workers and producers may go on.
 
@@ -149,7 +149,7 @@ class _Check:
 
     @contextmanager
     def _surviving(self, queue: str) -> Iterator[None]:
-        """Make a finding of a key of another type; what else there is to look at goes on."""
+        """Report a key of a wrong type as a finding, and go on with the next check."""
         try:
             yield
         except CommandRefused as exc:
@@ -161,7 +161,7 @@ class _Check:
                 self._types(queue, [wrong[1]])
 
     def _types(self, queue: str, wrong: Iterable[str]) -> None:
-        """Take up, once, what is said of keys of another type."""
+        """Report each key of a wrong type once."""
         for what in wrong:
             if not {(queue, what), ("", what)} & self._wrong:
                 self._wrong.add((queue, what))

@@ -1,4 +1,4 @@
-"""Numbers about what waits, read from Redis in a bounded number of calls."""
+"""Statistics of queues, read from Redis in a bounded number of calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUMS = ("scheduled", "ready", "leased", "overdue", "paused", "dead")
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """What waits in one queue.
+    """Statistics of one queue.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class QueueStats:
         Seconds since the moment at which the longest waiting due task was due, whether it is
         ready or still scheduled; 0 when none waits.
     scheduled_tasks, ready_tasks : dict[str, int]
-        The same by task name. Ready messages beyond the limit of the call are not among them.
+        The same by task name, without ready messages beyond the limit of the call.
     memory : int | None
         Bytes of the schedule (``MEMORY USAGE``, sampled), None where Redis does not tell.
     """
@@ -64,7 +64,7 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What waits in all queues.
+    """Statistics of all queues.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ def _queue(
         task, due_ms = _task_and_due(data)
         tasks[task] += 1
         if due_ms is not None:
-            waits.append(max(0, size.now - due_ms))  # what was made to run early is not late
+            waits.append(max(0, size.now - due_ms))  # a task that was run early is not late
     return QueueStats(
         name=name,
         scheduled=size.scheduled,

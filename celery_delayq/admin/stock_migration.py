@@ -29,9 +29,9 @@ ATTEMPTS = 5
 
 @dataclass(slots=True)
 class Moved:
-    """How many messages went where so far.
+    """Counts of moved messages so far.
 
-    *left* stay where they are, since they cannot be read or have no queue; *held* stay with a
+    *left* were left in place, since they are unreadable or have no queue; *held* belong to a
     process that may still run.
     """
 
@@ -49,11 +49,11 @@ class Moved:
 
 
 def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
-    """Take over what stock workers hold: all messages in kombu's ``unacked`` hash.
+    """Take over the tasks of stock workers: all messages in kombu's ``unacked`` hash.
 
     A message with a future ETA goes to the schedule, any other to its ready list. Each moves in
-    one step, so this may be interrupted and repeated. The stock workers must have stopped: what
-    they hold in memory they would run too.
+    one step, so this may be interrupted and repeated. The stock workers must have stopped, or they
+    run the tasks in their memory, too.
 
     Yields
     ------
@@ -95,19 +95,18 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
 
 
 def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) -> Iterator[Moved]:
-    """Give everything back: the schedule, and what processes held when they ended.
+    """Give everything back: the schedule, and the leased messages of ended processes.
 
-    Each entry goes to its ready list as a message whose ETA is its due by now, whatever it was when
-    it was sent; stock workers then hold it in memory until then. What is due already, also what
-    belongs to a paused task, has no ETA. What was leased, or waits to be delivered alone, goes to
-    its ready list as it is; what was cancelled while it was ready goes. Workers of this package
-    must have stopped: they would take entries back into the schedule, and what they hold would run
-    twice. May be interrupted and repeated.
+    Each entry goes to its ready list as a message whose ETA is its current due time; stock workers
+    keep it in memory until then. Entries that are due already get no ETA, also those of paused
+    tasks. Leased and quarantined messages go to their ready list unchanged; cancelled ready
+    messages are removed. Workers of this package must have stopped: they would take entries back
+    into the schedule, and their leased tasks would run twice. May be interrupted and repeated.
 
     Parameters
     ----------
     spare_living : bool
-        Leave what is held by processes that were heard within three times their lease.
+        Skip processes that sent a heartbeat within three times their lease.
 
     Yields
     ------
@@ -152,7 +151,8 @@ class _Back:
     def schedule(self, queue: str, layout: Layout) -> Iterator[Moved]:
         """Give back what is scheduled, in order of due.
 
-        What others move meanwhile may be met twice or not at all: it is looked for again.
+        Entries that others move meanwhile may be read twice or missed, so this repeats until none
+        is left.
         """
         left: set[str] = set()
         found = True
@@ -167,7 +167,7 @@ class _Back:
                     yield self.moved
 
     def _portions(self, queue: str, names: Sequence[str]) -> Iterator[list[str]]:
-        """Yield names, so many of them that one call does not keep Redis busy for long."""
+        """Yield names in portions that do not keep Redis busy for long."""
         lengths = dict(zip(names, self.repair.lengths(queue, names), strict=True))
         # The call carries the record, and the message that takes its place.
         return portions(names, BATCH, lambda name: 2 * lengths[name])
@@ -199,7 +199,7 @@ class _Back:
         return left
 
     def ready(self, queue: str, layout: Layout) -> None:
-        """Forget what is known of ready messages, and remove those that were cancelled."""
+        """Clear the ready index, and remove cancelled ready messages."""
         if self.dry_run:
             return
         tracked = self.tracks.tracked(queue, "waiting")
@@ -217,7 +217,7 @@ class _Back:
         self.tracks.forget_ready(queue, layout)
 
     def held(self, queue: str, layout: Layout, worker_id: str) -> Iterator[Moved]:
-        """Give back what a process holds, to run next in the order in which it was leased."""
+        """Give back the messages of a process, to run next in the order of their leases."""
         moved, leases = self.moved, self.store.leases
         fields = sorted(leases.held(queue, worker_id), key=_place)
         spared = self.spare_living and self.repair.lives(worker_id)
@@ -236,9 +236,9 @@ class _Back:
             yield moved
 
     def quarantined(self, queue: str, layout: Layout, before: int) -> Iterator[Moved]:
-        """Give back what waits to be delivered alone.
+        """Give back the quarantined messages.
 
-        Those beyond the number *before* were held, and are counted already.
+        Those beyond the number *before* were leased, and are counted already.
         """
         moved = self.moved
         if self.dry_run:
@@ -252,7 +252,7 @@ class _Back:
             yield moved
 
     def tidy(self, queue: str) -> None:
-        """Remove leases on nothing, whether they have ended or not."""
+        """Remove leases without messages, whether they have ended or not."""
         if self.dry_run:
             return
         names = self.repair.leaseholders(queue)
@@ -263,7 +263,7 @@ class _Back:
 
 
 def _stock_message(record: bytes, score: float, now_ms: int) -> bytes:
-    """Return the message of an entry for stock workers, which run what has no ETA at once."""
+    """Return the message of an entry for stock workers, without an ETA if it is due."""
     due_ms = Listed("", int(score), b"").due_ms
     eta = moment(due_ms).isoformat() if due_ms > now_ms else None
     return envelope.encode(envelope.for_stock(json.loads(Record.unpack(record).message), eta))

@@ -53,14 +53,14 @@ class DeadLetters(DeadLetterChanges):
         Outcome
             ``DONE``; ``UNKNOWN``, when there is no such dead letter any more; ``CHANGED``, when
             another one has its id by now; ``CONFLICT``, when another task has its unique key;
-            ``UNREADABLE``, when it is no message of a task.
+            ``UNREADABLE``, when it is not a task message.
 
         Raises
         ------
         ConfigError
-            The arguments are none, or no JSON.
+            The arguments have a wrong type, or are not JSON.
         InvalidFilter, InvalidETA
-            *queue* is no name; *eta* or *countdown* is no time, or both are given.
+            *queue* is not a valid name; *eta* or *countdown* is not a time, or both are given.
         """
         found = self._dead_letter(dead_letter)
         if found is None:
@@ -103,7 +103,7 @@ class DeadLetters(DeadLetterChanges):
             *rate* is not in its range, the arguments are no JSON, or the filter leaves nothing out
             and *everything* is not set.
         InvalidFilter
-            The filter is none, or *queue* is no name.
+            The filter has a wrong type, or *queue* is not a valid name.
         """
         check_rate(rate)
         changes = ReplayChanges(args, kwargs, queue).checked()
@@ -203,6 +203,6 @@ def due_of(eta: datetime | str | None, countdown: float | None) -> Due:
 
 
 def check_rate(rate: float | None) -> None:
-    """Raise ConfigError for a rate that is none."""
+    """Raise ConfigError if the rate is invalid."""
     if rate is not None and not is_finite(rate, 0.001, 1e6):
         raise ConfigError(f"rate={rate!r}: expected dead letters a second, 0.001 to 1,000,000")

@@ -91,8 +91,8 @@ class Access:
             url = f"delayq+{url}"
         if self.app is None and url.startswith("delayq+sentinel"):
             raise ConfigError(
-                "the master's name of a Sentinel stands in broker_transport_options: give the app "
-                "that has them by the option app"
+                "the master name of Sentinels is in broker_transport_options: name the app that "
+                "sets it by the option app"
             )
         password = self.password or os.environ.get(PASSWORD)
         return url if password is None or has_password(url) else _with_password(url, password)

@@ -119,7 +119,7 @@ def _data(fields: dict[str, Any]) -> bytes:
 
 
 def is_meant(dead_letter: DeadLetter, filter: DeadFilter) -> bool:
-    """Return whether a filter means a dead letter."""
+    """Return whether a dead letter matches a filter."""
     low, high = filter.range_ms()
     died = dead_letter.dead_lettered.died_ms
     return (

@@ -118,7 +118,7 @@ class DeadLetterTable:
             return {(_unescaped(queue), _unescaped(id)) for queue, id in found}
 
     def lines(self, filter: DeadFilter) -> ParsedLines:
-        """Yield the dead letters that a filter means but for its reason, by the time of death.
+        """Yield the dead letters that match a filter except for its reason, by time of death.
 
         A transaction for each page, since writers come in between.
         """

@@ -84,7 +84,7 @@ def is_url(place: object) -> TypeGuard[str]:
 def meant_rows(
     lines: ParsedLines, report: Imported, is_meant: Callable[[R], bool]
 ) -> Iterator[list[R]]:
-    """Yield the rows that a filter means, by the page; the report counts all others."""
+    """Yield the rows that match a filter, page by page; the report counts all others."""
     for page in portions(lines, PAGE, lambda line: getattr(line[1], "size", 0)):
         rows = []
         for number, parsed in page:

@@ -42,7 +42,7 @@ def export_to(
     prune: bool = False,
     progress: Callable[[results.Exported], object] | None = None,
 ) -> results.Exported:
-    """Write the scheduled entries that a filter means, for each queue in order of due.
+    """Write the scheduled entries that match a filter, for each queue in order of due.
 
     Entries that are added, moved or removed meanwhile may be missing; all others are written. A
     file appears when it is complete, and a database changes in one transaction. Unreadable entries
@@ -123,7 +123,7 @@ def import_from(
     dry_run: bool = False,
     progress: Callable[[results.Imported], object] | None = None,
 ) -> results.Imported:
-    """Schedule exported entries, all or those that a filter means.
+    """Schedule exported entries, all or those that match a filter.
 
     May be repeated: entries that are scheduled, ready or leased already stay as they are, and no
     entry is replaced. Tasks that have finished since the export are scheduled again.
@@ -208,7 +208,7 @@ def _known(store: Store, rows: Sequence[ScheduleRow]) -> set[ScheduleRow]:
 
 
 def is_meant(row: ScheduleRow, queue: str | None, where: Where) -> bool:
-    """Return whether a filter means an entry."""
+    """Return whether an entry matches a filter."""
     return (
         queue in (None, row.queue)
         and where.task in (None, row.task)

@@ -62,7 +62,9 @@ class ScheduleRow(NamedTuple):
             queue, listed.id, record.task, listed.due_ms, record.priority, record.message_id, text
         ).checked()
         if row.record().pack() != listed.record:
-            raise RecordError("the header of the record is not spelled as ours")
+            raise RecordError(
+                "the header of the record has another form than here"
+            )
         return row
 
     @classmethod

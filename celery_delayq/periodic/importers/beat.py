@@ -100,7 +100,7 @@ def _load(place: Path) -> dict[Any, Any]:
             text = _read(Path(folder, place.name))
         kept = _Reader(io.BytesIO(text)).load()
         if not isinstance(kept, dict):
-            raise ValueError("its entries are none")
+            raise ValueError("its entries are no mapping")
     except ConfigError:
         raise
     except Exception as exc:  # of the kinds of dbm, and whatever a pickle comes to

@@ -153,8 +153,8 @@ class ArchivedTable:
     def _publish(self, commit: Commit) -> None:
         if not _STAGED.fullmatch(commit.staging):
             raise ArchiveError(
-                f"{self._path}/{_log_name(commit.number)}: staging={commit.staging!r} is none of "
-                "this archive: it is damaged"
+                f"{self._path}/{_log_name(commit.number)}: staging={commit.staging!r} is no folder "
+                "of this archive: it is damaged"
             )
         there = self._files.all(commit.staging)
         for name, size in commit.files.items():

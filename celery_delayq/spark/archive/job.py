@@ -94,7 +94,7 @@ class ArchiveOptions:
 
 @dataclass
 class ArchiveSummary:
-    """What was archived; None for tables that were not asked for.
+    """Counts of archived rows; None for tables that were not selected.
 
     Attributes
     ----------

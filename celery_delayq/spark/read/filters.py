@@ -76,7 +76,7 @@ class Wanted:
         return cls(table, queues, options.task, low, None if until is None else until - 1)
 
     def narrowed(self, filter: Filter) -> Wanted | None:
-        """Return the rows for which a filter holds, too; None for an unsupported filter."""
+        """Return these rows restricted by a filter; None if the filter is not supported."""
         column = ".".join(getattr(filter, "attribute", ()))
         value = getattr(filter, "value", None)
         if column == "queue" and "queue" in TABLES[self.table]:

@@ -51,7 +51,7 @@ class _PartitionPlan(NamedTuple):
 def plan(store: Store, wanted: Wanted, parts: int, least: int) -> list[InputPartition]:
     """Return about *parts* parts of at least *least* rows, each for one Spark task.
 
-    The value of a part are its ranges, to read in this order.
+    The value of a part is the list of its ranges, in the order to read them.
     """
     if wanted.table == "periodic":
         return [InputPartition([Entries()])]

@@ -25,7 +25,7 @@ try:
 except ImportError:  # PySpark 4.1, where that trigger is one batch of all there is
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands for the one of later versions."""
+        """Placeholder for the class of later versions."""
 
 
 class _Reader:

@@ -22,7 +22,7 @@ from celery_delayq.spark.read.tables import ARROW, TABLES
 #: The values of columns by name; a column that is missing is null.
 Row = dict[str, Any]
 
-#: The columns that a dead letter itself tells; its message tells the others.
+#: Columns read from the dead letter itself; the others are read from its message.
 _OF_DEAD_LETTERS = frozenset(
     {
         *("id", "died", "reason", "exception", "error", "traceback", "worker"),

@@ -135,7 +135,7 @@ class _ReconcileJob:
             told.cancelled = self._cancel(orphans.join(still, ID, "left_anti"), False)
         return told
 
-    # -- what there is
+    # -- reading
 
     def _joined(self) -> DataFrame:
         """Return all rows and orphans with a verdict for each."""
@@ -213,7 +213,7 @@ class _ReconcileJob:
         reader = self._spark.read.schema(columns).format("celery_delayq")
         return reader.options(**given).load()
 
-    # -- what is done
+    # -- writing
 
     def _write(self, rows: DataFrame) -> Mapping[str, Any]:
         still = rows.mapInArrow(partial(leave_out, self._writing, self._queue), rows.schema)

@@ -247,7 +247,7 @@ class RunReport:
         """Return the report as JSON types; times in ISO 8601, durations in ms."""
         told = {each.name: getattr(self, each.name) for each in fields(self)}
         told.update({name: rows for name, rows, _ in self._rows()}, total=asdict(self.total))
-        del told["loads"]  # they are those of
+        del told["loads"]  # they are in `ahead`
         told["ahead"] = None if self.ahead is None else asdict(self.ahead)
         plain: dict[str, Any] = json.loads(
             json.dumps({"notes": [*self.notes()], **told}, default=_iso)
@@ -281,7 +281,7 @@ class RunReport:
 
     def _empty(self) -> Iterator[str]:
         if self.filters:
-            yield "No run is meant by " + ", ".join(f"{k}={v}" for k, v in self.filters.items())
+            yield "No run matches " + ", ".join(f"{k}={v}" for k, v in self.filters.items())
         elif self.source != "history":
             yield "The archive has no runs."
         else:

@@ -90,7 +90,7 @@ class ReportOptions:
         if wanted.low is not None and wanted.high is not None and wanted.high < wanted.low:
             raise ConfigError(f"since={self.since!r} is not before until={self.until!r}")
         if self.source is not None and self.history is None:
-            raise ConfigError(f"source={self.source!r} names one of an archive: give history, too")
+            raise ConfigError(f"source={self.source!r} is for an archive: give history, too")
         if not 0 <= self.ahead <= 24 * 3660:
             raise ConfigError(f"ahead={self.ahead!r}: expected hours, from 0 to those of ten years")
         if self.step is not None and not (isinstance(self.step, int) and self.step >= 1):

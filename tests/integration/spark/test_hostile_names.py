@@ -82,7 +82,7 @@ def test_a_log_cannot_have_files_of_others_moved(spark: Any, tmp_path: Path) -> 
     commit = Commit("history", 1, "", "shop", staging="../../other", files={"theirs": 5})
     (log / "00000001.json").write_text(commit.pack())
 
-    with pytest.raises(ArchiveError, match="is none of this archive"):
+    with pytest.raises(ArchiveError, match="is no folder of this archive"):
         ArchivedTable(spark, str(tmp_path / "archive"), "history", make=False)
 
     assert [each.name for each in other.iterdir()] == ["theirs"]

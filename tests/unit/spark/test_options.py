@@ -152,7 +152,7 @@ def test_sentinels_of_an_app_each_get_the_password() -> None:
         (Access(), "where is the queue. Give the option url, or set DELAYQ_URL"),
         (Access("env:NOWHERE"), "there is no environment variable NOWHERE here"),
         (Access(app="no.such:app"), "app='no.such:app' cannot be imported here"),
-        (Access("sentinel://one:26379"), "give the app that has them by the option app"),
+        (Access("sentinel://one:26379"), "name the app that sets it by the option app"),
     ],
 )
 def test_where_it_cannot_be_found_out_it_is_said_how(access: Access, reason: str) -> None:
