@@ -63,7 +63,7 @@ class ScheduleRow(NamedTuple):
         ).checked()
         if row.record().pack() != listed.record:
             raise RecordError(
-                "the header of the record has another form than here"
+                "the header of the record is spelled in another way"
             )
         return row
 
