@@ -65,10 +65,7 @@ BROKEN: tuple[tuple[Callable[[Redis], object], dict[str, int]], ...] = (
         {"unscheduled": 500, "unregistered": 1},
     ),
     (lambda r: r.delete("{q}:tasks"), {"unindexed": 500}),
-    (
-        lambda r: r.zadd("{q}:tasks", dict.fromkeys(NO_MEMBERS, 0)),
-        {"misindexed": len(NO_MEMBERS)},
-    ),
+    (lambda r: r.zadd("{q}:tasks", dict.fromkeys(NO_MEMBERS, 0)), {"misindexed": len(NO_MEMBERS)}),
     (lambda r: r.delete("delayq:next_due"), {"next_due_late": 1}),
     (lambda r: r.zadd("delayq:next_due", {"q": FAR + 1}), {"next_due_late": 1}),
     (lambda r: r.zadd("delayq:next_due", {"q": float("inf")}), {"next_due_late": 1}),

@@ -151,12 +151,7 @@ OPERATIONS: dict[str, st.SearchStrategy[Operation]] = {
 }
 
 tasks = st.builds(
-    Sent,
-    names,
-    st.none() | moves,
-    st.sampled_from([0, 1, 3, 9]),
-    st.booleans(),
-    st.booleans(),
+    Sent, names, st.none() | moves, st.sampled_from([0, 1, 3, 9]), st.booleans(), st.booleans()
 )
 
 

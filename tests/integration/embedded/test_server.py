@@ -27,9 +27,7 @@ NO_RETRY = Retry(NoBackoff(), 0)
 Servers = Callable[..., EmbeddedRedis]
 
 
-def test_it_answers_when_started_and_is_gone_after_the_block(
-    delayq_redis_factory: Servers,
-) -> None:
+def test_it_answers_when_started_and_is_gone_after_the_block(delayq_redis_factory: Servers) -> None:
     with delayq_redis_factory() as server:
         assert server.client().ping()
         told = server.client().info("server")

@@ -160,11 +160,7 @@ def test_a_run_manual_does_not_use_up_the_number_of_runs(
 
 @pytest.mark.parametrize(("overlap", "ran"), [("skip", [0]), ("queue_one", [0, 3])])
 def test_while_one_runs_no_other_does(
-    overlap: Overlap,
-    ran: list[int],
-    delayq: DelayQ,
-    diary: Diary,
-    delayq_worker: StartWorker,
+    overlap: Overlap, ran: list[int], delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
 ) -> None:
     """There are four ticks, and the task of the first one runs until all of them have passed."""
     periodic = delayq.periodic
@@ -201,11 +197,7 @@ def test_while_one_runs_no_other_does(
     ],
 )
 def test_ticks_that_were_missed_while_no_worker_was_there(
-    options: dict[str, Any],
-    last: int,
-    delayq: DelayQ,
-    diary: Diary,
-    delayq_worker: StartWorker,
+    options: dict[str, Any], last: int, delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
 ) -> None:
     periodic = delayq.periodic
     begins = datetime.fromtimestamp(math.ceil(diary.now()) + 1, timezone.utc)

@@ -131,10 +131,7 @@ class Together:
 
 def explain(spark: Any, options: Given, number: int) -> str:
     """Return all plans of reading the queue and a database."""
-    frames = (
-        spark.read.format("celery_delayq").options(**options).load(),
-        values(spark, number),
-    )
+    frames = (spark.read.format("celery_delayq").options(**options).load(), values(spark, number))
     plans = [frame._jdf.queryExecution() for frame in frames]
     how = spark._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("extended")
     return "".join(f"{each.explainString(how)}{each.toString()}" for each in plans)

@@ -251,10 +251,7 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [
-        (None, "there is no archive of celery_delayq in it"),
-        ("{", "it is damaged"),
-    ],
+    [(None, "there is no archive of celery_delayq in it"), ("{", "it is damaged")],
 )
 def test_a_folder_that_is_no_archive_is_left_alone(
     archive: Archive, tmp_path: Path, text: str | None, problem: str

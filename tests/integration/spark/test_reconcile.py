@@ -15,13 +15,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark.reconcile import (
-    Options,
-    Summary,
-    TooManyOrphans,
-    read_jdbc,
-    reconcile,
-)
+from celery_delayq.spark.reconcile import Options, Summary, TooManyOrphans, read_jdbc, reconcile
 from celery_delayq.spark.reconcile.job import _ReconcileJob as Job
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp

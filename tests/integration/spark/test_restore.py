@@ -117,11 +117,7 @@ def test_rows_that_are_damaged_are_refused(delayq: DelayQ) -> None:
 
 
 def test_what_is_of_another_queue_is_not_put_back(
-    restore: Restore,
-    archive: Archive,
-    app: Celery,
-    delayq: DelayQ,
-    delayq_redis: RedisUnderTest,
+    restore: Restore, archive: Archive, app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
     # Given an archive of two queues
     for source in ("north", "south"):

@@ -111,10 +111,7 @@ def test_a_worker_that_is_killed_loses_nothing(
 
 @pytest.mark.parametrize(
     ("missing", "told"),
-    [
-        ("sqlalchemy", "databases need SQLAlchemy"),
-        ("psycopg", "the driver of postgresql"),
-    ],
+    [("sqlalchemy", "databases need SQLAlchemy"), ("psycopg", "the driver of postgresql")],
 )
 def test_what_is_missing_is_one_error_and_the_worker_works(
     app: Celery, delayq: DelayQ, delayq_worker: StartWorker, tmp_path: Any, missing: str, told: str

@@ -145,11 +145,7 @@ def test_one_that_is_restored_beside_another_stays_the_same_row(
 
 @pytest.mark.parametrize(("room", "transactions"), [(300_000, 17), (dead_letter_source.ROOM, 2)])
 def test_large_dead_letters_are_not_read_all_at_once_nor_written(
-    delayq: DelayQ,
-    database: str,
-    monkeypatch: pytest.MonkeyPatch,
-    room: int,
-    transactions: int,
+    delayq: DelayQ, database: str, monkeypatch: pytest.MonkeyPatch, room: int, transactions: int
 ) -> None:
     monkeypatch.setattr(dead_letter_source, "ROOM", room)
     pages, sizes = DeadLetterStore.pages, []

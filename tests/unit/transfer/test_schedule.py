@@ -292,10 +292,7 @@ def test_a_device_is_written_to_and_stays_one() -> None:
     ],
 )
 def test_another_url_is_refused_without_its_password(url: str, reason: str) -> None:
-    for opened in (
-        schedule._writing(url, Filter(), prune=False),
-        schedule._reading(url, Filter()),
-    ):
+    for opened in (schedule._writing(url, Filter(), prune=False), schedule._reading(url, Filter())):
         with pytest.raises(TransferError, match=reason) as caught:
             opened.__enter__()
         assert "hunter2" not in str(caught.value)
