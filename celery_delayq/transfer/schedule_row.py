@@ -62,9 +62,7 @@ class ScheduleRow(NamedTuple):
             queue, listed.id, record.task, listed.due_ms, record.priority, record.message_id, text
         ).checked()
         if row.record().pack() != listed.record:
-            raise RecordError(
-                "the header of the record is spelled in another way"
-            )
+            raise RecordError("the header of the record is spelled in another way")
         return row
 
     @classmethod
