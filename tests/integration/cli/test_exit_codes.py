@@ -70,6 +70,7 @@ WRONG = (
     "list --all --limit 5",
     "list --all --cursor x",
     f"list --due-to {'9' * 400}",
+    "cancel '' --yes",
     "cancel id --task x",
     "cancel id --due-to 1h",
     "cancel id --priority 0",

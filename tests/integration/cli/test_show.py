@@ -113,16 +113,24 @@ def test_a_running_task_is_shown_with_who_runs_it(cli: CommandLine, napper: str)
 
 
 @pytest.mark.usefixtures("filled")
-def test_list_is_in_order_of_due_and_by_filter(cli: CommandLine) -> None:
-    assert ids(cli("list", "--json")) == ["nine", "ten", "eleven"]
-    assert ids(cli("list", "--json", "--queue", "bills")) == ["ten", "eleven"]
-    assert ids(cli("list", "--json", "--task", "shop.mail")) == ["nine"]
-    assert ids(cli("list", "--json", "--priority", "6")) == ["eleven"]
-    assert ids(cli("list", "--json", "--due-from", "2100-01-31T10:00")) == ["ten", "eleven"]
-    assert ids(cli("list", "--json", "--due-from", "2100-01-31T11:00+01:00")) == ["ten", "eleven"]
-    assert ids(cli("list", "--json", "--due-to", "2100-01-31 10:00:00")) == ["nine", "ten"]
-    assert ids(cli("list", "--json", "--due-to", "1h")) == []
-    assert ids(cli("list", "--json", "--all", "--due-from", "1h")) == ["nine", "ten", "eleven"]
+def test_list_and_count_are_by_filter_and_list_in_order_of_due(cli: CommandLine) -> None:
+    for filter, wanted in (
+        ([], "nine ten eleven"),
+        (["--queue", "bills"], "ten eleven"),
+        (["--queue", "bills", "--due-to", "2100-01-31T10:00Z"], "ten"),
+        (["--task", "shop.mail"], "nine"),
+        (["--priority", "6"], "eleven"),
+        (["--due-from", "2100-01-31T10:00"], "ten eleven"),
+        (["--due-from", "2100-01-31T11:00+01:00"], "ten eleven"),
+        (["--due-to", "2100-01-31 10:00:00"], "nine ten"),
+        (["--due-to", "1h"], ""),
+        (["--due-from", "1h"], "nine ten eleven"),
+    ):
+        for more in ([], ["--all"]):
+            assert ids(cli("list", "--json", *more, *filter)) == wanted.split(), filter
+        assert cli("count", "--json", *filter).json == {"count": len(wanted.split())}
+    assert cli("count").out == "3 entries\n"
+    assert cli("count", "--task", "none").out.startswith("0 entries")
 
 
 def test_a_duration_is_from_now(app: Celery, cli: CommandLine) -> None:
@@ -222,19 +230,6 @@ def test_a_slip_of_the_pen_is_told(cli: CommandLine) -> None:
         assert "no queue blils in Redis or in the app; known: bills, celery" in ran.out.replace(
             "\n", " "
         )
-
-
-# -- count
-
-
-@pytest.mark.usefixtures("filled")
-def test_count_is_by_filter(cli: CommandLine) -> None:
-    assert cli("count", "--json").json == {"count": 3}
-    assert cli("count").out == "3 entries\n"
-    assert cli("count", "--task", "shop.bill").out == "2 entries\n"
-    assert cli("count", "--priority", "6").out == "1 entry\n"
-    assert cli("count", "--queue", "bills", "--due-to", "2100-01-31T10:00Z").out == "1 entry\n"
-    assert cli("count", "--task", "none").out.startswith("0 entries")
 
 
 def test_nothing_is_told_in_words(cli: CommandLine) -> None:

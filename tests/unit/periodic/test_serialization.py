@@ -202,12 +202,6 @@ def test_a_class_of_its_own_is_kept_by_its_path_and_arguments(
     assert_kept(given_schedule, {"class": path, "args": args}, path)
 
 
-def test_a_form_says_whether_an_interval_is_relative() -> None:
-    # Celery's intervals are equal where only that differs.
-    assert loads_form({"every": 60, "relative": True}).relative is True
-    assert loads_form({"every": 60}).relative is False
-
-
 def test_a_class_may_be_made_of_a_moment() -> None:
     form = dumps_form(moments(NOON))
 
