@@ -10,8 +10,7 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from celery_delayq.deadletters.bulk import check_bulk
-from celery_delayq.deadletters.client import check_rate, due_of
+from celery_delayq.deadletters.client import check_bulk, check_rate, due_of
 from celery_delayq.deadletters.reader import DeadLetterReader
 from celery_delayq.deadletters.replay import ReplayChanges, replayed_message
 from celery_delayq.errors import RecordError

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from uuid import uuid4
 
-from celery_delayq.deadletters.bulk import BATCH
+from celery_delayq.deadletters.client import BATCH
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.scheduled import moment

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 
-from celery_delayq.deadletters.bulk import BATCH
+from celery_delayq.deadletters.client import BATCH
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.lookup import StatusCode, to_text
 from celery_delayq.model.scheduled import moment

@@ -14,7 +14,7 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.store.dead_letters import DeadLetterStore
-from celery_delayq.transfer import dead_letter_source
+from celery_delayq.transfer import dead_letter_archive
 from celery_delayq.transfer.results import Archived, Imported
 from tests.integration.conftest import MakeApp, query
 from tests.support.dead_letters import AT, dead_letters, details, fill, message, stored
@@ -143,11 +143,11 @@ def test_one_that_is_restored_beside_another_stays_the_same_row(
     assert dead_letters(delayq) == {}
 
 
-@pytest.mark.parametrize(("room", "transactions"), [(300_000, 17), (dead_letter_source.ROOM, 2)])
+@pytest.mark.parametrize(("room", "transactions"), [(300_000, 17), (dead_letter_archive.ROOM, 2)])
 def test_large_dead_letters_are_not_read_all_at_once_nor_written(
     delayq: DelayQ, database: str, monkeypatch: pytest.MonkeyPatch, room: int, transactions: int
 ) -> None:
-    monkeypatch.setattr(dead_letter_source, "ROOM", room)
+    monkeypatch.setattr(dead_letter_archive, "ROOM", room)
     pages, sizes = DeadLetterStore.pages, []
 
     def noting(*args: Any, **kwargs: Any) -> Any:
