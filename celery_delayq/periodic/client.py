@@ -302,7 +302,7 @@ class PeriodicTasks:
 
     def iterate(self) -> Iterator[Periodic]:
         """Yield all entries, unordered, some perhaps twice; unreadable ones as in :meth:`list`."""
-        for name, record in self._gate().all():
+        for name, record in self._session.ask(PeriodicStore).all():
             entry = read_entry(name, record)
             if isinstance(entry, Periodic):
                 yield entry
@@ -317,7 +317,7 @@ class PeriodicTasks:
         return [entry for entry in self._all() if isinstance(entry, UnreadableEntry)]
 
     def _all(self) -> builtins.list[Periodic | UnreadableEntry]:
-        records = dict(self._gate().all())
+        records = dict(self._session.ask(PeriodicStore).all())
         return [read_entry(name, record) for name, record in sorted(records.items())]
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
@@ -336,10 +336,6 @@ class PeriodicTasks:
     @property
     def _zone(self) -> Any:
         return self._session.app.timezone
-
-    def _gate(self) -> PeriodicStore:
-        gate: PeriodicStore = self._session.ask(PeriodicStore)
-        return gate
 
     def _edit(self, name: str, edit: Callable[[Any, int], Any]) -> Any:
         """Change an entry by a function of it and of Redis' clock (ms); return the new entry."""

@@ -296,8 +296,16 @@ def _replaying(delayq: DelayQ, how: ReplayOptions) -> Action:
     warned: set[str] = set()
 
     def note(tasks: Iterable[str]) -> None:
-        _note_unknown_tasks(delayq, {*tasks} - warned)
+        """Warn of tasks that would only become dead letters again."""
+        known = screen.known_tasks(delayq)
+        unknown = {*tasks} - known - warned - {"?"} if known is not None else set()
         warned.update(tasks)
+        for name in sorted(unknown):
+            click.echo(
+                f"This app does not know the task {spelled(name)}: a worker that does not know it "
+                "either makes it a dead letter again.",
+                err=True,
+            )
 
     def one(dead_letter: DeadLetter) -> Outcome:
         if dead_letter.task is not None:
@@ -313,15 +321,3 @@ def _replaying(delayq: DelayQ, how: ReplayOptions) -> Action:
         DEAD_LETTERS,
         note,
     )
-
-
-def _note_unknown_tasks(delayq: DelayQ, tasks: Iterable[str]) -> None:
-    """Warn of tasks that would only become dead letters again."""
-    known = screen.known_tasks(delayq)
-    unknown = sorted({*tasks} - known - {"?"}) if known is not None else []
-    for name in unknown:
-        click.echo(
-            f"This app does not know the task {spelled(name)}: a worker that does not know it "
-            "either makes it a dead letter again.",
-            err=True,
-        )
