@@ -221,7 +221,7 @@ class _Back:
         moved, leases = self.moved, self.store.leases
         fields = sorted(leases.held(queue, worker_id), key=_place)
         spared = self.spare_living and self.repair.lives(worker_id)
-        # From the last batch on, since each goes before what is ready.
+        # The last batch first, since each is put before the ready messages.
         for end in range(len(fields), 0, -BATCH):
             batch = fields[max(0, end - BATCH) : end]
             if spared:

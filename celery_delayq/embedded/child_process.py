@@ -46,9 +46,7 @@ class ChildProcess:
         self.close = weakref.finalize(owner, self._release)
 
     def start(self, spawn: Callable[[IO[bytes]], subprocess.Popen[bytes]], log_file: Path) -> None:
-        """Start a process by *spawn*, which is given its log file, and end what is left of the last
-        one.
-        """
+        """Start a process by *spawn*, which gets its log file; first end the last one."""
         self.end()
         self._log_start = log_file.stat().st_size if log_file.exists() else 0
         with log_file.open("ab") as log:

@@ -29,7 +29,7 @@ class Lifeline:
     Parameters
     ----------
     group
-        Id of the process group to signal; what is left of it 10 seconds later is killed.
+        Id of the process group to signal; its processes are killed after 10 seconds.
     signal_name
         Such as ``"TERM"`` or ``"KILL"``.
     folder

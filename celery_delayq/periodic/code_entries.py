@@ -61,7 +61,7 @@ def definitions_of(app: Celery) -> Iterator[tuple[str, Definition | DelayQError]
             yield name, definition_of(name, entry, source_of(app), app.timezone)
         except DelayQError as exc:
             yield name, exc
-        except Exception as exc:  # entries are anybody's
+        except Exception as exc:  # entries are user code
             yield name, ConfigError(f"{type(exc).__name__}: {exc}")
 
 

@@ -227,7 +227,7 @@ class _Rewrite:
             return None  # calls may have changed it since
         try:
             return self._edited(self._code.definitions[name], there)
-        except Exception as exc:  # schedules are anybody's
+        except Exception as exc:  # schedules are user code
             logger.error("Periodic entry %r in code is left out: %s", name, exc)
             self._definition_hashes.pop(name, None)
             return None
@@ -264,7 +264,7 @@ class _Rewrite:
             try:
                 entry = Periodic.unpack(name, record)
                 ahead = policy.ahead_of(entry, self._now, self._code.app.timezone)
-            except Exception as exc:  # schedules are anybody's
+            except Exception as exc:  # schedules are user code
                 logger.warning("Ticks of %r that are scheduled stay so: %s", name, exc)
             else:
                 ids += [policy.tick_id(name, tick) for tick in ahead]

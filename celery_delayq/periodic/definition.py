@@ -213,7 +213,7 @@ class Definition:
             found._check()
         except InvalidSchedule:
             raise
-        except Exception as exc:  # types in JSON are anybody's
+        except Exception as exc:  # values in JSON may have any type
             raise RecordError(f"unreadable periodic entry {name!r}: {exc}") from exc
         return found
 

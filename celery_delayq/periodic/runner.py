@@ -141,7 +141,7 @@ class Ticker:
     def _warn_of_beats(self, store: Store) -> None:
         try:
             beat_guard.warn(store, self._app)
-        except CommandRefused as exc:  # an account may not read what is not ours
+        except CommandRefused as exc:  # the account may lack the right to read keys of others
             logger.warning("Cannot check whether celery beat runs: %s", exc)
 
     def _listen(self, store: Store, pubsub: Any) -> float:
@@ -225,7 +225,7 @@ class Ticker:
         try:
             entry = self._unpacked(name, record)
             firing = policy.fire(entry, now, self._app.timezone)
-        except Exception as exc:  # schedules are anybody's
+        except Exception as exc:  # schedules are user code
             self._failed(name, exc)
             return None
         if firing is None:

@@ -198,7 +198,7 @@ class Polled:
     def __init__(self, given: BaseSchedule, zone: tzinfo) -> None:
         try:
             self._schedule = copy.copy(given)
-        except (Exception, SystemExit) as exc:  # classes are anybody's
+        except (Exception, SystemExit) as exc:  # classes are user code
             raise InvalidSchedule(
                 f"{given!r} cannot be copied: {type(exc).__name__}: {exc}"
             ) from exc

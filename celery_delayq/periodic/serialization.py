@@ -76,7 +76,7 @@ def loads_form(data: Any) -> BaseSchedule:
             return _class(data["class"])(*data.get("args", ()), **data.get("kwargs", {}))
     except InvalidSchedule:
         raise
-    except (Exception, SystemExit) as exc:  # classes are anybody's
+    except (Exception, SystemExit) as exc:  # classes are user code
         raise InvalidSchedule(f"{dict(data)!r}: {type(exc).__name__}: {exc}") from exc
     raise InvalidSchedule(
         f"{dict(data)!r}: expected every, crontab, solar, clocked, rrule or class"

@@ -117,7 +117,7 @@ def show(title: str, sums: Iterable[tuple[str, int]]) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a warning; the text may contain names and errors of anybody."""
+    """Print a warning, with control characters of names and errors made visible."""
     click.echo(spelled(text), err=True)
 
 

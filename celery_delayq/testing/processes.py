@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ProcessFailed(RuntimeError):
-    """A process ended, or did not do in time what was waited for; ends with its output."""
+    """A process ended or timed out; the message ends with its output."""
 
 
 def has_ended(pid: int) -> bool:

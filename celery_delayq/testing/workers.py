@@ -84,7 +84,7 @@ class WorkerProcess(ManagedProcess):
         python: str = sys.executable,
     ) -> None:
         if pool not in POOLS:
-            raise ValueError(f"pool {pool!r} is none of {', '.join(POOLS)}")
+            raise ValueError(f"pool {pool!r} is unknown; expected one of {', '.join(POOLS)}")
         if logging.getLevelName(loglevel.upper()) not in range(1, logging.INFO + 1):
             raise ValueError(f"loglevel {loglevel!r} hides the line 'ready.': use INFO or DEBUG")
         self.app = app

@@ -1,7 +1,7 @@
-"""Where webhooks may go: URLs, names of hosts and addresses. Policy, and one look-up of names.
+"""Allowed receivers of webhooks: URLs, host names and addresses. Policy, and one DNS look-up.
 
-A URL is parsed once, by :func:`parse`, and its host is looked up once, by :func:`resolve`: what was
-checked is what is used.
+A URL is parsed once, by :func:`parse`, and its host is looked up once, by :func:`resolve`, so the
+checked address is the one that is used.
 """
 
 from __future__ import annotations

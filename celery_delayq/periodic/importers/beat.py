@@ -54,7 +54,7 @@ def entries(app: Celery, path: str | Path | None = None) -> Iterator[FoundEntry]
 
 def _found(name: str, entry: Any, in_code: Any) -> FoundEntry:
     if in_code is None:
-        problem = "it is not in the code any more, for which beat forgets it as well"
+        problem = "it is not in the code any more; beat forgets it, too"
         return FoundEntry(name=name, problem=problem, over=True)
     if not isinstance(in_code, Definition):
         return FoundEntry(name=name, problem=f"its code is wrong: {in_code}")
@@ -67,7 +67,7 @@ def _found(name: str, entry: Any, in_code: Any) -> FoundEntry:
         if not isinstance(last, datetime) or not isinstance(count, int):
             raise TypeError("expected a datetime and a number")
         last = in_utc(last)
-    except Exception as exc:  # time zones are anybody's
+    except Exception as exc:  # time zones are user code
         problem = f"last_run_at and total_run_count of it are unreadable: {exc}"
         return FoundEntry(name=name, definition=in_code, problem=problem)
     # For an entry without runs, beat stores the time when it was added.

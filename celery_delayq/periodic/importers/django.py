@@ -100,7 +100,7 @@ def _found(row: Row, schedules: Mapping[str, Mapping[Any, Row]]) -> FoundEntry:
         return replace(found, definition=definition, since=_since(found, when, start))
     except ConfigError as exc:
         return replace(found, problem=str(exc))
-    except Exception as exc:  # crontabs are anybody's, and so is what a column holds
+    except Exception as exc:  # crontabs and other columns are user data
         return replace(found, problem=f"it is unreadable: {type(exc).__name__}: {exc}")
 
 

@@ -69,7 +69,7 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
                 name = _text(key).removeprefix(prefix)
                 found = _found(name, record, app.timezone)
                 if found.name in statics and found.name not in code:
-                    problem = "it was in the code, and is no more: RedBeat forgets it as well"
+                    problem = "it is not in the code any more; RedBeat forgets it, too"
                     found = FoundEntry(name=found.name, problem=problem, over=True)
                 yield found
     finally:
@@ -108,10 +108,10 @@ def _text(given: bytes | str) -> str:
 
 def _found(name: str, record: Any, zone: tzinfo) -> FoundEntry:
     if isinstance(record, Exception):
-        return FoundEntry(name=name, problem=f"its key is none of RedBeat's: {record}")
+        return FoundEntry(name=name, problem=f"it is not a key of RedBeat: {record}")
     text, meta_text = record
     if text is None:
-        problem = "its key is gone, for which RedBeat forgets it as well"
+        problem = "its key is gone; RedBeat forgets it, too"
         return FoundEntry(name=name, problem=problem, over=True)
     found = FoundEntry(name=name)
     try:
@@ -136,7 +136,7 @@ def _found(name: str, record: Any, zone: tzinfo) -> FoundEntry:
         )
     except ConfigError as exc:
         return replace(found, problem=str(exc))
-    except Exception as exc:  # crontabs and rules are anybody's
+    except Exception as exc:  # crontabs and rules are user data
         return replace(found, problem=f"it is unreadable: {type(exc).__name__}: {exc}")
     return replace(found, definition=definition)
 

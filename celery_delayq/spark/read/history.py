@@ -89,7 +89,7 @@ def loss(store: Store, reached: str) -> str:
         return ""
     begins = "is empty" if first is None else f"begins with {first}"
     return (
-        f"the history {begins} by now, and was read up to {reached}: runs after that may be "
+        f"the history {begins} now, and was read up to {reached}: runs after that may be "
         "lost. Read it more often, or keep more runs by the setting history"
     )
 

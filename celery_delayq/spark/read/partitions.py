@@ -57,7 +57,7 @@ def plan(store: Store, wanted: Wanted, parts: int, least: int) -> list[InputPart
         return [InputPartition([Entries()])]
     if wanted.table == "history":
         upto = store.history.last() or START
-        # And runs that end meanwhile: they are in no other table any more.
+        # Runs that end meanwhile belong to it, too: they have left all other tables.
         rest = InputPartition([Runs(upto, END)])
         return [*plan_runs(store, START, upto, parts, least), rest]
     names = {**queues_of(store, None)}

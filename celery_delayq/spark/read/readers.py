@@ -120,18 +120,18 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {"id": self._options.after or START}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, str]:  # noqa: ARG002, N802
-        """Return the offset of the last run by now."""
+        """Return the offset of the last run now."""
         reached = (start or self.initialOffset())["id"]
         last = self._target or self._last() or reached
         return {"id": max(reached, last, key=place_of)}
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802
-        """Return the offset of the last run by now, for the progress of the query."""
+        """Return the offset of the last run now, for the progress of the query."""
         last = self._last()
         return None if last is None else {"id": last}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read no later runs than the last one by now."""
+        """Read no runs that are later than the last one now."""
         self._target = self._last() or START
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:

@@ -103,7 +103,7 @@ def test_the_file_of_beat_is_taken_over_by_a_command(make_shop: MakeShop, file: 
     assert done.code == 0
     assert "added  stays  every 1h" in done.out
     assert [entry.name for entry in entries(app)] == ["stays"]
-    assert "skipped  gone  it is not in the code any more, for which beat" in done.out
+    assert "skipped  gone  it is not in the code any more; beat forgets it" in done.out
     told = [json.loads(line) for line in cli(*command, "--json").out.splitlines()]
     assert {each["name"]: each["result"] for each in told} == {"stays": "kept", "gone": "skipped"}
 

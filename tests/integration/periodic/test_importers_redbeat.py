@@ -221,7 +221,7 @@ def test_what_is_wrong_in_redbeat_is_told_and_the_others_go_on(
         "kind": "schedule of the type 'moon': expected interval", "none": "schedule=None",
         "crontab": "99", "never": "crontab", "freq": "unreadable", "kwargs": "a mapping by names",
         "options": "countdown: no option", "meta": "expected an object",
-        "string": "none of RedBeat's", "gone": "its key is gone", "x" * 1001: "at most 1,000",
+        "string": "not a key of RedBeat", "gone": "its key is gone", "x" * 1001: "at most 1,000",
         "micro": "whole milliseconds",
     }.items():  # fmt: skip
         assert match in told[name], name
