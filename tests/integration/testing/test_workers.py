@@ -206,7 +206,7 @@ def test_variables_reach_the_worker(start: Workers) -> None:
 
 
 def test_a_pool_that_is_not_supported_is_refused() -> None:
-    with pytest.raises(ValueError, match="'processes' is unknown; expected one of prefork, threads"):
+    with pytest.raises(ValueError, match="'processes' is unknown; expected one of prefork"):
         WorkerProcess("stock_tasks:app", pool="processes")
 
 
