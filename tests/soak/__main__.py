@@ -29,7 +29,16 @@ from tests.support.faults.scale import LONG_VARIABLE, SEED_VARIABLE
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 #: What the issue asks for comes first, in case the time is short.
-FIRST = ("workers", "leases", "dispatchers", "redis", "clocks", "scripts")
+FIRST = (
+    "workers",
+    "leases",
+    "dispatchers",
+    "redis",
+    "rabbitmq",
+    "rabbitmq_cuts",
+    "clocks",
+    "scripts",
+)
 HARNESS = ("checker", "proxy")
 #: What is long in a soak as well, and comes after the faults.
 OTHERS = (

@@ -69,11 +69,14 @@ class RabbitMQStage(Stage):
 
     def left(self) -> dict[str, set[str]]:
         """Return how many messages each queue has, with those that a worker holds."""
+        return {name: {f"{count} messages"} for name, count in self._queues().items() if count}
+
+    def _queues(self) -> dict[str, int]:
+        """Return the queues, and how many messages each had within the last seconds."""
         path = f"queues/{self.vhost}?disable_stats=true&enable_queue_totals=true"
+        queues = self.broker.ask("GET", path)
         return {
-            each["name"]: {f"{each['messages']} messages"}
-            for each in self.broker.ask("GET", path)
-            if each["type"] != "stream" and each.get("messages")
+            each["name"]: each.get("messages", 0) for each in queues if each["type"] != "stream"
         }
 
     def _new_broker(self, options: Mapping[str, Any]) -> Any:
@@ -100,7 +103,7 @@ class RabbitMQStage(Stage):
         """Look at all messages, which takes them for a moment: no worker may live."""
         found = defaultdict(set)
         with Connection(self.broker.url(vhost=self.vhost)) as connection:
-            for queue in self.left():
+            for queue in self._queues():
                 while message := connection.default_channel.basic_get(queue):
                     found[queue].add(str(message.headers.get("id")))
         found["dead"] = {each.id for each in DelayQ.of(self.producer.app).dead_letters()}
