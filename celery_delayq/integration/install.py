@@ -271,6 +271,12 @@ WORKER = (
         why="an acknowledgement from another thread does not wake the event loop",
     ),
     Replace(
+        target="celery.worker.consumer:Consumer._restore_prefetch_count_after_connection_restart",
+        by=worker.in_its_loop,
+        why="a task's thread and the event loop would read replies of RabbitMQ that are for the "
+        "other, and both wait until heartbeats fail",
+    ),
+    Replace(
         target="celery.concurrency.asynpool:ResultHandler._flush_outqueue",
         by=worker.ending_flush,
         why="a stopping worker waits for ever for the rest of a killed child's result",

@@ -89,6 +89,15 @@ def waking(_owner: type, call_soon: Callable[..., Any]) -> Callable[..., Any]:
     return call_soon_and_wake
 
 
+def in_its_loop(_owner: type, method: Callable[..., Any]) -> Callable[..., None]:
+    """Have a worker's event loop call a method, whichever thread asks for it."""
+
+    def call_soon(consumer: Any, *args: Any) -> None:
+        consumer.call_soon(method, consumer, *args)
+
+    return call_soon
+
+
 def ending_flush(_owner: type, flush: Callable[..., Any]) -> Callable[..., Any]:
     """Let a worker that stops read half a result without waiting for the other half for ever.
 

@@ -97,7 +97,7 @@ def test_a_cluster_goes_on_while_each_node_is_killed_in_turn(
         stage.producer.send("faults.work", 0.01, after=number % 40 / 10 if number % 2 else None)
 
     with stage.producer.sending(50, send):
-        for _ in range(scaled(3, 12)):
+        for _ in range(scaled(2, 12)):
             killer.let_pass(1.0, 2.0)
             node = node_in_use(stage, workers)
             killer.strikes.append(str(node))

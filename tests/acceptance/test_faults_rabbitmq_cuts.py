@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
@@ -13,7 +13,7 @@ from celery_delayq.testing import wait_until
 from tests.support.faults.checker import Harm, Rollback
 from tests.support.faults.producer import BROKEN
 from tests.support.faults.scale import SEED, scaled, some
-from tests.support.faults.stage import MakeStage, Passes
+from tests.support.faults.stage import MakeStage, Passes, Stage
 from tests.support.proxy import Fault, Proxy
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1200))]
@@ -79,13 +79,14 @@ MOMENTS: list[tuple[str | bytes, Fault, int]] = [
 ]
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_worker_whose_connections_are_cut_at_any_frame_loses_nothing(
-    make_stage: MakeStage, passes: Passes
+    make_stage: MakeStage, passes: Passes, pool: str
 ) -> None:
     """Its tasks are sent again by RabbitMQ; a retry that was confirmed may be sent again, too."""
     stage = make_stage("rabbitmq")
     proxy = stage.proxy()
-    worker = stage.worker(through=proxy)
+    worker = stage.worker(through=proxy, pool=pool)
     send = stage.producer.send
     moments = some(MOMENTS[:7], 4, "worker") + some(MOMENTS[7:], 3, "anywhere")
     for what, fault, nth in moments:
@@ -102,6 +103,11 @@ def test_a_worker_whose_connections_are_cut_at_any_frame_loses_nothing(
     verdict = stage.verdict()
     verdict.notes["cuts"] = str(len(moments))
     passes(verdict)
+
+
+def wait_started(stage: Stage, keys: Collection[str]) -> None:
+    """Wait until all these tasks have started."""
+    wait_until(lambda: stage.ledger.starts().keys() >= set(keys), 60, "they have started")
 
 
 def test_a_replay_whose_connection_is_cut_at_any_frame_loses_no_dead_letter(
@@ -136,3 +142,22 @@ def test_a_replay_whose_connection_is_cut_at_any_frame_loses_no_dead_letter(
     verdict.notes["cuts"] = str(cuts)
     passes(verdict)
     assert cuts > 10
+
+
+def test_a_pool_of_threads_goes_on_after_each_cut_while_tasks_run(
+    make_stage: MakeStage, passes: Passes
+) -> None:
+    """Celery then has fewer messages sent ahead, and more again with each task that ends."""
+    stage = make_stage("rabbitmq")
+    proxy = stage.proxy()
+    worker = stage.worker(through=proxy, pool="threads", concurrency=8)
+    for _ in range(scaled(3, 20)):
+        since_us = stage.ledger.now_us()
+        running = stage.producer.send_many(6, "faults.work", 1.0)
+        stage.producer.send_many(100, "faults.work", 0.005)
+        wait_started(stage, running)
+        proxy.cut_all()
+        wait_until(stage.finished, 60, "all have run")
+        stage.harms.append(Harm(worker.pid, since_us, stage.ledger.now_us(), fatal=False))
+
+    passes(stage.verdict())
