@@ -251,8 +251,8 @@ class RetryScene(AppScene):
     module, pool, concurrency = "retry_tasks", "solo", 2
 
     def send(self, task: str, *acts: Act, id: str = "a", **options: Any) -> AsyncResult:
-        """Send a task that does these acts, one in each attempt."""
-        return self.app.tasks[task].apply_async((acts,), task_id=id, **options)
+        """Send a task that does these acts, one in each attempt; without any it is done."""
+        return self.app.tasks[task].apply_async((acts or ["done"],), task_id=id, **options)
 
     def state(self, id: str) -> str:
         """Return the state of a task; each result object keeps the state that it has read."""

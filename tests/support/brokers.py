@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from kombu import Connection
 
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
+from celery_delayq.transport.amqp.sizes import ready_messages
 from tests.support.scene import Scene
 
 S = TypeVar("S", bound=Scene)
@@ -31,10 +31,15 @@ class Broker:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.stock_url = url.removeprefix("delayq+")
 
     def show(self, scene: S) -> S:
         """Have a scene look at this broker; it looks at Redis by itself."""
         return scene
+
+    def waits(self, scene: Scene) -> int:
+        """Return how many tasks wait until they are due."""
+        raise NotImplementedError
 
 
 class OnRedis(Broker):
@@ -42,6 +47,9 @@ class OnRedis(Broker):
 
     name = "redis"
     soon: ClassVar[dict[str, Any]] = {"lease": 1}
+
+    def waits(self, scene: Scene) -> int:
+        return len(scene.left().get("due", ()))
 
 
 class OnRabbitMQ(Broker):
@@ -59,22 +67,28 @@ class OnRabbitMQ(Broker):
         scene.broker = self
         return scene
 
+    def waits(self, _: Scene) -> int:
+        return self.left().get("scheduled", 0)
+
     def left(self, queue: str = "celery") -> dict[str, int]:
         """Return how many tasks are not done yet, by state; empty where all are."""
-        columns = ("name", "messages_ready", "messages_unacknowledged")
+        # This list has what consumers hold; of quorum queues it may be some seconds old.
+        columns = ("name", "messages_unacknowledged")
         table = self.server.control("list_queues", "--vhost", self._vhost, *columns)
-        found: Counter[str] = Counter()
-        for line in table.splitlines()[1:]:
-            name, ready, held = line.split("\t")
-            if name == queue:
-                found += Counter(ready=int(ready), leased=int(held))
-            elif name.startswith(("delayq.delay.", "delayq.exit.", "delayq.unroutable")):
-                found += Counter(scheduled=int(ready) + int(held))
-        return dict(found)
+        held = dict(line.split("\t") for line in table.splitlines()[1:])
+        ours = [name for name in held if name.startswith(("delayq.delay.", "delayq.unroutable"))]
+        with Connection(self.stock_url) as connection:
+            ready = ready_messages(connection.connection, [queue, *ours])
+        found = {
+            "ready": ready.pop(queue, 0),
+            "leased": int(held.get(queue, 0)),
+            "scheduled": sum(ready.values()),
+        }
+        return {state: number for state, number in found.items() if number}
 
     def ready(self, queue: str = "celery") -> list[str]:
         """Return the ids of ready tasks, the next to be taken first; they count as delivered."""
-        with Connection(self.url.removeprefix("delayq+")) as connection:
+        with Connection(self.stock_url) as connection:
             channel = connection.default_channel
             found = [*iter(lambda: channel.basic_get(queue), None)]
             return [each.headers["id"] for each in found]

@@ -49,6 +49,8 @@ class Transport(pyamqp.Transport):
     Connection = Connection
     Channel = Channel
 
+    implements = pyamqp.Transport.implements.extend(batch_publish=True)
+
     #: Leave the URL to us, and ask :meth:`as_uri` for the form to show.
     can_parse_url = True
 

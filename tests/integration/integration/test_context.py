@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from celery import Celery, chain, chord, group
+from celery import Celery
 from redis import Redis
 
 from celery_delayq import DelayQ
@@ -16,7 +16,6 @@ from celery_delayq.errors import InvalidContext
 from celery_delayq.model.context import context
 from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.schedule_many import Item
-from celery_delayq.testing import POOLS
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, batch, ready, stored
 from tests.support.context import ContextScene
@@ -52,27 +51,6 @@ def look(app: Celery) -> Any:
 # -- all that a task may come to ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_the_handler_has_what_was_bound_where_its_task_was_sent(
-    look: Any, scene: ContextScene, pool: str
-) -> None:
-    with context(**ADA):
-        look.delay("now")
-        look.apply_async(("later",), countdown=0.2)
-        look.apply_async(("own",), countdown=0.2, context={"user": "bob", "n": None})
-        look.apply_async(("none",), context=False)
-    look.delay("outside")
-    scene.start(pool)
-
-    assert scene.contexts(5) == {
-        "now": ADA,
-        "later": ADA,
-        "own": {"user": "bob", "roles": ADA["roles"]},
-        "none": {},
-        "outside": {},
-    }
-
-
 @pytest.mark.parametrize("late", [False, True], ids=["early ack", "late ack"])
 def test_a_retry_has_it_too(look: Any, scene: ContextScene, late: bool) -> None:
     scene.start("prefork", conf={"task_acks_late": late, "task_reject_on_worker_lost": late})
@@ -93,31 +71,6 @@ def test_a_retry_has_it_too(look: Any, scene: ContextScene, late: bool) -> None:
         ("own", 0): {**ADA, "user": "bob"},
         ("own", 1): {**ADA, "user": "bob"},
         ("with", 1): {**ADA, "attempt": "second"},
-    }
-
-
-def test_the_whole_canvas_has_it(look: Any, app: Celery, scene: ContextScene) -> None:
-    scene.start("threads", concurrency=2)
-    with context(**ADA):
-        later = look.si("chain 2").set(countdown=0.2)
-        chain(look.si("chain 1"), later, group(look.si("chain 3a"), look.si("chain 3b")))()
-        group(look.si("group 1"), look.si("group 2").set(context={"user": "bob"}))()
-        chord([look.si("head 1"), look.si("head 2").set(countdown=0.2)])(look.si("body"))
-        errors = [app.signature("failed"), app.signature("told")]
-        look.apply_async(("linked", "fail"), link_error=errors, link=look.si("never"))
-        look.apply_async(("link",), link=[look.si("callback 1"), look.si("callback 2")])
-        app.tasks["replacing"].delay()
-    look.delay("nobody", "canvas")
-
-    replaced = {**ADA, "step": "replaced"}
-    assert scene.contexts(23) == {
-        **{f"chain {n}": ADA for n in ("1", "2", "3a", "3b")},
-        "group 1": ADA,
-        "group 2": {**ADA, "user": "bob"},
-        **dict.fromkeys(("head 1", "head 2", "body", "linked", "failed", "told"), ADA),
-        **dict.fromkeys(("link", "callback 1", "callback 2"), ADA),
-        **dict.fromkeys(("r1", "r2", "r3"), replaced),
-        **{name: {} for name in ("nobody", "a", "b", "c", "then")},
     }
 
 

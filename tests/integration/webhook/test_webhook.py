@@ -15,7 +15,7 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.errors import ConfigError, DeliveryFailed, DeliveryRefused, InvalidWebhook
-from celery_delayq.testing import POOLS, WorkerProcess, wait_until
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.webhook import NAME, Webhook, deliver, verify
 from tests.integration.conftest import module_app
@@ -222,26 +222,6 @@ def worker(delayq_worker: StartWorker) -> WorkerProcess:
 def died(app: Celery) -> list[str]:
     """Return the ids of the dead letters."""
     return [dead_letter.id for dead_letter in app._delayq.dead_letters()]
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_every_pool_sends_delayed_webhooks_that_the_receiver_can_check(
-    pool: str, delayq_worker: StartWorker, post: Any
-) -> None:
-    from tests.apps.webhook_tasks import SECRET
-
-    delayq_worker("tests.apps.webhook_tasks:app", pool=pool)
-    with Receiver(200) as receiver:
-        result = post.apply_async(
-            (receiver.url("/orders"), {"id": 7}), {"headers": {"X-A": "b"}}, countdown=0.2
-        )
-
-        assert result.get(timeout=TIMEOUT) == 200
-
-    [request] = receiver.requests
-    assert verify(SECRET, request.headers, request.body) == result.id
-    assert json.loads(request.body) == {"id": 7}
-    assert request.headers["X-A"] == "b"
 
 
 def test_a_failure_is_tried_again_under_the_same_id(

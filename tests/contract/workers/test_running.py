@@ -1,0 +1,265 @@
+"""What workers run, and when: every way of sending, every pool, and what may happen meanwhile."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from celery import Celery, chord
+from redis import Redis
+
+from celery_delayq import DelayQ
+from celery_delayq.testing import POOLS, wait_until
+from tests.apps.retry_tasks import RetryScene
+from tests.contract.workers.conftest import Delayed
+from tests.integration.conftest import MakeApp, batch
+from tests.support.brokers import Broker, OnRabbitMQ
+from tests.support.keyspace import snapshot
+from tests.support.kinds import RUNS, assert_all_kinds_run, assert_not_early
+from tests.support.scene import TIMEOUT, StartWorker, start_worker
+
+UTC = dt.timezone.utc
+#: How the brokers differ.
+#: Which of the priorities 0 to 9 goes first, and what queues need for that.
+FIRST_PRIORITY = {"redis": 0, "rabbitmq": 9}
+PRIORITIES = {"redis": {}, "rabbitmq": {"task_queue_max_priority": 9}}
+#: Whether a worker that starts later knows what was revoked.
+REMEMBERS_REVOKED = {"redis": True, "rabbitmq": False}
+#: Whether delays end without a process of ours.
+DELAYS_BY_ITSELF = {"redis": False, "rabbitmq": True}
+
+pytestmark = pytest.mark.each_server
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("pool", POOLS)
+def test_delayed_tasks_of_all_kinds(
+    delayed: Delayed, tasks: Any, broker: Broker, redis: Redis, pool: str
+) -> None:
+    delayed.start(pool)
+    assert_all_kinds_run(tasks)
+    delayed.wait_runs(RUNS)
+    done = delayed.read()
+    assert len(done) == RUNS, sorted(run["task"] for run in done)
+    with_eta = [run for run in done if run["eta"]]
+    assert len(with_eta) >= 18
+    for run in with_eta:
+        assert_not_early(run)
+    assert [run["retries"] for run in done if run["task"] == "flaky"] == [0, 1, 2]
+    delayed.wait_empty()
+    if broker.name == "rabbitmq":
+        return
+    results_and_ids = ("celery-task", "_kombu.", "chord", "delayq:worker_id:")
+    left = {key for key in snapshot(redis) if not key.startswith(results_and_ids)}
+    ours = {f"delayq:{name}" for name in ("queues", "clock", "code_versions", "lease_ends")}
+    assert left <= {"log", *ours, "{celery}:leases", "{celery}:request_numbers"}
+
+
+def test_what_expires_before_it_is_due_does_not_run(delayed: Delayed, tasks: Any) -> None:
+    delayed.start()
+    expired = tasks.add.apply_async((1, 1), countdown=0.5, expires=0.2)
+    after = tasks.add.apply_async((2, 2), countdown=0.6)
+
+    assert after.get(timeout=TIMEOUT) == 4
+
+    assert delayed.runs("args") == [[2, 2]]
+    assert expired.state == "REVOKED"
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_task_reads_its_eta_with_the_transport_alone(
+    make_app: MakeApp, delayq_worker: StartWorker, pool: str
+) -> None:
+    app = make_app(extension=False)
+    start_worker(delayq_worker, "stock_tasks", pool)
+    eta = dt.datetime.now(UTC) + dt.timedelta(seconds=1, microseconds=1)
+
+    delayed, at_once = app.send_task("stock.eta", eta=eta), app.send_task("stock.eta")
+
+    assert (delayed.get(timeout=TIMEOUT), at_once.get(timeout=TIMEOUT)) == (eta.isoformat(), None)
+
+
+def test_messages_with_an_eta_of_a_stock_producer_move_to_the_schedule(
+    delayed: Delayed, broker: Broker
+) -> None:
+    from tests.apps.stock_tasks import app as stock
+
+    with stock.connection_for_write(broker.stock_url) as connection:
+        for n in range(50):
+            stock.send_task("add", (n, 0), countdown=3600, connection=connection)
+        stock.send_task("add", (0, 1), countdown=3.0, connection=connection, task_id="soon")
+        past = dt.datetime(2001, 1, 1, tzinfo=UTC)
+        stock.send_task("add", (0, 2), eta=past, connection=connection, task_id="past")
+
+    delayed.start()
+
+    delayed.wait_runs(2)
+    soon = next(run for run in delayed.read() if run["id"] == "soon")
+    assert_not_early(soon)
+    wait_until(lambda: broker.waits(delayed) == 50, what="the others wait")
+    wait_until(lambda: not {"ready", "leased"} & delayed.left().keys(), what="nobody holds them")
+
+
+def test_stock_workers_run_what_was_delayed(
+    app: Celery, broker: Broker, delayq_worker: StartWorker
+) -> None:
+    if not DELAYS_BY_ITSELF[broker.name]:
+        start_worker(delayq_worker, "stock_tasks", "solo", queues=["another"])
+    start_worker(delayq_worker, "stock_tasks", "solo", broker_url=broker.stock_url)
+
+    results = [app.send_task("stock.add", (n, 1), countdown=0.3) for n in range(5)]
+
+    assert [result.get(timeout=TIMEOUT) for result in results] == [1, 2, 3, 4, 5]
+
+
+def test_every_way_of_sending(app: Celery, delayq: DelayQ, scene: RetryScene) -> None:
+    scene.start()
+    task = app.tasks["plain"]
+    soon = {"countdown": 0.5}
+    task.apply_async(task_id="apply_async", **soon)
+    task.si().set(task_id="signature", **soon).apply_async()
+    app.send_task("plain", task_id="send_task", **soon)
+    app.send_task("plain", task_id="at once", ignore_result=True)
+    chord([task.si().set(task_id="member", **soon)])(app.tasks["together"].s())
+    with batch(app) as producer:
+        for n in range(3):
+            task.apply_async(task_id=f"batch {n}", producer=producer, retry=False, **soon)
+    items = [{"id": f"many {n}", **soon} for n in range(3)]
+    assert delayq.schedule_many(items, task="plain").counts == {"scheduled": 3}
+
+    scene.wait_runs(11)
+    scene.wait_empty()
+
+    assert sorted({run["id"] for run in scene.read()}) == [
+        *("apply_async", "at once", "batch 0", "batch 1", "batch 2", "many 0", "many 1", "many 2"),
+        *("member", "send_task", "signature"),
+    ]
+    assert scene.state("apply_async") == "SUCCESS"
+    assert scene.state("at once") == "PENDING"
+
+
+def test_priorities_are_kept_on_the_way(
+    app: Celery, delayq: DelayQ, scene: RetryScene, broker: Broker
+) -> None:
+    app.conf.update(PRIORITIES[broker.name])
+    for priority in (3, 9, 0, 6):
+        scene.send("plain", id=f"{priority}", priority=priority, countdown=0.2)
+    if DELAYS_BY_ITSELF[broker.name]:
+        wait_until(lambda: scene.left() == {"ready": 4}, TIMEOUT, "all are ready")
+    else:
+        scene.wait_past(scene.now() + 0.3)
+    scene.start(conf=PRIORITIES[broker.name])
+
+    scene.wait_runs(4)
+
+    first = FIRST_PRIORITY[broker.name]
+    assert scene.runs("id") == sorted(scene.runs("id"), key=lambda id: abs(int(id) - first))
+
+
+def test_a_rate_limit_holds_for_delayed_tasks(delayed: Delayed, tasks: Any) -> None:
+    delayed.start("threads", conf={"task_annotations": {"add": {"rate_limit": "4/s"}}})
+    for n in range(4):
+        tasks.add.apply_async((n, 0), countdown=0.2)
+
+    delayed.wait_runs(4)
+
+    began = sorted(delayed.runs("at"))
+    assert began[-1] - began[0] > 0.6
+    delayed.wait_empty()
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["running worker", "later worker"])
+def test_a_delayed_task_that_was_revoked(scene: RetryScene, broker: Broker, later: bool) -> None:
+    if not later:
+        scene.start()
+    revoked = scene.send("plain", id="revoked", countdown=1.0)
+    revoked.revoke()
+    if later:
+        scene.start()
+    after = scene.send("plain", id="after", countdown=1.5)
+
+    after.get(timeout=TIMEOUT)
+
+    runs = not REMEMBERS_REVOKED[broker.name] and later
+    assert scene.runs("id") == (["revoked"] if runs else []) + ["after"]
+    assert scene.state("revoked") == ("SUCCESS" if runs else "REVOKED")
+    scene.wait_empty()
+
+
+# -- what may happen meanwhile
+
+
+def test_one_of_two_workers_may_be_killed_and_nothing_scheduled_is_lost(
+    delayed: Delayed, tasks: Any
+) -> None:
+    doomed = delayed.start()
+    delayed.start()
+    results = [tasks.add.apply_async((n, 0), countdown=5) for n in range(100)]
+    doomed.kill()
+
+    assert [result.get(timeout=TIMEOUT) for result in results] == list(range(100))
+    late = [run["at"] - dt.datetime.fromisoformat(run["eta"]).timestamp() for run in delayed.read()]
+    assert all(seconds >= -0.001 for seconds in late)
+
+
+def test_what_a_solo_worker_took_and_did_not_start_goes_back_at_once(
+    delayed: Delayed, tasks: Any
+) -> None:
+    for n in range(100):
+        tasks.add.delay(n, 0)
+    first = delayed.start()
+    delayed.wait_runs(21)
+    first.stop()
+    assert not delayed.left().get("leased")
+
+    delayed.start()
+    delayed.wait_runs(100)
+    assert sorted(delayed.runs("args")) == [[n, 0] for n in range(100)]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_task_whose_process_is_killed_runs_again(
+    pool: str, scene: RetryScene, broker: Broker
+) -> None:
+    """On prefork that is a child, on solo the worker."""
+    scene.send("plain", "die once", id="a", countdown=0.1)
+    worker = scene.start(pool, delayq=broker.soon)
+    if pool == "solo":
+        assert worker.wait() == -9
+        scene.start(pool, delayq=broker.soon)
+
+    scene.wait_state("a")
+    scene.wait_empty()
+
+    assert scene.runs("retries", "deliveries") == [(0, 1), (0, 2)]
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_broker_that_is_restarted_loses_nothing(
+    pool: str, scene: RetryScene, broker: OnRabbitMQ
+) -> None:
+    """A delivery ends with its connection, so what runs runs again.
+
+    A lease in Redis does not: see ``tests/integration/transport/test_outages.py``.
+    """
+    worker = scene.start(pool)
+    scene.send("plain", "wait", id="running")
+    scene.wait_runs(1)
+    scene.send("plain", id="delayed", countdown=3.0)
+    scene.send("plain", "OSError", id="retried", retry_intervals=[3.0])
+    scene.wait_state("retried", "RETRY")
+    wait_until(lambda: scene.left().get("leased") == 1, TIMEOUT, "the first attempt is done")
+
+    broker.server.stop()
+    broker.server.start()
+    for _ in range(2):
+        scene.client.rpush("gate:running", "go")
+
+    for id in ("running", "delayed"):
+        scene.wait_state(id)
+    scene.wait_only_dead("retried")
+    assert worker.running
+    assert scene.attempts("running") == [0, 0]
+    assert [scene.attempts(id) for id in ("delayed", "retried")] == [[0], [0, 1]]
