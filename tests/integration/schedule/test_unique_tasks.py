@@ -221,8 +221,8 @@ def publish(go):
     app = tasks_of(Celery("p", broker=sys.argv[1], backend=sys.argv[2], set_as_current=False))
     DelayQ(app)
     app.tasks["tick"].delay()  # connected and ready, it does nothing but what is looked at
-    os.write(go, b".")
     while True:
+        os.write(go, b".")
         policy = random.choice(["replace", "keep", "later"])
         scope = random.choice(["scheduled", "done"])
         app.tasks[f"{policy}.{scope}"].apply_async(
@@ -233,7 +233,8 @@ for _ in range(50):
     pid = os.fork()
     if not pid:
         publish(go)
-    os.read(ready, 1)
+    for _ in range(3):  # it has sent two
+        os.read(ready, 1)
     time.sleep(random.random() / 40)
     os.kill(pid, 9)
     os.waitpid(pid, 0)
