@@ -15,7 +15,7 @@ from kombu.transport import native_delayed_delivery as native
 
 from celery_delayq.admin.rabbitmq.broker import open_channel
 from celery_delayq.admin.stock_migration import Moved
-from celery_delayq.errors import InvalidETA
+from celery_delayq.errors import InvalidETA, InvalidOption
 from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, due_of_eta
 from celery_delayq.transport.amqp import cascade
@@ -37,7 +37,8 @@ Sent = tuple[Any, str, str]
 def from_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
     """Take over the tasks in Celery's ``celery_delayed_*`` queues; due is the ``eta`` header.
 
-    May be interrupted and repeated: a message is taken from there after RabbitMQ has it here.
+    May be interrupted and repeated: a message is taken from there after RabbitMQ has it here. Where
+    it was killed, tasks of one batch (:data:`BATCH`) run twice.
 
     Yields
     ------
@@ -59,9 +60,10 @@ def from_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
 
 def to_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
     """Give delayed tasks back, as stock Celery sends them: by its native delay if the app has a
-    quorum queue and the task's exchange is no direct one, else to their queue with an ETA.
+    quorum queue and the task's exchange is a topic one, else to their queue with an ETA.
 
-    May be interrupted and repeated. Producers should use the stock URL by then.
+    May be interrupted and repeated, as :func:`from_native`. Producers should use the stock URL by
+    then.
 
     Yields
     ------
@@ -100,19 +102,20 @@ def _move(channel: Channel, queue: str, moved: Moved, prepare: Any) -> Iterator[
             found = False
             sent: list[Sent] = []
             tags: list[int] = []
-            while len(tags) < BATCH and (message := taken.basic_get(queue)) is not None:
+            while len(sent) < BATCH and (message := taken.basic_get(queue)) is not None:
                 found = True
-                copies = prepare(message)
-                if not copies:
-                    moved.left += 1
-                    continue
+                try:
+                    copies: list[Sent] = prepare(message)
+                except (InvalidETA, InvalidOption):
+                    copies = []
                 sent += copies
-                tags.append(message.delivery_tag)
-            for error in channel.send(sent).values():
-                raise error
-            for tag in tags:
+                tags += [message.delivery_tag] * len(copies)
+                moved.left += not copies
+            refused = {tags[place] for place in channel.send(sent)}
+            for tag in {*tags} - refused:
                 taken.basic_ack(tag)
-            moved.scheduled += len(tags)
+            moved.scheduled += len({*tags} - refused)
+            moved.left += len(refused)
             yield moved
     finally:
         if taken.is_open:
@@ -123,10 +126,7 @@ def _taken(app: Celery, channel: Channel, message: Any) -> list[Sent]:
     """Return a native message as we send it, for each exchange or queue that would get it."""
     headers = message.properties.get("application_headers") or {}
     routing_key = _DIGITS.sub("", message.delivery_info["routing_key"])
-    try:
-        due = envelope.due_of({"headers": headers})
-    except InvalidETA:
-        return []
+    due = envelope.due_of({"headers": headers})
     targets = sorted(_targets(app, routing_key))
     if due is None or not targets or not is_task(message):
         return []
@@ -167,9 +167,11 @@ def _matches(routing_key: str, pattern: str) -> bool:
 
 def _given_back(app: Celery, message: Any, *, delays: bool) -> list[Sent]:
     """Return one of our messages as stock Celery sends it."""
-    old = message.properties["application_headers"]
-    exchange, key = old.get(cascade.TARGET, ""), message.delivery_info["routing_key"]
-    due: Due = due_of_eta(old[cascade.DUE])
+    old = message.properties.get("application_headers") or {}
+    exchange, key = old.get(cascade.TARGET), message.delivery_info["routing_key"]
+    due: Due = due_of_eta(old.get(cascade.DUE))
+    if not is_task(message) or not isinstance(exchange, str):
+        return []
     headers = cascade.arrived(old)
     headers["eta"] = own_of(message).get("eta") or old[cascade.DUE]
     headers.pop(HEADER, None)
@@ -177,13 +179,14 @@ def _given_back(app: Celery, message: Any, *, delays: bool) -> list[Sent]:
     stock = type(message)(message.body, **properties)
     seconds = math.ceil(due.ms / 1000 - time.time())
     if delays and seconds > 0:
-        queue = app.amqp.queues.get(key) if exchange == "" else None
-        for of_queue, pattern in _bindings(queue) if queue is not None else ():
-            if of_queue.type != "direct":
-                exchange, key = of_queue.name, pattern
-        if exchange:
-            level = native.level_name(native.MAX_LEVEL)
-            return [(stock, level, native.calculate_routing_key(seconds, key))]
+        for queue in app.amqp.queues.values():
+            for of_queue, pattern in _bindings(queue):
+                by_name = exchange == "" and queue.name == key
+                # Native delay knows no direct exchanges, and a fanout one would make copies.
+                if of_queue.type == "topic" and (by_name or of_queue.name == exchange):
+                    level = native.level_name(native.MAX_LEVEL)
+                    routing_key = native.calculate_routing_key(seconds, pattern if by_name else key)
+                    return [(stock, level, routing_key)]
     return [(stock, exchange, key)]
 
 

@@ -107,10 +107,12 @@ def check(app: Celery, exchanges: Iterable[str] = ()) -> list[Checked]:
         ]
 
 
-def delete(app: Celery, exchanges: Iterable[str] = (), settle: float = 190.0) -> Iterator[float]:
-    """Remove everything, if no task waits.
+def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
+    """Remove everything but exit queues, if no task waits.
 
     First the way in is closed: publishes with a delay raise from then on, until :func:`apply`.
+    Exit queues keep tasks until something is bound to their exchange, and RabbitMQ counts those
+    nowhere. May be interrupted and repeated.
 
     Parameters
     ----------
@@ -130,7 +132,7 @@ def delete(app: Celery, exchanges: Iterable[str] = (), settle: float = 190.0) ->
     """
     with open_channel(app) as channel:
         topology = channel.topology
-        items = [item for item in _items(app, channel, exchanges) if not isinstance(item, Binding)]
+        items = [item for item in topology.all() if not isinstance(item, Binding)]
         queues = [item.name for item in items if isinstance(item, QueueItem)]
         if not _is_closed(channel):
             channel.exchange_delete(topology.entry)
