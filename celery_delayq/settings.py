@@ -66,7 +66,9 @@ class Limits(NamedTuple):
 #: Settings for one broker only; the other one refuses them.
 ON_REDIS = (
     *("max_scheduled", "max_ready", "promote_rate", "queues", "wait_replicas"),
-    *("history", "dead_letters_archive"),
+    *("history", "dead_letters_archive", "dead_letters_archive_after", "dead_letters_max"),
+    *("dispatch", "dispatch_interval", "dispatch_batch", "registry_refresh", "block_timeout"),
+    *("lease", "wait_timeout", "revoke_expires"),
 )
 ON_RABBITMQ = ("unit", "max_delay", "prefix", "queue_type", "max_length", "declare")
 
@@ -148,7 +150,9 @@ class Settings:
 
     #: RabbitMQ: the first word of the names of all exchanges and queues of ours.
     prefix: str = _text(
-        "delayq", r"(?!amq\.)[A-Za-z0-9_.-]{1,40}", "up to 40 letters, digits, '_', '.' or '-'"
+        "delayq",
+        r"(?!amq\.)[A-Za-z0-9_.-]{1,40}",
+        "up to 40 letters, digits, '_', '.' or '-', and not 'amq.' first",
     )
 
     #: RabbitMQ: the type of the queues in which messages wait, ``quorum`` or ``classic``.

@@ -49,7 +49,9 @@ def topology(
     These are the exchanges and queues of delays. Nobody has to: tasks declare what they need. It
     is for brokers where producers may not (setting declare=False). With --json and no other option
     it prints what rabbitmqctl import_definitions reads. --check exits with 1 when something is
-    missing or different; it cannot see bindings.
+    missing or different; it cannot see bindings. --delete leaves the exit queues of exchanges
+    (delayq.exit.EXCHANGE): tasks in them wait for a binding, and RabbitMQ counts them for
+    rabbitmqctl list_queues only.
 
     \b
     Examples:
@@ -65,10 +67,10 @@ def topology(
         count = items.apply(app, exchanges)
         _print(as_json, {"declared": count}, f"declared: {count} exchanges, queues and bindings")
     elif delete:
-        for left in items.delete(app, exchanges, settle):
+        for left in items.delete(app, settle):
             if not as_json and output.is_terminal:
                 output.print(f"empty; {left:.0f} s to go ", end="\r")
-        _print(as_json, {"deleted": True}, "removed")
+        _print(as_json, {"deleted": True}, "removed, but for exit queues")
     elif as_json and not check:
         screen.print_json(items.definitions(app, exchanges))
     else:

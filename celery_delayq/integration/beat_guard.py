@@ -53,7 +53,8 @@ def _lock_of_redbeat(app: Celery) -> str:
 def begin(sender: Any, **_: Any) -> None:
     """Announce this beat while it runs."""
     app = sender.app
-    if getattr(app, "_delayq", None) is None:
+    delayq = getattr(app, "_delayq", None)
+    if delayq is None or delayq.session.side is not None:  # on RabbitMQ beat is the one that fires
         return
     name = f"{socket.gethostname()} {os.getpid()}"
     logger.warning(_WARNING, name)

@@ -27,14 +27,12 @@ from celery_delayq.transport.fair_share import QUICK
 from celery_delayq.transport.fetcher import Fetcher
 from celery_delayq.transport.not_yet import NotYetChannel
 from celery_delayq.transport.poller import STOPS_POLLING
+from celery_delayq.transport.rejected import MALFORMED
 from celery_delayq.transport.requests import Popped, Taken
 from celery_delayq.transport.settle import log_undecodable
 from celery_delayq.utils import native_threads
 
 logger = logging.getLogger(__name__)
-
-#: What Celery raises on a task message that is not made as it expects.
-MALFORMED = (TypeError, ValueError, LookupError, AttributeError)
 
 
 class ConsumeChannel(NotYetChannel):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+#: What Celery raises on a task message that is not made as it expects.
+MALFORMED = (TypeError, ValueError, LookupError, AttributeError)
+
 
 class RejectsUndecodable:
     """A message that is rejected if it is acknowledged because it cannot be decoded."""

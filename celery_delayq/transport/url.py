@@ -137,7 +137,9 @@ def _checked(plain: str) -> SplitResult:
     if parts.fragment or any("@" in name for name in options):
         raise ConfigError(f"a broker URL {scheme}://… cannot be read; {_ENCODED}")
     is_socket = scheme == "redis+socket"
-    valid = _SOCKET_OPTIONS if is_socket else _TCP_OPTIONS
+    valid = list(_SOCKET_OPTIONS if is_socket else _TCP_OPTIONS)
+    if scheme in RABBITMQ:
+        valid.remove("credential_provider")
     if unknown := [name for name in options if name not in valid]:
         raise ConfigError(
             f"broker URL option(s) {', '.join(unknown)} are not known; valid are "

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from celery_delayq.errors import InvalidETA
+from celery_delayq.errors import BrokerUnavailable, DelayQError, InvalidETA
+from celery_delayq.integration import worker
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.envelope import PROPERTY, Due
@@ -26,7 +27,8 @@ from celery_delayq.transport.amqp.messages import (
 from celery_delayq.transport.amqp.publish import PublishChannel
 from celery_delayq.transport.amqp.side import Side
 from celery_delayq.transport.amqp.sizes import ready_messages
-from celery_delayq.transport.rejected import reason_of
+from celery_delayq.transport.rejected import MALFORMED, reason_of
+from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,8 @@ class Channel(PublishChannel):
         callback: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> Any:
+        if worker.consumes_tasks(self):
+            self._side.check()
         self._queue_of[consumer_tag] = queue
         if callback is not None and not no_ack:
             callback = partial(self._deliver, queue, callback)
@@ -88,22 +92,51 @@ class Channel(PublishChannel):
 
     def _deliver(self, queue: str, callback: Callable[[Any], Any], message: Any) -> None:
         """Hand a message out, unless it waits or is a dead letter now."""
-        if is_task(message):
-            due = self._due_later(message)
-            if due is not None:
-                # A stock producer sent it. A worker would keep it in memory and raise prefetch.
-                self._side.send([(message, queue, due)])
-                self.basic_ack(message.delivery_tag)
-                return
-            count = deliveries_before(message)
-            if 0 < self.settings.max_deliveries < count:
-                why = f"its process died {count} times"
-                details = pack_details({"deliveries": count})
-                held = Held(Message(message, channel=self), queue, reason=why, details=details)
-                self._held[message.delivery_tag] = held
-                self.basic_reject(message.delivery_tag)
-                return
-        callback(message)
+        try:
+            if is_task(message):
+                due = self._due_later(message)
+                if due is not None and self._put_off(message, queue, due):
+                    return
+                count = deliveries_before(message)
+                if 0 < self.settings.max_deliveries < count:
+                    why = f"its process died {count} times"
+                    details = pack_details({"deliveries": count})
+                    held = Held(Message(message, channel=self), queue, reason=why, details=details)
+                    self._held[message.delivery_tag] = held
+                    self.basic_reject(message.delivery_tag)
+                    return
+            callback(message)
+        except MALFORMED as exc:
+            # Celery breaks on some messages, and would on each delivery.
+            held_now = self._held.get(message.delivery_tag)
+            if held_now is None or not worker.consumes_tasks(self) or not self.connection.connected:
+                raise
+            logger.exception("message that Celery cannot handle is now a dead letter")
+            id = held_now.message.headers.get("id") if is_task(message) else None
+            why = f"rejected: {type(exc).__name__}: {exc}"
+            self.add_dead_letter(message.delivery_tag, str(id or f"refused-{uuid4()}"), why)
+
+    def _put_off(self, message: Any, queue: str, due: Due) -> bool:
+        """Put a message that a stock producer sent with an ETA into the cascade; return whether it
+        is there.
+
+        A worker would keep it in memory and raise prefetch. Where the cascade cannot have it, a
+        worker does that, but not for years.
+        """
+        if not self.can_schedule(queue):
+            return False
+        try:
+            self._side.send([(message, queue, due)])
+        except InvalidETA:
+            self.message_to_python(message)  # now it is held
+            raise
+        except BrokerUnavailable:
+            raise
+        except DelayQError as exc:
+            warn_once(logger, f"tasks with an ETA wait in this worker's memory: {exc}")
+            return False
+        self.basic_ack(message.delivery_tag)
+        return True
 
     def _due_later(self, message: Any) -> Due | None:
         """Return the ETA of a message that must wait, and take a past one out of its headers."""

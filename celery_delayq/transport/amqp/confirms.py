@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery_delayq.errors import NoQueue, QueueFull
+from celery_delayq.transport.amqp.topology import APPLY
 
 
 class Confirms:
@@ -91,7 +92,10 @@ class Confirms:
         # It comes before the confirm of the same message.
         number = self._returnable.get(message.properties.get("message_id", ""))
         if number is not None:
+            why = "declare the queue and its binding first"
+            if exchange == self._channel.topology.entry:
+                why = f"its delay queues were deleted, or delays were closed: {APPLY} opens them"
             self.refused[number] = NoQueue(
                 f"RabbitMQ has no queue for a message for {routing_key!r}, sent to exchange "
-                f"{exchange!r}; declare the queue and its binding first"
+                f"{exchange!r}; {why}"
             )

@@ -88,10 +88,10 @@ class DeadLetterStream:
         # In the body: a stream drops headers that are lists.
         self._append(self._marks, [(json.dumps(list(offsets)).encode(), {})])
 
-    def seed(self) -> None:
+    def seed(self, timeout: float | None = None) -> None:
         """Put a first message into each stream: who reads an empty one has to wait for it."""
-        self._append(self._name, [(b"", {})])
-        self.settle([])
+        for stream, body in ((self._name, b""), (self._marks, b"[]")):
+            self._append(stream, [(body, {})], timeout)
 
     def view(self) -> View:
         """Return which dead letters there are now."""
@@ -129,14 +129,19 @@ class DeadLetterStream:
             page, first = self.page(view, first)
             yield from page
 
-    def _append(self, stream: str, messages: Iterable[tuple[bytes, dict[str, Any]]]) -> None:
+    def _append(
+        self,
+        stream: str,
+        messages: Iterable[tuple[bytes, dict[str, Any]]],
+        timeout: float | None = None,
+    ) -> None:
         """Append bodies with their headers."""
         self._channel.declarer.prepare_stream(stream)
         sent = [
             (amqp.Message(body, application_headers=headers, delivery_mode=2), "", stream)
             for body, headers in messages
         ]
-        for error in self._channel.send(sent).values():
+        for error in self._channel.send(sent, timeout).values():
             raise error
 
     def _messages(self, stream: str, first: int, last: int) -> Iterator[Any]:

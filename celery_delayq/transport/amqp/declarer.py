@@ -9,9 +9,14 @@ from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionF
 
 from celery_delayq.errors import ConfigError, DelayQError, InvalidOption, NotAllowed
 from celery_delayq.transport.amqp.cascade import Delay, Hop
-from celery_delayq.transport.amqp.topology import Binding, ExchangeItem, Item, QueueItem, Topology
-
-_APPLY = "celery -A app delayq topology --apply"
+from celery_delayq.transport.amqp.topology import (
+    APPLY,
+    Binding,
+    ExchangeItem,
+    Item,
+    QueueItem,
+    Topology,
+)
 
 
 class Declarer:
@@ -30,6 +35,10 @@ class Declarer:
         self._topology = topology
         self._passive = not declare
         self._opened: Any = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Declare all again when it is needed: something may have been deleted."""
         self._levels = -1
         self._hops: set[Hop] = set()
         self._queues: set[str] = set()
@@ -76,10 +85,17 @@ class Declarer:
         known.add(target)
 
     def prepare_stream(self, name: str) -> None:
-        """Declare a stream of dead letters; errors as of :meth:`prepare`."""
-        if name not in self._streams:
+        """Declare a stream of dead letters unless there is one, whatever its age limit is.
+
+        Errors as of :meth:`prepare`.
+        """
+        if name in self._streams:
+            return
+        try:
+            self._channel.queue_declare(name, passive=True)
+        except NotFound:
             self.declare(item for item in self._topology.streams() if item.name == name)
-            self._streams.add(name)
+        self._streams.add(name)
 
     def declare(self, items: Iterable[Item]) -> None:
         """Declare *items*; errors as of :meth:`prepare`."""
@@ -90,7 +106,7 @@ class Declarer:
         except NotFound as exc:
             raise ConfigError(
                 f"{exc.reply_text}; it may not be declared here (delayq setting declare=False): "
-                f"an account that may configure declares it with {_APPLY}"
+                f"an account that may configure declares it with {APPLY}"
             ) from exc
         except ChannelError as exc:
             raise self._explained(exc) from exc
@@ -157,16 +173,23 @@ class Declarer:
         """Return the error that says what to do about one of RabbitMQ's."""
         text: str = exc.reply_text
         if isinstance(exc, AccessRefused):
-            return NotAllowed(f"{text}; docs/rabbitmq.md lists the rights that each account needs")
+            return not_allowed(exc)
         if not isinstance(exc, PreconditionFailed):
             return DelayQError(text)
         if f"'{self._topology.entry}'" in text and "'fanout'" in text:
             return ConfigError(
                 "delays were closed by celery -A app delayq topology --delete; open them again "
-                f"with {_APPLY}"
+                f"with {APPLY}"
             )
         return ConfigError(
             f"{text}; something else is called so, or it was declared with other values of unit, "
             "queue_type, max_length or dead_letters_age: take these, choose another prefix, or "
             "remove it with celery -A app delayq topology --delete"
         )
+
+
+def not_allowed(exc: AccessRefused) -> NotAllowed:
+    """Return our form of the error of a missing right."""
+    return NotAllowed(
+        f"{exc.reply_text}; docs/rabbitmq.md lists the rights that each account needs"
+    )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from struct import Struct
 from typing import Any
 
 from amqp.basic_message import Message
+from amqp.exceptions import FrameSyntaxError
 from amqp.serialization import dumps
+
+from celery_delayq.errors import InvalidOption
 
 #: The octet that ends a frame.
 _END = b"\xce"
@@ -31,6 +36,19 @@ _COMMON = 4
 _BASIC, _METHOD = 60, 40
 
 
+@contextmanager
+def encoding_errors() -> Iterator[None]:
+    """Raise ``InvalidOption`` for what AMQP cannot write."""
+    try:
+        yield
+    except (struct.error, FrameSyntaxError) as exc:
+        raise InvalidOption(
+            f"AMQP cannot write this: {exc}. Names of queues, exchanges and headers and a routing "
+            "key have at most 255 bytes, a priority is 0 to 255, headers have types of JSON"
+        ) from exc
+
+
+@encoding_errors()
 def publishing(
     channel_id: int,
     frame_max: int,
@@ -44,8 +62,8 @@ def publishing(
 
     Raises
     ------
-    struct.error
-        *exchange* or *routing_key* is longer than 255 bytes.
+    InvalidOption
+        A name or the routing key is longer than 255 bytes, or the headers do not fit in a frame.
     """
     properties = message.properties
     body = message.body
@@ -66,9 +84,13 @@ def publishing(
         )
     )
     header = _CONTENT(_BASIC, 0, len(body), flags) + values
+    most = frame_max - _OVERHEAD
+    if len(header) > most:
+        raise InvalidOption(
+            f"the headers have {len(header):,} bytes: expected at most {most:,} (frame_max)"
+        )
     parts = [_FRAME(1, channel_id, len(method)), method, _END]
     parts += [_FRAME(2, channel_id, len(header)), header, _END]
-    most = frame_max - _OVERHEAD
     for start in range(0, len(body), most):
         piece = body[start : start + most]
         parts += [_FRAME(3, channel_id, len(piece)), piece, _END]

@@ -104,6 +104,13 @@ def from_envelope(envelope: Mapping[str, Any]) -> Any:
     )
 
 
+#: Parts of a message's own data that only Redis can follow, with the options that make them.
+ON_REDIS = {"unique": "unique_key", "skip_after": "skip_after", "budget": "retry_budget"}
+
+#: Parts that no message has here: those, and what a worker or Redis notes.
+_NOT_SENT = frozenset({*ON_REDIS, *("place", "queue", "deliveries", "label", "retry_of")})
+
+
 def own_of(message: Any) -> dict[str, Any]:
     """Return our own data in an AMQP message, empty where anybody wrote something else."""
     text = (message.properties.get("application_headers") or {}).get(HEADER)
@@ -111,4 +118,6 @@ def own_of(message: Any) -> dict[str, Any]:
         own = json.loads(text) if isinstance(text, str) else None
     except ValueError:
         own = None
-    return own if isinstance(own, dict) else {}
+    if not isinstance(own, dict):
+        return {}
+    return {name: value for name, value in own.items() if name not in _NOT_SENT}

@@ -9,10 +9,16 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 from uuid import uuid4
 
-from amqp.exceptions import RecoverableConnectionError
+from amqp.exceptions import (
+    AccessRefused,
+    ChannelError,
+    NotFound,
+    PreconditionFailed,
+    RecoverableConnectionError,
+)
 from kombu.transport import pyamqp
 
-from celery_delayq.errors import NotSupported
+from celery_delayq.errors import InvalidOption, NoQueue, NotSupported
 from celery_delayq.model import envelope
 from celery_delayq.model.broker import Capability
 from celery_delayq.model.envelope import PROPERTY, Due
@@ -21,14 +27,11 @@ from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.batch import PublishBatch
 from celery_delayq.transport.amqp.cascade import Delay
 from celery_delayq.transport.amqp.confirms import Confirms
-from celery_delayq.transport.amqp.declarer import Declarer
-from celery_delayq.transport.amqp.frames import publishing
-from celery_delayq.transport.amqp.messages import HEADER, is_task
+from celery_delayq.transport.amqp.declarer import Declarer, not_allowed
+from celery_delayq.transport.amqp.frames import encoding_errors, publishing
+from celery_delayq.transport.amqp.messages import HEADER, ON_REDIS, is_task
 from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import PATIENCE, given_up
-
-#: Options of a call that need what only Redis keeps, by their names in the message.
-_ON_REDIS = {"unique": "unique_key", "skip_after": "skip_after", "budget": "retry_budget"}
 
 
 class PublishChannel(pyamqp.Channel):
@@ -60,11 +63,15 @@ class PublishChannel(pyamqp.Channel):
         ------
         InvalidETA
             Its ETA cannot be read, or is too far away.
+        InvalidOption
+            AMQP cannot write it, or there is no such exchange.
         InvalidOption, ConfigError, NotAllowed
             It has an ETA, and its way cannot be declared: see
             :meth:`celery_delayq.transport.amqp.declarer.Declarer.prepare`.
-        amqp.exceptions.AMQPError
-            The broker refuses it, or no queue gets it.
+        NotSupported
+            It has a unique key, or another option that needs Redis.
+        NotAllowed, QueueFull, NoQueue, BrokerBlocked, BrokerTimeout
+            The broker refuses it, no queue gets it, or nothing is said for 30 s.
         """
         patience = options.pop("confirm_timeout", None) or options.get("timeout")
         if not is_task(message):
@@ -94,9 +101,9 @@ class PublishChannel(pyamqp.Channel):
             if due is None
             else Delay.of(_ms_until(due, now_ms), topology.unit_ms, topology.longest)
         )
-        if lacking := [name for name in _ON_REDIS if name in envelope.own_of(message.properties)]:
+        if lacking := [name for name in ON_REDIS if name in envelope.own_of(message.properties)]:
             raise NotSupported(
-                f"{_ON_REDIS[lacking[0]]}: an amqp broker cannot do this; a broker delayq+redis:// "
+                f"{ON_REDIS[lacking[0]]}: an amqp broker cannot do this; a broker delayq+redis:// "
                 "can"
             )
         sent = self._sent(message, due, now_ms, delay, exchange)
@@ -144,9 +151,25 @@ class PublishChannel(pyamqp.Channel):
         if self._confirms is None:
             return {}
         timeout = timeout or PATIENCE
-        with given_up(self.connection, timeout):
-            self._confirms.wait(timeout)
-        return self._confirms.take_refused()
+        try:
+            with given_up(self.connection, timeout):
+                self._confirms.wait(timeout)
+        except ChannelError as exc:
+            self.declarer.forget()
+            if isinstance(exc, AccessRefused):
+                raise not_allowed(exc) from exc
+            if isinstance(exc, (NotFound, PreconditionFailed)):
+                raise InvalidOption(exc.reply_text) from exc
+            raise
+        errors = self._confirms.take_refused()
+        if any(isinstance(error, NoQueue) for error in errors.values()):
+            self.declarer.forget()
+        return errors
+
+    def send_method(self, *args: Any, **options: Any) -> Any:
+        """Send a method, such as a declaration."""
+        with encoding_errors():
+            return super().send_method(*args, **options)
 
     def queue_declare(self, queue: str = "", passive: bool = False, **options: Any) -> Any:
         result = super().queue_declare(queue, passive=passive, **options)

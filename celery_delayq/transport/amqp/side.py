@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,6 +14,7 @@ from amqp.exceptions import InternalError, PreconditionFailed
 from kombu import Connection
 from kombu.utils.functional import retry_over_time
 
+from celery_delayq.errors import BrokerBlocked, BrokerTimeout
 from celery_delayq.model.envelope import Due
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, StoredDeadLetter, View
 from celery_delayq.utils.reconnecting import ReconnectingLoop
@@ -31,6 +33,9 @@ _UNTIL_STARTED: dict[str, Any] = {"max_retries": 5, "interval_start": 0.05, "int
 
 #: Seconds between two attempts to store what could not be stored at once.
 _RETRY = 1.0
+
+#: Seconds that a worker's start waits for a trial: a blocked broker needs workers more than ever.
+_TRIAL = 2.0
 
 
 class _Lost(NamedTuple):
@@ -56,11 +61,25 @@ class Side:
         self._connection = client.clone()
         self._lock = threading.Lock()
         self._waiting: deque[_Lost] = deque()
+        self._checked = False
         self._thread: threading.Thread | None = None
 
     def ask(self, question: Callable[[DeadLetterStream], T]) -> T:
         """Ask the stream of dead letters; once more where the connection was lost."""
         return self._run(lambda channel: question(channel.dead_letters))
+
+    def check(self) -> None:
+        """Check, once, that dead letters can be stored: better at a worker's start than later.
+
+        Raises
+        ------
+        NotAllowed, ConfigError
+            The account lacks a right, or may not declare what is missing.
+        """
+        if not self._checked:
+            with suppress(BrokerBlocked, BrokerTimeout):
+                self.ask(partial(DeadLetterStream.seed, timeout=_TRIAL))
+            self._checked = True
 
     def read(self) -> Iterator[StoredDeadLetter]:
         """Yield all dead letters, with due messages that have no queue any more."""

@@ -26,8 +26,18 @@ from celery_delayq.settings import Settings
 from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.cascade import BASE, LEVELS, Hop
 
+#: The command that declares all.
+APPLY = "celery -A app delayq topology --apply"
+
 #: RabbitMQ's limit of a name, in bytes.
 _LONGEST_NAME = 255
+
+#: The arguments of a queue that has a message until the next one has it.
+_QUORUM: Mapping[str, Any] = {
+    "x-queue-type": "quorum",
+    "x-dead-letter-strategy": "at-least-once",
+    "x-overflow": "reject-publish",
+}
 
 
 class ExchangeItem(NamedTuple):
@@ -145,7 +155,8 @@ class Topology:
         name = f"{self.prefix}.exit.{exchange}"
         if len(name.encode()) > _LONGEST_NAME:
             name = f"{self.prefix}.exit.{sha256(exchange.encode()).hexdigest()}"
-        arguments = {"x-message-ttl": 0, "x-dead-letter-exchange": exchange, **self._kept()}
+        # Always a quorum queue: a classic one drops what the exchange cannot route yet.
+        arguments = {"x-message-ttl": 0, "x-dead-letter-exchange": exchange, **_QUORUM}
         queue = QueueItem(name, arguments)
         yield queue
         yield Binding(self.exit, queue, cascade.leaves_to(exchange))
@@ -157,12 +168,6 @@ class Topology:
         for name in (self.dead_letters, self.settled):
             yield QueueItem(name, {"x-queue-type": "stream", **limit})
 
-    def _kept(self) -> dict[str, Any]:
+    def _kept(self) -> Mapping[str, Any]:
         """Return what keeps messages while they go from one queue to the next."""
-        if self._queue_type == "classic":
-            return {"x-queue-type": "classic"}
-        return {
-            "x-queue-type": "quorum",
-            "x-dead-letter-strategy": "at-least-once",
-            "x-overflow": "reject-publish",
-        }
+        return {"x-queue-type": "classic"} if self._queue_type == "classic" else _QUORUM

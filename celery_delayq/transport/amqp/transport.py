@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from amqp import exceptions
 from kombu import Connection as KombuConnection
 from kombu.transport import pyamqp
 
-from celery_delayq.errors import NotSupported, UnsupportedServer
-from celery_delayq.settings import ON_REDIS, Settings
+from celery_delayq.errors import NotAllowed, NotSupported, UnsupportedServer
+from celery_delayq.settings import ON_REDIS, Settings, misplaced
 from celery_delayq.transport import url
 from celery_delayq.transport.amqp.channel import Channel
 from celery_delayq.transport.amqp.declarer import Declarer
 from celery_delayq.transport.amqp.side import Side
 from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import WaitingConnection
+from celery_delayq.utils.once import warn_once
+
+logger = logging.getLogger(__name__)
 
 #: By process, URL and prefix. A child leaves those of its parent alone: py-amqp shuts a socket down
 #: when its last object goes, and both share it.
@@ -66,6 +71,8 @@ class Transport(pyamqp.Transport):
                 f"delayq setting(s) {', '.join(wrong)}: an amqp broker cannot do this; a broker "
                 "delayq+redis:// can"
             )
+        for text in misplaced(client.transport_options, ()):
+            warn_once(logger, text)
         self.topology = Topology(self.settings)
         #: Queues declared on this connection that do not last.
         self.fleeting_queues: set[str] = set()
@@ -83,11 +90,24 @@ class Transport(pyamqp.Transport):
         return shown
 
     def establish_connection(self) -> Any:
-        """Connect by the plain URL."""
+        """Connect by the plain URL.
+
+        Raises
+        ------
+        NotAllowed
+            RabbitMQ refuses the account, or has no such virtual host.
+        UnsupportedServer
+            It is too old, or no RabbitMQ.
+        """
         ours: KombuConnection = self.__dict__["client"]
         self.client = self.plain
         try:
             connection = super().establish_connection()
+        except (exceptions.AccessRefused, exceptions.NotAllowed) as exc:
+            raise NotAllowed(
+                f"{self.as_uri('')}: {exc.reply_text}; check user, password, virtual host, and the "
+                "user's rights to it"
+            ) from exc
         finally:
             self.client = ours
         check_version(connection.server_properties)
