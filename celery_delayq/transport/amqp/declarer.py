@@ -135,7 +135,7 @@ class Declarer:
         try:
             # It exists, so this changes nothing: the answer tells its type.
             self._channel.exchange_declare(exchange, "fanout", durable=True, auto_delete=False)
-        except AccessRefused:
+        except NotAllowed:
             return
         except PreconditionFailed as exc:
             if "arg 'type'" in exc.reply_text:
@@ -172,8 +172,6 @@ class Declarer:
     def _explained(self, exc: ChannelError) -> Exception:
         """Return the error that says what to do about one of RabbitMQ's."""
         text: str = exc.reply_text
-        if isinstance(exc, AccessRefused):
-            return not_allowed(exc)
         if not isinstance(exc, PreconditionFailed):
             return DelayQError(text)
         if f"'{self._topology.entry}'" in text and "'fanout'" in text:

@@ -184,8 +184,17 @@ class PublishChannel(pyamqp.Channel):
         return result
 
     def wait(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
-        """Wait for a reply."""
-        return super().wait(*args, timeout=timeout or PATIENCE, **options)
+        """Wait for a reply.
+
+        Raises
+        ------
+        NotAllowed
+            The account lacks the right to what was asked.
+        """
+        try:
+            return super().wait(*args, timeout=timeout or PATIENCE, **options)
+        except AccessRefused as exc:
+            raise not_allowed(exc) from exc
 
     def can_schedule(self, queue: str) -> bool:
         """Return whether *queue* lasts, so that a task may wait for it for a year."""

@@ -105,8 +105,8 @@ class Transport(pyamqp.Transport):
             connection = super().establish_connection()
         except (exceptions.AccessRefused, exceptions.NotAllowed) as exc:
             raise NotAllowed(
-                f"{self.as_uri('')}: {exc.reply_text}; check user, password, virtual host, and the "
-                "user's rights to it"
+                f"{self.as_uri('')}: {exc.reply_text.rstrip('.')}; check user, password, "
+                "virtual host, and the user's rights to it"
             ) from exc
         finally:
             self.client = ours

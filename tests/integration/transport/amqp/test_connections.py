@@ -1,15 +1,23 @@
-"""TLS, and several URLs."""
+"""TLS, several URLs, and brokers that are not the right one."""
 
 from __future__ import annotations
 
+import re
+import socket
 import ssl
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
+from kombu.exceptions import OperationalError
 
 from celery_delayq.embedded.ports import HOST, free_port
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
+from celery_delayq.errors import NotAllowed, UnsupportedServer
+from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.rabbitmq import RabbitMQScene
+from tests.support.scene import StartWorker
 from tests.support.tls import Certificates, make_certificates
 
 
@@ -57,3 +65,74 @@ def test_the_second_url_is_tried_when_the_first_is_away(delayq_rabbitmq: str) ->
 
         assert scene.receive("orders")["a"] >= due
         assert scene.app._delayq.stats().as_dict()["scheduled"] == 0
+
+
+# -- the wrong broker, or the wrong account
+
+
+@contextmanager
+def _saying(port: int, old: bytes, new: bytes) -> Iterator[int]:
+    """Let a server say other words of the same length; yield the port to connect to."""
+    server = socket.create_server((HOST, 0))
+
+    def pass_on(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data.replace(old, new))
+            target.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = server.accept()
+                real = socket.create_connection((HOST, port))
+                for ends in ((client, real), (real, client)):
+                    threading.Thread(target=pass_on, args=ends, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    with server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def port(delayq_rabbitmq: str) -> int:
+    return int(delayq_rabbitmq.rpartition(":")[2].partition("/")[0])
+
+
+@pytest.mark.parametrize("case", ["password", "virtual host", "too old", "no RabbitMQ", "Redis"])
+def test_a_broker_that_does_not_do_is_an_error_for_producers_and_workers(
+    delayq_rabbitmq: str,
+    delayq_rabbitmq_server: EmbeddedRabbitMQ,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: StartWorker,
+    port: int,
+    case: str,
+) -> None:
+    version = str(delayq_rabbitmq_server.ask("GET", "overview")["rabbitmq_version"])
+    older = version.replace(version[:4], "3.09")
+    error: type[Exception] = UnsupportedServer
+    with ExitStack() as stack:
+        if case == "password":
+            url, error = delayq_rabbitmq.replace(":guest@", ":wrong@"), NotAllowed
+            says = "Login was refused .* check user, password"
+        elif case == "virtual host":
+            url, error = delayq_rabbitmq + "none", NotAllowed
+            says = "vhost test-.*none not found; check user, password, virtual host"
+        elif case == "Redis":
+            url = delayq_rabbitmq.replace(f":{port}", f":{delayq_redis.port}")
+            error, says = OperationalError, "."
+        else:
+            words = (version, older) if case == "too old" else ("RabbitMQ", "QuasarMQ")
+            through = stack.enter_context(_saying(port, *(each.encode() for each in words)))
+            url = delayq_rabbitmq.replace(f":{port}", f":{through}")
+            says = "the broker is (QuasarMQ|RabbitMQ 3.09).*needs RabbitMQ 3.10 or newer"
+        scene = stack.enter_context(RabbitMQScene(url))
+
+        with pytest.raises(error, match=says) as refused:
+            scene.send("a")
+
+        assert "guest" not in str(refused.value).replace("guest:**", "")
+        if case != "Redis":  # which may be a broker that is being started
+            worker = delayq_worker("tests.apps.header_tasks:app", broker_url=url, wait_ready=False)
+            assert worker.wait() != 0
+            assert re.search(f"Unrecoverable error: {error.__name__}.*{says}", worker.log)
