@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -13,6 +16,8 @@ from kombu.transport import native_delayed_delivery as native
 from celery_delayq.admin.rabbitmq.native_migration import from_native, to_native
 from celery_delayq.admin.stock_migration import Moved
 from celery_delayq.testing import wait_until
+from celery_delayq.transport.amqp.sizes import ready_messages
+from celery_delayq.transport.amqp.topology import QueueItem
 from tests.integration.conftest import NewRabbitMQ
 from tests.support.cli import CommandLine
 from tests.support.rabbitmq import TIMEOUT, RabbitMQScene
@@ -87,20 +92,94 @@ def test_a_native_task_that_nobody_here_would_get_stays(
 
 
 def test_ours_go_back_as_stock_sends_them(scene: RabbitMQScene, stock: Celery) -> None:
-    topic = scene.send("native", 4.0)
+    topic = scene.send("native", 12.0)
     scene.send("classic", 60.0, queue="plain")
+    scene.send("direct", 60.0, exchange=CLASSIC.exchange, routing_key="plain")
+    scene.send("fanout", 60.0, queue=Queue("copies", no_declare=True))
 
     ran = CommandLine(scene.app)("migrate", "--to", "native")
-    assert (ran.code, "moved: 2 delayed tasks" in ran.out) == (0, True)
+    assert ran.code == 0, ran.err
+    # RabbitMQ counts nowhere what it is moving from queue to queue.
+    moved = int(ran.out.partition("moved: ")[2].split()[0])
+    while moved < 4:
+        moved += _last(to_native(scene.app)).scheduled
     assert _last(to_native(scene.app)).total == 0
 
     with stock.connection_for_read() as connection:
-        message = connection.default_channel.basic_get("plain")
-        headers = message.properties["application_headers"]
-        assert (headers["id"], headers["eta"][:2]) == ("classic", "20")
-        assert not [name for name in headers if name.startswith("delayq")]
+        # Native delay knows neither direct exchanges nor which queue of a fanout one.
+        for queue, ids in (("plain", {"classic", "direct"}), ("copies", {"fanout"})):
+            messages = [connection.default_channel.basic_get(queue) for _ in ids]
+            headers = [message.properties["application_headers"] for message in messages]
+            assert {each["id"] for each in headers} == ids
+            assert {each["eta"][:2] for each in headers} == {"20"}
+            assert not [name for each in headers for name in each if name.startswith("delayq")]
     # Celery counts whole seconds.
     assert scene.receive("orders")["native"] >= topic - 1
+
+
+def test_what_cannot_be_moved_stays_and_holds_up_nothing(
+    scene: RabbitMQScene, stock: Celery
+) -> None:
+    scene.send("good", 60.0, queue="plain")
+    [delay] = [name for name in _sizes(scene) if name.startswith("delayq.delay.5")]
+    for headers in ({}, {"task": "x", "id": "y"}, {"task": "x", "id": "y", "delayq-due": "soon"}):
+        message = scene.channel.prepare_message(b"x", headers=headers)
+        scene.channel.basic_publish(message, "", delay)
+
+    moved = _last(to_native(scene.app))
+
+    assert (moved.scheduled, moved.left) == (1, 3)
+    assert scene.channel.basic_get("plain").properties["application_headers"]["id"] == "good"
+
+
+#: Kills its process when a batch is confirmed, and not yet taken from where it was.
+KILLED = """
+import os, signal, sys
+from celery_delayq.admin.rabbitmq import native_migration
+from tests.integration.admin.rabbitmq.test_native_migration import TOPIC
+from tests.support.rabbitmq import RabbitMQScene
+
+native_migration.BATCH = 3
+with RabbitMQScene(sys.argv[1], task_queues=[TOPIC]) as scene:
+    settle = type(scene.channel).basic_ack
+    type(scene.channel).basic_ack = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    [*getattr(native_migration, sys.argv[2])(scene.app)]
+"""
+
+
+@pytest.mark.parametrize("way", ["from_native", "to_native"])
+def test_a_move_that_was_killed_is_repeated_and_loses_nothing(
+    scene: RabbitMQScene, stock: Celery, delayq_rabbitmq: str, way: str
+) -> None:
+    ids = {f"{n}" for n in range(8)}
+    for id in ids:
+        (stock if way == "from_native" else scene.app).send_task(
+            "shop.work", task_id=id, countdown=15, queue="orders"
+        )
+    move = {"from_native": from_native, "to_native": to_native}[way]
+    wait_until(lambda: _last(move(scene.app, dry_run=True)).scheduled == 8, TIMEOUT, "all wait")
+
+    ended = subprocess.run([sys.executable, "-c", KILLED, delayq_rabbitmq, way], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    wait_until(lambda: _last(move(scene.app)).total == 0, TIMEOUT, "all are moved")
+
+    came: list[str] = []
+
+    def take() -> bool:
+        message = scene.channel.basic_get("orders", no_ack=True)
+        if message is not None:
+            came.append(message.properties["application_headers"]["id"])
+        return {*came} == ids
+
+    wait_until(take, 2 * TIMEOUT, lambda: f"{came}")
+    assert len(came) <= 8 + 3
+
+
+def _sizes(scene: RabbitMQScene) -> dict[str, int]:
+    names = [item.name for item in scene.channel.topology.all() if isinstance(item, QueueItem)]
+    return {
+        name: size for name, size in ready_messages(scene.channel.connection, names).items() if size
+    }
 
 
 def test_the_command_names_the_way_of_this_broker(scene: RabbitMQScene) -> None:
