@@ -77,11 +77,11 @@ def test_a_worker_moves_dead_letters_and_tells_nobody_the_password(
     inspect = app.control.inspect(timeout=3)
     shown = repr([inspect.conf(with_defaults=True), inspect.stats(), inspect.report()])
     assert "dead_letters_archive" in shown
+    worker.wait_log("archived dead letters: moved=1200")
     worker.term()
     assert worker.wait(timeout=20) == 0
     address = f"127.0.0.1:{postgres.port}/{url.rpartition('/')[2]}"
     assert f"archiving dead letters: database=postgresql://{address} after_s=0" in worker.log
-    assert "archived dead letters: moved=1200" in worker.log
     for secret in ("hunter2", PASSWORD):
         assert secret not in worker.log
         assert secret not in shown
