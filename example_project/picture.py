@@ -166,8 +166,8 @@ def _over_the_day(axes: Axes, story: Story) -> None:
     axes.yaxis.set_major_locator(FixedLocator(_decades(top)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(_milliseconds))
-    dots = "two dots a task" if len(parts) > 1 else "a dot a task"
-    axes.set_title(f"Lateness over the day: {dots}")
+    by_part = "Lateness by part over the day: two dots a task"
+    axes.set_title(by_part if len(parts) > 1 else "Lateness over the day: a dot a task")
     _time_axis(axes, story, step=4)
 
 
