@@ -1,4 +1,4 @@
-"""Which broker the URL of a connection names, and changes for those on RabbitMQ."""
+"""Which broker the URL of a connection names."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from kombu.utils.imports import symbol_by_name
 #: The stock schemes of RabbitMQ's URLs.
 RABBITMQ = ("amqp", "amqps")
 
+#: Our transport for RabbitMQ.
+TRANSPORT = "celery_delayq.transport.amqp.transport:Transport"
+
 #: The stock scheme behind each of ours.
 SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", *RABBITMQ)
 
 _PREFIX = "delayq+"
-_TRANSPORT = "celery_delayq.transport.amqp.transport:Transport"
 
 
 def leads_to_rabbitmq(connection: Any) -> bool:
@@ -32,21 +34,6 @@ def by_url(_owner: Any, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def get_transport_cls(connection: Any) -> Any:
         found = stock(connection)
         is_ours = getattr(found, "__module__", "") == "celery_delayq.transport.redis"
-        return symbol_by_name(_TRANSPORT) if is_ours and leads_to_rabbitmq(connection) else found
+        return symbol_by_name(TRANSPORT) if is_ours and leads_to_rabbitmq(connection) else found
 
     return get_transport_cls
-
-
-def but_not_ours(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``detect_quorum_queues`` where Celery asks in order to delay tasks by itself."""
-
-    @wraps(stock)
-    def detect_quorum_queues(app: Any, driver_type: str) -> tuple[bool, str]:
-        found: tuple[bool, str] = stock(app, driver_type)
-        if found[0]:
-            transport = app.producer_pool.connections.connection.get_transport_cls()
-            if transport is symbol_by_name(_TRANSPORT):
-                return False, ""
-        return found
-
-    return detect_quorum_queues

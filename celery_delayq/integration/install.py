@@ -20,6 +20,7 @@ from celery_delayq.integration import (
     broker_urls,
     context,
     durable_revoke,
+    native_delay,
     remote_control,
     request,
     retries,
@@ -117,7 +118,7 @@ TRANSPORT = (
     ),
     Replace(
         target="celery.app.base:detect_quorum_queues",
-        by=broker_urls.but_not_ours,
+        by=native_delay.but_not_ours,
         why="with a quorum queue Celery would delay tasks by itself, before the transport is asked",
     ),
     Connect(
@@ -255,7 +256,7 @@ TASK = (
 WORKER = (
     Replace(
         target="celery.worker.consumer.delayed_delivery:detect_quorum_queues",
-        by=broker_urls.but_not_ours,
+        by=native_delay.but_not_ours,
         why="with a quorum queue it would declare 28 queues for Celery's own delays",
     ),
     Replace(
