@@ -120,5 +120,11 @@ class LedgerDesk:
         held: set[str] = self.left().get("leased", set())
         return held
 
+    def held_of(self, ids: Collection[str]) -> int:
+        """Return how many of some tasks processes hold; with RabbitMQ, of all tasks."""
+        if self.broker is not None:
+            return self.broker.left().get("leased", 0)
+        return len(self.held().intersection(ids))
+
     def _logs(self) -> str:
         return "\n".join(worker.log[-2000:] for worker in self.workers)

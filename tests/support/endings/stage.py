@@ -12,12 +12,14 @@ from uuid import uuid4
 from celery import Celery, chord
 from kombu import Connection
 
+from celery_delayq import DelayQ
 from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import WorkerProcess, wait_until
+from tests.support.brokers import OnRabbitMQ
 from tests.support.endings.cells import Cell, Outcome, World
 from tests.support.ledger_desk import LedgerDesk
 from tests.support.proxy import Proxy
@@ -47,6 +49,8 @@ class Stage(LedgerDesk):
     ----------
     broker
         Server that is only reached through *proxy*.
+    rabbitmq
+        The broker in place of that server, for worlds without a cut.
     """
 
     module, timeout = "outcome_tasks", TIMEOUT
@@ -59,17 +63,20 @@ class Stage(LedgerDesk):
         broker: EmbeddedRedis,
         proxy: Proxy,
         results_url: str,
+        rabbitmq: OnRabbitMQ | None = None,
     ) -> None:
         super().__init__(start, broker, results_url)
+        self.broker = rabbitmq
         self.world = world
         self.cells = list(cells)
         self._proxy = proxy
         self._app = Celery(
             "sender",
-            broker=broker.url_for("delayq+redis"),
+            broker=rabbitmq.url if rabbitmq else broker.url_for("delayq+redis"),
             backend=results_url,
             set_as_current=False,
         )
+        self._url = rabbitmq.url if rabbitmq else f"delayq+redis://127.0.0.1:{proxy.port}/0"
         self._delayq = {"lease": SHORT if world.back == "after the lease" else LONG}
 
     def close(self) -> None:
@@ -227,7 +234,7 @@ class Stage(LedgerDesk):
                 conf=settings,
                 # Celery multiplies it for the prefetch count, also where solo runs one at a time.
                 concurrency=1 if several else room,
-                broker_url=f"delayq+redis://127.0.0.1:{self._proxy.port}/0",
+                broker_url=self._url,
             )
         for worker in self.workers:
             worker.wait_ready(TIMEOUT)
@@ -294,8 +301,10 @@ class Stage(LedgerDesk):
         """Wait until these run, and their messages are acknowledged where that is early."""
         self._wait_started(cells)
         is_held = self.world.is_late or self.world.pool == "solo"
-        ids = set() if is_held else {cell.id for cell in cells}
-        wait_until(lambda: not ids & self.held(), TIMEOUT, "early acks")
+        if is_held:
+            return
+        ids = {cell.id for cell in cells}
+        wait_until(lambda: not self.held_of(ids), TIMEOUT, "early acks")
 
     def _wait_ended(self) -> None:
         """Wait until all have ended that end when a gate opens."""
@@ -305,11 +314,7 @@ class Stage(LedgerDesk):
 
     def outcomes(self) -> dict[str, Outcome]:
         """Return what came of each task, by its id."""
-        left = self.left()
-        dead = {
-            id.decode(): DeadLettered.unpack(id.decode(), data).reason
-            for id, data in self.redis.hgetall("{celery}:dead").items()
-        }
+        left, dead = self._left_and_dead()
         starts = self.ledger.starts()
         return {
             cell.id: Outcome(
@@ -319,6 +324,19 @@ class Stage(LedgerDesk):
             )
             for cell in self.cells
         }
+
+    def _left_and_dead(self) -> tuple[Mapping[str, Any], dict[str, str]]:
+        """Return the ids of the tasks that the broker has, by state, and why tasks are dead."""
+        if self.broker is None:
+            return self.left(), {
+                id.decode(): DeadLettered.unpack(id.decode(), data).reason
+                for id, data in self.redis.hgetall("{celery}:dead").items()
+            }
+        dead = {each.id: str(each.reason) for each in DelayQ(self._app).dead_letters()}
+        return {"scheduled": self._retried(), "dead": dead.keys()}, dead
+
+    def _retried(self) -> set[str]:
+        return {cell.id for cell in self.cells if self._state(cell.id) == "RETRY"}
 
     def _result(self, id: str, left: Mapping[str, Any], dead: dict[str, str], runs: int) -> str:
         places = sorted(place for place, ids in left.items() if id in ids)
@@ -337,6 +355,10 @@ class Stage(LedgerDesk):
 
     def others(self) -> set[str]:
         """Return what is left in the broker beside the tasks themselves."""
+        if self.broker is not None:
+            retried = len(self._retried())
+            left = self.left()
+            return set() if left == ({"scheduled": retried} if retried else {}) else {f"{left}"}
         return set().union(*self.left().values()) - {cell.id for cell in self.cells}
 
     def _state(self, id: str) -> str:

@@ -12,7 +12,7 @@ from kombu import Exchange, Producer, Queue, exceptions
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
-from celery_delayq.errors import InvalidETA, InvalidOption, QueueFull
+from celery_delayq.errors import InvalidETA, InvalidOption, NotSupported, QueueFull
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import NewRabbitMQ
 from tests.support.rabbitmq import TIMEOUT
@@ -112,6 +112,18 @@ def _to_unknown_queue(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
+        pytest.param(
+            lambda scene: scene.send("a", skip_after=60),
+            NotSupported,
+            "^skip_after: an amqp broker",
+            id="skip_after",
+        ),
+        pytest.param(
+            lambda scene: scene.send("a", retry_budget=3),
+            NotSupported,
+            "^retry_budget: an amqp broker",
+            id="retry_budget",
+        ),
         pytest.param(
             lambda scene: scene.send("a", 4e9), InvalidETA, "is longer than", id="too long"
         ),

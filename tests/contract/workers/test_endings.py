@@ -1,0 +1,40 @@
+"""Every way a task can end in each pool, on RabbitMQ as on Redis.
+
+On Redis, ``tests/integration/transport/test_endings.py`` also cuts the connection at every moment.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.transport.test_endings import differences
+from tests.support.brokers import OnRabbitMQ
+from tests.support.endings.cells import World, cells, expected, worlds
+from tests.support.endings.stage import Stage
+from tests.support.proxy import Proxy
+from tests.support.scene import StartWorker
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+@pytest.mark.parametrize("world", [each for each in worlds() if not each.cut], ids=str)
+def test_each_task_comes_to_its_end(
+    world: World, broker: OnRabbitMQ, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
+) -> None:
+    wanted = {cell.id: expected(world, cell) for cell in cells(world)}
+    server = delayq_redis.server
+    with Proxy(server.port) as proxy:
+        stage = Stage(
+            world, cells(world), delayq_worker, server, proxy, delayq_redis.url, rabbitmq=broker
+        )
+        try:
+            stage.play()
+            with suppress(TimeoutError):
+                wait_until(lambda: not (differences(stage.outcomes(), wanted) or stage.others()))
+            stage.stop()
+            assert (differences(stage.outcomes(), wanted), stage.others()) == ({}, set())
+        finally:
+            stage.close()
