@@ -106,9 +106,18 @@ def test_a_cluster_goes_on_while_each_node_is_killed_in_turn(
             stage.broker.start(node)
             wait_until(lambda: is_whole(stage), 60, "the node is back")
 
+    stuck = 0
+    if not stage.wait_for(stage.finished, 60, interval=0.5):
+        # RabbitMQ may have started no process to send on what a delay queue has let go, after two
+        # elections in short succession (its pull request 16203). The next leader starts one.
+        sent = {promise.key for promise in stage.promises() if promise.certain}
+        stuck = len(sent - stage.ledger.finished())
+        stage.broker.stop()
+        stage.broker.start()
     verdict = stage.verdict(rollback=Rollback(since_us, ()))
     uncertain = sum(not promise.certain for promise in stage.producer.promises)
     verdict.notes |= {"killed": " ".join(killer.strikes), "failed calls": str(uncertain)}
+    verdict.notes["late until RabbitMQ was restarted"] = str(stuck)
     passes(verdict)
 
 
