@@ -61,6 +61,7 @@ class Side:
         self._connection = client.clone()
         self._lock = threading.Lock()
         self._waiting: deque[_Lost] = deque()
+        self._storing = threading.Lock()
         self._checked = False
         self._thread: threading.Thread | None = None
 
@@ -137,10 +138,10 @@ class Side:
                 self._thread.start()
 
     def _store_waiting(self) -> None:
-        while self._waiting:
-            lost = self._waiting[0]
-            self._store(lost)
-            self._waiting.popleft()
+        with self._storing:  # threads that end tasks at the same time would store one twice
+            while self._waiting:
+                self._store(self._waiting[0])
+                self._waiting.popleft()
 
     def _store(self, lost: _Lost) -> None:
         self.ask(lambda stream: stream.add(*lost))
