@@ -166,6 +166,12 @@ class PublishChannel(pyamqp.Channel):
             self.declarer.forget()
         return errors
 
+    def _do_revive(self) -> None:
+        """Open the channel again after RabbitMQ has closed it: nothing is confirmed on it yet."""
+        self._confirms = None
+        self.events.clear()
+        super()._do_revive()
+
     def send_method(self, *args: Any, **options: Any) -> Any:
         """Send a method, such as a declaration."""
         with encoding_errors():

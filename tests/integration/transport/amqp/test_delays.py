@@ -140,6 +140,14 @@ def _to_unknown_queue(scene: Scene) -> None:
             id="no exchange",
         ),
         pytest.param(
+            lambda scene: scene.app.send_task(
+                "shop.work", exchange=Exchange("none", no_declare=True), routing_key="k"
+            ),
+            InvalidOption,
+            "no exchange 'none'",
+            id="no exchange, at once",
+        ),
+        pytest.param(
             lambda scene: scene.send("a", queue=Queue("all", Exchange("all", "fanout"))),
             InvalidOption,
             "is a fanout exchange",
@@ -153,7 +161,7 @@ def test_a_call_that_cannot_arrive_is_refused(
     with pytest.raises(error, match=text):
         call(scene)
 
-    scene.send("b", 0.05)
+    scene.send("b", 0.05, retry=False, confirm_timeout=10)
     assert scene.receive("orders").keys() == {"b"}
 
 
