@@ -58,7 +58,8 @@ class Side:
     """
 
     def __init__(self, client: Connection) -> None:
-        self._connection = client.clone()
+        # Nobody would send its heartbeats, and those of RabbitMQ make a wait endless.
+        self._connection = client.clone(heartbeat=0)
         self._lock = threading.Lock()
         self._waiting: deque[_Lost] = deque()
         self._storing = threading.Lock()
