@@ -13,9 +13,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import amqp
 
+from celery_delayq.errors import NoQueue
 from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.transport.amqp.topology import Topology
 
@@ -96,7 +98,10 @@ class DeadLetterStream:
     def view(self) -> View:
         """Return which dead letters there are now."""
         marks = self._messages(self._marks, 0, self._last(self._marks))
-        settled = {offset for mark in marks for offset in json.loads(mark.body)}
+        settled: set[int] = set()
+        for mark in marks:
+            with suppress(ValueError, TypeError):  # anybody may send something else to a queue
+                settled.update(json.loads(mark.body))
         return View(settled, self._last(self._name))
 
     def page(self, view: View, first: int) -> tuple[list[StoredDeadLetter], int]:
@@ -136,12 +141,22 @@ class DeadLetterStream:
         timeout: float | None = None,
     ) -> None:
         """Append bodies with their headers."""
-        self._channel.declarer.prepare_stream(stream)
         sent = [
-            (amqp.Message(body, application_headers=headers, delivery_mode=2), "", stream)
+            (
+                amqp.Message(
+                    body, application_headers=headers, delivery_mode=2, message_id=uuid4().hex
+                ),
+                "",
+                stream,
+            )
             for body, headers in messages
         ]
-        for error in self._channel.send(sent, timeout).values():
+        for _ in range(2):  # again where the stream was deleted since it was declared
+            self._channel.declarer.prepare_stream(stream)
+            errors = self._channel.send(sent, timeout)
+            if not any(isinstance(error, NoQueue) for error in errors.values()):
+                break
+        for error in errors.values():
             raise error
 
     def _messages(self, stream: str, first: int, last: int) -> Iterator[Any]:

@@ -135,12 +135,14 @@ class PublishChannel(pyamqp.Channel):
         connection = self._connected()
         if self._confirms is None:
             self._confirms = Confirms(self)
+        # By its id we know a message that comes back; tasks and dead letters have one.
+        ids = [each[0].properties.get("message_id", "") for each in messages]
         frames = [
-            publishing(self.channel_id, connection.frame_max, *each, mandatory=is_task(each[0]))
-            for each in messages
+            publishing(self.channel_id, connection.frame_max, *each, mandatory=bool(id))
+            for each, id in zip(messages, ids, strict=True)
         ]
-        for message, _, routing_key in messages:
-            self._confirms.note(message.properties.get("message_id", ""), routing_key)
+        for id, (_, _, routing_key) in zip(ids, messages, strict=True):
+            self._confirms.note(id, routing_key)
         timeout = timeout or PATIENCE
         with given_up(connection, timeout), connection.transport.having_timeout(timeout):
             connection.transport.write(b"".join(frames))

@@ -1,0 +1,74 @@
+"""The stream of dead letters, whatever happens to it, and the connection that writes it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import amqp
+import pytest
+
+from celery_delayq import DelayQ
+from tests.integration.conftest import NewRabbitMQ
+from tests.support.rabbitmq import RabbitMQScene as Scene
+
+
+@pytest.fixture
+def scene(new_rabbitmq: NewRabbitMQ) -> Scene:
+    return new_rabbitmq()
+
+
+@pytest.fixture
+def side(scene: Scene) -> Any:
+    """What a worker stores dead letters with."""
+    return scene.channel.connection.delayq.side
+
+
+def _add(side: Any, id: str) -> None:
+    side.ask(lambda stream: stream.add("orders", id, "why", b"{}"))
+
+
+def _ids(side: Any) -> list[str]:
+    return [each.dead_lettered.id for each in side.read()]
+
+
+def test_a_dead_letter_is_kept_although_its_stream_was_deleted(scene: Scene, side: Any) -> None:
+    _add(side, "a")
+    scene.channel.queue_delete("delayq.dead_letters")
+
+    _add(side, "b")
+
+    assert _ids(side) == ["b"]
+
+
+def test_dead_letters_of_many_threads_are_each_kept_once(side: Any) -> None:
+    ids = [f"{n}" for n in range(40)]
+    with ThreadPoolExecutor(len(ids)) as pool:
+        [*pool.map(lambda id: side.add_soon("orders", id, "why", b"{}", b""), ids)]
+
+    assert sorted(_ids(side)) == sorted(ids)
+
+
+def test_other_messages_in_the_streams_hide_no_dead_letter(scene: Scene, side: Any) -> None:
+    side.check()
+    _add(side, "a")
+    delayq = DelayQ.of(scene.app)
+    for stream in ("delayq.dead_letters", "delayq.dead_letters.settled"):
+        for body, headers in ((b"{", {}), (b"5", {"delayq-queue": "orders"}), (b"\xff", {})):
+            message = amqp.Message(body, delivery_mode=2, application_headers=headers)
+            scene.channel.send([(message, "", stream)])
+
+    assert [each.reason for each in delayq.dead_letters()] == ["why", "unreadable dead letter"]
+    delayq.purge("a")
+    assert [each.reason for each in delayq.dead_letters()] == ["unreadable dead letter"]
+
+
+def test_the_connection_for_dead_letters_has_no_heartbeats(scene: Scene) -> None:
+    """RabbitMQ would close it, as nobody sends them."""
+    with scene.app.connection_for_read(heartbeat=20) as connection:
+        connection.connect()
+        side = connection.transport.side
+        _add(side, "a")
+
+        assert connection.connection.heartbeat == 20
+        assert side._connection.connection.heartbeat == 0
