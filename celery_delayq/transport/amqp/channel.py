@@ -52,7 +52,6 @@ class Channel(PublishChannel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._held: dict[int, Held] = {}
-        self._queue_of: dict[str, str] = {}
 
     # -- to consume
 
@@ -66,7 +65,6 @@ class Channel(PublishChannel):
     ) -> Any:
         if worker.consumes_tasks(self):
             self._side.check()
-        self._queue_of[consumer_tag] = queue
         if callback is not None and not no_ack:
             callback = partial(self._deliver, queue, callback)
         return super().basic_consume(
@@ -78,7 +76,7 @@ class Channel(PublishChannel):
 
         A solo worker that ends would run it in its signal handler.
         """
-        if consumer_tag in self._queue_of and consumer_tag not in self.no_ack_consumers:
+        if consumer_tag in self.callbacks and consumer_tag not in self.no_ack_consumers:
             self.callbacks[consumer_tag] = lambda message: self.basic_reject(
                 message.delivery_tag, requeue=True
             )
@@ -86,12 +84,13 @@ class Channel(PublishChannel):
 
     def basic_get(self, queue: str = "", no_ack: bool = False, **options: Any) -> Any:
         found = super().basic_get(queue, no_ack=no_ack, **options)
-        if found is not None:
+        if found is not None and not no_ack:
             found.delivery_info["queue"] = queue
         return found
 
     def _deliver(self, queue: str, callback: Callable[[Any], Any], message: Any) -> None:
         """Hand a message out, unless it waits or is a dead letter now."""
+        message.delivery_info["queue"] = queue
         try:
             if is_task(message):
                 due = self._due_later(message)
@@ -154,10 +153,9 @@ class Channel(PublishChannel):
         return None
 
     def message_to_python(self, raw_message: Any) -> Any:
-        """Decode a message, and note that it is held."""
+        """Decode a message, and note that it is held, if it has to be acknowledged."""
         message = Message(raw_message, channel=self)
-        info = raw_message.delivery_info or {}
-        queue = info.get("queue") or self._queue_of.get(info.get("consumer_tag", ""), "")
+        queue = (raw_message.delivery_info or {}).get("queue")
         if queue and self.can_schedule(queue):
             message.properties[PROPERTY]["queue"] = queue
             self._held[message.delivery_tag] = Held(message, queue)
@@ -218,10 +216,9 @@ class Channel(PublishChannel):
     def collect_unroutable(self) -> None:
         """Make dead letters of due messages whose queue was deleted."""
         name = self.topology.unroutable
-        while ready_messages(self.connection, [name]).get(name):
-            found = self.basic_get(name)
-            if found is None:
-                return
+        if not ready_messages(self.connection, [name]).get(name):
+            return
+        while (found := self.basic_get(name)) is not None:
             message, queue = Message(found, channel=self), found.delivery_info["routing_key"]
             id = str(message.headers.get("id"))
             reason = f"it was due, and there is no queue {queue!r}"

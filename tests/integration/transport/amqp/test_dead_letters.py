@@ -7,9 +7,11 @@ from typing import Any
 
 import amqp
 import pytest
+from kombu import Queue
 
 from celery_delayq import DelayQ
 from tests.integration.conftest import NewRabbitMQ
+from tests.support.rabbitmq import TIMEOUT
 from tests.support.rabbitmq import RabbitMQScene as Scene
 
 
@@ -61,6 +63,27 @@ def test_other_messages_in_the_streams_hide_no_dead_letter(scene: Scene, side: A
     assert [each.reason for each in delayq.dead_letters()] == ["why", "unreadable dead letter"]
     delayq.purge("a")
     assert [each.reason for each in delayq.dead_letters()] == ["unreadable dead letter"]
+
+
+@pytest.mark.parametrize("no_ack", [True, False])
+def test_a_channel_holds_only_messages_that_are_to_be_acknowledged(
+    scene: Scene, no_ack: bool
+) -> None:
+    queue = Queue("orders", no_ack=no_ack)
+    found: list[Any] = []
+    for n in range(4):
+        scene.send(f"{n}", 0)
+    with scene.connection.Consumer([queue], no_ack=no_ack, on_message=found.append):
+        while len(found) < 4:
+            scene.connection.drain_events(timeout=TIMEOUT)
+    scene.send("got", 0)
+    found.append(queue(scene.channel).get(no_ack=no_ack))
+
+    assert len(scene.channel._held) == (0 if no_ack else 5)
+    for message in found:
+        if not no_ack:
+            message.ack()
+    assert not scene.channel._held
 
 
 def test_the_connection_for_dead_letters_has_no_heartbeats(scene: Scene) -> None:
