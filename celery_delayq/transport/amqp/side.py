@@ -130,7 +130,7 @@ class Side:
     def add_soon(self, *lost: Any) -> None:
         """Store a dead letter whose message is gone: at once, or when the broker is back."""
         self._waiting.append(_Lost(*lost))
-        if self._thread is None or not self._thread.is_alive():
+        if self._thread is None:
             try:
                 self._store_waiting()
             except Exception as exc:
@@ -147,11 +147,17 @@ class Side:
     def _store(self, lost: _Lost) -> None:
         self.ask(lambda stream: stream.add(*lost))
 
+    def _has_waiting(self) -> bool:
+        """Return whether the thread goes on; else the next one to add something stores it."""
+        if not self._waiting:
+            self._thread = None
+        return bool(self._waiting)  # what was added just before that counted on the thread
+
     def _go_on(self) -> None:
         loop = ReconnectingLoop(
             "storing of dead letters",
             logger,
-            go_on=lambda: bool(self._waiting),
+            go_on=self._has_waiting,
             wait=threading.Event().wait,
             retry=_RETRY,
             outages={"RabbitMQ is away": (*self._connection.connection_errors,)},
