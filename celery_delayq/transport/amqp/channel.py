@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from amqp.exceptions import ChannelError, RecoverableConnectionError
+
 from celery_delayq.errors import BrokerUnavailable, DelayQError, InvalidETA
 from celery_delayq.integration import worker
 from celery_delayq.model import delivery, envelope
@@ -160,6 +162,17 @@ class Channel(PublishChannel):
             message.properties[PROPERTY]["queue"] = queue
             self._held[message.delivery_tag] = Held(message, queue)
         return message
+
+    def _on_close(self, reply_code: int, reply_text: str, *method: int) -> Any:
+        """Take a channel that RabbitMQ closes by itself, such as after ``consumer_timeout``, for a
+        lost connection: Celery connects again, and else ends the worker.
+        """
+        try:
+            return super()._on_close(reply_code, reply_text, *method)
+        except ChannelError as exc:
+            if any(method):
+                raise
+            raise RecoverableConnectionError(reply_text) from exc
 
     # -- to settle
 

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
+from celery import Celery
 from kombu.exceptions import OperationalError
 
 from celery_delayq.embedded.ports import HOST, free_port
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import NotAllowed, UnsupportedServer
+from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.retry_tasks import TIMEOUT, RetryScene, tasks_of
 from tests.support.rabbitmq import RabbitMQScene
 from tests.support.scene import StartWorker
 from tests.support.tls import Certificates, make_certificates
@@ -136,3 +139,42 @@ def test_a_broker_that_does_not_do_is_an_error_for_producers_and_workers(
             worker = delayq_worker("tests.apps.header_tasks:app", broker_url=url, wait_ready=False)
             assert worker.wait() != 0
             assert re.search(f"Unrecoverable error: {error.__name__}.*{says}", worker.log)
+
+
+# -- a channel that RabbitMQ closes
+
+
+@contextmanager
+def _consumer_timeout(server: EmbeddedRabbitMQ, ms: int) -> Iterator[None]:
+    """Have RabbitMQ close channels opened from now on that hold a message for so long."""
+
+    def set_to(timeout: int, look: int) -> None:
+        for name, value in (("consumer_timeout", timeout), ("channel_tick_interval", look)):
+            server.control("eval", f"application:set_env(rabbit, {name}, {value}).")
+
+    set_to(ms, 200)
+    try:
+        yield
+    finally:
+        set_to(1_800_000, 60_000)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_that_holds_a_message_for_too_long_connects_again(
+    pool: str,
+    app: Celery,
+    delayq_rabbitmq_server: EmbeddedRabbitMQ,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: StartWorker,
+) -> None:
+    scene = RetryScene(delayq_redis, tasks_of(app), delayq_worker)
+    app.tasks["plain"].apply_async((["wait"],), task_id="long")
+    with _consumer_timeout(delayq_rabbitmq_server, 1000):
+        worker = scene.start(pool)
+        wait_until(lambda: scene.runs("id").count("long") == 2, TIMEOUT, "it was sent again")
+
+    scene.open("long")
+    app.tasks["plain"].apply_async((["done"],), task_id="next")
+    wait_until(lambda: "next" in scene.runs("id"), TIMEOUT, "the worker goes on")
+    assert worker.running
+    assert "Unrecoverable" not in worker.log
