@@ -67,7 +67,7 @@ class Channel(PublishChannel):
     ) -> Any:
         if worker.consumes_tasks(self):
             self._side.check()
-        if callback is not None and not no_ack:
+        if consumer_tag and callback is not None and not no_ack:  # our reader of streams has no tag
             callback = partial(self._deliver, queue, callback)
         return super().basic_consume(
             queue, consumer_tag=consumer_tag, no_ack=no_ack, callback=callback, **options
@@ -78,7 +78,7 @@ class Channel(PublishChannel):
 
         A solo worker that ends would run it in its signal handler.
         """
-        if consumer_tag in self.callbacks and consumer_tag not in self.no_ack_consumers:
+        if isinstance(self.callbacks.get(consumer_tag), partial):
             self.callbacks[consumer_tag] = lambda message: self.basic_reject(
                 message.delivery_tag, requeue=True
             )

@@ -10,6 +10,7 @@ import pytest
 from kombu import Queue
 
 from celery_delayq import DelayQ
+from celery_delayq.transport.amqp.dead_letters import View
 from tests.integration.conftest import NewRabbitMQ
 from tests.support.rabbitmq import TIMEOUT
 from tests.support.rabbitmq import RabbitMQScene as Scene
@@ -63,6 +64,18 @@ def test_other_messages_in_the_streams_hide_no_dead_letter(scene: Scene, side: A
     assert [each.reason for each in delayq.dead_letters()] == ["why", "unreadable dead letter"]
     delayq.purge("a")
     assert [each.reason for each in delayq.dead_letters()] == ["unreadable dead letter"]
+
+
+def test_a_reader_that_ends_early_leaves_the_rest_in_the_stream(side: Any) -> None:
+    ids = [f"{n}" for n in range(3000)]
+    side.ask(lambda stream: stream.restore(("orders", id, b"2 0 0 0 why\n{}") for id in ids))
+
+    for _ in range(5):
+        assert next(iter(side.read())).dead_lettered.id == "0"
+        page, _ = side.ask(lambda stream: stream.page(View(set(), 0), 0))
+        assert len(page) == 1
+
+    assert _ids(side) == ids
 
 
 @pytest.mark.parametrize("no_ack", [True, False])
