@@ -13,7 +13,13 @@ from uuid import uuid4
 
 from amqp.exceptions import ChannelError, RecoverableConnectionError
 
-from celery_delayq.errors import BrokerUnavailable, DelayQError, InvalidETA
+from celery_delayq.errors import (
+    BrokerBlocked,
+    BrokerTimeout,
+    BrokerUnavailable,
+    DelayQError,
+    InvalidETA,
+)
 from celery_delayq.integration import worker
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.dead_letter import pack_details
@@ -216,8 +222,15 @@ class Channel(PublishChannel):
             return False
         data = envelope.encode(delivery.without_delivery(held.message._raw))
         why = held.reason or reason
-        self._side.ask(lambda stream: stream.add(held.queue, id, why, data, held.details))
-        self.basic_ack(tag)
+        try:
+            self._side.ask(lambda stream: stream.add(held.queue, id, why, data, held.details))
+        except (BrokerBlocked, BrokerTimeout) as exc:
+            # Raised in its event loop, this would end the worker.
+            logger.warning("Task %r goes back, no dead letter can be stored: %s", id, exc)
+            del self._held[tag]
+            super().basic_reject(tag, True)
+        else:
+            self.basic_ack(tag)
         return True
 
     def add_dead_letter_copy(

@@ -8,10 +8,13 @@ from contextlib import contextmanager
 
 import pytest
 
+from celery_delayq import DelayQ
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import BrokerBlocked
 from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
+from tests.support.scene import TIMEOUT, AppScene, StartWorker
 
 LIMIT = "set_vm_memory_high_watermark"
 
@@ -44,3 +47,29 @@ def test_a_publish_says_that_the_broker_has_blocked_the_connection(
             assert time.monotonic() - begin < 10
 
     send()
+
+
+@pytest.mark.parametrize("task", ["header.fails", "unknown"])
+def test_a_worker_that_cannot_store_a_dead_letter_gives_the_message_back(
+    task: str,
+    make_app: MakeApp,
+    delayq_rabbitmq_server: EmbeddedRabbitMQ,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: StartWorker,
+) -> None:
+    app = make_app()
+    scene = AppScene(delayq_redis, app, delayq_worker)
+    scene.module = "header_tasks"
+    worker = scene.start("prefork")
+    delays = {"a": 6, "b": 12, "c": 18}  # one of them is due while it is low on memory
+    for id, countdown in delays.items():
+        app.send_task(task, task_id=id, countdown=countdown)
+    with low_on_memory(delayq_rabbitmq_server):
+        wait_until(lambda: "goes back, no dead letter" in worker.log, 60, lambda: worker.log)
+
+    delayq = DelayQ.of(app)
+    # RabbitMQ may have read the first one, too.
+    wait_until(lambda: {each.id for each in delayq.dead_letters()} == {*delays}, 60, "all are dead")
+    wait_until(lambda: not delayq.stats().as_dict()["ready"], TIMEOUT, "nothing is left")
+    assert worker.running
+    assert "Unrecoverable" not in worker.log
