@@ -54,7 +54,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup)
 def delayq() -> None:
-    """Manage tasks that wait in Redis (celery_delayq).
+    """Manage delayed tasks in Redis or RabbitMQ (celery_delayq).
 
     A command exits with 0 when all was done, with 1 after an error or when something was not done
     (it runs already, it is unknown, you answered no), and with 2 after wrong use. With --json it

@@ -20,9 +20,9 @@ _OF_TASKS = OPTIONS - {"max_retries", "retry_jitter"}
 
 
 def check_worker(sender: Any, **_: Any) -> None:
-    """Warn when a worker with the extension consumes from stock Redis, acknowledges early although
-    it was told to run each task at least once, or cannot send webhooks; and when one without it has
-    task options or periodic entries that need it.
+    """Warn when a worker with the extension consumes by a stock transport, acknowledges early
+    although it was told to run each task at least once, has no end for tasks that kill it, or
+    cannot send webhooks; and when one without it has task options or periodic entries that need it.
     """
     app = sender.app
     delayq = getattr(app, "_delayq", None)
@@ -30,6 +30,8 @@ def check_worker(sender: Any, **_: Any) -> None:
         _check_without_extension(app, getattr(sender, "connection", None))
         return
     warn_of_stock(sender.connection)
+    if hasattr(sender.connection.transport, "side"):
+        _warn_of_classic_queues(app, sender.connection.transport.settings)
     if delayq.webhook is not None and find_spec("httpx") is None:
         warn_once(
             logger,
@@ -47,14 +49,30 @@ def check_worker(sender: Any, **_: Any) -> None:
 
 
 def warn_of_stock(connection: Any) -> None:
-    """Warn, once, when an app with the extension talks to Redis through kombu's own transport."""
+    """Warn, once, when an app with the extension uses kombu's transport for Redis or RabbitMQ."""
     transport = connection.transport
-    if transport.driver_type == "redis" and not hasattr(transport, "settings"):
+    if transport.driver_type in ("redis", "amqp") and not hasattr(transport, "settings"):
         warn_once(
             logger,
-            f"DelayQ(app) is set up, but the broker is {connection.as_uri()}: delayed tasks wait "
-            "in worker memory as on stock Celery. Let the URL begin with delayq+redis://",
+            f"DelayQ(app) is set up, but the broker is {connection.as_uri()}: delays, retries and "
+            "failures are those of stock Celery. Let the URL begin with "
+            f"delayq+{transport.driver_type}://",
         )
+
+
+def _warn_of_classic_queues(app: Any, settings: Any) -> None:
+    """Warn when a task that kills its process would be redelivered by RabbitMQ for ever."""
+    conf = app.conf
+    if not (settings.max_deliveries and conf.task_acks_late and conf.task_reject_on_worker_lost):
+        return
+    for name, queue in app.amqp.queues.consume_from.items():
+        if (queue.queue_arguments or {}).get("x-queue-type") != "quorum":
+            warn_once(
+                logger,
+                f"Queue {name!r} is no quorum queue: RabbitMQ does not count its deliveries, so a "
+                "task that kills its process comes back again and again. Use a new queue with "
+                "task_default_queue_type='quorum'",
+            )
 
 
 def _check_without_extension(app: Any, connection: Any) -> None:

@@ -74,15 +74,18 @@ class Session:
                 with self.app.connection_for_write() as connection:
                     if hasattr(connection.transport, "side"):
                         raise NotSupported(
-                            f"the broker is {connection.as_uri()}, and RabbitMQ can neither list, "
-                            "count, cancel, move nor pause scheduled tasks, nor keep periodic "
-                            "entries and a history; a broker delayq+redis:// can"
+                            "RabbitMQ can neither list, count, cancel, move nor pause scheduled "
+                            "tasks, nor keep periodic entries and a history (what it has: delayq "
+                            f"stats, revoke, celery beat); the broker is {connection.as_uri()}, "
+                            "a broker delayq+redis:// can"
                         )
                     channel = getattr(connection.transport, "Channel", None)
                     if not getattr(channel, "capabilities", ()):
+                        kind = connection.transport.driver_type
+                        example = "amqp://localhost//" if kind == "amqp" else "redis://localhost/0"
                         raise NotSupported(
                             f"the broker is {connection.as_uri()}; DelayQ needs a URL that begins "
-                            "with delayq+, such as delayq+redis://localhost:6379/0, or "
+                            f"with delayq+, such as delayq+{example}, or "
                             "broker_transport='celery_delayq.transport:Transport'"
                         )
                     store = connection.default_channel.new_store()

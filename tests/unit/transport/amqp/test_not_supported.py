@@ -79,7 +79,7 @@ def test_a_command_says_so_in_one_sentence_and_exits_with_1(
     ran = CommandLine(delayq.app)(*command.split())
 
     assert (ran.code, ran.out.replace("connecting\n", "")) == (1, "")
-    assert ran.err.startswith("Error: the broker is amqp://")
+    assert ran.err.startswith("Error: RabbitMQ can neither ")
     assert ran.err.endswith("a broker delayq+redis:// can\n")
     assert ran.err.count("\n") == 1
 
