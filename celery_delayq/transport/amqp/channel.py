@@ -73,6 +73,8 @@ class Channel(PublishChannel):
     ) -> Any:
         if worker.consumes_tasks(self):
             self._side.check()
+            if self.can_schedule(queue):
+                self.declarer.bind_again(queue)
         if consumer_tag and callback is not None and not no_ack:  # our reader of streams has no tag
             callback = partial(self._deliver, queue, callback)
         return super().basic_consume(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed
@@ -122,6 +123,13 @@ class Declarer:
             ) from exc
         except ChannelError as exc:
             raise self._explained(exc) from exc
+
+    def bind_again(self, queue: str) -> None:
+        """Let messages leave to a queue that may have been deleted since a publisher bound it."""
+        with suppress(
+            InvalidOption, NotAllowed
+        ):  # nobody has sent with a delay yet; publishers do it
+            self.bind(queue)
 
     def _check_exchange(self, exchange: str) -> None:
         try:

@@ -14,9 +14,11 @@ from celery_delayq import DelayQ
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import InvalidETA, InvalidOption, NotSupported, QueueFull
 from celery_delayq.testing import wait_until
-from tests.integration.conftest import NewRabbitMQ
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp, NewRabbitMQ
 from tests.support.rabbitmq import TIMEOUT
 from tests.support.rabbitmq import RabbitMQScene as Scene
+from tests.support.scene import AppScene, StartWorker
 
 
 @pytest.fixture
@@ -90,6 +92,22 @@ def test_a_task_whose_queue_was_deleted_is_a_dead_letter_and_can_be_replayed(sce
     delayq.replay(dead)
     assert scene.receive("gone").keys() == {"a"}
     assert [*delayq.dead_letters()] == []
+
+
+def test_a_worker_gets_the_delayed_tasks_of_a_queue_that_was_deleted(
+    make_app: MakeApp, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
+) -> None:
+    """As to change its type: the publisher has bound it already, and keeps its connection."""
+    app = make_app()
+    workers = AppScene(delayq_redis, app, delayq_worker)
+    workers.module = "delayq_tasks"
+    app.send_task("add", (1, 2), countdown=0.1)
+    with app.connection_for_write() as connection:
+        connection.default_channel.queue_delete("celery")
+
+    workers.start("solo")
+
+    assert app.send_task("add", (3, 4), countdown=0.5).get(timeout=TIMEOUT) == 7
 
 
 # -- what is refused
