@@ -77,7 +77,8 @@ class Stage(LedgerDesk):
             set_as_current=False,
         )
         self._url = rabbitmq.url if rabbitmq else f"delayq+redis://127.0.0.1:{proxy.port}/0"
-        self._delayq = {"lease": SHORT if world.back == "after the lease" else LONG}
+        lease = SHORT if world.back == "after the lease" else LONG
+        self._delayq = {} if rabbitmq else {"lease": lease}
 
     def close(self) -> None:
         """End the workers, and close the connections."""
