@@ -13,7 +13,7 @@ from kombu import Consumer, Queue
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 
 class RabbitMQScene:

@@ -23,7 +23,7 @@ LIMIT = "set_vm_memory_high_watermark"
 def low_on_memory(server: EmbeddedRabbitMQ) -> Iterator[None]:
     server.control(LIMIT, "absolute", "1MB")
     try:
-        wait_until(lambda: server.ask("GET", "nodes")[0].get("mem_alarm"), 30)
+        wait_until(lambda: server.ask("GET", "nodes")[0].get("mem_alarm"), TIMEOUT)
         yield
     finally:
         server.control(LIMIT, "absolute", "2GB")
