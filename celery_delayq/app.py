@@ -155,7 +155,7 @@ class DelayQ:
     @property
     def dead_letters(self) -> DeadLetters:
         """Dead letters: read, replay, purge; called, it iterates over them."""
-        kind: Any = DeadLetters if self.session.side is None else StreamDeadLetters
+        kind: Any = StreamDeadLetters if self.session.on_rabbitmq else DeadLetters
         found: DeadLetters = kind(self.session)
         return found
 

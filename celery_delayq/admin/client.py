@@ -39,7 +39,7 @@ class Admin:
         BrokerUnavailable, CommandRefused
             Redis is away, or refused something.
         """
-        if self._session.side is not None:
+        if self._session.on_rabbitmq:
             return cast("Stats", gather_rabbitmq(self._session.app))
         consumed = self._session.app.amqp.queues.consume_from
         return self._session.ask(lambda store: gather(store, consumed, ready_limit))

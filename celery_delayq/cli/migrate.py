@@ -59,7 +59,7 @@ def migrate(
         moved = _run(steps, f"{'from' if source else 'to'} native")
         _report(moved, [number_of(moved.scheduled, "delayed task", "delayed tasks")], dry_run)
         return
-    if delayq.session.side is not None:
+    if delayq.session.on_rabbitmq:
         raise click.UsageError("the broker is RabbitMQ: give --from native or --to native")
     running = _running_workers(app)
     if running and not yes:

@@ -177,7 +177,7 @@ def print_json(value: Any, *, stderr: bool = False) -> None:
 
 def unknown_queue(delayq: DelayQ, queue: str | None, found: Iterable[str] = ()) -> str:
     """Return what to say of a queue that may be a typo, "" for one that is known."""
-    if queue is None or delayq.session.side is not None:  # RabbitMQ has no list of queues
+    if queue is None or delayq.session.on_rabbitmq:  # RabbitMQ has no list of queues
         return ""
     known = {*delayq.store.registry(), *delayq.app.amqp.queues, *found}
     if queue in known:

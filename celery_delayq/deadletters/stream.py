@@ -43,7 +43,7 @@ class StreamDeadLetters(DeadLetterReader):
 
     def _dead(self, filter: DeadFilter, *, ahead: bool = False) -> Iterator[DeadLetter]:  # noqa: ARG002
         low, high = filter.range_ms()
-        for found in self._side.read():
+        for found in self._connection.read():
             died = found.dead_lettered.died_ms
             if (
                 filter.queue not in (None, found.queue)
@@ -58,8 +58,8 @@ class StreamDeadLetters(DeadLetterReader):
                 )
 
     @property
-    def _side(self) -> Any:
-        return self._session.side
+    def _connection(self) -> Any:
+        return self._session.dead_letter_connection
 
     def _by_id(self, id: str, queue: str | None) -> DeadLetter | None:
         return next((each for each in self._dead(DeadFilter(queue)) if each.id == id), None)
@@ -182,12 +182,12 @@ class StreamDeadLetters(DeadLetterReader):
             done += offsets_of([dead_letter])
             outcomes.append(Outcome.DONE)
         if messages:
-            self._side.send(messages, done)
+            self._connection.send(messages, done)
         return outcomes
 
     def _purge(self, found: Sequence[DeadLetter], _: int) -> list[Outcome]:
         offsets = offsets_of(found)
-        self._side.ask(lambda stream: stream.settle(offsets))
+        self._connection.ask(lambda stream: stream.settle(offsets))
         tell_chords_of_dead(self._session.app, found)
         return [Outcome.DONE] * len(found)
 

@@ -54,7 +54,7 @@ def begin(sender: Any, **_: Any) -> None:
     """Announce this beat while it runs."""
     app = sender.app
     delayq = getattr(app, "_delayq", None)
-    if delayq is None or delayq.session.side is not None:  # on RabbitMQ beat is the one that fires
+    if delayq is None or delayq.session.on_rabbitmq:  # on RabbitMQ beat is the one that fires
         return
     name = f"{socket.gethostname()} {os.getpid()}"
     logger.warning(_WARNING, name)

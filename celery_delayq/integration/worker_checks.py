@@ -30,7 +30,7 @@ def check_worker(sender: Any, **_: Any) -> None:
         _check_without_extension(app, getattr(sender, "connection", None))
         return
     warn_of_stock(sender.connection)
-    if hasattr(sender.connection.transport, "side"):
+    if hasattr(sender.connection.transport, "dead_letter_connection"):
         _warn_of_classic_queues(app, sender.connection.transport.settings)
     if delayq.webhook is not None and find_spec("httpx") is None:
         warn_once(

@@ -276,7 +276,7 @@ def begin(app: Celery) -> Callable[[], None] | None:
     """Start a runner for the worker of *app*, if it dispatches; return how to stop it."""
     if not Settings.from_options(app.conf.broker_transport_options).dispatch:
         return None
-    if app._delayq.session.side is not None:
+    if app._delayq.session.on_rabbitmq:
         if app.conf.beat_schedule:
             logger.info("beat_schedule: on RabbitMQ workers fire no entries, celery beat does")
         return None

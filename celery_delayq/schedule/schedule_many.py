@@ -68,7 +68,7 @@ def schedule_many(
     if batch < 1:
         raise InvalidItem(f"batch={batch!r}: expected a number from 1")
     reader = ItemReader(session.app, task, options)
-    if session.side is not None:
+    if session.on_rabbitmq:
         return PublishRun(session, on_outcome, batch).publish(iter(items), reader)
     run = ManyRun(session, on_outcome, batch)
     maker = MessageFactory(session.app, reader.common, signals)

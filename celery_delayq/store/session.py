@@ -72,7 +72,7 @@ class Session:
         with self._lock:
             if self._store is None:
                 with self.app.connection_for_write() as connection:
-                    if hasattr(connection.transport, "side"):
+                    if hasattr(connection.transport, "dead_letter_connection"):
                         raise NotSupported(
                             "RabbitMQ can neither list, count, cancel, move nor pause scheduled "
                             "tasks, nor keep periodic entries and a history (what it has: delayq "
@@ -94,17 +94,22 @@ class Session:
             return self._store
 
     @property
-    def side(self) -> Any:
+    def dead_letter_connection(self) -> Any:
         """The connection for dead letters where the broker is RabbitMQ, else None."""
         with self.app.connection_for_write() as connection:
-            return getattr(connection.transport, "side", None)
+            return getattr(connection.transport, "dead_letter_connection", None)
+
+    @property
+    def on_rabbitmq(self) -> bool:
+        """Whether the app's broker is RabbitMQ."""
+        return self.dead_letter_connection is not None
 
     def now_ms(self) -> int:
         """Return the time of the clock that decides what is due, in ms since 1970.
 
         That of Redis; RabbitMQ has none, so there it is that of this machine.
         """
-        return self.store.now_ms() if self.side is None else int(time.time() * 1000)
+        return int(time.time() * 1000) if self.on_rabbitmq else self.store.now_ms()
 
     @property
     def has_store(self) -> bool:

@@ -238,7 +238,7 @@ def plan_of(
     session: Session, filter: DeadFilter, older_than: float, report: Archived, *, own: bool = False
 ) -> RedisPlan | StreamPlan:
     """Return which dead letters to read, and write their number and the time into the report."""
-    kind = RedisPlan if session.side is None else StreamPlan
+    kind = StreamPlan if session.on_rabbitmq else RedisPlan
     plan, report.total = kind.of(session, filter, older_than, own=own)
     report.made = moment(plan.now_ms).isoformat()
     return plan

@@ -89,7 +89,7 @@ def import_dead(
 
 def restore_of(session: Session) -> Callable[[Sequence[DeadLetterRow], Imported], None]:
     """Return a function that restores rows and counts their outcomes, in a dry run predicted."""
-    return partial(_restore_all, session) if session.side is None else StreamRestore(session)
+    return StreamRestore(session) if session.on_rabbitmq else partial(_restore_all, session)
 
 
 def _restore_all(session: Session, rows: Sequence[DeadLetterRow], report: Imported) -> None:

@@ -47,7 +47,7 @@ class StreamPlan(NamedTuple):
     def delete(self, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
         """Mark dead letters as gone. Others may do so at the same time."""
         offsets = offsets_of(row.dead_letter for row in rows)
-        self.session.side.ask(lambda stream: stream.settle(offsets))
+        self.session.dead_letter_connection.ask(lambda stream: stream.settle(offsets))
         return [*rows]
 
 
@@ -55,9 +55,10 @@ class StreamRestore:
     """Puts dead letters back into a stream of RabbitMQ; two at the same time may do so twice."""
 
     def __init__(self, session: Session) -> None:
-        self._side = session.side
+        self._connection = session.dead_letter_connection
         self._known = {
-            (found.queue, sha256(found.dead_lettered.data).digest()) for found in self._side.read()
+            (found.queue, sha256(found.dead_lettered.data).digest())
+            for found in self._connection.read()
         }
 
     def __call__(self, rows: Sequence[DeadLetterRow], report: Imported) -> None:
@@ -70,4 +71,4 @@ class StreamRestore:
                 new.append((row.queue, row.id, row.data))
                 self._known.add(name)
         if new and not report.dry_run:
-            self._side.ask(lambda stream: stream.restore(new))
+            self._connection.ask(lambda stream: stream.restore(new))

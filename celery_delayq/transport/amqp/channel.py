@@ -24,6 +24,7 @@ from celery_delayq.integration import worker
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.envelope import PROPERTY, Due
+from celery_delayq.transport.amqp.dead_letter_connection import DeadLetterConnection
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream
 from celery_delayq.transport.amqp.messages import (
     HEADER,
@@ -33,7 +34,6 @@ from celery_delayq.transport.amqp.messages import (
     own_of,
 )
 from celery_delayq.transport.amqp.publish import PublishChannel
-from celery_delayq.transport.amqp.side import Side
 from celery_delayq.transport.amqp.sizes import ready_messages
 from celery_delayq.transport.rejected import MALFORMED, reason_of
 from celery_delayq.utils.once import warn_once
@@ -72,7 +72,7 @@ class Channel(PublishChannel):
         **options: Any,
     ) -> Any:
         if worker.consumes_tasks(self):
-            self._side.check()
+            self._dead_letter_connection.check()
             if self.can_schedule(queue):
                 self.declarer.bind_again(queue)
         if consumer_tag and callback is not None and not no_ack:  # our reader of streams has no tag
@@ -135,7 +135,7 @@ class Channel(PublishChannel):
         if not self.can_schedule(queue):
             return False
         try:
-            self._side.send([(message, queue, due)])
+            self._dead_letter_connection.send([(message, queue, due)])
         except InvalidETA:
             self.message_to_python(message)  # now it is held
             raise
@@ -225,7 +225,9 @@ class Channel(PublishChannel):
         data = envelope.encode(delivery.without_delivery(held.message._raw))
         why = held.reason or reason
         try:
-            self._side.ask(lambda stream: stream.add(held.queue, id, why, data, held.details))
+            self._dead_letter_connection.ask(
+                lambda stream: stream.add(held.queue, id, why, data, held.details)
+            )
         except (BrokerBlocked, BrokerTimeout) as exc:
             # Raised in its event loop, this would end the worker.
             logger.warning("Task %r goes back, no dead letter can be stored: %s", id, exc)
@@ -239,7 +241,7 @@ class Channel(PublishChannel):
         self, _tag: Any, queue: str, id: str, reason: str, message: bytes, details: bytes
     ) -> None:
         """Make a dead letter of a task that failed after its acknowledgement, or before it."""
-        self._side.add_soon(queue, id, reason, message, details)
+        self._dead_letter_connection.add_soon(queue, id, reason, message, details)
 
     def collect_unroutable(self) -> None:
         """Make dead letters of due messages whose queue was deleted."""
@@ -257,10 +259,10 @@ class Channel(PublishChannel):
     # -- the stream of dead letters
 
     @property
-    def _side(self) -> Side:
+    def _dead_letter_connection(self) -> DeadLetterConnection:
         """Where dead letters are stored; also of use after the channel was closed."""
-        side: Side = self._transport.side
-        return side
+        found: DeadLetterConnection = self._transport.dead_letter_connection
+        return found
 
     @property
     def dead_letters(self) -> DeadLetterStream:

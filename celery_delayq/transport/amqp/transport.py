@@ -16,8 +16,8 @@ from celery_delayq.errors import NotAllowed, NotSupported, UnsupportedServer
 from celery_delayq.settings import ON_REDIS, Settings, misplaced
 from celery_delayq.transport import url
 from celery_delayq.transport.amqp.channel import Channel
+from celery_delayq.transport.amqp.dead_letter_connection import DeadLetterConnection
 from celery_delayq.transport.amqp.declarer import Declarer
-from celery_delayq.transport.amqp.side import Side
 from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import WaitingConnection
 from celery_delayq.utils.once import warn_once
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 #: By process, URL and prefix. A child leaves those of its parent alone: py-amqp shuts a socket down
 #: when its last object goes, and both share it.
-_SIDES: dict[tuple[int, str, str], Side] = {}
+_CONNECTIONS: dict[tuple[int, str, str], DeadLetterConnection] = {}
 
 #: At-least-once dead-lettering is new in it.
 _OLDEST = (3, 10)
@@ -79,10 +79,12 @@ class Transport(pyamqp.Transport):
         super().__init__(client, **kwargs)
 
     @property
-    def side(self) -> Side:
+    def dead_letter_connection(self) -> DeadLetterConnection:
         """The connection for dead letters, one for each broker in a process."""
         uri = self.plain.as_uri(include_password=True)
-        return _SIDES.setdefault((os.getpid(), uri, self.topology.prefix), Side(self.client))
+        return _CONNECTIONS.setdefault(
+            (os.getpid(), uri, self.topology.prefix), DeadLetterConnection(self.client)
+        )
 
     def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the stock form of the URL: Flower and others parse it."""

@@ -82,12 +82,12 @@ def test_a_child_asks_rabbitmq_by_a_connection_of_its_own(
     make_app: MakeApp, delayq_rabbitmq: str
 ) -> None:
     delayq = DelayQ.of(make_app(broker=delayq_rabbitmq))
-    side = delayq.session.side
+    connection = delayq.session.dead_letter_connection
 
     def ask() -> object:
         return delayq.count_dead()
 
     ask()
-    with held_by_a_thread(side._lock):
+    with held_by_a_thread(connection._lock):
         assert exit_code_of(ask) == 0
     assert ask() == 0

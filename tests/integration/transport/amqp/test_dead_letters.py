@@ -22,39 +22,39 @@ def scene(new_rabbitmq: NewRabbitMQ) -> Scene:
 
 
 @pytest.fixture
-def side(scene: Scene) -> Any:
+def store(scene: Scene) -> Any:
     """What a worker stores dead letters with."""
-    return scene.channel.connection.delayq.side
+    return scene.channel.connection.delayq.dead_letter_connection
 
 
-def _add(side: Any, id: str) -> None:
-    side.ask(lambda stream: stream.add("orders", id, "why", b"{}"))
+def _add(store: Any, id: str) -> None:
+    store.ask(lambda stream: stream.add("orders", id, "why", b"{}"))
 
 
-def _ids(side: Any) -> list[str]:
-    return [each.dead_lettered.id for each in side.read()]
+def _ids(store: Any) -> list[str]:
+    return [each.dead_lettered.id for each in store.read()]
 
 
-def test_a_dead_letter_is_kept_although_its_stream_was_deleted(scene: Scene, side: Any) -> None:
-    _add(side, "a")
+def test_a_dead_letter_is_kept_although_its_stream_was_deleted(scene: Scene, store: Any) -> None:
+    _add(store, "a")
     scene.channel.queue_delete("delayq.dead_letters")
 
-    _add(side, "b")
+    _add(store, "b")
 
-    assert _ids(side) == ["b"]
+    assert _ids(store) == ["b"]
 
 
-def test_dead_letters_of_many_threads_are_each_kept_once(side: Any) -> None:
+def test_dead_letters_of_many_threads_are_each_kept_once(store: Any) -> None:
     ids = [f"{n}" for n in range(40)]
     with ThreadPoolExecutor(len(ids)) as pool:
-        [*pool.map(lambda id: side.add_soon("orders", id, "why", b"{}", b""), ids)]
+        [*pool.map(lambda id: store.add_soon("orders", id, "why", b"{}", b""), ids)]
 
-    assert sorted(_ids(side)) == sorted(ids)
+    assert sorted(_ids(store)) == sorted(ids)
 
 
-def test_other_messages_in_the_streams_hide_no_dead_letter(scene: Scene, side: Any) -> None:
-    side.check()
-    _add(side, "a")
+def test_other_messages_in_the_streams_hide_no_dead_letter(scene: Scene, store: Any) -> None:
+    store.check()
+    _add(store, "a")
     delayq = DelayQ.of(scene.app)
     for stream in ("delayq.dead_letters", "delayq.dead_letters.settled"):
         for body, headers in ((b"{", {}), (b"5", {"delayq-queue": "orders"}), (b"\xff", {})):
@@ -66,16 +66,16 @@ def test_other_messages_in_the_streams_hide_no_dead_letter(scene: Scene, side: A
     assert [each.reason for each in delayq.dead_letters()] == ["unreadable dead letter"]
 
 
-def test_a_reader_that_ends_early_leaves_the_rest_in_the_stream(side: Any) -> None:
+def test_a_reader_that_ends_early_leaves_the_rest_in_the_stream(store: Any) -> None:
     ids = [f"{n}" for n in range(3000)]
-    side.ask(lambda stream: stream.restore(("orders", id, b"2 0 0 0 why\n{}") for id in ids))
+    store.ask(lambda stream: stream.restore(("orders", id, b"2 0 0 0 why\n{}") for id in ids))
 
     for _ in range(5):
-        assert next(iter(side.read())).dead_lettered.id == "0"
-        page, _ = side.ask(lambda stream: stream.page(View(set(), 0), 0))
+        assert next(iter(store.read())).dead_lettered.id == "0"
+        page, _ = store.ask(lambda stream: stream.page(View(set(), 0), 0))
         assert len(page) == 1
 
-    assert _ids(side) == ids
+    assert _ids(store) == ids
 
 
 @pytest.mark.parametrize("no_ack", [True, False])
@@ -103,8 +103,8 @@ def test_the_connection_for_dead_letters_has_no_heartbeats(scene: Scene) -> None
     """RabbitMQ would close it, as nobody sends them."""
     with scene.app.connection_for_read(heartbeat=20) as connection:
         connection.connect()
-        side = connection.transport.side
-        _add(side, "a")
+        store = connection.transport.dead_letter_connection
+        _add(store, "a")
 
         assert connection.connection.heartbeat == 20
-        assert side._connection.connection.heartbeat == 0
+        assert store._connection.connection.heartbeat == 0

@@ -48,7 +48,7 @@ class _Lost(NamedTuple):
     details: bytes
 
 
-class Side:
+class DeadLetterConnection:
     """Stores dead letters, from any thread.
 
     Parameters
