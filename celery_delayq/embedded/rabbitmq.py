@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 from uuid import uuid4
@@ -30,6 +30,9 @@ _CONTROL: Final = ("/usr/lib/rabbitmq/bin/rabbitmqctl", "rabbitmqctl")
 
 #: Seconds between two looks at whether a node listens.
 _POLL: Final = 0.05
+#: How often a node of a cluster is started until it stays: nodes that come up side by side ask each
+#: other while they are half up, and one may end by it. A service manager starts it again, too.
+_STARTS: Final = 3
 
 #: Small, and idle when there is nothing to do: Erlang's schedulers spin otherwise.
 _ERLANG: Final = (
@@ -110,10 +113,16 @@ class EmbeddedRabbitMQ:
                 raise ServerNotFound("no epmd was found: it comes with Erlang")
             command = [program, "-port", str(self._epmd_port), "-address", HOST]
             self._epmd.start(lambda log: _spawn(command, log, {}), self._folder / "epmd.log")
-        for node in self._chosen(numbers):
+        waiting = self._chosen(numbers)
+        for node in waiting:
             node.launch()
-        for node in self._chosen(numbers):
-            node.wait_ready(self._timeout)
+        deadline = monotonic() + self._timeout
+        while waiting := [node for node in waiting if not node.listens()]:
+            if monotonic() > deadline:
+                raise waiting[0].error("did not listen in time")
+            if any(node.launch_again() for node in waiting):
+                deadline = monotonic() + self._timeout
+            sleep(_POLL)
         return self
 
     def stop(self, *numbers: int, timeout: float | None = None) -> None:
@@ -267,6 +276,7 @@ class _Node:
         self._distribution_port = free_port()
         self.log_file = self._folder / "log"
         self.child = ChildProcess(self, "KILL")
+        self._ended = 0
 
     def launch(self) -> None:
         if self.child.running:
@@ -304,27 +314,31 @@ class _Node:
             "ERL_EPMD_PORT": str(self._owner._epmd_port),
         }
 
-    def wait_ready(self, timeout: float) -> None:
-        deadline = monotonic() + timeout
-        process = self.child.process
-        assert process is not None
-        while True:
-            try:
-                for port in (self.port, self.api_port):
-                    socket.create_connection((HOST, port), timeout=1).close()
-                return
-            except OSError:
-                pass
-            try:
-                reason = f"ended with code {process.wait(_POLL)}"
-            except subprocess.TimeoutExpired:
-                if monotonic() < deadline:
-                    continue
-                reason = "did not listen in time"
-            raise EmbeddedServerError(
-                f"{self._owner._program} on port {self.port} {reason}. The end of its log:\n"
-                f"{self.child.log_tail(self.log_file)}"
-            )
+    def launch_again(self) -> bool:
+        """Launch it if it has ended, as far as nodes that come up side by side may end."""
+        code = self.child.returncode
+        if code is None:
+            return False
+        self._ended += 1
+        if len(self._owner._nodes) == 1 or self._ended == _STARTS:
+            raise self.error(f"ended with code {code}")
+        self.launch()
+        return True
+
+    def listens(self) -> bool:
+        try:
+            for port in (self.port, self.api_port):
+                socket.create_connection((HOST, port), timeout=1).close()
+        except OSError:
+            return False
+        self._ended = 0
+        return True
+
+    def error(self, what: str) -> EmbeddedServerError:
+        return EmbeddedServerError(
+            f"{self._owner._program} on port {self.port} {what}. The end of its log:\n"
+            f"{self.child.log_tail(self.log_file)}"
+        )
 
 
 def find_rabbitmq_server() -> str:

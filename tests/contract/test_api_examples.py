@@ -1,9 +1,8 @@
-"""The public API: its page, its docstrings and the examples in them."""
+"""The examples in the docstrings of the public API."""
 
 from __future__ import annotations
 
 import doctest
-import inspect
 import pkgutil
 from importlib import import_module
 
@@ -11,7 +10,6 @@ import pytest
 
 import celery_delayq
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.support import api_page
 
 #: With examples that other tests run: they need a Spark session.
 ELSEWHERE = "celery_delayq.spark"
@@ -30,22 +28,6 @@ def examples() -> list[doctest.DocTest]:
 
 
 EXAMPLES = examples()
-
-
-def test_the_page_lists_what_the_code_offers() -> None:
-    assert api_page.PAGE.read_text("utf-8") == api_page.page(), (
-        "run: python -m tests.support.api_page"
-    )
-
-
-@pytest.mark.parametrize("module", api_page.MODULES)
-def test_every_public_name_says_what_it_is(module: str) -> None:
-    silent = [
-        name
-        for name, value in api_page.names_of(import_module(module))
-        if (inspect.isclass(value) or inspect.isroutine(value)) and not inspect.getdoc(value)
-    ]
-    assert silent == []
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[each.name for each in EXAMPLES])
