@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -301,13 +301,10 @@ class PeriodicTasks:
         return [each for each in entries if source is None or each.definition.source == source]
 
     def iterate(self) -> Iterator[Periodic]:
-        """Yield all entries, unordered, some perhaps twice; unreadable ones as in :meth:`list`."""
-        for name, record in self._session.ask(PeriodicStore).all():
-            entry = read_entry(name, record)
-            if isinstance(entry, Periodic):
-                yield entry
-            else:
-                logger.warning("Periodic entry %r is left out: %s", name, entry.problem)
+        """Return an iterator over all entries, unordered, some perhaps twice; unreadable ones as in
+        :meth:`list`.
+        """
+        return _readable(self._session.ask(PeriodicStore).all())
 
     def unreadable(self) -> builtins.list[UnreadableEntry]:
         """Return the entries that cannot be read here, by name, and why.
@@ -366,3 +363,12 @@ class PeriodicTasks:
         return [
             tick for tick, outcome in zip(ahead, outcomes, strict=True) if outcome is Outcome.DONE
         ]
+
+
+def _readable(records: Iterable[tuple[str, str]]) -> Iterator[Periodic]:
+    for name, record in records:
+        entry = read_entry(name, record)
+        if isinstance(entry, Periodic):
+            yield entry
+        else:
+            logger.warning("Periodic entry %r is left out: %s", name, entry.problem)

@@ -110,7 +110,8 @@ class ScheduleReader:
         return self._ask(lambda store: read_page(store, filter, limit, after))
 
     def entries(self, filter: Filter | None = None, *, page: int = 500) -> Iterator[ScheduledTask]:
-        """Yield all scheduled tasks that match a filter, the first that is due first.
+        """Return an iterator over all scheduled tasks that match a filter, the first that is due
+        first. The first page is read at once.
 
         Parameters
         ----------
@@ -119,14 +120,18 @@ class ScheduleReader:
         page : int
             Tasks that are read from Redis at once.
         """
-        filter = filter or Filter()
-        after = None
-        while True:
-            found = self._ask(lambda store, after=after: read_page(store, filter, page, after))  # type: ignore[misc]
+        wanted = filter or Filter()
+
+        def read(after: Cursor | None) -> Page:
+            return self._ask(lambda store: read_page(store, wanted, page, after))
+
+        def rest(found: Page) -> Iterator[ScheduledTask]:
             yield from found
-            if found.cursor is None:
-                return
-            after = Cursor.unpack(found.cursor, filter)
+            while found.cursor is not None:
+                found = read(Cursor.unpack(found.cursor, wanted))
+                yield from found
+
+        return rest(read(None))
 
     def count(
         self,

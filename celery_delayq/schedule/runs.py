@@ -20,7 +20,7 @@ class Runs:
         self._ask = session.ask
 
     def history(self, after: str = START, count: int | None = None) -> Iterator[Run]:
-        """Yield the runs that have ended by now, in the order in which they ended.
+        """Return an iterator over the runs that have ended by now, in the order of their ends.
 
         Runs are kept only if the setting ``history`` is more than 0.
 
@@ -39,10 +39,9 @@ class Runs:
             *count* is no number.
         """
         check_range(after, count)
-        return self._runs(after, count)
+        return self._runs(after, self._ask(lambda store: store.history.last()), count)
 
-    def _runs(self, after: str, count: int | None) -> Iterator[Run]:
-        upto = self._ask(lambda store: store.history.last())
+    def _runs(self, after: str, upto: str | None, count: int | None) -> Iterator[Run]:
         while upto is not None and count != 0:
             limit = PAGE if count is None else min(PAGE, count)
             entries = self._ask(partial(_read, after, upto, limit))
