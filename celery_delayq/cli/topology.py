@@ -80,9 +80,10 @@ def topology(
             screen.print_json({"items": [asdict(each) for each in found]})
         else:
             table = screen.new_table("kind", "name", "state")
-            for each in found:
+            for each in wrong if check else found:
                 table.add_row(each.kind, Text(spelled(each.name)), Text(each.problem or "ok"))
-            output.print(table)
+            if table.row_count:
+                output.print(table)
             output.print(f"{len(found) - len(wrong):,} of {len(found):,} are as they should be")
         if check and wrong:
             raise click.exceptions.Exit(1)

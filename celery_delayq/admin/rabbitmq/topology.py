@@ -13,6 +13,7 @@ from celery import Celery
 from celery_delayq.admin.rabbitmq.broker import open_channel
 from celery_delayq.errors import BrokerNotEmpty, DelayQError
 from celery_delayq.transport.amqp.channel import Channel
+from celery_delayq.transport.amqp.dead_letters import View
 from celery_delayq.transport.amqp.declarer import Declarer
 from celery_delayq.transport.amqp.sizes import ready_messages
 from celery_delayq.transport.amqp.topology import Binding, Item, QueueItem
@@ -112,7 +113,8 @@ def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
 
     First the way in is closed: publishes with a delay raise from then on, until :func:`apply`.
     Exit queues keep tasks until something is bound to their exchange, and RabbitMQ counts those
-    nowhere. May be interrupted and repeated.
+    nowhere. May be interrupted and repeated. A dead letter that a worker adds in the milliseconds
+    between the last look and the removal of the stream is lost; stop the workers first.
 
     Parameters
     ----------
@@ -138,18 +140,30 @@ def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
             channel.exchange_delete(topology.entry)
             channel.exchange_declare(topology.entry, "fanout", durable=True, auto_delete=False)
         end = time.monotonic() + settle
+        seen: View | None = None
         while True:
             _refuse_left(channel, queues)
-            left = end - time.monotonic()
-            if left <= 0:
+            view = channel.dead_letters.view()
+            if view == seen and time.monotonic() >= end:
                 break
-            yield left
+            if view != seen:
+                _refuse_dead(channel, view)
+            seen = view
+            left = max(end - time.monotonic(), 0)
+            if left:
+                yield left
             time.sleep(min(left, _POLL))
+        # The marks first: they would hide what comes into a new stream.
+        for name in (topology.settled, topology.dead_letters):
+            channel.queue_delete(name)
         for item in reversed(items):
-            if isinstance(item, QueueItem):
+            if not isinstance(item, QueueItem):
+                if item.name != topology.entry:
+                    channel.exchange_delete(item.name)
+            elif item.name not in (topology.settled, topology.dead_letters):
                 channel.queue_delete(item.name)
-            elif item.name != topology.entry:
-                channel.exchange_delete(item.name)
+        if topology.dead_letters in ready_messages(channel.connection, [topology.dead_letters]):
+            raise _left("dead letters that came meanwhile, and their streams")
         channel.exchange_delete(topology.entry)
 
 
@@ -203,11 +217,20 @@ def _refuse_left(channel: Channel, queues: Iterable[str]) -> None:
     counts = {
         "scheduled": sum(sizes.values()),
         "unroutable": unroutable,
-        "dead": sum(1 for _ in channel.dead_letters.read()),
     }
     left = [f"{count:,} {name}" for name, count in counts.items() if count]
     if left:
-        raise BrokerNotEmpty(
-            f"not removed, there are still {', '.join(left)}; tasks with a delay are refused by "
-            "now. Repeat this when none is left, or take them in again with topology --apply"
-        )
+        raise _left(", ".join(left))
+
+
+def _refuse_dead(channel: Channel, view: View) -> None:
+    count = sum(1 for _ in channel.dead_letters.read(view))
+    if count:
+        raise _left(f"{count:,} dead")
+
+
+def _left(what: str) -> BrokerNotEmpty:
+    return BrokerNotEmpty(
+        f"not removed, there are still {what}; tasks with a delay are refused by now. Repeat this "
+        "when none is left, or take them in again with topology --apply"
+    )

@@ -124,12 +124,12 @@ class DeadLetterStream:
                     return found, first
         return found, view.last + 1
 
-    def read(self) -> Iterator[StoredDeadLetter]:
+    def read(self, view: View | None = None) -> Iterator[StoredDeadLetter]:
         """Yield the dead letters that are neither replayed nor purged, oldest first.
 
-        Those that are added meanwhile are not among them.
+        Those that are added meanwhile, or after *view*, are not among them.
         """
-        view, first = self.view(), 0
+        view, first = view or self.view(), 0
         while first <= view.last:
             page, first = self.page(view, first)
             yield from page

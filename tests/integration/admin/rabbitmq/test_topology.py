@@ -96,6 +96,20 @@ def test_it_is_removed_only_when_nothing_waits(
     assert [*topology.delete(scene.app, settle=0)] == []
 
 
+def test_a_dead_letter_that_comes_while_it_is_watched_is_kept(scene: RabbitMQScene) -> None:
+    topology.apply(scene.app)
+    stream, steps = scene.channel.dead_letters, topology.delete(scene.app, settle=60)
+    stream.add("orders", "purged", "failed", b"{}")
+    scene.app._delayq.purge("purged")
+    next(steps)
+    stream.add("orders", "a", "failed", b"{}")
+
+    with pytest.raises(BrokerNotEmpty, match="there are still 1 dead;"):
+        next(steps)
+
+    assert [each.dead_lettered.id for each in stream.read()] == ["a"]
+
+
 def test_a_task_that_waits_for_a_binding_outlives_a_removal(scene: RabbitMQScene) -> None:
     topology.apply(scene.app)
     scene.send("a", 0.1, exchange="news", routing_key="none")
@@ -138,8 +152,11 @@ def test_the_command_says_what_is_missing_and_declares_it(scene: RabbitMQScene) 
     )
 
     assert [each.code for each in (missing, applied, present)] == [1, 0, 0]
-    assert "0 of 32 are as they should be" in missing.out
-    assert "32 of 32 are as they should be" in present.out
+    assert missing.out.count("missing") == 32
+    assert missing.out.endswith("0 of 32 are as they should be\n")
+    assert present.out == "32 of 32 are as they should be\n"
+    assert len(cli("topology", "--check", "--json").json["items"]) == 32
+    assert cli("topology").out.count(" ok") == 32
     assert cli("topology", "--apply", "--delete").code == 2
     assert [*cli("topology", "--json").json] == ["exchanges", "queues", "bindings"]
     assert cli("topology", "--delete", "--settle", "0").out == "removed, but for exit queues\n"
