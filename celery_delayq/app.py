@@ -220,7 +220,7 @@ class DelayQ:
     add_context_provider = delegate("_context", ContextValues.add_context_provider)
 
     def close(self) -> None:
-        """Close this object's connections to Redis. It connects again when used again."""
+        """Close this object's connections to the broker. It connects again when used again."""
         self.session.close()
 
     def __enter__(self) -> DelayQ:

@@ -180,8 +180,15 @@ class Settings:
         return [name for name in names if getattr(self, name) != getattr(plain, name)]
 
     @classmethod
-    def from_options(cls, transport_options: Mapping[str, Any] | None) -> Settings:
+    def from_options(
+        cls, transport_options: Mapping[str, Any] | None, others: Collection[str] = ()
+    ) -> Settings:
         """Read the ``delayq`` part of *transport_options*.
+
+        Parameters
+        ----------
+        others : Collection[str]
+            Settings of another broker, which no error suggests.
 
         Raises
         ------
@@ -191,18 +198,19 @@ class Settings:
         """
         given = (transport_options or {}).get("delayq", {})
         known = [f.name for f in fields(cls)]
+        valid = [name for name in known if name not in others]
         if not isinstance(given, Mapping):
             raise ConfigError(
                 f"broker_transport_options['delayq'] is {hide(given)}; it must be a mapping "
-                f"with some of: {', '.join(known)}"
+                f"with some of: {', '.join(valid)}"
             )
         unknown = sorted(str(name) for name in given if name not in known)
         if unknown:
-            close = [found[0] for name in unknown if (found := _close(name, known, 0.7))]
+            close = [found[0] for name in unknown if (found := _close(name, valid, 0.7))]
             meant = f" (did you mean {', '.join(close)}?)" if close else ""
             raise ConfigError(
                 f"unknown delayq setting(s): {', '.join(unknown)}{meant}; "
-                f"valid are: {', '.join(known)}"
+                f"valid are: {', '.join(valid)}"
             )
         values = {name: _checked(name, name, given[name]) for name in given if name != "queues"}
         settings = cls(**values)

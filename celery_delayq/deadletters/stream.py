@@ -41,9 +41,15 @@ class StreamDeadLetters(DeadLetterReader):
     So two replays at the same time run a task twice.
     """
 
-    def _dead(self, filter: DeadFilter, *, ahead: bool = False) -> Iterator[DeadLetter]:  # noqa: ARG002
+    def _dead(
+        self,
+        filter: DeadFilter,
+        *,
+        ahead: bool = False,  # noqa: ARG002
+        offset: int | None = None,
+    ) -> Iterator[DeadLetter]:
         low, high = filter.range_ms()
-        for found in self._connection.read():
+        for found in self._connection.read(offset):
             died = found.dead_lettered.died_ms
             if (
                 filter.queue not in (None, found.queue)
@@ -133,12 +139,10 @@ class StreamDeadLetters(DeadLetterReader):
 
     def _found(self, dead_letter: DeadLetter | str) -> DeadLetter | None:
         """Return a dead letter as it is in the stream now, None if it is settled."""
-        id = dead_letter.id if isinstance(dead_letter, DeadLetter) else dead_letter
-        found = self.get(id)
-        if isinstance(dead_letter, StreamedDeadLetter) and found is not None:
-            same = (each for each in self._dead(DeadFilter()) if each == dead_letter)
-            return next(same, None)
-        return found
+        if isinstance(dead_letter, StreamedDeadLetter):
+            there = self._dead(DeadFilter(), offset=dead_letter.offset)
+            return next((each for each in there if each == dead_letter), None)
+        return self.get(dead_letter.id if isinstance(dead_letter, DeadLetter) else dead_letter)
 
     def _change_all(
         self,

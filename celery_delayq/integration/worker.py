@@ -286,6 +286,13 @@ def consumes_tasks(channel: Any) -> bool:
     return consumer is not None and consumer.channel is channel
 
 
+def call_soon(method: Callable[..., object], *args: Any) -> None:
+    """Have the event loop of this process' worker call a method; without a worker do nothing."""
+    consumer = getattr(_worker(), "consumer", None)
+    if consumer is not None:
+        consumer.call_soon(method, *args)
+
+
 def backlog() -> int:
     """Return how many tasks wait in the worker for each process of its pool that may take one."""
     controller = _worker()

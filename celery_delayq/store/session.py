@@ -33,6 +33,7 @@ class Session:
     def __init__(self, app: Celery | None = None) -> None:
         self._app = app
         self._store: Store | None = None
+        self._dead_letter_connection: Any = None
         self._lock = threading.Lock()
         native_threads.renew_locks(self, "_lock")
 
@@ -97,7 +98,9 @@ class Session:
     def dead_letter_connection(self) -> Any:
         """The connection for dead letters where the broker is RabbitMQ, else None."""
         with self.app.connection_for_write() as connection:
-            return getattr(connection.transport, "dead_letter_connection", None)
+            found = getattr(connection.transport, "dead_letter_connection", None)
+        self._dead_letter_connection = found
+        return found
 
     @property
     def on_rabbitmq(self) -> bool:
@@ -143,6 +146,8 @@ class Session:
             store, self._store = self._store, None
         if store is not None:
             store.client.connection_pool.disconnect()
+        if self._dead_letter_connection is not None:
+            self._dead_letter_connection.close()
 
     def __enter__(self) -> Session:
         return self

@@ -97,7 +97,7 @@ class Transport(stock.Transport):
 
     def __init__(self, client: Connection, **kwargs: Any) -> None:
         self.plain = url.plain_connection(client)
-        self.settings = Settings.from_options(client.transport_options)
+        self.settings = Settings.from_options(client.transport_options, ON_RABBITMQ)
         if wrong := self.settings.changed(ON_RABBITMQ):
             raise NotSupported(
                 f"delayq setting(s) {', '.join(wrong)}: only for a broker delayq+amqp://"

@@ -54,7 +54,7 @@ def act(self: Any, acts: Sequence[Act] = ("done",), result: Any = "done") -> Any
         client.rpush("log", json.dumps(run))
         if word == "wait":
             client.blpop([f"gate:{request.id}"], timeout=60)
-            word, more = "done", None
+            word, more = more or "done", None
         client.hset("ends", f"{request.id} {request.retries}", now_of(client))
     return end(self, request, word, more, result)
 

@@ -31,6 +31,7 @@ class RabbitMQScene:
         return self
 
     def __exit__(self, *_: object) -> None:
+        DelayQ.of(self.app).close()
         self.connection.release()
         self.app.close()
 

@@ -12,19 +12,18 @@ from typing import Any
 from uuid import uuid4
 
 from amqp.exceptions import ChannelError, RecoverableConnectionError
+from kombu.exceptions import OperationalError
 
-from celery_delayq.errors import (
-    BrokerBlocked,
-    BrokerTimeout,
-    BrokerUnavailable,
-    DelayQError,
-    InvalidETA,
-)
+from celery_delayq.errors import DelayQError, InvalidETA
 from celery_delayq.integration import worker
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.envelope import PROPERTY, Due
-from celery_delayq.transport.amqp.dead_letter_connection import DeadLetterConnection
+from celery_delayq.transport.amqp.dead_letter_connection import (
+    HASTE,
+    DeadLetterConnection,
+    NewDeadLetter,
+)
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream
 from celery_delayq.transport.amqp.messages import (
     HEADER,
@@ -135,13 +134,11 @@ class Channel(PublishChannel):
         if not self.can_schedule(queue):
             return False
         try:
-            self._dead_letter_connection.send([(message, queue, due)])
+            self._dead_letter_connection.send([(message, queue, due)], timeout=HASTE)
         except InvalidETA:
             self.message_to_python(message)  # now it is held
             raise
-        except BrokerUnavailable:
-            raise
-        except DelayQError as exc:
+        except (DelayQError, OperationalError, *self.connection.client.connection_errors) as exc:
             warn_once(logger, f"tasks with an ETA wait in this worker's memory: {exc}")
             return False
         self.basic_ack(message.delivery_tag)
@@ -170,6 +167,12 @@ class Channel(PublishChannel):
             message.properties[PROPERTY]["queue"] = queue
             self._held[message.delivery_tag] = Held(message, queue)
         return message
+
+    def close(self, *args: Any, **options: Any) -> Any:
+        """Close; without a farewell where RabbitMQ would not read it."""
+        if self.connection is not None and self.connection.why_blocked():
+            return self.collect()
+        return super().close(*args, **options)
 
     def _on_close(self, reply_code: int, reply_text: str, *method: int) -> Any:
         """Take a channel that RabbitMQ closes by itself, such as after ``consumer_timeout``, for a
@@ -223,25 +226,25 @@ class Channel(PublishChannel):
         if held is None or self.connection is None:
             return False
         data = envelope.encode(delivery.without_delivery(held.message._raw))
-        why = held.reason or reason
-        try:
-            self._dead_letter_connection.ask(
-                lambda stream: stream.add(held.queue, id, why, data, held.details)
-            )
-        except (BrokerBlocked, BrokerTimeout) as exc:
-            # Raised in its event loop, this would end the worker.
-            logger.warning("Task %r goes back, no dead letter can be stored: %s", id, exc)
-            del self._held[tag]
-            super().basic_reject(tag, True)
-        else:
-            self.basic_ack(tag)
+        new = NewDeadLetter(held.queue, id, held.reason or reason, data, held.details)
+        connection = self._dead_letter_connection
+        if not worker.consumes_tasks(self):
+            connection.ask(lambda stream: stream.add(*new))
+        elif not connection.add(new, self, tag):
+            return True
+        self.basic_ack(tag)
         return True
+
+    def ack_stored(self, tag: Any) -> None:
+        """Acknowledge a message whose dead letter was stored late."""
+        if tag in self._held and self.connection is not None:
+            self.basic_ack(tag)
 
     def add_dead_letter_copy(
         self, _tag: Any, queue: str, id: str, reason: str, message: bytes, details: bytes
     ) -> None:
         """Make a dead letter of a task that failed after its acknowledgement, or before it."""
-        self._dead_letter_connection.add_soon(queue, id, reason, message, details)
+        self._dead_letter_connection.add(NewDeadLetter(queue, id, reason, message, details))
 
     def collect_unroutable(self) -> None:
         """Make dead letters of due messages whose queue was deleted."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from amqp.exceptions import InternalError, PreconditionFailed
 from kombu import Connection
+from kombu.exceptions import OperationalError
 from kombu.utils.functional import retry_over_time
 
-from celery_delayq.errors import BrokerBlocked, BrokerTimeout
+from celery_delayq.errors import BrokerTimeout, NotAllowed
+from celery_delayq.integration import worker
 from celery_delayq.model.envelope import Due
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, StoredDeadLetter, View
 from celery_delayq.utils.reconnecting import ReconnectingLoop
@@ -31,21 +36,39 @@ _TRIES = 2
 _STARTING = (InternalError, PreconditionFailed)
 _UNTIL_STARTED: dict[str, Any] = {"max_retries": 5, "interval_start": 0.05, "interval_step": 0.1}
 
-#: Seconds between two attempts to store what could not be stored at once.
-_RETRY = 1.0
+#: Seconds that a worker waits for RabbitMQ to take something before it goes on with other work.
+HASTE = 2.0
 
-#: Seconds that a worker's start waits for a trial: a blocked broker needs workers more than ever.
-_TRIAL = 2.0
+#: Seconds between two attempts to store dead letters: in an outage, and after any other error.
+_RETRY, _RETRY_ERROR = 1.0, 10.0
 
 
-class _Lost(NamedTuple):
-    """A dead letter whose message is gone already."""
+class NewDeadLetter(NamedTuple):
+    """What is stored of a dead letter."""
 
     queue: str
     id: str
     reason: str
     message: bytes
-    details: bytes
+    details: bytes = b""
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A dead letter that is to be stored, and the channel and tag of its message, if that is held
+    until then.
+    """
+
+    dead_letter: NewDeadLetter
+    channel: Any
+    tag: Any
+    stored: threading.Event = field(default_factory=threading.Event)
+    is_late: bool = False
+
+    @property
+    def went_back(self) -> bool:
+        """Whether RabbitMQ has the message again."""
+        return self.channel is not None and self.channel.connection is None
 
 
 class DeadLetterConnection:
@@ -60,10 +83,13 @@ class DeadLetterConnection:
     def __init__(self, client: Connection) -> None:
         # Nobody would send its heartbeats, and those of RabbitMQ make a wait endless.
         self._connection = client.clone(heartbeat=0)
+        self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._waiting: deque[_Lost] = deque()
-        self._storing = threading.Lock()
         self._checked = False
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_lock = threading.Lock()
+        self._is_late = False
+        self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
 
     def ask(self, question: Callable[[DeadLetterStream], T]) -> T:
@@ -78,88 +104,174 @@ class DeadLetterConnection:
         NotAllowed, ConfigError
             The account lacks a right, or may not declare what is missing.
         """
-        if not self._checked:
-            with suppress(BrokerBlocked, BrokerTimeout):
-                self.ask(partial(DeadLetterStream.seed, timeout=_TRIAL))
-            self._checked = True
+        if self._checked:
+            return
+        try:
+            self._run(lambda channel: channel.dead_letters.seed(HASTE), HASTE)
+        except NotAllowed:
+            raise
+        except (OperationalError, *self._connection.connection_errors) as exc:
+            # Such a broker needs workers more than ever.
+            logger.warning("It is not known whether dead letters can be stored: %s", exc)
+        self._checked = True
 
-    def read(self) -> Iterator[StoredDeadLetter]:
-        """Yield all dead letters, with due messages that have no queue any more."""
+    def read(self, offset: int | None = None) -> Iterator[StoredDeadLetter]:
+        """Yield all dead letters, with due messages that have no queue any more, or the one at an
+        offset.
+        """
 
         def begin(channel: Any) -> View:
             channel.collect_unroutable()
             return channel.dead_letters.view()  # type: ignore[no-any-return]
 
-        view, first = self._run(begin), 0
+        view, first = self._run(begin), offset or 0
+        if offset is not None:
+            view = view._replace(last=min(view.last, offset))
         while first <= view.last:
             page, first = self.ask(partial(DeadLetterStream.page, view=view, first=first))
             yield from page
 
-    def send(self, messages: Sequence[tuple[Any, str, Due]], settled: Sequence[int] = ()) -> None:
+    def send(
+        self,
+        messages: Sequence[tuple[Any, str, Due]],
+        settled: Sequence[int] = (),
+        timeout: float | None = None,
+    ) -> None:
         """Send messages to queues by their names, and settle the dead letters that they were.
 
         Raises
         ------
-        amqp.exceptions.AMQPError
-            The broker refused one.
+        amqp.exceptions.AMQPError, kombu.exceptions.OperationalError
+            The broker refused one, or was silent for *timeout* seconds.
         """
 
         def sent(channel: Any) -> None:
             routed = [channel.routed(message, "", queue, due) for message, queue, due in messages]
-            for error in channel.send(routed).values():
+            for error in channel.send(routed, timeout).values():
                 raise error
             if settled:
                 channel.dead_letters.settle(settled)
 
-        self._run(sent)
+        self._run(sent, timeout)
 
-    def _run(self, work: Callable[[Any], T]) -> T:
+    def close(self) -> None:
+        """Close the connection, unless it is in use; the next question connects again."""
+        if self._pid == os.getpid() and self._lock.acquire(timeout=HASTE):
+            with suppress(*self._connection.connection_errors):
+                self._connection.release()
+            self._lock.release()
+
+    def _run(self, work: Callable[[Any], T], timeout: float | None = None) -> T:
         def run() -> T:
             answer: T = self._connection.autoretry(work, max_retries=_TRIES)()[0]
             return answer
 
-        with self._lock:
+        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+            raise BrokerTimeout("RabbitMQ has not yet answered what was asked before")
+        try:
             found: T = retry_over_time(run, _STARTING, errback=self._again, **_UNTIL_STARTED)
             return found
+        finally:
+            self._lock.release()
 
     def _again(self, _exc: Exception, pauses: Iterator[float], _retries: int) -> float:
         """Forget the connection; return when to connect again."""
         self._connection.collect()
         return next(pauses)
 
-    def add_soon(self, *lost: Any) -> None:
-        """Store a dead letter whose message is gone: at once, or when the broker is back."""
-        self._waiting.append(_Lost(*lost))
-        if self._thread is None:
-            try:
-                self._store_waiting()
-            except Exception as exc:
-                logger.warning("Dead letter of task %r is stored a little later: %r", lost[1], exc)
+    def add(self, dead_letter: NewDeadLetter, channel: Any = None, tag: Any = None) -> bool:
+        """Store a dead letter; return whether it is stored by now.
+
+        A thread stores it. This waits for :data:`HASTE` seconds at most, and not at all while an
+        older one was not stored in that time. What RabbitMQ refuses is tried again and again.
+
+        Parameters
+        ----------
+        channel, tag : Any
+            The message, if it is to be held until then. Where this returns False, the worker's
+            event loop calls ``channel.ack_stored(tag)`` later; nothing is stored if RabbitMQ has
+            the message again.
+        """
+        waiting = _Waiting(dead_letter, channel, tag)
+        with self._waiting_lock:
+            self._waiting.append(waiting)
+            in_time = not self._is_late
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._go_on, daemon=True)
                 self._thread.start()
+        if in_time:
+            waiting.stored.wait(HASTE)
+        with self._waiting_lock:
+            if waiting.stored.is_set():
+                return True
+            waiting.is_late = self._is_late = True
+        logger.warning("Dead letter of task %r is stored later", dead_letter.id)
+        return False
 
     def _store_waiting(self) -> None:
-        with self._storing:  # threads that end tasks at the same time would store one twice
-            while self._waiting:
-                self._store(self._waiting[0])
+        while self._waiting:
+            waiting = self._waiting[0]
+            if not waiting.went_back:
+                try:
+                    self._store(waiting.dead_letter)
+                except Exception:
+                    self._waiting.rotate(-1)  # RabbitMQ may take the next one
+                    raise
+            self._loop.recovered()
+            with self._waiting_lock:
                 self._waiting.popleft()
+                waiting.stored.set()
+                self._is_late = False
+            if waiting.is_late and waiting.channel is not None:
+                worker.call_soon(waiting.channel.ack_stored, waiting.tag)
 
-    def _store(self, lost: _Lost) -> None:
-        self.ask(lambda stream: stream.add(*lost))
+    def _store(self, new: NewDeadLetter) -> None:
+        self.ask(lambda stream: stream.add(*new))
 
     def _has_waiting(self) -> bool:
-        """Return whether the thread goes on; else the next one to add something stores it."""
-        if not self._waiting:
-            self._thread = None
-        return bool(self._waiting)  # what was added just before that counted on the thread
+        """Return whether the thread goes on; else the next one to add something starts another."""
+        with self._waiting_lock:
+            if not self._waiting:
+                self._thread = None
+            return bool(self._waiting)
 
     def _go_on(self) -> None:
-        loop = ReconnectingLoop(
+        self._loop = ReconnectingLoop(
             "storing of dead letters",
             logger,
             go_on=self._has_waiting,
-            wait=threading.Event().wait,
+            wait=self._wait,
             retry=_RETRY,
-            outages={"RabbitMQ is away": (*self._connection.connection_errors,)},
+            retry_error=_RETRY_ERROR,
+            outages={
+                "RabbitMQ takes no dead letter": (
+                    OperationalError,
+                    *self._connection.connection_errors,
+                )
+            },
         )
-        loop.run(self._store_waiting)
+        self._loop.run(self._store_waiting)
+
+    def _wait(self, seconds: float) -> None:
+        self._hurry.wait(seconds)
+        self._hurry.clear()
+
+    def end(self, until: float) -> None:
+        """Wait for what is not stored yet, and log what is lost: this process ends.
+
+        Messages that are held go back.
+
+        Parameters
+        ----------
+        until : float
+            Monotonic time at which to give up.
+        """
+        self._hurry.set()
+        for waiting in tuple(self._waiting):
+            if waiting.channel is None and not waiting.stored.wait(until - time.monotonic()):
+                _, id, reason, *_ = waiting.dead_letter
+                logger.error(
+                    "RabbitMQ took no dead letter before this process ended. Lost: %r: %s",
+                    id,
+                    reason,
+                )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +29,9 @@ logger = logging.getLogger(__name__)
 #: By process, URL and prefix. A child leaves those of its parent alone: py-amqp shuts a socket down
 #: when its last object goes, and both share it.
 _CONNECTIONS: dict[tuple[int, str, str], DeadLetterConnection] = {}
+
+#: Seconds that a process which ends waits for RabbitMQ to take its last dead letters.
+END_PATIENCE = 5.0
 
 #: At-least-once dead-lettering is new in it.
 _OLDEST = (3, 10)
@@ -65,7 +70,7 @@ class Transport(pyamqp.Transport):
             # Options of a URL have the names that redis-py gives them.
             named = {name.removeprefix("ssl_"): value for name, value in self.plain.ssl.items()}
             self.plain.ssl = named
-        self.settings = Settings.from_options(client.transport_options)
+        self.settings = Settings.from_options(client.transport_options, ON_REDIS)
         if wrong := self.settings.changed(ON_REDIS):
             raise NotSupported(
                 f"delayq setting(s) {', '.join(wrong)}: an amqp broker cannot do this; a broker "
@@ -81,10 +86,10 @@ class Transport(pyamqp.Transport):
     @property
     def dead_letter_connection(self) -> DeadLetterConnection:
         """The connection for dead letters, one for each broker in a process."""
-        uri = self.plain.as_uri(include_password=True)
-        return _CONNECTIONS.setdefault(
-            (os.getpid(), uri, self.topology.prefix), DeadLetterConnection(self.client)
-        )
+        key = os.getpid(), self.plain.as_uri(include_password=True), self.topology.prefix
+        if key not in _CONNECTIONS:
+            _CONNECTIONS.setdefault(key, DeadLetterConnection(self.client))
+        return _CONNECTIONS[key]
 
     def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the stock form of the URL: Flower and others parse it."""
@@ -132,3 +137,12 @@ def check_version(server: Mapping[str, Any]) -> None:
         raise UnsupportedServer(
             f"the broker is {product} {version}; delayq+amqp:// needs RabbitMQ 3.10 or newer"
         )
+
+
+@atexit.register
+def _end_connections() -> None:
+    """Store the rest before the process ends."""
+    until = time.monotonic() + END_PATIENCE
+    for (pid, *_), connection in _CONNECTIONS.items():
+        if pid == os.getpid():
+            connection.end(until)

@@ -33,7 +33,14 @@ class WaitingConnection(pyamqp.Connection):
 
     def close(self, *args: Any, **options: Any) -> Any:
         """Close; without a farewell where RabbitMQ would not read it."""
-        return self.collect() if self.blocked else super().close(*args, **options)
+        return self.collect() if self.why_blocked() else super().close(*args, **options)
+
+    def why_blocked(self) -> str | None:
+        """Return :attr:`blocked` by what RabbitMQ has said until now."""
+        if self.connected:
+            with suppress(OSError, AMQPError):
+                self.drain_events(timeout=0)
+        return self.blocked
 
     def _on_blocked(self, reason: str) -> None:
         self.blocked = reason
@@ -58,9 +65,7 @@ def given_up(connection: WaitingConnection | None, seconds: float) -> Iterator[N
     except (OSError, RecoverableConnectionError) as exc:
         if connection is None or not connection.connected:
             raise
-        with suppress(OSError, AMQPError):
-            connection.drain_events(timeout=0)  # while a large message was written
-        reason = connection.blocked
+        reason = connection.why_blocked()  # it may have said so while a large message was written
         connection.collect()
         if reason:
             raise BrokerBlocked(

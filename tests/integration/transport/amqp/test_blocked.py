@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from celery import Celery
 
-from celery_delayq import DelayQ
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import BrokerBlocked
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.retry_tasks import TIMEOUT, RetryScene, tasks_of
 from tests.integration.conftest import MakeApp
-from tests.support.scene import TIMEOUT, AppScene, StartWorker
+from tests.support.scene import StartWorker
 
 LIMIT = "set_vm_memory_high_watermark"
 
@@ -49,27 +50,70 @@ def test_a_publish_says_that_the_broker_has_blocked_the_connection(
     send()
 
 
-@pytest.mark.parametrize("task", ["header.fails", "unknown"])
-def test_a_worker_that_cannot_store_a_dead_letter_gives_the_message_back(
-    task: str,
-    make_app: MakeApp,
-    delayq_rabbitmq_server: EmbeddedRabbitMQ,
-    delayq_redis: RedisUnderTest,
-    delayq_worker: StartWorker,
-) -> None:
-    app = make_app()
-    scene = AppScene(delayq_redis, app, delayq_worker)
-    scene.module = "header_tasks"
-    worker = scene.start("prefork")
-    delays = {"a": 6, "b": 12, "c": 18}  # one of them is due while it is low on memory
-    for id, countdown in delays.items():
-        app.send_task(task, task_id=id, countdown=countdown)
-    with low_on_memory(delayq_rabbitmq_server):
-        wait_until(lambda: "goes back, no dead letter" in worker.log, 60, lambda: worker.log)
+LATER = "is stored later"
 
-    delayq = DelayQ.of(app)
-    # RabbitMQ may have read the first one, too.
-    wait_until(lambda: {each.id for each in delayq.dead_letters()} == {*delays}, 60, "all are dead")
-    wait_until(lambda: not delayq.stats().as_dict()["ready"], TIMEOUT, "nothing is left")
-    assert worker.running
+
+@pytest.fixture
+def scene(app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker) -> RetryScene:
+    return RetryScene(delayq_redis, tasks_of(app), delayq_worker)
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_dead_letters_wait_for_memory_one_wait_for_all_and_each_task_ran_once(
+    pool: str, late: bool, scene: RetryScene, delayq_rabbitmq_server: EmbeddedRabbitMQ
+) -> None:
+    ids = {"a", "b", "c"}
+    worker = scene.start(pool, concurrency=len(ids), conf={"at_least_once": late})
+    for id in ids:
+        scene.send("plain", ["wait", "ValueError"], id=id)
+    scene.wait_runs(len(ids))
+    with low_on_memory(delayq_rabbitmq_server):
+        for id in ids:
+            scene.open(id)
+        wait_until(lambda: worker.log.count(LATER) == len(ids), TIMEOUT, lambda: worker.log)
+
+    scene.wait_dead(*ids)
+    scene.send("plain", id="next")
+    scene.wait_state("next")
+    assert sorted(scene.runs("id")) == [*sorted(ids), "next"]
+    worker.term()
+    assert worker.wait() == 0
+    assert scene.app._delayq.stats().as_dict()["ready"] == 0
     assert "Unrecoverable" not in worker.log
+
+
+def test_a_message_that_no_worker_can_run_waits_for_memory(
+    scene: RetryScene, delayq_rabbitmq_server: EmbeddedRabbitMQ
+) -> None:
+    worker = scene.start("prefork", concurrency=1)
+    scene.send("plain", ["wait", "done"])
+    scene.wait_runs(1)
+    for _ in range(2):
+        scene.app.send_task("unknown", task_id="unknown")
+    with low_on_memory(delayq_rabbitmq_server):
+        scene.open("a")
+        wait_until(lambda: LATER in worker.log, TIMEOUT, lambda: worker.log)
+        assert worker.running
+
+    wait_until(lambda: scene.delayq.count_dead() >= 2, TIMEOUT, lambda: worker.log)
+    scene.send("plain", id="next")
+    scene.wait_state("next")
+
+
+def test_a_worker_that_ends_says_which_dead_letters_are_lost(
+    scene: RetryScene, delayq_rabbitmq_server: EmbeddedRabbitMQ
+) -> None:
+    worker = scene.start("prefork", concurrency=2, conf={"at_least_once": False})
+    for id in ("early", "too"):
+        scene.send("plain", ["wait", "ValueError"], id=id)
+    scene.wait_runs(2)
+    with low_on_memory(delayq_rabbitmq_server):
+        for id in ("early", "too"):
+            scene.open(id)
+        wait_until(lambda: worker.log.count(LATER) == 2, TIMEOUT, lambda: worker.log)
+        worker.term()
+        assert worker.wait() == 0
+
+    for id in ("early", "too"):
+        assert f"took no dead letter before this process ended. Lost: '{id}': failed" in worker.log

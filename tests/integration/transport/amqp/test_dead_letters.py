@@ -10,7 +10,9 @@ import pytest
 from kombu import Queue
 
 from celery_delayq import DelayQ
-from celery_delayq.transport.amqp.dead_letters import View
+from celery_delayq.model.scheduled import Outcome
+from celery_delayq.transport.amqp.dead_letter_connection import NewDeadLetter
+from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, View
 from tests.integration.conftest import NewRabbitMQ
 from tests.support.rabbitmq import TIMEOUT
 from tests.support.rabbitmq import RabbitMQScene as Scene
@@ -47,7 +49,7 @@ def test_a_dead_letter_is_kept_although_its_stream_was_deleted(scene: Scene, sto
 def test_dead_letters_of_many_threads_are_each_kept_once(store: Any) -> None:
     ids = [f"{n}" for n in range(40)]
     with ThreadPoolExecutor(len(ids)) as pool:
-        [*pool.map(lambda id: store.add_soon("orders", id, "why", b"{}", b""), ids)]
+        [*pool.map(lambda id: store.add(NewDeadLetter("orders", id, "why", b"{}")), ids)]
 
     assert sorted(_ids(store)) == sorted(ids)
 
@@ -76,6 +78,28 @@ def test_a_reader_that_ends_early_leaves_the_rest_in_the_stream(store: Any) -> N
         assert len(page) == 1
 
     assert _ids(store) == ids
+
+
+def test_one_that_was_listed_is_read_again_at_its_place(
+    scene: Scene, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for id in "abc":
+        _add(store, id)
+    delayq: Any = DelayQ.of(scene.app)
+    read = []
+    page = DeadLetterStream.page
+
+    def noted(stream: DeadLetterStream, view: View, first: int) -> Any:
+        read.append((first, view.last))
+        return page(stream, view, first)
+
+    last: Any = [*delayq.dead_letters()][-1]
+    monkeypatch.setattr(DeadLetterStream, "page", noted)
+
+    assert [delayq.purge(last) for _ in range(2)] == [Outcome.DONE, Outcome.UNKNOWN]
+
+    assert read == [(last.offset, last.offset)] * 2
+    assert _ids(store) == ["a", "b"]
 
 
 @pytest.mark.parametrize("no_ack", [True, False])
@@ -108,3 +132,14 @@ def test_the_connection_for_dead_letters_has_no_heartbeats(scene: Scene) -> None
 
         assert connection.connection.heartbeat == 20
         assert store._connection.connection.heartbeat == 0
+
+
+def test_the_connection_is_closed_with_its_object_and_opens_again(scene: Scene, store: Any) -> None:
+    delayq = DelayQ.of(scene.app)
+    for _ in range(2):
+        assert delayq.count_dead() == 0
+        assert store._connection.connected
+
+        delayq.close()
+
+        assert not store._connection.connected

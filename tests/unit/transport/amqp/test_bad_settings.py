@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from celery import Celery
 
 from celery_delayq.errors import ConfigError, NotSupported
-from celery_delayq.settings import ON_RABBITMQ, ON_REDIS
+from celery_delayq.settings import ON_RABBITMQ, ON_REDIS, Settings
 from celery_delayq.utils import once
 
 AMQP, REDIS = "delayq+amqp://guest:guest@localhost//", "delayq+redis://localhost/0"
@@ -71,6 +72,21 @@ def test_a_setting_of_the_other_broker_is_refused_and_it_is_said_which(
 def test_a_wrong_setting_is_refused_with_what_would_be_right(options: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         open_transport(AMQP, {"delayq": options})
+
+
+@pytest.mark.parametrize(
+    ("url", "others"), [(AMQP, ON_REDIS), (REDIS, ON_RABBITMQ)], ids=["RabbitMQ", "Redis"]
+)
+@pytest.mark.parametrize("given", [{"max_redy": 1, "unitt": 1}, 5], ids=["unknown", "no mapping"])
+def test_an_error_lists_settings_of_this_broker_only(
+    url: str, others: tuple[str, ...], given: Any
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_transport(url, {"delayq": given})
+
+    listed = {*str(caught.value).rpartition(": ")[2].split(", ")}
+    assert listed == {field.name for field in fields(Settings)}.difference(others)
+    assert str(caught.value).count("did you mean") == (given != 5)
 
 
 @pytest.mark.parametrize("query", ["heartbeat=5", "ssl_cert_req=none", "credential_provider=a.b"])
