@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,10 +41,8 @@ def test_a_publish_says_that_the_broker_has_blocked_the_connection(
     send()
     with low_on_memory(delayq_rabbitmq_server):
         for _ in range(2):
-            begin = time.monotonic()
-            with pytest.raises(BrokerBlocked, match=r"blocked this connection \(low on memory\)"):
+            with pytest.raises(BrokerBlocked, match=r"\(low on memory\) and .* in 1 s; it may"):
                 send()
-            assert time.monotonic() - begin < 10
 
     send()
 
