@@ -16,11 +16,10 @@ def but_not_ours(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(stock)
     def detect_quorum_queues(app: Any, driver_type: str) -> tuple[bool, str]:
+        ours = symbol_by_name(TRANSPORT) if driver_type == "amqp" else ()
+        if ours and isinstance(app.producer_pool.connections.connection.transport, ours):
+            return False, ""
         found: tuple[bool, str] = stock(app, driver_type)
-        if found[0]:
-            transport = app.producer_pool.connections.connection.get_transport_cls()
-            if transport is symbol_by_name(TRANSPORT):
-                return False, ""
         return found
 
     return detect_quorum_queues
