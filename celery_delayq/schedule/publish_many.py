@@ -11,9 +11,7 @@ from celery_delayq.schedule.many_call import ManyCall, Stopped
 from celery_delayq.schedule.message_factory import call
 from celery_delayq.schedule.message_template import Job
 from celery_delayq.store.session import Session
-
-#: A message with the exchange to which it goes, and its routing key.
-Sent = tuple[Any, str, str]
+from celery_delayq.transport.amqp.messages import Routed
 
 
 class PublishRun(ManyCall):
@@ -28,7 +26,7 @@ class PublishRun(ManyCall):
     ) -> None:
         super().__init__(session.app, on_outcome)
         self._batch = batch
-        self._made: list[tuple[str, Sent]] = []
+        self._made: list[tuple[str, Routed]] = []
 
     def oldest(self) -> int:
         return self._report.taken - len(self._made)
@@ -48,7 +46,7 @@ class PublishRun(ManyCall):
         return self._report
 
     def _send(self, items: Iterator[Any], reader: ItemReader, channel: Any) -> None:
-        kept: list[Sent] = []
+        kept: list[Routed] = []
 
         def keep(message: Any, exchange: str = "", routing_key: str = "", **_: Any) -> None:
             kept.append(channel.routed(message, exchange, routing_key))
@@ -86,10 +84,10 @@ class PublishRun(ManyCall):
 
     def _flush(self, channel: Any) -> None:
         """Send what was made, and say what became of it."""
-        first, entry = self.oldest(), channel.topology.entry
+        first = self.oldest()
         refused = channel.send([sent for _, sent in self._made])
         made, self._made = self._made, []
-        for n, (id, (_, exchange, _)) in enumerate(made):
-            state: State = "scheduled" if exchange == entry else "ready"
+        for n, (id, sent) in enumerate(made):
+            state: State = "ready" if sent.due_ms is None else "scheduled"
             error = refused.get(n)
             self.tell(ItemOutcome(first + n, id, "full" if error else state, error))

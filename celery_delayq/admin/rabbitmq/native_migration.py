@@ -20,7 +20,7 @@ from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, due_of_eta
 from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.channel import Channel
-from celery_delayq.transport.amqp.messages import HEADER, is_task, own_of
+from celery_delayq.transport.amqp.messages import HEADER, Routed, is_task, own_of
 from celery_delayq.transport.amqp.sizes import ready_messages
 from celery_delayq.transport.amqp.topology import QueueItem
 
@@ -29,9 +29,6 @@ BATCH = 200
 
 #: What native delay puts before a routing key.
 _DIGITS = re.compile(rf"^(?:[01]\.){{{native.MAX_NUMBER_OF_BITS_TO_USE}}}")
-
-#: A message with the exchange to which it goes, and its routing key.
-Sent = tuple[Any, str, str]
 
 
 def from_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
@@ -100,12 +97,12 @@ def _move(channel: Channel, queue: str, moved: Moved, prepare: Any) -> Iterator[
         found = True
         while found:
             found = False
-            sent: list[Sent] = []
+            sent: list[Routed] = []
             tags: list[int] = []
             while len(sent) < BATCH and (message := taken.basic_get(queue)) is not None:
                 found = True
                 try:
-                    copies: list[Sent] = prepare(message)
+                    copies: list[Routed] = prepare(message)
                 except (InvalidETA, InvalidOption):
                     copies = []
                 sent += copies
@@ -122,7 +119,7 @@ def _move(channel: Channel, queue: str, moved: Moved, prepare: Any) -> Iterator[
             taken.close()
 
 
-def _taken(app: Celery, channel: Channel, message: Any) -> list[Sent]:
+def _taken(app: Celery, channel: Channel, message: Any) -> list[Routed]:
     """Return a native message as we send it, for each exchange or queue that would get it."""
     headers = message.properties.get("application_headers") or {}
     routing_key = _DIGITS.sub("", message.delivery_info["routing_key"])
@@ -165,7 +162,7 @@ def _matches(routing_key: str, pattern: str) -> bool:
     return match(routing_key.split("."), ["#", *pattern.split(".")])
 
 
-def _given_back(app: Celery, message: Any, *, delays: bool) -> list[Sent]:
+def _given_back(app: Celery, message: Any, *, delays: bool) -> list[Routed]:
     """Return one of our messages as stock Celery sends it."""
     old = message.properties.get("application_headers") or {}
     exchange, key = old.get(cascade.TARGET), message.delivery_info["routing_key"]
@@ -186,8 +183,8 @@ def _given_back(app: Celery, message: Any, *, delays: bool) -> list[Sent]:
                 if of_queue.type == "topic" and (by_name or of_queue.name == exchange):
                     level = native.level_name(native.MAX_LEVEL)
                     routing_key = native.calculate_routing_key(seconds, pattern if by_name else key)
-                    return [(stock, level, routing_key)]
-    return [(stock, exchange, key)]
+                    return [Routed(stock, level, routing_key)]
+    return [Routed(stock, exchange, key)]
 
 
 def _declare_native(app: Celery, channel: Channel) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from kombu import exceptions
 
+from celery_delayq.transport.amqp.messages import Routed
+
 
 class PublishBatch:
     """Buffers what is published and sends it together, by kombu's rules for batches.
@@ -22,8 +24,10 @@ class PublishBatch:
     def __init__(self, channel: Any, max_size: int) -> None:
         self.channel = channel
         self._max_size = max_size
-        self._buffered: list[tuple[Any, str, str]] = []
+        self._buffered: list[Routed] = []
         self._unusable = ""
+        self._transport = channel.connection.delayq
+        self._transport.batches += 1
 
     def publish(self, message: Any, *, exchange: str, routing_key: str, **_: Any) -> None:
         """Buffer a message; send all when there are enough.
@@ -72,6 +76,8 @@ class PublishBatch:
 
     def close(self) -> None:
         """Forget all."""
+        if self._unusable != "is closed":
+            self._transport.batches -= 1
         self._unusable = "is closed"
         self._buffered.clear()
 

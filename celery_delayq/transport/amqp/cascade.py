@@ -6,8 +6,8 @@ of that digit for ``digit * 4**level`` units. The digits travel as headers, the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery_delayq.errors import InvalidETA
@@ -62,11 +62,10 @@ class Hop(NamedTuple):
         return self.digit << (2 * self.level)  # digit * BASE**level
 
 
-@dataclass(frozen=True, slots=True)
-class Delay:
-    """A delay of at least one unit, as digits from level 0 up to the entry."""
+class Delay(NamedTuple):
+    """A delay of at least one unit."""
 
-    digits: tuple[int, ...]
+    units: int
 
     @classmethod
     def of(cls, ms: float, unit_ms: int, longest: int = LONGEST) -> Delay | None:
@@ -77,40 +76,36 @@ class Delay:
         InvalidETA
             It is longer than *longest* units.
         """
-        units = -(-int(-(-ms // 1)) // unit_ms)
-        if units <= 0:
-            return None
+        units = -(-math.ceil(ms) // unit_ms)
         if units > longest:
             raise InvalidETA(
                 f"a delay of {ms / 1000:.0f} s is longer than max_delay, which is "
                 f"{longest * unit_ms / 1000:.0f} s here"
             )
-        digits = []
-        while units:
-            units, digit = divmod(units, BASE)
-            digits.append(digit)
-        return cls(tuple(digits))
+        return cls(units) if units > 0 else None
 
     @property
     def entry(self) -> int:
         """The level at which it begins: that of its highest digit."""
-        return len(self.digits) - 1
+        return (self.units.bit_length() - 1) // 2
 
-    @property
-    def units(self) -> int:
-        """The delay in units."""
-        return sum(hop.units for hop in self.hops())
+    def digit(self, level: int) -> int:
+        """Return its digit at a level."""
+        return self.units >> (2 * level) & 3
 
     def hops(self) -> Iterator[Hop]:
         """Yield its queues in the order in which a message waits in them."""
         for level in range(self.entry, -1, -1):
-            if self.digits[level]:
-                yield Hop(level, self.digits[level])
+            if digit := self.digit(level):
+                yield Hop(level, digit)
 
     def headers(self) -> dict[str, str]:
         """Return the headers that lead a message through its queues."""
-        digits = zip(_DIGITS, map(str, self.digits), strict=False)
-        return {_ENTRY: str(self.entry), **dict(digits)}
+        units, found = self.units, {_ENTRY: str(self.entry)}
+        for name in _DIGITS[: self.entry + 1]:
+            found[name] = "0123"[units & 3]
+            units >>= 2
+        return found
 
 
 def enters_at(level: int) -> dict[str, str]:
@@ -134,4 +129,6 @@ def arrived(headers: Mapping[str, Any]) -> dict[str, Any]:
     A message that is sent again with the old ``x-death`` looks to RabbitMQ like one that goes in a
     circle, and is kept back.
     """
+    if _ON_THE_WAY.isdisjoint(headers):
+        return dict(headers)
     return {name: value for name, value in headers.items() if name not in _ON_THE_WAY}

@@ -9,7 +9,6 @@ from typing import Any
 from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed
 
 from celery_delayq.errors import ConfigError, DelayQError, InvalidOption, NotAllowed
-from celery_delayq.transport.amqp.cascade import Delay, Hop
 from celery_delayq.transport.amqp.topology import (
     APPLY,
     Binding,
@@ -41,13 +40,12 @@ class Declarer:
     def forget(self) -> None:
         """Declare all again when it is needed: something may have been deleted."""
         self._levels = -1
-        self._hops: set[Hop] = set()
         self._queues: set[str] = set()
         self._exchanges: set[str] = set()
         self._streams: set[str] = set()
 
-    def prepare(self, delay: Delay, exchange: str, routing_key: str) -> None:
-        """Declare all that a message passes.
+    def prepare(self, entry: int, exchange: str, routing_key: str) -> None:
+        """Declare all that a message passes which enters at level *entry*.
 
         Raises
         ------
@@ -59,20 +57,17 @@ class Declarer:
         NotAllowed
             The account lacks a right.
         """
-        hops = [hop for hop in delay.hops() if hop not in self._hops]
         known, target = (
             (self._queues, routing_key) if exchange == "" else (self._exchanges, exchange)
         )
-        if not hops and delay.entry <= self._levels and target in known:
+        if entry <= self._levels and target in known:
             return
         names = self._topology
         items: list[Item] = []
         if self._levels < 0:
             items += names.ends()
-        for level in range(self._levels + 1, delay.entry + 1):
+        for level in range(self._levels + 1, entry + 1):
             items += names.at_level(level)
-        for hop in hops:
-            items += names.at_hop(hop)
         if target in known:
             self.declare(items)
         elif exchange == "":
@@ -81,8 +76,7 @@ class Declarer:
         else:
             self._check_exchange(exchange)
             self.declare([*items, *names.at_exchange(exchange)])
-        self._levels = max(self._levels, delay.entry)
-        self._hops.update(hops)
+        self._levels = max(self._levels, entry)
         known.add(target)
 
     def prepare_stream(self, name: str) -> None:

@@ -29,8 +29,9 @@ _SHORT = Struct(">cI").pack
 _LONG = Struct(">I").pack
 _INTEGER = Struct(">ci").pack
 
-#: Headers with shorter values, such as the digits of a delay, are encoded once.
-_COMMON = 4
+#: Headers with shorter texts, such as the digits of a delay, or with these are encoded once.
+_COMMON = 24
+_SCALARS = frozenset({type(None), bool, int})
 
 #: The class of ``basic`` and its method ``publish``.
 _BASIC, _METHOD = 60, 40
@@ -48,7 +49,6 @@ def encoding_errors() -> Iterator[None]:
         ) from exc
 
 
-@encoding_errors()
 def publishing(
     channel_id: int,
     frame_max: int,
@@ -58,12 +58,12 @@ def publishing(
     *,
     mandatory: bool,
 ) -> bytes:
-    """Return the frames of a publish.
+    """Return the frames of a publish; call it within :func:`encoding_errors`.
 
     Raises
     ------
     InvalidOption
-        A name or the routing key is longer than 255 bytes, or the headers do not fit in a frame.
+        The headers do not fit in a frame.
     """
     properties = message.properties
     body = message.body
@@ -106,29 +106,41 @@ def _text(value: str) -> bytes:
 _name = functools.lru_cache(maxsize=1024)(_text)
 
 
-@functools.lru_cache(maxsize=4096)
-def _pair(name: str, value: str | None) -> bytes:
-    """Return a header that many messages have."""
+def _value(value: Any) -> bytes:
+    kind = type(value)
+    if kind is str:
+        data: bytes = value.encode("utf-8", "surrogatepass")
+        return _SHORT(b"S", len(data)) + data
     if value is None:
-        return _name(name) + b"V"
-    data = value.encode("utf-8", "surrogatepass")
-    return _name(name) + _SHORT(b"S", len(data)) + data
+        return b"V"
+    if kind is bool:
+        return b"t\x01" if value else b"t\x00"
+    if kind is int and -0x80000000 < value < 0x80000000:
+        return _INTEGER(b"I", value)
+    if kind is dict:
+        return b"F" + _table(value)
+    if kind is list:
+        items = b"".join(map(_value, value))
+        return _SHORT(b"A", len(items)) + items
+    # Rare ones as py-amqp does it: in a table of one, behind its length and an empty name.
+    table: bytes = dumps("F", [{"": value}])
+    return table[5:]
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _pair(name: str, value: Any) -> bytes:
+    """Return a header that many messages have."""
+    return _name(name) + _value(value)
 
 
 def _table(values: Mapping[str, Any]) -> bytes:
     parts = []
     for name, value in values.items():
         kind = type(value)
-        if value is None or (kind is str and len(value) < _COMMON):
+        if kind in _SCALARS or (kind is str and len(value) < _COMMON):
             parts.append(_pair(name, value))
-        elif kind is str:
-            data = value.encode("utf-8", "surrogatepass")
-            parts += (_name(name), _SHORT(b"S", len(data)), data)
-        elif kind is int and -0x80000000 < value < 0x80000000:
-            parts += (_name(name), _INTEGER(b"I", value))
         else:
-            # Rare ones as py-amqp does it: a table of one, without its length.
-            parts.append(dumps("F", [{name: value}])[4:])
+            parts += (_name(name), _value(value))
     data = b"".join(parts)
     return _LONG(len(data)) + data
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import amqp
 from kombu.transport import pyamqp
@@ -32,6 +32,18 @@ _PROPERTIES = (
     "expiration",
     "message_id",
 )
+
+
+class Routed(NamedTuple):
+    """A message, the exchange to which it is sent, and its routing key.
+
+    *due_ms* is when it is due, in ms since 1970, if it waits: its delay is counted when it is sent.
+    """
+
+    message: Any
+    exchange: str
+    routing_key: str
+    due_ms: float | None = None
 
 
 def is_task(message: Any) -> bool:

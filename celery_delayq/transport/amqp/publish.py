@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from secrets import token_hex
 from typing import Any
-from uuid import uuid4
 
 from amqp.exceptions import (
     AccessRefused,
@@ -25,13 +25,14 @@ from celery_delayq.model.envelope import PROPERTY, Due
 from celery_delayq.settings import Settings
 from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.batch import PublishBatch
-from celery_delayq.transport.amqp.cascade import Delay
 from celery_delayq.transport.amqp.confirms import Confirms
 from celery_delayq.transport.amqp.declarer import Declarer, not_allowed
 from celery_delayq.transport.amqp.frames import encoding_errors, publishing
-from celery_delayq.transport.amqp.messages import HEADER, ON_REDIS, is_task
+from celery_delayq.transport.amqp.messages import HEADER, ON_REDIS, Routed, is_task
 from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import PATIENCE, given_up
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class PublishChannel(pyamqp.Channel):
@@ -85,35 +86,32 @@ class PublishChannel(pyamqp.Channel):
 
     def routed(
         self, message: Any, exchange: str, routing_key: str, due: Due | None = None
-    ) -> tuple[Any, str, str]:
-        """Return a message with the exchange to which it is sent and its routing key.
+    ) -> Routed:
+        """Return how a message is sent; all that it passes on its way is declared by then.
 
-        All that it passes on its way is declared by then. *due* takes the place of its ETA.
+        *due* takes the place of its ETA.
         """
         if not is_task(message):
-            return message, exchange, routing_key
-        headers = message.properties["application_headers"]
+            return Routed(message, exchange, routing_key)
+        headers, topology = message.properties["application_headers"], self.topology
         due = due or envelope.due_when_sent({"headers": headers, "properties": message.properties})
         now_ms = time.time() * 1000
-        topology = self.topology
-        delay = (
-            None
-            if due is None
-            else Delay.of(_ms_until(due, now_ms), topology.unit_ms, topology.longest)
-        )
-        if lacking := [name for name in ON_REDIS if name in envelope.own_of(message.properties)]:
+        due_ms = None if due is None else due.ms + (now_ms if due.relative else 0)
+        delay = None if due_ms is None else topology.delay(due_ms - now_ms)
+        own = message.properties.get(PROPERTY)
+        if own and (lacking := [name for name in ON_REDIS if name in own]):
             raise NotSupported(
                 f"{ON_REDIS[lacking[0]]}: an amqp broker cannot do this; a broker delayq+redis:// "
                 "can"
             )
-        sent = self._sent(message, due, now_ms, delay, exchange)
-        if delay is None:
-            return sent, exchange, routing_key
-        self.declarer.prepare(delay, exchange, routing_key)
-        return sent, topology.entry, routing_key
+        if delay is None or due_ms is None:
+            return Routed(_copy(message, None, due is not None), exchange, routing_key)
+        self.declarer.prepare(delay.entry, exchange, routing_key)
+        way = {cascade.TARGET: exchange, cascade.DUE: _iso(due_ms)}
+        return Routed(_copy(message, way, True), topology.entry, routing_key, due_ms)
 
     def send(
-        self, messages: Sequence[tuple[Any, str, str]], timeout: float | None = None
+        self, messages: Sequence[Routed], timeout: float | None = None
     ) -> dict[int, Exception]:
         """Send messages and wait until the broker has answered for all.
 
@@ -130,23 +128,32 @@ class PublishChannel(pyamqp.Channel):
         self.post(messages, timeout)
         return self.refused(timeout)
 
-    def post(self, messages: Sequence[tuple[Any, str, str]], timeout: float | None = None) -> None:
+    def post(self, messages: Sequence[Routed], timeout: float | None = None) -> None:
         """Send messages in one write, without waiting for the broker's answer."""
-        connection = self._connected()
+        connection, timeout = self._connected(), timeout or PATIENCE
         if self._confirms is None:
             self._confirms = Confirms(self)
-        # By its id we know a message that comes back; tasks and dead letters have one.
-        ids = [each[0].properties.get("message_id", "") for each in messages]
-        frames = [
-            publishing(self.channel_id, connection.frame_max, *each, mandatory=bool(id))
-            for each, id in zip(messages, ids, strict=True)
-        ]
-        for id, (_, _, routing_key) in zip(ids, messages, strict=True):
-            self._confirms.note(id, routing_key)
-        timeout = timeout or PATIENCE
+        with encoding_errors():
+            frames = [self._encoded(each, connection.frame_max) for each in messages]
+        for message, _, routing_key, _ in messages:
+            self._confirms.note(message.properties.get("message_id", ""), routing_key)
         with given_up(connection, timeout), connection.transport.having_timeout(timeout):
             connection.transport.write(b"".join(frames))
         connection.bytes_sent += 1  # what heartbeats go by
+
+    def _encoded(self, routed: Routed, frame_max: int) -> bytes:
+        """Return the frames of a message, with its delay as of now."""
+        message, exchange, routing_key, due_ms = routed
+        properties = message.properties
+        if due_ms is not None and (
+            delay := self.topology.delay(max(due_ms - time.time() * 1000, 1))
+        ):
+            properties["application_headers"].update(delay.headers())
+        # By its id we know a message that comes back; tasks and dead letters have one.
+        mandatory = bool(properties.get("message_id"))
+        return publishing(
+            self.channel_id, frame_max, message, exchange, routing_key, mandatory=mandatory
+        )
 
     def refused(self, timeout: float | None = None) -> dict[int, Exception]:
         """Wait until the broker has answered for all that was posted; errors as of :meth:`send`."""
@@ -233,36 +240,29 @@ class PublishChannel(pyamqp.Channel):
             raise RecoverableConnectionError("the connection is closed")
         return connection
 
-    def _sent(
-        self, message: Any, due: Due | None, now_ms: float, delay: Delay | None, exchange: str
-    ) -> Any:
-        """Return a copy of a task's message as it goes to the broker.
 
-        kombu publishes the same message again after an error, so it stays as it is.
-        """
-        properties = dict(message.properties)
-        headers = cascade.arrived(properties.pop("application_headers"))
-        own = dict(properties.pop(PROPERTY, None) or {})
-        own.pop("countdown", None)
-        if headers.get("eta") is not None and due is not None:
-            own["eta"] = headers["eta"]
-            headers["eta"] = None
-        if delay is not None and due is not None:
-            # It would end the message in a delay queue; workers look at `expires`.
-            properties.pop("expiration", None)
-            headers.update(delay.headers())
-            headers[cascade.TARGET] = exchange
-            headers[cascade.DUE] = _iso(due.ms + (now_ms if due.relative else 0))
-        if own:
-            headers[HEADER] = json.dumps(own)
-        properties.setdefault("message_id", uuid4().hex)
-        return type(message)(message.body, application_headers=headers, **properties)
+def _copy(message: Any, way: Mapping[str, Any] | None, has_eta: bool) -> Any:
+    """Return a copy of a task's message as it goes to the broker.
 
-
-def _ms_until(due: Due, now_ms: float) -> float:
-    return due.ms if due.relative else due.ms - now_ms
+    kombu publishes the same message again after an error, so it stays as it is.
+    """
+    properties = dict(message.properties)
+    headers = cascade.arrived(properties.pop("application_headers"))
+    own = dict(properties.pop(PROPERTY, None) or {})
+    own.pop("countdown", None)
+    if has_eta and headers.get("eta") is not None:
+        own["eta"] = headers["eta"]
+        headers["eta"] = None
+    if way is not None:
+        # It would end the message in a delay queue; workers look at `expires`.
+        properties.pop("expiration", None)
+        headers.update(way)
+    if own:
+        headers[HEADER] = json.dumps(own)
+    properties.setdefault("message_id", token_hex(16))
+    return type(message)(message.body, application_headers=headers, **properties)
 
 
 def _iso(ms: float) -> str:
-    moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=ms)
+    moment = _EPOCH + timedelta(milliseconds=ms)
     return moment.isoformat(timespec="milliseconds")

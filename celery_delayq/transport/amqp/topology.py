@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from celery_delayq.errors import ConfigError
 from celery_delayq.settings import Settings
 from celery_delayq.transport.amqp import cascade
-from celery_delayq.transport.amqp.cascade import BASE, LEVELS, Hop
+from celery_delayq.transport.amqp.cascade import BASE, LEVELS, Delay, Hop
 
 #: The command that declares all.
 APPLY = "celery -A app delayq topology --apply"
@@ -102,6 +102,10 @@ class Topology:
         """All levels that delays up to ``max_delay`` need."""
         return range(next(n for n in range(1, LEVELS + 1) if self.longest < BASE**n))
 
+    def delay(self, ms: float) -> Delay | None:
+        """Return a delay of at least *ms*, None for no delay; raises what :meth:`Delay.of` does."""
+        return Delay.of(ms, self.unit_ms, self.longest)
+
     def level(self, level: int) -> str:
         """Return the exchange of a level; below the lowest one is the exit."""
         return self.exit if level < 0 else f"{self.prefix}.level.{level}"
@@ -113,8 +117,6 @@ class Topology:
         yield from self.ends()
         for level in self.levels:
             yield from self.at_level(level)
-            for digit in range(1, BASE):
-                yield from self.at_hop(Hop(level, digit))
         yield from self.streams()
 
     def ends(self) -> Iterator[Item]:
@@ -130,12 +132,14 @@ class Topology:
         yield Binding(self.exit, by_name, cascade.leaves_to(""))
 
     def at_level(self, level: int) -> Iterator[Item]:
-        """Yield the exchange of a level, the way into it, and the way past it for a digit of 0."""
+        """Yield the exchange of a level, its queues, the way into it, and the way past them."""
         found = ExchangeItem(self.level(level), "headers", {})
         yield found
         yield Binding(self.entry, found, cascade.enters_at(level))
         below = ExchangeItem(self.level(level - 1), "headers", {})
         yield Binding(found.name, below, cascade.has_digit(level, 0))
+        for digit in range(1, BASE):
+            yield from self.at_hop(Hop(level, digit))
 
     def at_hop(self, hop: Hop) -> Iterator[Item]:
         """Yield the delay queue of a digit."""

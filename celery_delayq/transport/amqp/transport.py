@@ -81,6 +81,8 @@ class Transport(pyamqp.Transport):
         self.topology = Topology(self.settings)
         #: Queues declared on this connection that do not last.
         self.fleeting_queues: set[str] = set()
+        #: How many batches of producers are open on this connection.
+        self.batches = 0
         super().__init__(client, **kwargs)
 
     @property

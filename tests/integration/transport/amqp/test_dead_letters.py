@@ -13,6 +13,7 @@ from celery_delayq import DelayQ
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.transport.amqp.dead_letter_connection import NewDeadLetter
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, View
+from celery_delayq.transport.amqp.messages import Routed
 from tests.integration.conftest import NewRabbitMQ
 from tests.support.rabbitmq import TIMEOUT
 from tests.support.rabbitmq import RabbitMQScene as Scene
@@ -61,7 +62,7 @@ def test_other_messages_in_the_streams_hide_no_dead_letter(scene: Scene, store: 
     for stream in ("delayq.dead_letters", "delayq.dead_letters.settled"):
         for body, headers in ((b"{", {}), (b"5", {"delayq-queue": "orders"}), (b"\xff", {})):
             message = amqp.Message(body, delivery_mode=2, application_headers=headers)
-            scene.channel.send([(message, "", stream)])
+            scene.channel.send([Routed(message, "", stream)])
 
     assert [each.reason for each in delayq.dead_letters()] == ["why", "unreadable dead letter"]
     delayq.purge("a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -33,6 +34,17 @@ def test_delays_of_all_lengths_end_when_they_are_due(scene: Scene) -> None:
     came = scene.receive("orders", len(delays))
 
     assert {id for id, at in came.items() if at < dues[id]} == set()
+
+
+def test_a_delay_is_counted_when_the_message_is_sent(scene: Scene) -> None:
+    """And not when it was put into a batch."""
+    Queue("orders")(scene.channel).declare()
+    routed = scene.channel.routed(_message(scene, 3600), "", "orders")
+    soon = time.time() + 0.1
+
+    scene.channel.send([routed._replace(due_ms=soon * 1000)])
+
+    assert scene.receive("orders")["a"] >= soon
 
 
 @pytest.mark.parametrize("kind", ["direct", "topic"])
@@ -113,18 +125,19 @@ def test_a_worker_gets_the_delayed_tasks_of_a_queue_that_was_deleted(
 # -- what is refused
 
 
-def _to_unknown_queue(scene: Scene) -> None:
-    message = scene.channel.prepare_message(
-        "[[], {}, {}]",
-        content_type="application/json",
-        content_encoding="utf-8",
-        headers={
-            "task": "shop.work",
-            "id": "a",
-            "eta": (datetime.now(timezone.utc) + timedelta(seconds=60)).isoformat(),
-        },
+def _message(scene: Scene, countdown: float) -> Any:
+    headers = {
+        "task": "shop.work",
+        "id": "a",
+        "eta": (datetime.now(timezone.utc) + timedelta(seconds=countdown)).isoformat(),
+    }
+    return scene.channel.prepare_message(
+        "[[], {}, {}]", content_type="application/json", content_encoding="utf-8", headers=headers
     )
-    scene.channel.basic_publish(message, exchange="", routing_key="unknown")
+
+
+def _to_unknown_queue(scene: Scene) -> None:
+    scene.channel.basic_publish(_message(scene, 60), exchange="", routing_key="unknown")
 
 
 @pytest.mark.parametrize(

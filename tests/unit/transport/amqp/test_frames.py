@@ -12,7 +12,8 @@ from amqp.serialization import dumps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.transport.amqp.frames import publishing
+from celery_delayq.errors import InvalidOption
+from celery_delayq.transport.amqp.frames import encoding_errors, publishing
 
 FRAME_MAX = 4096
 TEXTS = st.text(max_size=60)
@@ -59,5 +60,5 @@ def test_they_are_those_of_py_amqp(
 
 
 def test_a_name_of_more_than_255_bytes_is_an_error() -> None:
-    with pytest.raises(Exception, match="255"):
+    with pytest.raises(InvalidOption, match="255"), encoding_errors():
         publishing(1, FRAME_MAX, Message("a"), "x" * 256, "", mandatory=True)
