@@ -217,5 +217,6 @@ class _Reading:
     def _on_message(self, message: Any) -> None:
         self._arrived.append(message)
         self.last = max(self.last, message.headers[_OFFSET])
-        if not self._done:  # which would send more of them
-            self.channel.basic_ack(message.delivery_tag)
+        # An acknowledgement has more of them sent.
+        if not self._done and message.delivery_tag % (_AHEAD // 4) == 0:
+            self.channel.basic_ack(message.delivery_tag, multiple=True)
