@@ -34,6 +34,7 @@ from celery_delayq.transport.amqp.messages import (
 )
 from celery_delayq.transport.amqp.publish import PublishChannel
 from celery_delayq.transport.amqp.sizes import ready_messages
+from celery_delayq.transport.amqp.waiting import PATIENCE
 from celery_delayq.transport.rejected import MALFORMED, reason_of
 from celery_delayq.utils.once import warn_once
 
@@ -59,6 +60,7 @@ class Channel(PublishChannel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._held: dict[int, Held] = {}
+        self._put_off_again_at = 0.0
 
     # -- to consume
 
@@ -131,7 +133,7 @@ class Channel(PublishChannel):
         A worker would keep it in memory and raise prefetch. Where the cascade cannot have it, a
         worker does that, but not for years.
         """
-        if not self.can_schedule(queue):
+        if not self.can_schedule(queue) or time.monotonic() < self._put_off_again_at:
             return False
         try:
             self._dead_letter_connection.send([(message, queue, due)], timeout=HASTE)
@@ -140,6 +142,8 @@ class Channel(PublishChannel):
             raise
         except (DelayQError, OperationalError, *self.connection.client.connection_errors) as exc:
             warn_once(logger, f"tasks with an ETA wait in this worker's memory: {exc}")
+            if not isinstance(exc, ValueError):  # which is about this message alone
+                self._put_off_again_at = time.monotonic() + PATIENCE
             return False
         self.basic_ack(message.delivery_tag)
         return True

@@ -98,6 +98,26 @@ def test_a_message_that_no_worker_can_run_waits_for_memory(
     scene.wait_state("next")
 
 
+def test_a_worker_keeps_tasks_of_stock_producers_with_an_eta_in_its_memory(
+    scene: RetryScene, delayq_rabbitmq: str, delayq_rabbitmq_server: EmbeddedRabbitMQ
+) -> None:
+    worker = scene.start("prefork", concurrency=1)
+    scene.send("plain", ["wait", "done"])
+    scene.wait_runs(1)
+    ids = {f"{n}" for n in range(5)}
+    url = delayq_rabbitmq.removeprefix("delayq+")
+    with Celery("stock", broker=url, set_as_current=False) as stock:
+        for id in ids:
+            stock.send_task("plain", (["done"],), task_id=id, countdown=20)
+    with low_on_memory(delayq_rabbitmq_server):
+        scene.open("a")
+        wait_until(lambda: "wait in this worker's memory" in worker.log, TIMEOUT, "it is blocked")
+        wait_until(lambda: {*scene.runs("id")} >= ids, TIMEOUT, lambda: worker.log)
+
+    assert worker.running
+    assert "Unrecoverable" not in worker.log
+
+
 def test_a_worker_that_ends_says_which_dead_letters_are_lost(
     scene: RetryScene, delayq_rabbitmq_server: EmbeddedRabbitMQ
 ) -> None:
