@@ -9,6 +9,9 @@ from kombu import exceptions
 
 from celery_delayq.transport.amqp.messages import Routed
 
+#: Messages that are sent at most at once: what RabbitMQ has not read yet is late by then.
+_MOST = 100
+
 
 class PublishBatch:
     """Buffers what is published and sends it together, by kombu's rules for batches.
@@ -18,12 +21,12 @@ class PublishBatch:
     channel : Channel
         Prepares the messages, and sends them.
     max_size : int
-        Messages at which they are sent.
+        Messages at which they are sent, or fewer.
     """
 
     def __init__(self, channel: Any, max_size: int) -> None:
         self.channel = channel
-        self._max_size = max_size
+        self._max_size = min(max_size, _MOST)
         self._buffered: list[Routed] = []
         self._unusable = ""
         self._transport = channel.connection.delayq
