@@ -12,8 +12,7 @@ from kombu import Consumer, Queue
 
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
-
-TIMEOUT = 60.0
+from tests.support.scene import TIMEOUT as TIMEOUT  # for the tests
 
 
 class RabbitMQScene:

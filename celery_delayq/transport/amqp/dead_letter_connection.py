@@ -157,9 +157,11 @@ class DeadLetterConnection:
     def close(self) -> None:
         """Close the connection, unless it is in use; the next question connects again."""
         if self._pid == os.getpid() and self._lock.acquire(timeout=HASTE):
-            with suppress(*self._connection.connection_errors):
-                self._connection.release()
-            self._lock.release()
+            try:
+                with suppress(*self._connection.connection_errors):
+                    self._connection.release()
+            finally:
+                self._lock.release()
 
     def _run(self, work: Callable[[Any], T], timeout: float | None = None) -> T:
         def run() -> T:
