@@ -39,7 +39,7 @@ class WaitingConnection(pyamqp.Connection):
         """Return :attr:`blocked` by what RabbitMQ has said until now."""
         if self.connected:
             with suppress(OSError, AMQPError):
-                self.drain_events(timeout=0)
+                self.drain_events(timeout=0.001)  # with 0, py-amqp spins in half a frame
         return self.blocked
 
     def _on_blocked(self, reason: str) -> None:
