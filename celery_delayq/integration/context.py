@@ -211,7 +211,8 @@ def arrive(task: Any, **_: Any) -> None:
 
 def depart(task: Any, **_: Any) -> None:
     """Unbind the context of :func:`arrive`, and all that the handler left bound."""
-    leave(task.request)
+    if bound() is not None:
+        leave(task.request)
 
 
 def _guarded(name: str, manager: AbstractContextManager[Any]) -> Callable[..., None]:

@@ -46,6 +46,11 @@ def change_consumer() -> None:
     make(CONSUMER, **worker.objects())
 
 
+def change_loop(hub: Any) -> None:
+    """Change the event loop of this process' worker."""
+    make(LOOP, hub=hub)
+
+
 # -- receivers that make further changes ----------------------------------------------------------
 
 
@@ -373,8 +378,18 @@ CONSUMER = (
     ),
 )
 
+#: When a worker's event loop is to read from RabbitMQ, again after each lost connection.
+LOOP = (
+    Replace(
+        target="hub.fire_timers",
+        by=worker.not_waiting,
+        why="the event loop waits up to ten seconds while acknowledgements are due, and RabbitMQ "
+        "sends no more tasks until it has them",
+    ),
+)
+
 #: Every change.
 CHANGES = (
     *(*TRANSPORT, *PROCESS, *APP, *TASK, *WORKER, *EXTENDED_WORKER),
-    *(*REQUEST, *POOL, *CONSUMER),
+    *(*REQUEST, *POOL, *CONSUMER, *LOOP),
 )

@@ -209,20 +209,19 @@ def judging(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(run)
     def judged(*args: Any, **kwargs: Any) -> Any:
-        request = task.request
         try:
             result = run(*args, **kwargs)
             if (
                 result is False
                 and getattr(task, "false_is_failure", False)
-                and not request.called_directly
+                and not task.request.called_directly
             ):
                 raise TaskReturnedFalse(f"{task.name} returned False")
             return result
         except _NO_FAILURE:
             raise
         except Exception as exc:
-            request.delayq_failure = exc
+            task.request.delayq_failure = exc
             raise
 
     return judged

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
+from functools import cache, wraps
 from inspect import isgenerator
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -144,16 +144,20 @@ def surviving(_pool: Any, on_apply: Callable[..., Any]) -> Callable[..., Any]:
     in the worker, for as long as the worker lives.
     """
 
-    def apply(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    @cache  # Celery has two
+    def guarded(target: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(target)
-        def traced(*its: Any, **more: Any) -> Any:
+        def traced(*args: Any, **kwargs: Any) -> Any:
             try:
-                return target(*its, **more)
+                return target(*args, **kwargs)
             except Exception:
                 logger.exception("Celery could not report how a task ended: it counts as failed")
                 return 1, ExceptionInfo(), 0.0  # as Celery's trace reports a failure
 
-        return on_apply(traced, *args, **kwargs)
+        return traced
+
+    def apply(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return on_apply(guarded(target), *args, **kwargs)
 
     return apply
 
@@ -193,6 +197,20 @@ def keeping_begun(pool: Any, flush: Callable[[], Any]) -> Callable[[], None]:
                     del state.requests[id]
 
     return flush_and_keep
+
+
+def not_waiting(hub: Any, fire_timers: Callable[..., float]) -> Callable[..., float]:
+    """Have an event loop wait for nothing while it has something to do.
+
+    ``Hub.create_loop`` waits for its next timer, up to ten seconds, also when what it has just run
+    has asked for more: an acknowledgement without which RabbitMQ sends nothing.
+    """
+
+    def timeout(*args: Any, **kwargs: Any) -> float:
+        seconds = fire_timers(*args, **kwargs)
+        return 0 if hub._ready else seconds
+
+    return timeout
 
 
 def reads_results(_owner: Any) -> bool:

@@ -87,7 +87,11 @@ class _Fake(SimpleNamespace):
     __hash__ = object.__hash__  # type: ignore[assignment]  # senders of signals need one
 
     def __init__(self, **others: Any) -> None:
-        names = ("flush", "on_apply", "reset", "register_with_event_loop", "_track_child_process")
+        loop, processes = (
+            ("reset", "fire_timers"),
+            ("register_with_event_loop", "_track_child_process"),
+        )
+        names = ("flush", "on_apply", *loop, *processes)
         super().__init__(**dict.fromkeys(names, lambda *_: None), **others)
 
 
@@ -133,9 +137,10 @@ def main() -> None:
     step = Snapshot(pool=pool, hub=controller.hub, processes=prefork)
     install._change_pool()
     install.change_consumer()
+    install.change_loop(controller.hub)
     found["POOL CONSUMER"] = step.differences()
 
-    undo(install.CONSUMER, **worker.objects())
+    undo((*install.CONSUMER, *install.LOOP), **worker.objects())
     undo(install.POOL, **worker.objects())
     found["undone pool"] = step.differences()
     undo((*install.WORKER, *install.EXTENDED_WORKER), **worker.objects())

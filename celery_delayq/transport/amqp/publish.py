@@ -133,7 +133,7 @@ class PublishChannel(pyamqp.Channel):
         connection, timeout = self._connected(), timeout or PATIENCE
         if self._confirms is None:
             self._confirms = Confirms(self)
-        with encoding_errors():
+        with encoding_errors:
             frames = [self._encoded(each, connection.frame_max) for each in messages]
         for message, _, routing_key, _ in messages:
             self._confirms.note(message.properties.get("message_id", ""), routing_key)
@@ -183,7 +183,7 @@ class PublishChannel(pyamqp.Channel):
 
     def send_method(self, *args: Any, **options: Any) -> Any:
         """Send a method, such as a declaration."""
-        with encoding_errors():
+        with encoding_errors:
             return super().send_method(*args, **options)
 
     def queue_declare(self, queue: str = "", passive: bool = False, **options: Any) -> Any:

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from amqp import exceptions
@@ -15,6 +16,7 @@ from kombu import Connection as KombuConnection
 from kombu.transport import pyamqp
 
 from celery_delayq.errors import NotAllowed, NotSupported, UnsupportedServer
+from celery_delayq.integration.install import change_loop
 from celery_delayq.settings import ON_REDIS, Settings, misplaced
 from celery_delayq.transport import url
 from celery_delayq.transport.amqp.channel import Channel
@@ -35,6 +37,10 @@ END_PATIENCE = 5.0
 
 #: At-least-once dead-lettering is new in it.
 _OLDEST = (3, 10)
+
+
+#: In place of the event loop, where kombu's reader would read on: the connection does that itself.
+_NO_LOOP = SimpleNamespace(call_soon=lambda *_: None)
 
 
 class Connection(WaitingConnection):
@@ -92,6 +98,16 @@ class Transport(pyamqp.Transport):
         if key not in _CONNECTIONS:
             _CONNECTIONS.setdefault(key, DeadLetterConnection(self.client))
         return _CONNECTIONS[key]
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Have a worker's event loop read."""
+        change_loop(loop)
+        connection.loop = loop
+        super().register_with_event_loop(connection, loop)
+
+    def on_readable(self, connection: Any, _loop: Any) -> None:
+        """Read an event; the connection goes on where it has more."""
+        super().on_readable(connection, _NO_LOOP)
 
     def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the stock form of the URL: Flower and others parse it."""

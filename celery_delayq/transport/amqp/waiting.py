@@ -1,7 +1,8 @@
-"""How long to wait for RabbitMQ, which may hang or block those who publish."""
+"""Reads from RabbitMQ, and how long to wait for it: it may hang, or block those who publish."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -15,6 +16,12 @@ from celery_delayq.errors import BrokerBlocked, BrokerTimeout
 #: Seconds of silence after which a connection is given up.
 PATIENCE = 30.0
 
+#: Bytes that are read at once: with TLS, no more than this is ready and unseen by a poller.
+_AT_ONCE = 16_384
+
+#: Seconds after which a worker looks at other things than messages that are there.
+_TURN = 0.01
+
 
 class WaitingConnection(pyamqp.Connection):
     """A connection that knows whether RabbitMQ blocks it, and waits for no reply for ever."""
@@ -26,6 +33,49 @@ class WaitingConnection(pyamqp.Connection):
     _METHODS = pyamqp.Connection._METHODS | {
         spec.Connection.Blocked: spec.method(spec.Connection.Blocked, "s")
     }
+
+    #: The event loop that reads from it, if any.
+    loop: Any = None
+    _goes_on = False
+
+    def connect(self, *args: Any, **options: Any) -> Any:
+        """Connect; from then on read much at once, where py-amqp reads nine times a message."""
+        result = super().connect(*args, **options)
+        receive = self.transport._quick_recv
+        self.transport._quick_recv = lambda size: receive(max(size, _AT_ONCE))
+        return result
+
+    def _has_frame(self) -> bool:
+        """Return whether all of a frame has been read already."""
+        if self._transport is None:
+            return False
+        read = self._transport._read_buffer
+        return len(read) > 7 and len(read) > 7 + int.from_bytes(read[3:7], "big")
+
+    def blocking_read(self, timeout: float | None = None) -> Any:
+        """Read a frame; without a change of the socket's timeout where it is here already."""
+        if self._has_frame():
+            return self.on_inbound_frame(self.transport.read_frame())
+        return super().blocking_read(timeout)
+
+    def drain_events(self, timeout: float | None = None) -> None:
+        """Read until something has happened; the event loop goes on, since no poller sees more."""
+        try:
+            super().drain_events(timeout)
+        finally:
+            if self.loop is not None and not self._goes_on and self._has_frame():
+                self._goes_on = True
+                self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        # A lost connection's messages come again, and the loop runs what it has left.
+        if not self.connected or self.sock.fileno() not in self.loop.readers:
+            return
+        end = time.monotonic() + _TURN
+        with suppress(TimeoutError):  # the rest of a message has not come
+            while self._has_frame() and time.monotonic() < end:
+                self.drain_events(timeout=0)
 
     def wait(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
         """Wait for a reply."""

@@ -76,7 +76,8 @@ def test_the_table_lists_what_changes_before_a_worker_consumes(
     found: dict[str, list[str]],
 ) -> None:
     # One of both pools, which share a name.
-    assert found["POOL CONSUMER"] == sorted({*targets((*install.POOL, *install.CONSUMER))})
+    changes = (*install.POOL, *install.CONSUMER, *install.LOOP)
+    assert found["POOL CONSUMER"] == sorted({*targets(changes)})
 
 
 def test_all_can_be_undone(found: dict[str, list[str]]) -> None:
