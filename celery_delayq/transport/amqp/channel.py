@@ -151,12 +151,12 @@ class Channel(PublishChannel):
     def _due_later(self, message: Any) -> Due | None:
         """Return the ETA of a message that must wait, and take a past one out of its headers."""
         headers = message.properties["application_headers"]
+        if headers.get("eta") is None:
+            return None
         try:
-            due = envelope.due_of({"headers": headers})
+            due = envelope.due_of_eta(headers["eta"])
         except InvalidETA:
             return None  # Celery rejects it, with its own error in the log
-        if due is None:
-            return None
         if due.ms > time.time() * 1000 + self.settings.min_delay * 1000:
             return due
         headers[HEADER] = json.dumps({**own_of(message), "eta": headers["eta"]})

@@ -62,15 +62,17 @@ def deliveries_before(message: Any) -> int:
 class Message(RejectsUndecodable, pyamqp.Message):
     """A received message, without the headers of its way through the cascade."""
 
+    headers: dict[str, Any]
+    delivery_info: dict[str, Any]
+
     def __init__(self, msg: Any, channel: Any = None, **kwargs: Any) -> None:
         super().__init__(msg, channel, **kwargs)
-        headers: dict[str, Any] = cascade.arrived(msg.properties.get("application_headers") or {})
-        for name in (_COUNT, HEADER):
-            headers.pop(name, None)
-        if (msg.properties.get("application_headers") or {}).get(cascade.TARGET) == "":
+        if self.headers.get(cascade.TARGET) == "":
             # A retry goes the way that the task was sent.
-            self.delivery_info = {**(msg.delivery_info or {}), "exchange": ""}
-        self.headers = headers
+            self.delivery_info = {**self.delivery_info, "exchange": ""}
+        self.headers = cascade.arrived(self.headers)
+        for name in (_COUNT, HEADER):
+            self.headers.pop(name, None)
         self.properties = {
             **msg.properties,
             PROPERTY: {**own_of(msg), "deliveries": deliveries_before(msg) + 1},

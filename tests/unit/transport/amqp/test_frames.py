@@ -60,5 +60,5 @@ def test_they_are_those_of_py_amqp(
 
 
 def test_a_name_of_more_than_255_bytes_is_an_error() -> None:
-    with pytest.raises(InvalidOption, match="255"), encoding_errors():
+    with pytest.raises(InvalidOption, match="255"), encoding_errors:
         publishing(1, FRAME_MAX, Message("a"), "x" * 256, "", mandatory=True)
