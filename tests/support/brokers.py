@@ -41,6 +41,10 @@ class Broker:
         """Return how many tasks wait until they are due."""
         raise NotImplementedError
 
+    def lose_connections(self, scene: Scene) -> None:
+        """Have the server close all connections but those of the test."""
+        raise NotImplementedError
+
 
 class OnRedis(Broker):
     """The Redis that has results, notes and gates, too."""
@@ -50,6 +54,10 @@ class OnRedis(Broker):
 
     def waits(self, scene: Scene) -> int:
         return len(scene.left().get("due", ()))
+
+    def lose_connections(self, scene: Scene) -> None:
+        for kind in ("normal", "pubsub"):
+            scene.client.client_kill_filter(_type=kind, skipme=True)
 
 
 class OnRabbitMQ(Broker):
@@ -69,6 +77,9 @@ class OnRabbitMQ(Broker):
 
     def waits(self, _: Scene) -> int:
         return self.left().get("scheduled", 0)
+
+    def lose_connections(self, _: Scene) -> None:
+        self.server.control("close_all_connections", "--vhost", self._vhost, "the test")
 
     def left(self, queue: str = "celery") -> dict[str, int]:
         """Return how many tasks are not done yet, by state; empty where all are."""

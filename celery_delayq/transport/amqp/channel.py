@@ -16,6 +16,7 @@ from kombu.exceptions import OperationalError
 
 from celery_delayq.errors import DelayQError, InvalidETA
 from celery_delayq.integration import worker
+from celery_delayq.integration.install import change_consumer
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.envelope import PROPERTY, Due
@@ -73,6 +74,7 @@ class Channel(PublishChannel):
         **options: Any,
     ) -> Any:
         if worker.consumes_tasks(self):
+            change_consumer()
             self._dead_letter_connection.check()
             if self.can_schedule(queue):
                 self.declarer.bind_again(queue)

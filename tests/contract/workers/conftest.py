@@ -16,6 +16,7 @@ from tests.integration.conftest import (
     _warm_workers,
     app,
     delayq,
+    leases,
     make_app,
     module_app,
     nursery,
@@ -27,7 +28,7 @@ from tests.support.scene import AppScene, StartWorker
 if TYPE_CHECKING:
     from tests.apps.retry_tasks import RetryScene
 
-__all__ = ["_warm_workers", "app", "delayq", "make_app", "nursery", "redis"]
+__all__ = ["_warm_workers", "app", "delayq", "leases", "make_app", "nursery", "redis"]
 
 
 @pytest.fixture(params=["redis", "rabbitmq"])

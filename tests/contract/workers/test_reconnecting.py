@@ -1,0 +1,110 @@
+"""A prefork worker that loses its connection goes on with its processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import struct
+from collections import Counter
+from contextlib import suppress
+from fcntl import ioctl
+from pathlib import Path
+from termios import FIONREAD
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from celery_delayq import DelayQ
+from celery_delayq.testing import wait_until
+from tests.support.brokers import Broker
+from tests.support.scene import Leases
+
+
+@pytest.fixture
+def leases(broker: Broker, leases: Leases) -> Leases:
+    """Workers that write down what they hold."""
+    return broker.show(leases)
+
+
+#: Bytes that a pipe takes at least before who writes has to wait.
+FULL = 15 * 4096
+
+
+def pipes(pid: int, mode: int = stat.S_IRUSR | stat.S_IWUSR) -> list[tuple[str, int]]:
+    """Return the pipes that a process can read from or write to, with its descriptors for them."""
+    found = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            if str(path.readlink()).startswith("pipe:") and path.lstat().st_mode & mode:
+                found.append((str(path.readlink()), int(path.name)))
+    return found
+
+
+def unread(pid: int) -> int:
+    """Return how many bytes at most wait in a pipe that a process has open."""
+    sizes = [0]
+    for _, number in pipes(pid):
+        with suppress(OSError):
+            pipe = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                sizes += struct.unpack("i", ioctl(pipe, FIONREAD, b"\0" * 4))
+            finally:
+                os.close(pipe)
+    return max(sizes)
+
+
+@pytest.mark.conformance
+def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_its_end(
+    app: Celery, delayq: DelayQ, leases: Leases, redis: Redis, broker: Broker
+) -> None:
+    """On RabbitMQ a delivery ends with its connection, so the task runs again."""
+    worker = leases.start("prefork")
+    app.send_task("lease.wait_and_fail_at_length")
+    wait_until(lambda: leases.runs("event") == ["started"], 30, "the task")
+    (child,) = worker.child_pids()
+
+    # The worker reads what is in the pipe when its child is stopped, which is not all.
+    worker.send_signal(signal.SIGSTOP)
+    redis.rpush("go", 1)
+    wait_until(lambda: unread(child) >= FULL, 30, "a result")
+    os.kill(child, signal.SIGSTOP)
+    worker.send_signal(signal.SIGCONT)
+    wait_until(lambda: unread(child) == 0, 30, "what there is to be read")
+    broker.lose_connections(leases)
+    wait_until(lambda: worker.log.count("] Connected to ") == 2, 30, "a new connection")
+    os.kill(child, signal.SIGCONT)
+
+    redis.rpush("go", 1)
+    wait_until(delayq.dead_letters.count, 30, lambda: f"an end:\n{worker.log}")
+    worker.term()
+    assert worker.wait(30) == 0
+    runs = 1 if broker.name == "redis" else 2
+    assert (leases.runs("event"), delayq.dead_letters.count()) == (["started"] * runs, 1)
+    assert not leases.left().get("leased")
+
+
+@pytest.mark.conformance
+def test_a_connection_may_be_lost_while_a_child_ends(
+    app: Celery, leases: Leases, broker: Broker
+) -> None:
+    """A child closes the pipe that tells of its end a moment before it can be waited for."""
+    worker = leases.start("prefork")
+    (child,) = worker.child_pids()
+
+    def watched() -> list[int]:
+        """Return what the child can write to and the worker watches: that it has twice."""
+        read = Counter(name for name, _ in pipes(worker.pid, stat.S_IRUSR))
+        return [number for name, number in pipes(child, stat.S_IWUSR) if read[name] == 2]
+
+    (descriptor,) = watched()
+    app.send_task("lease.close", (descriptor,))
+    wait_until(lambda: not watched(), 30, "the worker hears of an end")
+    broker.lose_connections(leases)
+    wait_until(lambda: worker.log.count("] Connected to ") == 2, 30, "a new connection")
+
+    app.send_task("lease.add", (1, 2))
+    wait_until(lambda: leases.runs("event") == ["ran"], 30, lambda: f"a task:\n{worker.log}")
+    worker.term()
+    assert worker.wait(30) == 0
