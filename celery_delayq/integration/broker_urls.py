@@ -27,6 +27,12 @@ def leads_to_rabbitmq(connection: Any) -> bool:
     return scheme.removeprefix(_PREFIX) in RABBITMQ
 
 
+def is_ours(connection: Any) -> bool:
+    """Return whether a kombu connection is by a transport of ours, or by a subclass of one."""
+    bases = connection.get_transport_cls().__mro__
+    return any(each.__module__.startswith("celery_delayq.transport.") for each in bases)
+
+
 def by_url(_owner: Any, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Wrap ``Connection.get_transport_cls``: our transport for RabbitMQ where the URL says so."""
 

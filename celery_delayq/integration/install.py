@@ -55,10 +55,16 @@ def change_loop(hub: Any) -> None:
 
 
 def _change_worker(sender: Any, **_: Any) -> None:
-    """Change a starting worker, and its tasks, which are all known by now."""
+    """Change a starting worker, and its tasks, which are all known by now.
+
+    Celery's command line imports this package for its commands, also where another app runs.
+    """
+    app = sender.app
+    if getattr(app, "_delayq", None) is None and not broker_urls.is_ours(app.connection_for_read()):
+        return
     worker.remember(sender)
     make(WORKER, **worker.objects())
-    for task in sender.app.tasks.values():
+    for task in app.tasks.values():
         make(REQUEST, task=task)
 
 

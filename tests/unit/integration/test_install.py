@@ -8,8 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
 import celery_delayq
@@ -78,6 +80,18 @@ def test_the_table_lists_what_changes_before_a_worker_consumes(
     # One of both pools, which share a name.
     changes = (*install.POOL, *install.CONSUMER, *install.LOOP)
     assert found["POOL CONSUMER"] == sorted({*targets(changes)})
+
+
+def test_a_worker_of_an_app_that_does_not_use_the_package_stays_as_it_is() -> None:
+    """It is imported all the same: it has a command of Celery's command line."""
+    app = Celery("stock", broker="memory://", set_as_current=False)
+    app.finalize()
+    controller = SimpleNamespace(app=app, stop=None)
+
+    install._change_worker(controller)
+
+    assert vars(controller) == {"app": app, "stop": None}
+    assert {task.Request for task in app.tasks.values()} == {Task.Request}
 
 
 def test_all_can_be_undone(found: dict[str, list[str]]) -> None:
