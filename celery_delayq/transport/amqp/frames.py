@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import struct
 from collections.abc import Callable, Mapping
 from struct import Struct
@@ -103,6 +104,8 @@ def publishing(
 
 
 def _text(value: str) -> bytes:
+    if not isinstance(value, str):
+        raise FrameSyntaxError(f"{value!r} is no text")
     data = value.encode("utf-8", "surrogatepass")
     return _OCTET(len(data)) + data
 
@@ -124,7 +127,9 @@ def _value(value: Any) -> bytes:
         return _INTEGER(b"I", value)
     if kind is dict:
         return b"F" + _table(value)
-    if kind is list:
+    if kind is float and not math.isfinite(value):
+        raise FrameSyntaxError(f"{value} would end the connection: RabbitMQ cannot read it")
+    if kind is list or kind is tuple:
         items = b"".join(map(_value, value))
         return _SHORT(b"A", len(items)) + items
     # Rare ones as py-amqp does it: in a table of one, behind its length and an empty name.

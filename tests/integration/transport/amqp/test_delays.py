@@ -184,6 +184,12 @@ def _to_unknown_queue(scene: Scene) -> None:
             "is a fanout exchange",
             id="fanout",
         ),
+        pytest.param(
+            lambda scene: scene.send("a", headers={"a": float("nan")}),
+            InvalidOption,
+            "nan would end the connection",
+            id="no number",
+        ),
     ],
 )
 def test_a_call_that_cannot_arrive_is_refused(

@@ -18,7 +18,11 @@ from celery_delayq.transport.amqp.frames import encoding_errors, publishing
 FRAME_MAX = 4096
 TEXTS = st.text(max_size=60)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXTS | st.floats(width=32),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | TEXTS
+    | st.floats(width=32, allow_nan=False, allow_infinity=False),
     lambda values: st.lists(values, max_size=3) | st.dictionaries(TEXTS, values, max_size=3),
     max_leaves=6,
 )
@@ -62,3 +66,20 @@ def test_they_are_those_of_py_amqp(
 def test_a_name_of_more_than_255_bytes_is_an_error() -> None:
     with pytest.raises(InvalidOption, match="255"), encoding_errors:
         publishing(1, FRAME_MAX, Message("a"), "x" * 256, "", mandatory=True)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"a": float("nan")},
+        {"a": ({"b": [float("-inf")]},)},
+        {5: "a"},
+        {"a": {None: 1}},
+        {"a": object},
+    ],
+    ids=str,
+)
+def test_headers_that_rabbitmq_cannot_read_are_an_error(headers: dict[Any, Any]) -> None:
+    message = Message("a", application_headers=headers)
+    with pytest.raises(InvalidOption, match="AMQP cannot write this"), encoding_errors:
+        publishing(1, FRAME_MAX, message, "", "a", mandatory=True)
