@@ -90,6 +90,8 @@ class StreamDeadLetters(DeadLetterReader):
         due = due_of(eta, countdown)
         changes = ReplayChanges(args, kwargs, queue).checked()
         [outcome] = self._replay([(found, due)], changes, uuid4().hex)
+        if isinstance(outcome, Exception):
+            raise outcome
         return outcome
 
     def replay_all(
@@ -114,7 +116,14 @@ class StreamDeadLetters(DeadLetterReader):
                 Due(0) if rate is None else Due(start + int((before + n) * 1000 / rate))
                 for n in range(len(found))
             )
-            return self._replay([*zip(found, dues, strict=True)], changes, run)
+            for dead_letter, outcome in zip(
+                found, self._replay([*zip(found, dues, strict=True)], changes, run), strict=True
+            ):
+                if isinstance(outcome, Outcome):
+                    yield outcome
+                else:
+                    logger.warning("Dead letter %r is not replayed: %s", dead_letter.id, outcome)
+                    yield Outcome.REFUSED
 
         return self._change_all(filter, change, dry_run, everything, progress)
 
@@ -171,22 +180,24 @@ class StreamDeadLetters(DeadLetterReader):
 
     def _replay(
         self, found: Sequence[tuple[DeadLetter, Due]], changes: ReplayChanges, run: str
-    ) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        messages: list[tuple[Any, str, Due]] = []
-        done: list[int] = []
-        for dead_letter, due in found:
+    ) -> list[Outcome | Exception]:
+        """Replay dead letters; return of each its outcome, or why RabbitMQ refused its message."""
+        outcomes: list[Outcome | Exception] = [Outcome.DONE] * len(found)
+        messages: dict[int, tuple[Any, str, Due]] = {}
+        for place, (dead_letter, due) in enumerate(found):
             try:
                 message = replayed_message(dead_letter, changes, uuid4().hex, run)
             except (RecordError, ValueError, TypeError, LookupError, AttributeError) as exc:
                 logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
-                outcomes.append(Outcome.UNREADABLE)
+                outcomes[place] = Outcome.UNREADABLE
                 continue
-            messages.append((from_envelope(message), changes.queue or dead_letter.queue, due))
-            done += offsets_of([dead_letter])
-            outcomes.append(Outcome.DONE)
+            queue = changes.queue or dead_letter.queue
+            messages[place] = from_envelope(message), queue, due
         if messages:
-            self._connection.send(messages, done)
+            offsets = offsets_of(found[place][0] for place in messages)
+            refused = self._connection.send([*messages.values()], offsets)
+            for n, error in refused.items():
+                outcomes[[*messages][n]] = error
         return outcomes
 
     def _purge(self, found: Sequence[DeadLetter], _: int) -> list[Outcome]:

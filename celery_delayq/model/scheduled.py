@@ -51,6 +51,8 @@ class Outcome(str, Enum):
         Another task has its unique key; nothing was changed.
     UNREADABLE
         It is no message of a task, so it cannot be replayed; nothing was changed.
+    REFUSED
+        RabbitMQ refused it, as where its queue was deleted; nothing was changed.
     UNKNOWN
         The task has finished, or never existed.
     """
@@ -62,6 +64,7 @@ class Outcome(str, Enum):
     PAST = "past"
     CONFLICT = "conflict"
     UNREADABLE = "unreadable"
+    REFUSED = "refused"
     UNKNOWN = "unknown"
     __str__ = str.__str__
 

@@ -51,6 +51,7 @@ DEAD_LETTERS = ItemKind(
         Outcome.CONFLICT: "another task has its unique key",
         Outcome.UNREADABLE: "it is no message of a task, its arguments are no JSON, or it never "
         "had a queue (--to-queue)",
+        Outcome.REFUSED: "RabbitMQ refused it: the log says why",
     },
     _count,
 )

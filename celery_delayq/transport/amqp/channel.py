@@ -138,7 +138,10 @@ class Channel(PublishChannel):
         if not self.can_schedule(queue) or time.monotonic() < self._put_off_again_at:
             return False
         try:
-            self._dead_letter_connection.send([(message, queue, due)], timeout=HASTE)
+            for error in self._dead_letter_connection.send(
+                [(message, queue, due)], timeout=HASTE
+            ).values():
+                raise error
         except InvalidETA:
             self.message_to_python(message)  # now it is held
             raise
@@ -262,7 +265,11 @@ class Channel(PublishChannel):
             id = str(message.headers.get("id"))
             reason = f"it was due, and there is no queue {queue!r}"
             data = envelope.encode(delivery.without_delivery(message._raw))
-            self.dead_letters.add(queue, id, reason, data)
+            try:
+                self.dead_letters.add(queue, id, reason, data)
+            except Exception:
+                self.basic_reject(message.delivery_tag, requeue=True)
+                raise
             self.basic_ack(message.delivery_tag)
 
     # -- the stream of dead letters

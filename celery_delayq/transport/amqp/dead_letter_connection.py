@@ -18,10 +18,11 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 from kombu.utils.functional import retry_over_time
 
-from celery_delayq.errors import BrokerTimeout, NotAllowed
+from celery_delayq.errors import BrokerTimeout, NoQueue, NotAllowed
 from celery_delayq.integration import worker
 from celery_delayq.model.envelope import Due
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, StoredDeadLetter, View
+from celery_delayq.transport.amqp.messages import Routed
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
@@ -134,25 +135,43 @@ class DeadLetterConnection:
     def send(
         self,
         messages: Sequence[tuple[Any, str, Due]],
-        settled: Sequence[int] = (),
+        offsets: Sequence[int] = (),
         timeout: float | None = None,
-    ) -> None:
+    ) -> dict[int, Exception]:
         """Send messages to queues by their names, and settle the dead letters that they were.
+
+        Parameters
+        ----------
+        offsets : Sequence[int]
+            The place of each dead letter in its stream.
+
+        Returns
+        -------
+        dict[int, Exception]
+            Why a message was refused, by place among *messages*; its dead letter stays.
 
         Raises
         ------
-        amqp.exceptions.AMQPError, kombu.exceptions.OperationalError
-            The broker refused one, or was silent for *timeout* seconds.
+        kombu.exceptions.OperationalError
+            The connection was lost, or the broker was silent for *timeout* seconds.
         """
 
-        def sent(channel: Any) -> None:
-            routed = [channel.routed(message, "", queue, due) for message, queue, due in messages]
-            for error in channel.send(routed, timeout).values():
-                raise error
-            if settled:
-                channel.dead_letters.settle(settled)
+        def sent(channel: Any) -> dict[int, Exception]:
+            routed: dict[int, Routed] = {}
+            refused: dict[int, Exception] = {}
+            for place, (message, queue, due) in enumerate(messages):
+                try:
+                    routed[place] = channel.routed(message, "", queue, due)
+                except (NoQueue, ValueError) as exc:
+                    refused[place] = exc
+            errors = channel.send([*routed.values()], timeout) if routed else {}
+            refused |= {[*routed][n]: error for n, error in errors.items()}
+            done = [offset for place, offset in enumerate(offsets) if place not in refused]
+            if done:
+                channel.dead_letters.settle(done)
+            return refused
 
-        self._run(sent, timeout)
+        return self._run(sent, timeout)
 
     def close(self) -> None:
         """Close the connection, unless it is in use; the next question connects again."""

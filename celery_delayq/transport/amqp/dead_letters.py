@@ -195,9 +195,13 @@ class _Reading:
         self.last = -1
         self.channel = connection.channel()
         self.channel.basic_qos(0, _AHEAD, False)
-        self._tag = self.channel.basic_consume(
-            stream, callback=self._on_message, arguments={"x-stream-offset": first}
-        )
+        try:
+            self._tag = self.channel.basic_consume(
+                stream, callback=self._on_message, arguments={"x-stream-offset": first}
+            )
+        except amqp.exceptions.ChannelError:
+            self.channel.close()
+            raise
 
     def __enter__(self) -> _Reading:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from amqp.exceptions import NotFound
@@ -17,9 +18,7 @@ def ready_messages(connection: Any, queues: Iterable[str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     channel = connection.channel()
     for queue in queues:
-        try:
+        with suppress(NotFound):  # RabbitMQ closes the channel, and py-amqp opens it again
             sizes[queue] = channel.queue_declare(queue, passive=True).message_count
-        except NotFound:  # which closes the channel
-            channel = connection.channel()
     channel.close()
     return sizes

@@ -10,10 +10,14 @@ import pytest
 from kombu import Queue
 
 from celery_delayq import DelayQ
+from celery_delayq.errors import NoQueue
+from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Outcome
+from celery_delayq.testing import wait_until
 from celery_delayq.transport.amqp.dead_letter_connection import NewDeadLetter
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, View
 from celery_delayq.transport.amqp.messages import Routed
+from celery_delayq.transport.amqp.sizes import ready_messages
 from tests.integration.conftest import NewRabbitMQ
 from tests.support.rabbitmq import TIMEOUT
 from tests.support.rabbitmq import RabbitMQScene as Scene
@@ -144,3 +148,37 @@ def test_the_connection_is_closed_with_its_object_and_opens_again(scene: Scene, 
         delayq.close()
 
         assert not store._connection.connected
+
+
+def test_what_is_refused_in_a_replay_of_many_holds_up_no_other_and_repeats_none(
+    scene: Scene, store: Any
+) -> None:
+    delayq = DelayQ.of(scene.app)
+    for id, queue in {"a": "back", "b": "gone", "c": "back", "d": "gone"}.items():
+        scene.send(id, 0.3, queue=queue)
+    for queue in ("back", "gone"):
+        scene.channel.queue_delete(queue)
+    wait_until(lambda: len([*delayq.dead_letters()]) == 4, TIMEOUT, "all are dead")
+    Queue("back")(scene.channel).declare()
+
+    replays = [
+        delayq.dead_letters.replay_all(DeadFilter(), everything=True, rate=rate).outcomes
+        for rate in (None, None, 1000)
+    ]
+
+    refused = {Outcome.REFUSED: 2}
+    assert replays == [{Outcome.DONE: 2, **refused}, refused, refused]
+    assert scene.receive("back", 2).keys() == {"a", "c"}
+    assert sorted(_ids(store)) == ["b", "d"]
+    with pytest.raises(NoQueue):
+        delayq.dead_letters.replay("b")
+
+
+def test_queues_that_do_not_exist_cost_no_channel(scene: Scene) -> None:
+    connection = scene.channel.connection
+    channels = {*connection.channels}
+
+    ready_messages(connection, [f"missing-{number}" for number in range(20)])
+    scene.channel.dead_letters.view()
+
+    assert {*connection.channels} == channels
