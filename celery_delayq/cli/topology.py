@@ -79,11 +79,10 @@ def topology(
         if as_json:
             screen.print_json({"items": [asdict(each) for each in found]})
         else:
-            table = screen.new_table("kind", "name", "state")
+            # No table: names and RabbitMQ's reasons are long.
             for each in wrong if check else found:
-                table.add_row(each.kind, Text(spelled(each.name)), Text(each.problem or "ok"))
-            if table.row_count:
-                output.print(table)
+                line = f"{each.kind} {spelled(each.name)}: {each.problem or 'ok'}"
+                output.print(Text(line), soft_wrap=True)
             output.print(f"{len(found) - len(wrong):,} of {len(found):,} are as they should be")
         if check and wrong:
             raise click.exceptions.Exit(1)

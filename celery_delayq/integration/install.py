@@ -7,7 +7,6 @@ workers only. :func:`~celery_delayq.integration.replace.undo` undoes any of them
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -96,22 +95,6 @@ def _change_pool(**_: Any) -> None:
     make(POOL, **worker.objects())
 
 
-_stops: list[Callable[[], object]] = []
-
-
-def _begin_background(sender: Any, **_: Any) -> None:
-    """Start the background services of a worker."""
-    for begin in getattr(getattr(sender.app, "_delayq", None), "_background", ()):
-        stop = begin(sender.app)
-        if stop is not None:
-            _stops.append(stop)
-
-
-def _end_background(**_: Any) -> None:
-    while _stops:
-        _stops.pop()()
-
-
 # -- the table ------------------------------------------------------------------------------------
 
 #: Since the transport was imported.
@@ -180,12 +163,12 @@ PROCESS = (
     ),
     Connect(
         target="signals.worker_ready",
-        receiver=_begin_background,
+        receiver=worker.begin_background,
         why="begins to fire periodic entries and to archive dead letters",
     ),
     Connect(
         target="signals.worker_shutdown",
-        receiver=_end_background,
+        receiver=worker.end_background,
         why="ends both",
     ),
     Connect(

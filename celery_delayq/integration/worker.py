@@ -326,3 +326,20 @@ def backlog() -> int:
 def lost_connection(channel: Any) -> bool:
     """Return whether a worker closes *channel* only to connect again, while its tasks run on."""
     return consumes_tasks(channel) and _worker().blueprint.state == bootsteps.RUN
+
+
+_stops: list[Callable[[], object]] = []
+
+
+def begin_background(sender: Any, **_: Any) -> None:
+    """Start the background services of a worker."""
+    for begin in getattr(getattr(sender.app, "_delayq", None), "_background", ()):
+        stop = begin(sender.app)
+        if stop is not None:
+            _stops.append(stop)
+
+
+def end_background(**_: Any) -> None:
+    """Stop them."""
+    while _stops:
+        _stops.pop()()
