@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from amqp import spec
 from amqp.exceptions import ChannelError, RecoverableConnectionError
 from kombu.exceptions import OperationalError
 
-from celery_delayq.errors import DelayQError, InvalidETA
+from celery_delayq.errors import DelayQError, InvalidETA, InvalidOption
 from celery_delayq.integration import worker
 from celery_delayq.integration.install import change_consumer
 from celery_delayq.model import delivery, envelope
@@ -62,6 +63,8 @@ class Channel(PublishChannel):
         super().__init__(*args, **kwargs)
         self._held: dict[int, Held] = {}
         self._put_off_again_at = 0.0
+        #: The connection on which RabbitMQ has not read yet that this channel is closed.
+        self._closed_on: Any = None
 
     # -- to consume
 
@@ -147,7 +150,7 @@ class Channel(PublishChannel):
             raise
         except (DelayQError, OperationalError, *self.connection.client.connection_errors) as exc:
             warn_once(logger, f"tasks with an ETA wait in this worker's memory: {exc}")
-            if not isinstance(exc, ValueError):  # which is about this message alone
+            if not isinstance(exc, InvalidOption):  # which is about this message alone
                 self._put_off_again_at = time.monotonic() + PATIENCE
             return False
         self.basic_ack(message.delivery_tag)
@@ -178,10 +181,27 @@ class Channel(PublishChannel):
         return message
 
     def close(self, *args: Any, **options: Any) -> Any:
-        """Close; without a farewell where RabbitMQ would not read it."""
-        if self.connection is not None and self.connection.why_blocked():
-            return self.collect()
-        return super().close(*args, **options)
+        """Close; the number is taken until RabbitMQ answers, which is not awaited while it reads
+        nothing.
+        """
+        connection = self.connection
+        if not self.is_open or connection is None or not connection.connected:
+            return super().close(*args, **options)
+        self.is_closing = True  # from now on only the answer counts
+        try:
+            with connection.transport.having_timeout(HASTE):
+                self.send_method(spec.Channel.Close, "BsBB", (0, "", 0, 0))
+            while self.connection is not None and not connection.blocked:
+                connection.drain_events(timeout=connection.patience)
+        finally:
+            if self.connection is not None:
+                self._closed_on, self.connection = connection, None
+        return None
+
+    def collect(self) -> None:
+        """Forget all; the number is free."""
+        self.connection, self._closed_on = self.connection or self._closed_on, None
+        super().collect()
 
     def _on_close(self, reply_code: int, reply_text: str, *method: int) -> Any:
         """Take a channel that RabbitMQ closes by itself, such as after ``consumer_timeout``, for a

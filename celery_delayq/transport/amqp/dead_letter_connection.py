@@ -18,11 +18,12 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 from kombu.utils.functional import retry_over_time
 
-from celery_delayq.errors import BrokerTimeout, NoQueue, NotAllowed
+from celery_delayq.errors import BrokerTimeout, InvalidOption, NoQueue, NotAllowed
 from celery_delayq.integration import worker
 from celery_delayq.model.envelope import Due
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, StoredDeadLetter, View
 from celery_delayq.transport.amqp.messages import Routed
+from celery_delayq.transport.amqp.waiting import given_up
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
@@ -87,6 +88,8 @@ class DeadLetterConnection:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._checked = False
+        #: Errors that the next dead letter would meet too.
+        self._outages = (OperationalError, *self._connection.connection_errors)
         self._waiting: deque[_Waiting] = deque()
         self._waiting_lock = threading.Lock()
         self._is_late = False
@@ -111,7 +114,7 @@ class DeadLetterConnection:
             self._run(lambda channel: channel.dead_letters.seed(HASTE), HASTE)
         except NotAllowed:
             raise
-        except (OperationalError, *self._connection.connection_errors) as exc:
+        except self._outages as exc:
             # Such a broker needs workers more than ever.
             logger.warning("It is not known whether dead letters can be stored: %s", exc)
         self._checked = True
@@ -184,6 +187,8 @@ class DeadLetterConnection:
 
     def _run(self, work: Callable[[Any], T], timeout: float | None = None) -> T:
         def run() -> T:
+            if timeout is not None:
+                return self._run_once(work, timeout)
             answer: T = self._connection.autoretry(work, max_retries=_TRIES)()[0]
             return answer
 
@@ -194,6 +199,29 @@ class DeadLetterConnection:
             return found
         finally:
             self._lock.release()
+
+    def _run_once(self, work: Callable[[Any], T], timeout: float) -> T:
+        """Wait *timeout* seconds at most for each reply; connect again where an old connection was
+        lost.
+        """
+        connection = self._connection
+        was_connected = connection.connected
+        if not was_connected:
+            connection.transport.plain.connect_timeout = timeout
+            try:
+                connection.ensure_connection(max_retries=0)
+            except OperationalError:
+                connection.maybe_switch_next()
+                raise
+        try:
+            with given_up(connection.connection, timeout):
+                return work(connection.default_channel)
+        except connection.recoverable_connection_errors as exc:
+            connection.collect()
+            connection.maybe_switch_next()
+            if was_connected and not isinstance(exc, BrokerTimeout):
+                return self._run_once(work, timeout)
+            raise
 
     def _again(self, _exc: Exception, pauses: Iterator[float], _retries: int) -> float:
         """Forget the connection; return when to connect again."""
@@ -230,24 +258,38 @@ class DeadLetterConnection:
         return False
 
     def _store_waiting(self) -> None:
-        while self._waiting:
+        failure: Exception | None = None
+        for _ in range(len(self._waiting)):
             waiting = self._waiting[0]
             if not waiting.went_back:
                 try:
                     self._store(waiting.dead_letter)
-                except Exception:
+                except Exception as exc:
                     self._waiting.rotate(-1)  # RabbitMQ may take the next one
-                    raise
-            self._loop.recovered()
+                    if isinstance(exc, self._outages):
+                        raise
+                    failure = exc
+                    continue
+                self._loop.recovered()
             with self._waiting_lock:
                 self._waiting.popleft()
                 waiting.stored.set()
                 self._is_late = False
             if waiting.is_late and waiting.channel is not None:
                 worker.call_soon(waiting.channel.ack_stored, waiting.tag)
+        if failure is not None:
+            raise failure
 
     def _store(self, new: NewDeadLetter) -> None:
-        self.ask(lambda stream: stream.add(*new))
+        try:
+            self.ask(lambda stream: stream.add(*new))
+        except InvalidOption as exc:
+            logger.error(
+                "Dead letter of task %r is stored without its message, which RabbitMQ refuses: %s",
+                new.id,
+                exc,
+            )
+            self.ask(lambda stream: stream.add(*new._replace(message=b"")))
 
     def _has_waiting(self) -> bool:
         """Return whether the thread goes on; else the next one to add something starts another."""
@@ -264,12 +306,7 @@ class DeadLetterConnection:
             wait=self._wait,
             retry=_RETRY,
             retry_error=_RETRY_ERROR,
-            outages={
-                "RabbitMQ takes no dead letter": (
-                    OperationalError,
-                    *self._connection.connection_errors,
-                )
-            },
+            outages={"RabbitMQ takes no dead letter": self._outages},
         )
         self._loop.run(self._store_waiting)
 

@@ -30,7 +30,7 @@ from celery_delayq.transport.amqp.declarer import Declarer, not_allowed
 from celery_delayq.transport.amqp.frames import encoding_errors, publishing
 from celery_delayq.transport.amqp.messages import HEADER, ON_REDIS, Routed, is_task
 from celery_delayq.transport.amqp.topology import Topology
-from celery_delayq.transport.amqp.waiting import PATIENCE, given_up
+from celery_delayq.transport.amqp.waiting import given_up
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -41,6 +41,7 @@ class PublishChannel(pyamqp.Channel):
     #: What needs an index of what waits, which RabbitMQ has not.
     capabilities: frozenset[Capability] = frozenset()
 
+    connection: Any
     _confirms: Confirms | None = None
 
     def __init__(self, connection: Any, *args: Any, **kwargs: Any) -> None:
@@ -80,8 +81,10 @@ class PublishChannel(pyamqp.Channel):
             if self._confirms is not None:
                 self._confirms.skip()
             return result
-        for error in self.send([self.routed(message, exchange, routing_key)], patience).values():
-            raise error
+        connection = self._connected()
+        with given_up(connection, patience or connection.patience):
+            for error in self.send([self.routed(message, exchange, routing_key)]).values():
+                raise error
         return None
 
     def routed(
@@ -130,15 +133,17 @@ class PublishChannel(pyamqp.Channel):
 
     def post(self, messages: Sequence[Routed], timeout: float | None = None) -> None:
         """Send messages in one write, without waiting for the broker's answer."""
-        connection, timeout = self._connected(), timeout or PATIENCE
-        if self._confirms is None:
-            self._confirms = Confirms(self)
-        with encoding_errors:
-            frames = [self._encoded(each, connection.frame_max) for each in messages]
-        for message, _, routing_key, _ in messages:
-            self._confirms.note(message.properties.get("message_id", ""), routing_key)
-        with given_up(connection, timeout), connection.transport.having_timeout(timeout):
-            connection.transport.write(b"".join(frames))
+        connection = self._connected()
+        timeout = timeout or connection.patience
+        with given_up(connection, timeout):
+            if self._confirms is None:
+                self._confirms = Confirms(self)
+            with encoding_errors:
+                frames = [self._encoded(each, connection.frame_max) for each in messages]
+            for message, _, routing_key, _ in messages:
+                self._confirms.note(message.properties.get("message_id", ""), routing_key)
+            with connection.transport.having_timeout(timeout):
+                connection.transport.write(b"".join(frames))
         connection.bytes_sent += 1  # what heartbeats go by
 
     def _encoded(self, routed: Routed, frame_max: int) -> bytes:
@@ -159,9 +164,10 @@ class PublishChannel(pyamqp.Channel):
         """Wait until the broker has answered for all that was posted; errors as of :meth:`send`."""
         if self._confirms is None:
             return {}
-        timeout = timeout or PATIENCE
+        connection = self._connected()
+        timeout = timeout or connection.patience
         try:
-            with given_up(self.connection, timeout):
+            with given_up(connection, timeout):
                 self._confirms.wait(timeout)
         except ChannelError as exc:
             self.declarer.forget()
@@ -207,7 +213,7 @@ class PublishChannel(pyamqp.Channel):
             The account lacks the right to what was asked.
         """
         try:
-            return super().wait(*args, timeout=timeout or PATIENCE, **options)
+            return super().wait(*args, timeout=timeout or self.connection.patience, **options)
         except AccessRefused as exc:
             raise not_allowed(exc) from exc
 

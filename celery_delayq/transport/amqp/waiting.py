@@ -29,6 +29,9 @@ class WaitingConnection(pyamqp.Connection):
     #: Why RabbitMQ reads nothing from it, in its words, such as "low on memory".
     blocked: str | None = None
 
+    #: Seconds that it waits for a reply.
+    patience = PATIENCE
+
     # py-amqp leaves the reason unread.
     _METHODS = pyamqp.Connection._METHODS | {
         spec.Connection.Blocked: spec.method(spec.Connection.Blocked, "s")
@@ -79,7 +82,7 @@ class WaitingConnection(pyamqp.Connection):
 
     def wait(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
         """Wait for a reply."""
-        return super().wait(*args, timeout=timeout or PATIENCE, **options)
+        return super().wait(*args, timeout=timeout or self.patience, **options)
 
     def close(self, *args: Any, **options: Any) -> Any:
         """Close; without a farewell where RabbitMQ would not read it."""
@@ -100,8 +103,9 @@ class WaitingConnection(pyamqp.Connection):
 
 
 @contextmanager
-def given_up(connection: WaitingConnection | None, seconds: float) -> Iterator[None]:
-    """Close a connection that is lost or silent for so many seconds: publishes on it are uncertain.
+def given_up(connection: WaitingConnection, seconds: float) -> Iterator[None]:
+    """Wait so many seconds for each reply, and close a connection that is lost or silent: publishes
+    on it are uncertain.
 
     Raises
     ------
@@ -110,10 +114,11 @@ def given_up(connection: WaitingConnection | None, seconds: float) -> Iterator[N
     BrokerTimeout
         RabbitMQ did not answer.
     """
+    before, connection.patience = connection.patience, seconds
     try:
         yield
     except (OSError, RecoverableConnectionError) as exc:
-        if connection is None or not connection.connected:
+        if not connection.connected:
             raise
         reason = connection.why_blocked()  # it may have said so while a large message was written
         connection.collect()
@@ -128,3 +133,5 @@ def given_up(connection: WaitingConnection | None, seconds: float) -> Iterator[N
                 f"RabbitMQ did not confirm in {seconds:g} s; whether it has the task is not known"
             ) from exc
         raise
+    finally:
+        connection.patience = before

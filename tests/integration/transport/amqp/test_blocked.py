@@ -1,19 +1,28 @@
-"""RabbitMQ blocks who publishes while it is low on memory."""
+"""RabbitMQ blocks who publishes while it is low on memory, or is silent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
+import amqp
 import pytest
 from celery import Celery
+from kombu.exceptions import OperationalError
 
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
-from celery_delayq.errors import BrokerBlocked
+from celery_delayq.errors import BrokerBlocked, BrokerTimeout
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.transport.amqp.dead_letter_connection import HASTE
+from celery_delayq.transport.amqp.waiting import PATIENCE
 from tests.apps.retry_tasks import TIMEOUT, RetryScene, tasks_of
-from tests.integration.conftest import MakeApp
+from tests.integration.conftest import MakeApp, NewRabbitMQ
 from tests.support.scene import StartWorker
 
 LIMIT = "set_vm_memory_high_watermark"
@@ -138,3 +147,77 @@ def test_a_worker_that_ends_says_which_dead_letters_are_lost(
 
     for id in ("early", "too"):
         assert f"took no dead letter before this process ended. Lost: '{id}': failed" in worker.log
+
+
+def test_a_channel_that_is_closed_meanwhile_keeps_its_number_until_rabbitmq_has_read_it(
+    new_rabbitmq: NewRabbitMQ, delayq_rabbitmq_server: EmbeddedRabbitMQ
+) -> None:
+    scene = new_rabbitmq()
+    connection = scene.connection.connection
+    closed = scene.connection.channel()
+    number = closed.channel_id
+    with low_on_memory(delayq_rabbitmq_server):
+        scene.channel.basic_publish(amqp.Message("no task"), "", "nowhere")
+        wait_until(connection.why_blocked, TIMEOUT, "it is blocked")
+        closed.close()
+        assert number in connection._used_channel_ids
+
+    wait_until(lambda: connection.why_blocked() is None, TIMEOUT, "it goes on")
+    wait_until(
+        lambda: connection.why_blocked() or number not in connection._used_channel_ids,
+        TIMEOUT,
+        "it is free",
+    )
+    assert scene.connection.channel().channel_id == number
+    scene.send("a")
+
+
+@pytest.fixture
+def silent(delayq_rabbitmq_server: EmbeddedRabbitMQ) -> Iterator[Callable[[], None]]:
+    """Stop the node until the test ends."""
+    pid = delayq_rabbitmq_server.pid
+    yield lambda: os.kill(pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_worker_tries_a_silent_broker_once_and_not_for_long(
+    new_rabbitmq: NewRabbitMQ, silent: Callable[[], None], connected: bool
+) -> None:
+    scene = new_rabbitmq()
+    connection = scene.channel.connection
+    store = connection.delayq.dead_letter_connection
+    tries: list[Any] = []
+
+    def work(channel: Any) -> None:
+        tries.append(channel)
+        channel.declarer.prepare(1, "", "orders")
+
+    if connected:
+        store.ask(lambda _: None)
+    silent()
+
+    start = time.monotonic()
+    with pytest.raises((OperationalError, OSError)):
+        store._run(work, HASTE)
+
+    assert time.monotonic() - start < PATIENCE / 2
+    assert len(tries) == connected
+    assert not store._connection.connected
+
+
+@pytest.mark.parametrize("delay", [0, 60], ids=["now", "later"])
+def test_the_first_publish_to_a_silent_broker_keeps_its_timeout(
+    new_rabbitmq: NewRabbitMQ, silent: Callable[[], None], delay: int
+) -> None:
+    channel = new_rabbitmq().channel
+    connection = channel.connection
+    eta = datetime.now(timezone.utc) + timedelta(seconds=delay)
+    headers = {"task": "work", "id": "a", "eta": eta.isoformat() if delay else None}
+    message = amqp.Message("[]", application_headers=headers)
+    silent()
+
+    with pytest.raises(BrokerTimeout, match=r"did not confirm in 0.5 s"):
+        channel.basic_publish(message, "", "orders", confirm_timeout=0.5)
+
+    assert not connection.connected

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import amqp
 import pytest
 from kombu import Queue
+from kombu.exceptions import OperationalError
 
 from celery_delayq import DelayQ
+from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import NoQueue
 from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.model.envelope import Due
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
 from celery_delayq.transport.amqp.dead_letter_connection import NewDeadLetter
@@ -182,3 +189,82 @@ def test_queues_that_do_not_exist_cost_no_channel(scene: Scene) -> None:
     scene.channel.dead_letters.view()
 
     assert {*connection.channels} == channels
+
+
+@pytest.fixture
+def max_message_size(
+    delayq_rabbitmq_server: EmbeddedRabbitMQ,
+) -> Iterator[Callable[[int], None]]:
+    def limit(size: int) -> None:
+        name = "rabbit, max_message_size"
+        delayq_rabbitmq_server.control("eval", f"application:set_env({name}, {size}).")
+
+    yield limit
+    limit(134_217_728)
+
+
+def test_one_that_is_too_large_is_stored_without_its_message(
+    max_message_size: Callable[[int], None], store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    max_message_size(10_000)
+
+    store.add(NewDeadLetter("orders", "a", "why", b'"' + b"x" * 20_000 + b'"', b'{"n": 1}'))
+    wait_until(lambda: _ids(store) == ["a"], TIMEOUT, "it is stored")
+
+    [found] = store.read()
+    assert (found.dead_lettered.message, found.dead_lettered.details) == (b"", b'{"n": 1}')
+    assert "'a' is stored without its message" in caplog.text
+
+
+def test_one_that_is_never_taken_holds_up_no_other(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried, ended = Event(), Event()
+
+    def wait(_: float) -> None:
+        tried.set()
+        assert ended.wait(TIMEOUT)
+
+    monkeypatch.setattr(store, "_wait", wait)
+    not_encodable: Any = float("nan")
+    with store._lock:
+        for id in ("first", not_encodable, "next"):
+            store.add(NewDeadLetter("orders", id, "why", b"{}"))
+
+    assert tried.wait(TIMEOUT)
+    assert _ids(store) == ["first", "next"]
+    store._waiting.clear()
+    ended.set()
+
+
+def test_one_whose_message_went_back_ends_no_outage(
+    store: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(_: NewDeadLetter) -> None:
+        raise OperationalError("away")
+
+    caplog.set_level("INFO")
+    monkeypatch.setattr(store, "_store", away)
+    channel = SimpleNamespace(connection=store)
+    store.add(NewDeadLetter("orders", "a", "why", b"{}"), channel, 1)
+    wait_until(lambda: "takes no dead letter" in caplog.text, TIMEOUT, "it is logged")
+    channel.connection = None
+    wait_until(lambda: store._thread is None, TIMEOUT, "the thread has ended")
+
+    assert "resumed" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "queue", "pauses"), [({"max_length": 5}, "orders", True), ({}, "nowhere", False)]
+)
+def test_a_worker_pauses_after_errors_that_the_next_message_with_an_eta_would_meet(
+    scene: Scene, new_rabbitmq: NewRabbitMQ, settings: dict[str, Any], queue: str, pauses: bool
+) -> None:
+    scene.send("a")
+    channel = new_rabbitmq(**settings).channel
+    headers = {"task": "shop.work", "id": "a"}
+    message = amqp.Message("[]", application_headers=headers)
+
+    assert not channel._put_off(message, queue, Due(int(time.time() * 1000) + 60_000))
+
+    assert (channel._put_off_again_at > time.monotonic()) == pauses
