@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -17,6 +18,9 @@ from celery_delayq.transport.amqp.topology import (
     QueueItem,
     Topology,
 )
+
+#: Seconds in which a quorum queue finds a leader after its declaration.
+_NEW = 2.0
 
 
 class Declarer:
@@ -35,6 +39,7 @@ class Declarer:
         self._topology = topology
         self._passive = not declare
         self._opened: Any = None
+        self._declared_at = -_NEW
         self.forget()
 
     def forget(self) -> None:
@@ -43,6 +48,10 @@ class Declarer:
         self._queues: set[str] = set()
         self._exchanges: set[str] = set()
         self._streams: set[str] = set()
+
+    def has_just_declared(self) -> bool:
+        """Return whether queues may have been declared too recently to take messages."""
+        return time.monotonic() < self._declared_at + _NEW
 
     def prepare(self, entry: int, exchange: str, routing_key: str) -> None:
         """Declare all that a message passes which enters at level *entry*.
@@ -98,6 +107,7 @@ class Declarer:
             # Nothing but the end waits for an answer: one round trip in all.
             self._send(items)
             self._wait()
+            self._declared_at = time.monotonic()
         except NotFound as exc:
             raise ConfigError(
                 f"{exc.reply_text}; it may not be declared here (delayq setting declare=False): "

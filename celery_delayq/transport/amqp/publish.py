@@ -18,7 +18,7 @@ from amqp.exceptions import (
 )
 from kombu.transport import pyamqp
 
-from celery_delayq.errors import InvalidOption, NoQueue, NotSupported
+from celery_delayq.errors import InvalidOption, NoQueue, NotSupported, QueueFull
 from celery_delayq.model import envelope
 from celery_delayq.model.broker import Capability
 from celery_delayq.model.envelope import PROPERTY, Due
@@ -31,6 +31,9 @@ from celery_delayq.transport.amqp.frames import encoding_errors, publishing
 from celery_delayq.transport.amqp.messages import HEADER, ON_REDIS, Routed, is_task
 from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import given_up
+
+#: Seconds between two attempts to send to a new queue.
+_UNTIL_LEADER = 0.05
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -129,7 +132,17 @@ class PublishChannel(pyamqp.Channel):
             It says nothing for *timeout* seconds, by default 30.
         """
         self.post(messages, timeout)
-        return self.refused(timeout)
+        errors = self.refused(timeout)
+        while self.declarer.has_just_declared() and (
+            again := [n for n, error in errors.items() if isinstance(error, QueueFull)]
+        ):
+            # A new quorum queue refuses everything until it has a leader.
+            time.sleep(_UNTIL_LEADER)
+            self.post([messages[n] for n in again], timeout)
+            later = self.refused(timeout)
+            errors = {n: error for n, error in errors.items() if n not in again}
+            errors |= {again[n]: error for n, error in later.items()}
+        return errors
 
     def post(self, messages: Sequence[Routed], timeout: float | None = None) -> None:
         """Send messages in one write, without waiting for the broker's answer."""

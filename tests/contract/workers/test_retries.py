@@ -342,11 +342,12 @@ def test_a_call_with_options_that_are_none_sends_nothing(scene: RetryScene) -> N
     assert scene.left() == {}
 
 
-#: Attempts and deliveries where a worker dies between sending a retry and acknowledging. On Redis
-#: both are one step; on RabbitMQ the retry is confirmed first, so the attempt comes again.
+#: Attempts that run where a worker dies between sending a retry and acknowledging. On Redis both are
+#: one step; on RabbitMQ the retry is confirmed first, so the attempt comes again, and the worker may
+#: have begun the retry itself.
 BETWEEN = {
-    "redis": [(0, 1), (1, 1)],
-    "rabbitmq": [(0, 1), (0, 2), (1, 1), (1, 1)],
+    "redis": [[0, 1]],
+    "rabbitmq": [[0, 0, 1, 1], [0, 0, 1, 1, 1]],
 }
 
 
@@ -362,7 +363,7 @@ def test_a_retry_is_not_lost_when_its_worker_dies_before_it_acknowledges(
     scene.client.delete("hold:a")
     scene.start(pool, delayq=broker.soon)
 
-    scene.wait_runs(len(BETWEEN[broker.name]))
+    scene.wait_runs(len(BETWEEN[broker.name][0]))
 
     scene.wait_empty()
-    assert sorted(scene.runs("retries", "deliveries")) == BETWEEN[broker.name]
+    assert sorted(scene.runs("retries")) in BETWEEN[broker.name]
