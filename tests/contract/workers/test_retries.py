@@ -342,9 +342,9 @@ def test_a_call_with_options_that_are_none_sends_nothing(scene: RetryScene) -> N
     assert scene.left() == {}
 
 
-#: Attempts that run where a worker dies between sending a retry and acknowledging. On Redis both are
-#: one step; on RabbitMQ the retry is confirmed first, so the attempt comes again, and the worker may
-#: have begun the retry itself.
+#: Attempts that run where a worker dies between sending a retry and acknowledging. On Redis both
+#: are one step; on RabbitMQ the retry is confirmed first, so the attempt comes again, and the
+#: worker may have begun the retry itself.
 BETWEEN = {
     "redis": [[0, 1]],
     "rabbitmq": [[0, 0, 1, 1], [0, 0, 1, 1, 1]],
