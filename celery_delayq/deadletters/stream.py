@@ -116,9 +116,8 @@ class StreamDeadLetters(DeadLetterReader):
                 Due(0) if rate is None else Due(start + int((before + n) * 1000 / rate))
                 for n in range(len(found))
             )
-            for dead_letter, outcome in zip(
-                found, self._replay([*zip(found, dues, strict=True)], changes, run), strict=True
-            ):
+            outcomes = self._replay([*zip(found, dues, strict=True)], changes, run)
+            for dead_letter, outcome in zip(found, outcomes, strict=True):
                 if isinstance(outcome, Outcome):
                     yield outcome
                 else:

@@ -28,6 +28,7 @@ class PublishBatch:
         self.channel = channel
         self._max_size = min(max_size, _MOST)
         self._buffered: list[Routed] = []
+        self._posted: list[Routed] = []
         self._unusable = ""
         self._transport = channel.connection.delayq
         self._transport.batches += 1
@@ -56,17 +57,18 @@ class PublishBatch:
 
     def _send(self) -> None:
         self._confirm()
-        messages, self._buffered = self._buffered, []
+        self._posted, self._buffered = self._buffered, []
         try:
-            self.channel.post(messages)
+            self.channel.post(self._posted)
         except Exception as exc:
             raise self._failed(exc) from exc
 
     def _confirm(self) -> None:
         try:
-            refused = self.channel.refused()
+            refused = self.channel.confirmed(self._posted)
         except Exception as exc:
             raise self._failed(exc) from exc
+        self._posted = []
         for error in refused.values():
             raise self._failed(error) from error
 

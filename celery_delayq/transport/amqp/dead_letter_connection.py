@@ -263,7 +263,7 @@ class DeadLetterConnection:
             waiting = self._waiting[0]
             if not waiting.went_back:
                 try:
-                    self._store(waiting.dead_letter)
+                    self._store(waiting)
                 except Exception as exc:
                     self._waiting.rotate(-1)  # RabbitMQ may take the next one
                     if isinstance(exc, self._outages):
@@ -280,10 +280,13 @@ class DeadLetterConnection:
         if failure is not None:
             raise failure
 
-    def _store(self, new: NewDeadLetter) -> None:
+    def _store(self, waiting: _Waiting) -> None:
+        new = waiting.dead_letter
         try:
             self.ask(lambda stream: stream.add(*new))
         except InvalidOption as exc:
+            if waiting.channel is not None:
+                raise  # RabbitMQ has the message as long as it is held
             logger.error(
                 "Dead letter of task %r is stored without its message, which RabbitMQ refuses: %s",
                 new.id,

@@ -132,11 +132,21 @@ class PublishChannel(pyamqp.Channel):
             It says nothing for *timeout* seconds, by default 30.
         """
         self.post(messages, timeout)
+        return self.confirmed(messages, timeout)
+
+    def confirmed(
+        self, messages: Sequence[Routed], timeout: float | None = None
+    ) -> dict[int, Exception]:
+        """Wait for the answers to what was posted last; as :meth:`send`."""
         errors = self.refused(timeout)
         while self.declarer.has_just_declared() and (
-            again := [n for n, error in errors.items() if isinstance(error, QueueFull)]
+            again := [
+                n
+                for n, error in errors.items()
+                if messages[n].due_ms is not None and isinstance(error, QueueFull)
+            ]
         ):
-            # A new quorum queue refuses everything until it has a leader.
+            # A new delay queue refuses everything until it has a leader.
             time.sleep(_UNTIL_LEADER)
             self.post([messages[n] for n in again], timeout)
             later = self.refused(timeout)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -219,6 +222,34 @@ def test_a_queue_that_is_full_refuses_at_once(scene: Scene) -> None:
     if hasattr(Producer, "batch"):
         with pytest.raises(exceptions.BatchPublishError):
             _send_batch(scene.app, queue)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_publishers_that_come_first_at_the_same_time_all_get_through(
+    new_rabbitmq: NewRabbitMQ, number: int
+) -> None:
+    """One by one or in batches. New delay queues refuse everything until they have a leader."""
+    if number > 1 and not hasattr(Producer, "batch"):
+        return  # kombu before 5.7 has no batches
+    scenes = [new_rabbitmq() for _ in range(8)]
+    Queue("orders")(scenes[0].channel).declare()
+    begin = threading.Barrier(len(scenes))
+
+    def send(scene: Scene) -> None:
+        with scene.app.producer_pool.acquire() as producer:
+            batch = nullcontext() if number == 1 else producer.batch(100)
+            begin.wait(TIMEOUT)
+            with batch:
+                for _ in range(number):
+                    scene.app.send_task(
+                        "shop.work", countdown=5, queue="orders", producer=producer, retry=False
+                    )
+
+    with ThreadPoolExecutor(len(scenes)) as pool:
+        for each in [pool.submit(send, scene) for scene in scenes]:
+            each.result()
+
+    assert len(scenes[0].receive("orders", len(scenes) * number)) == len(scenes) * number
 
 
 def test_other_messages_on_the_channel_leave_the_confirms_in_step(scene: Scene) -> None:
