@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from celery_delayq.app import DelayQ
 
 #: Seconds to wait for a Redis that does not answer.
-PATIENCE = 1.0
+TIMEOUT = 1.0
 
 #: Variables that ``celery`` sets from its own options when it runs a command.
 _VARIABLES = {
@@ -74,7 +74,7 @@ def _delayq(ctx: click.Context) -> DelayQ:
     from celery_delayq.app import DelayQ
 
     app = _app(ctx)
-    patience = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
-    app.conf.broker_transport_options = {**app.conf.broker_transport_options, **patience}
-    app.conf.broker_connection_timeout = PATIENCE
+    timeouts = {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
+    app.conf.broker_transport_options = {**app.conf.broker_transport_options, **timeouts}
+    app.conf.broker_connection_timeout = TIMEOUT
     return DelayQ.of(app)

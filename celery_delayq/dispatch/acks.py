@@ -173,24 +173,24 @@ class Acks:
                 raise
             self.confirm(batch, replies)
 
-    def send_stuck(self, store: Store, patience: float = 2.0) -> None:
-        """Send batches again after *patience* seconds: their connection may be dead."""
+    def send_stuck(self, store: Store, timeout: float = 2.0) -> None:
+        """Send batches again after *timeout* seconds: their connection may be dead."""
         now = time.monotonic()
         for batch in tuple(self._in_flight.copy().values()):
-            if now - batch.since > patience:
+            if now - batch.since > timeout:
                 batch.since = now
                 for fields in batch.fields.values():
                     self._sent_before.update(fields)
                 for call in self.calls(store, batch):
                     store.run(call)
 
-    def drain(self, store: Store, patience: float = 2.0) -> None:
-        """Wait until Redis has answered all, at most *patience* seconds.
+    def drain(self, store: Store, timeout: float = 2.0) -> None:
+        """Wait until Redis has answered all, at most *timeout* seconds.
 
         Those that ride do not count: their channel puts them back when it closes.
         """
         self.flush(store)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while self.unanswered and time.monotonic() < deadline:
             time.sleep(0.001)
 
@@ -299,7 +299,7 @@ class EarlyRuns:
             self.due = time.monotonic() + RUN_DELAY
             self._begin()
 
-    def hurry(self) -> None:
+    def send_soon(self) -> None:
         """Send all at once, since the process ends soon."""
         if self:
             self.due = 0.0

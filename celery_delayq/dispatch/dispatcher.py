@@ -258,14 +258,14 @@ class Dispatcher(threading.Thread):
     def _reclaim(self, queue: str) -> None:
         """Reclaim the messages of a queue from processes whose leases have expired."""
         settings, leases = self._settings, self._store.leases
-        limit, most, patience = settings.dispatch_batch, settings.max_deliveries, settings.lease / 3
+        limit, most, max_gap = settings.dispatch_batch, settings.max_deliveries, settings.lease / 3
         more = moved = True
         while more and moved and not self._stopping.is_set():
             worker_id = ""
             try:
                 worker_id = leases.first_to_end(queue) or ""
                 more, *counts = leases.reclaim_expired(
-                    queue, self._layout(queue), worker_id, limit, most, patience
+                    queue, self._layout(queue), worker_id, limit, most, max_gap
                 )
             except CommandRefused as exc:
                 self.tally.errors += 1

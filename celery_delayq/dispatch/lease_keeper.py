@@ -38,10 +38,10 @@ ACK_QUIET = 0.1
 ORPHAN_INTERVAL = 0.5
 
 #: Seconds for which a process that ends waits for Redis, where it has something to send.
-PATIENCE = 5.0
+SHUTDOWN_TIMEOUT = 5.0
 
 #: Seconds for which it waits then for the end of the thread.
-END_PATIENCE = 1.0
+JOIN_TIMEOUT = 1.0
 
 
 def new_worker_id() -> str:
@@ -130,10 +130,10 @@ class LeaseKeeper(Heartbeat):
             self._users -= 1
         self._signal.give()
 
-    def finish(self, patience: float = 1.0) -> None:
-        """Let the thread finish its work, for *patience* seconds at most."""
-        self.runs.hurry()
-        self._wait_while(lambda: self.changes or self.runs, time.monotonic() + patience)
+    def finish(self, timeout: float = 1.0) -> None:
+        """Let the thread finish its work, for *timeout* seconds at most."""
+        self.runs.send_soon()
+        self._wait_while(lambda: self.changes or self.runs, time.monotonic() + timeout)
 
     def end(self, until: float) -> None:
         """Let the thread finish all work: the process ends, and no task runs any more.
@@ -146,7 +146,7 @@ class LeaseKeeper(Heartbeat):
         for holding in self.held.copy().values():
             holding.message = None
         self._orphans_at = 0.0
-        self.runs.hurry()
+        self.runs.send_soon()
         self._wait_while(
             lambda: (
                 self.changes
@@ -167,7 +167,7 @@ class LeaseKeeper(Heartbeat):
         """
         self._is_ending = True
         self._signal.give()
-        if self._thread_lock.acquire(True, END_PATIENCE):
+        if self._thread_lock.acquire(True, JOIN_TIMEOUT):
             self._thread_lock.release()
 
     def _wait_while(self, is_left: Callable[[], object], until: float) -> None:
@@ -337,7 +337,7 @@ def keeper_of(place: str, make: Callable[[], LeaseKeeper]) -> LeaseKeeper:
 @atexit.register
 def _end_keepers() -> None:
     """Send the rest before the process ends."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + SHUTDOWN_TIMEOUT
     for (pid, _), keeper in _KEEPERS.items():
         if pid == os.getpid():
             keeper.end(until)

@@ -16,7 +16,7 @@ from typing import IO
 from celery_delayq.embedded.parent_watch import Lifeline
 
 #: Seconds for the end of a process by SIGTERM, where Python ends or the object is collected.
-_LAST_PATIENCE = 10.0
+_END_TIMEOUT = 10.0
 
 
 class ChildProcess:
@@ -63,16 +63,16 @@ class ChildProcess:
         """Exit code, or minus the signal's number; None while it runs or was never started."""
         return self.process.poll() if self.process else None
 
-    def end(self, patience: float = 0.0) -> None:
-        """End the main process by SIGTERM, after *patience* seconds the whole group by SIGKILL."""
+    def end(self, timeout: float = 0.0) -> None:
+        """End the main process by SIGTERM, after *timeout* seconds the whole group by SIGKILL."""
         process = self.process
         # A forked child has a copy of this object and no right to end its parent's process.
         if process is None or self._pid != os.getpid():
             return
-        if patience and process.poll() is None:
+        if timeout and process.poll() is None:
             process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(patience)
+                process.wait(timeout)
         # A process id is given to another process when this one has ended and its group is empty.
         is_of_another = process.poll() is not None and _exists(process.pid)
         if not is_of_another:
@@ -95,7 +95,7 @@ class ChildProcess:
     def _release(self) -> None:
         if self._pid != os.getpid():
             return
-        self.end(_LAST_PATIENCE if self._signal_name == "TERM" else 0.0)
+        self.end(_END_TIMEOUT if self._signal_name == "TERM" else 0.0)
         if self.temp_dir is not None:
             shutil.rmtree(self.temp_dir, ignore_errors=True)
 

@@ -54,7 +54,7 @@ LEAVE = 400
 AGAIN, TELL = 5.0, 60.0
 
 #: Seconds for which a stopping runner waits for its thread.
-FAREWELL = 2.0
+JOIN_TIMEOUT = 2.0
 
 #: Most cached definitions, of some KB each.
 KNOWN = 2000
@@ -109,7 +109,7 @@ class Ticker:
         """End, and wait a moment for the thread; killing the process does no harm either."""
         self._stopping.set()
         if self._thread.ident is not None:
-            self._thread.join(FAREWELL)
+            self._thread.join(JOIN_TIMEOUT)
 
     def run(self) -> None:
         """Fire until :meth:`stop`; outlives every error."""

@@ -118,9 +118,9 @@ class MessageFactory:
         call(self.app, job, self._common, self._producer)
         kept = [(q, m) for q, m in self._kept if envelope.is_task(m)]
         kept = [(q, m) for q, m in kept if m["headers"]["id"] == job.id]
-        fleeting = [queue for queue, _ in kept if not self.channel.can_schedule(queue)]
-        if not kept or fleeting:
-            where = ", ".join(map(repr, fleeting)) or "no queue"
+        temporary = [queue for queue, _ in kept if not self.channel.can_schedule(queue)]
+        if not kept or temporary:
+            where = ", ".join(map(repr, temporary)) or "no queue"
             raise InvalidItem(
                 f"task {job.id} goes to {where}: expected a queue that lasts, not one that is "
                 "deleted by itself, expires or belongs to a fanout exchange; send it by apply_async"

@@ -41,7 +41,7 @@ __all__ = ["InvalidItem", "Item", "ItemOutcome", "ManyFailed", "ManyReport", "sc
 BATCH = 500
 
 #: Seconds after which a batch that is not full is sent, when the next item comes.
-PATIENCE = 0.1
+FLUSH_INTERVAL = 0.1
 
 #: States without an error; of an item that went to several queues, the one that comes first is
 #: reported.
@@ -158,7 +158,7 @@ class ManyRun(ManyCall):
             except Exception as exc:
                 report.taken += 1
                 self.tell(ItemOutcome(report.taken - 1, make.id, "refused", exc))
-                if pipeline.buffered and clock() - began > PATIENCE:
+                if pipeline.buffered and clock() - began > FLUSH_INTERVAL:
                     pipeline.send()
                 continue
             index = report.taken
@@ -169,7 +169,7 @@ class ManyRun(ManyCall):
                 pipeline.add(queue, entry, index)
             if len(queues) > 1:
                 self._several[index] = len(queues), []
-            if pipeline.buffered >= self._batch or clock() - began > PATIENCE:
+            if pipeline.buffered >= self._batch or clock() - began > FLUSH_INTERVAL:
                 pipeline.send()
         pipeline.flush()
 

@@ -316,18 +316,18 @@ class LeaseStore(StorePart):
         worker_id: str,
         limit: int,
         most: int,
-        patience: float = 10.0,
+        max_gap: float = 10.0,
     ) -> Reclaimed:
         """Take back up to about *limit* messages of a worker id whose lease has ended.
 
         What was held more than *most* times by a process that ended is delivered alone, and is
-        dead when that ended too; 0 is no limit. *patience* as for :meth:`Store.next_due`.
+        dead when that ended too; 0 is no limit. *max_gap* as for :meth:`Store.next_due`.
         """
         key, shared = self._keys.queue(queue), self._keys
         keys = [*key.state, key.leased(worker_id), key.leases, shared.lease_ends, shared.clock]
         keys += key.wake, key.deliveries, key.quarantined, key.dead, key.dead_at
         keys += key.request_numbers, *shared.ready_lists(queue, layout)
-        args = [queue, worker_id, limit, most, _ms(patience), *layout.steps]
+        args = [queue, worker_id, limit, most, _ms(max_gap), *layout.steps]
         more, requeued, quarantined, dead_lettered = self._run("leases/reclaim_expired", keys, args)
         return Reclaimed(more == b"1", int(requeued), int(quarantined), int(dead_lettered))
 

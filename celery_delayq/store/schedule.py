@@ -114,17 +114,17 @@ class Store(ScriptRunner):
 
     # -- when to look at what
 
-    def next_queue(self, patience: float = 10.0) -> Look:
+    def next_queue(self, max_gap: float = 10.0) -> Look:
         """Return which queue to look at next, and let lease time pass.
 
         Parameters
         ----------
-        patience : float
+        max_gap : float
             Seconds since the last call, by whichever process, after which Redis must have been
             away or its clock have been set: lease time has stood still.
         """
         keys = [self.keys.next_due, self.keys.lease_ends, self.keys.clock]
-        reply = self.run(Call("dispatch/next_queue", keys, [int(patience * 1000)]))
+        reply = self.run(Call("dispatch/next_queue", keys, [int(max_gap * 1000)]))
         return self._look(reply, reply[3:])
 
     def defer_queue(self, queue: str, seconds: float) -> Look:

@@ -38,7 +38,7 @@ INTERVAL = 10.0
 ROUND = 5.0
 
 #: Longest wait between two attempts, in seconds, while the database cannot be reached.
-PATIENCE = 60.0
+MAX_BACKOFF = 60.0
 
 #: Most seconds that a stopping worker waits for a batch.
 STOP_TIMEOUT = 2.0
@@ -48,7 +48,7 @@ _REDIS = (CommandRefused, OperationalError)
 
 def backoff(failures: int, interval: float = INTERVAL) -> float:
     """Return for how many seconds to wait after so many failures in a row."""
-    return min(interval * 2.0 ** min(failures, 9), max(PATIENCE, interval))
+    return min(interval * 2.0 ** min(failures, 9), max(MAX_BACKOFF, interval))
 
 
 class Archiver:

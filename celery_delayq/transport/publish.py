@@ -114,7 +114,7 @@ class PublishChannel(stock.Channel):
         Fanout, reply, auto-delete, exclusive and expiring queues do not.
         """
         return not (
-            queue in self.connection.fleeting_queues
+            queue in self.connection.temporary_queues
             or queue in self.auto_delete_queues
             or queue in self._expires
             or queue in self._fanout_queues
@@ -131,9 +131,9 @@ class PublishChannel(stock.Channel):
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
         # A queue is declared on one channel and used on others of the same connection.
         if auto_delete or kwargs.get("exclusive") or queue in self._expires:
-            self.connection.fleeting_queues.add(queue)
+            self.connection.temporary_queues.add(queue)
         else:
-            self.connection.fleeting_queues.discard(queue)
+            self.connection.temporary_queues.discard(queue)
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
         queues = super()._lookup(exchange, routing_key, default)

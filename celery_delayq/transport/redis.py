@@ -105,7 +105,7 @@ class Transport(stock.Transport):
         for text in misplaced(client.transport_options, self.Channel.from_transport_options):
             warn_once(logger, text)
         #: Queues declared on this connection that do not last.
-        self.fleeting_queues: set[str] = set()
+        self.temporary_queues: set[str] = set()
         #: How many batches of producers are open on this connection.
         self.batches = 0
         self._dispatcher: Dispatcher | None = None

@@ -29,7 +29,7 @@ from celery_delayq.utils.credentials import hide
 _DIALECTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 #: Seconds to wait for a PostgreSQL server that does not answer, unless the URL has a timeout.
-PATIENCE = 10
+CONNECT_TIMEOUT = 10
 
 #: A row by the names of its columns.
 Values = Mapping[str, Any]
@@ -67,7 +67,7 @@ class Database:
         if backend == "sqlite" and url.database in (None, "", ":memory:"):
             raise InvalidPlace(f"{hide(text)}: expected a file, such as sqlite:///schedule.db")
         if "+psycopg" in url.drivername and "connect_timeout" not in url.query:
-            url = url.update_query_dict({"connect_timeout": str(PATIENCE)})
+            url = url.update_query_dict({"connect_timeout": str(CONNECT_TIMEOUT)})
         try:
             engine = create_engine(url, hide_parameters=True, poolclass=NullPool)
         except ImportError as exc:

@@ -17,10 +17,10 @@ from celery_delayq.testing import wait_until
 from tests.apps.settings import SETTINGS, new_app
 
 #: The name of a queue that goes with its consumer, and from which nothing is leased.
-fleeting = SETTINGS.pop("fleeting", None)
+temporary = SETTINGS.pop("temporary", None)
 app = new_app("leases", at_least_once=True)
-if fleeting is not None:
-    app.conf.task_queues = [Queue("celery"), Queue(fleeting, auto_delete=True)]
+if temporary is not None:
+    app.conf.task_queues = [Queue("celery"), Queue(temporary, auto_delete=True)]
 
 
 #: What each process holds, and what is written down, at one moment.

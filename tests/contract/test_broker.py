@@ -171,12 +171,12 @@ def test_a_batch_is_sent_when_it_is_flushed(scene: Scene) -> None:
 
 
 def test_only_a_queue_that_lasts_can_have_a_schedule(scene: Scene) -> None:
-    fleeting = Queue("fleeting", Exchange("fleeting"), "fleeting", auto_delete=True)
+    temporary = Queue("temporary", Exchange("temporary"), "temporary", auto_delete=True)
     lasting = Queue(QUEUE, Exchange(QUEUE), QUEUE)
-    for queue in (fleeting, lasting):
+    for queue in (temporary, lasting):
         queue(scene.channel).declare()
 
-    assert [scene.channel.can_schedule(name) for name in (QUEUE, "fleeting")] == [True, False]
+    assert [scene.channel.can_schedule(name) for name in (QUEUE, "temporary")] == [True, False]
 
 
 # -- Delivery

@@ -22,7 +22,7 @@ from celery_delayq.model import delivery, envelope
 from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.envelope import PROPERTY, Due
 from celery_delayq.transport.amqp.dead_letter_connection import (
-    HASTE,
+    SHORT_TIMEOUT,
     DeadLetterConnection,
     NewDeadLetter,
 )
@@ -36,7 +36,7 @@ from celery_delayq.transport.amqp.messages import (
 )
 from celery_delayq.transport.amqp.publish import PublishChannel
 from celery_delayq.transport.amqp.sizes import ready_messages
-from celery_delayq.transport.amqp.waiting import PATIENCE
+from celery_delayq.transport.amqp.waiting import REPLY_TIMEOUT
 from celery_delayq.transport.rejected import MALFORMED, reason_of
 from celery_delayq.utils.once import warn_once
 
@@ -142,7 +142,7 @@ class Channel(PublishChannel):
             return False
         try:
             for error in self._dead_letter_connection.send(
-                [(message, queue, due)], timeout=HASTE
+                [(message, queue, due)], timeout=SHORT_TIMEOUT
             ).values():
                 raise error
         except InvalidETA:
@@ -151,7 +151,7 @@ class Channel(PublishChannel):
         except (DelayQError, OperationalError, *self.connection.client.connection_errors) as exc:
             warn_once(logger, f"tasks with an ETA wait in this worker's memory: {exc}")
             if not isinstance(exc, InvalidOption):  # which is about this message alone
-                self._put_off_again_at = time.monotonic() + PATIENCE
+                self._put_off_again_at = time.monotonic() + REPLY_TIMEOUT
             return False
         self.basic_ack(message.delivery_tag)
         return True
@@ -189,10 +189,10 @@ class Channel(PublishChannel):
             return super().close(*args, **options)
         self.is_closing = True  # from now on only the answer counts
         try:
-            with connection.transport.having_timeout(HASTE):
+            with connection.transport.having_timeout(SHORT_TIMEOUT):
                 self.send_method(spec.Channel.Close, "BsBB", (0, "", 0, 0))
             while self.connection is not None and not connection.blocked:
-                connection.drain_events(timeout=connection.patience)
+                connection.drain_events(timeout=connection.reply_timeout)
         finally:
             if self.connection is not None:
                 self._closed_on, self.connection = connection, None

@@ -39,7 +39,7 @@ _STARTING = (InternalError, PreconditionFailed)
 _UNTIL_STARTED: dict[str, Any] = {"max_retries": 5, "interval_start": 0.05, "interval_step": 0.1}
 
 #: Seconds that a worker waits for RabbitMQ to take something before it goes on with other work.
-HASTE = 2.0
+SHORT_TIMEOUT = 2.0
 
 #: Seconds between two attempts to store dead letters: in an outage, and after any other error.
 _RETRY, _RETRY_ERROR = 1.0, 10.0
@@ -93,7 +93,7 @@ class DeadLetterConnection:
         self._waiting: deque[_Waiting] = deque()
         self._waiting_lock = threading.Lock()
         self._is_late = False
-        self._hurry = threading.Event()
+        self._retry_now = threading.Event()
         self._thread: threading.Thread | None = None
 
     def ask(self, question: Callable[[DeadLetterStream], T]) -> T:
@@ -111,7 +111,7 @@ class DeadLetterConnection:
         if self._checked:
             return
         try:
-            self._run(lambda channel: channel.dead_letters.seed(HASTE), HASTE)
+            self._run(lambda channel: channel.dead_letters.seed(SHORT_TIMEOUT), SHORT_TIMEOUT)
         except NotAllowed:
             raise
         except self._outages as exc:
@@ -178,7 +178,7 @@ class DeadLetterConnection:
 
     def close(self) -> None:
         """Close the connection, unless it is in use; the next question connects again."""
-        if self._pid == os.getpid() and self._lock.acquire(timeout=HASTE):
+        if self._pid == os.getpid() and self._lock.acquire(timeout=SHORT_TIMEOUT):
             try:
                 with suppress(*self._connection.connection_errors):
                     self._connection.release()
@@ -231,8 +231,9 @@ class DeadLetterConnection:
     def add(self, dead_letter: NewDeadLetter, channel: Any = None, tag: Any = None) -> bool:
         """Store a dead letter; return whether it is stored by now.
 
-        A thread stores it. This waits for :data:`HASTE` seconds at most, and not at all while an
-        older one was not stored in that time. What RabbitMQ refuses is tried again and again.
+        A thread stores it. This waits for :data:`SHORT_TIMEOUT` seconds at most, and not at all
+        while an older one was not stored in that time. What RabbitMQ refuses is tried again and
+        again.
 
         Parameters
         ----------
@@ -249,7 +250,7 @@ class DeadLetterConnection:
                 self._thread = threading.Thread(target=self._go_on, daemon=True)
                 self._thread.start()
         if in_time:
-            waiting.stored.wait(HASTE)
+            waiting.stored.wait(SHORT_TIMEOUT)
         with self._waiting_lock:
             if waiting.stored.is_set():
                 return True
@@ -314,8 +315,8 @@ class DeadLetterConnection:
         self._loop.run(self._store_waiting)
 
     def _wait(self, seconds: float) -> None:
-        self._hurry.wait(seconds)
-        self._hurry.clear()
+        self._retry_now.wait(seconds)
+        self._retry_now.clear()
 
     def end(self, until: float) -> None:
         """Wait for what is not stored yet, and log what is lost: this process ends.
@@ -327,7 +328,7 @@ class DeadLetterConnection:
         until : float
             Monotonic time at which to give up.
         """
-        self._hurry.set()
+        self._retry_now.set()
         for waiting in tuple(self._waiting):
             if waiting.channel is None and not waiting.stored.wait(until - time.monotonic()):
                 _, id, reason, *_ = waiting.dead_letter

@@ -29,7 +29,7 @@ _AHEAD = 500
 PAGE = 4_000_000
 
 #: Seconds to wait for the last message of a stream, which has one unless its first writer died.
-_PATIENCE = 2.0
+_READ_TIMEOUT = 2.0
 
 #: Headers with the queue and the id of a dead letter.
 _QUEUE, _ID = "delayq-queue", "delayq-id"
@@ -215,7 +215,7 @@ class _Reading:
     def __iter__(self) -> Iterator[Any]:
         while True:
             while not self._arrived:
-                self._connection.drain_events(timeout=_PATIENCE)
+                self._connection.drain_events(timeout=_READ_TIMEOUT)
             yield self._arrived.popleft()
 
     def _on_message(self, message: Any) -> None:

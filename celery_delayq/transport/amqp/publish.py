@@ -78,14 +78,14 @@ class PublishChannel(pyamqp.Channel):
         NotAllowed, QueueFull, NoQueue, BrokerBlocked, BrokerTimeout
             The broker refuses it, no queue gets it, or nothing is said for 30 s.
         """
-        patience = options.pop("confirm_timeout", None) or options.get("timeout")
+        timeout = options.pop("confirm_timeout", None) or options.get("timeout")
         if not is_task(message):
             result = self._basic_publish(message, exchange, routing_key, mandatory, **options)
             if self._confirms is not None:
                 self._confirms.skip()
             return result
         connection = self._connected()
-        with given_up(connection, patience or connection.patience):
+        with given_up(connection, timeout or connection.reply_timeout):
             for error in self.send([self.routed(message, exchange, routing_key)]).values():
                 raise error
         return None
@@ -157,7 +157,7 @@ class PublishChannel(pyamqp.Channel):
     def post(self, messages: Sequence[Routed], timeout: float | None = None) -> None:
         """Send messages in one write, without waiting for the broker's answer."""
         connection = self._connected()
-        timeout = timeout or connection.patience
+        timeout = timeout or connection.reply_timeout
         with given_up(connection, timeout):
             if self._confirms is None:
                 self._confirms = Confirms(self)
@@ -188,7 +188,7 @@ class PublishChannel(pyamqp.Channel):
         if self._confirms is None:
             return {}
         connection = self._connected()
-        timeout = timeout or connection.patience
+        timeout = timeout or connection.reply_timeout
         try:
             with given_up(connection, timeout):
                 self._confirms.wait(timeout)
@@ -220,11 +220,11 @@ class PublishChannel(pyamqp.Channel):
         if not passive:
             arguments = options.get("arguments") or {}
             ends = ("auto_delete", "exclusive")
-            fleeting = self._transport.fleeting_queues
+            temporary = self._transport.temporary_queues
             if any(options.get(each) for each in ends) or "x-expires" in arguments:
-                fleeting.add(queue)
+                temporary.add(queue)
             else:
-                fleeting.discard(queue)
+                temporary.discard(queue)
         return result
 
     def wait(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
@@ -236,13 +236,13 @@ class PublishChannel(pyamqp.Channel):
             The account lacks the right to what was asked.
         """
         try:
-            return super().wait(*args, timeout=timeout or self.connection.patience, **options)
+            return super().wait(*args, timeout=timeout or self.connection.reply_timeout, **options)
         except AccessRefused as exc:
             raise not_allowed(exc) from exc
 
     def can_schedule(self, queue: str) -> bool:
         """Return whether *queue* lasts, so that a task may wait for it for a year."""
-        return queue not in self._transport.fleeting_queues
+        return queue not in self._transport.temporary_queues
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
         """Return a batch that is sent when it has *max_size* messages, and by ``flush``."""

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _CONNECTIONS: dict[tuple[int, str, str], DeadLetterConnection] = {}
 
 #: Seconds that a process which ends waits for RabbitMQ to take its last dead letters.
-END_PATIENCE = 5.0
+SHUTDOWN_TIMEOUT = 5.0
 
 #: At-least-once dead-lettering is new in it.
 _OLDEST = (3, 10)
@@ -86,7 +86,7 @@ class Transport(pyamqp.Transport):
             warn_once(logger, text)
         self.topology = Topology(self.settings)
         #: Queues declared on this connection that do not last.
-        self.fleeting_queues: set[str] = set()
+        self.temporary_queues: set[str] = set()
         #: How many batches of producers are open on this connection.
         self.batches = 0
         super().__init__(client, **kwargs)
@@ -160,7 +160,7 @@ def check_version(server: Mapping[str, Any]) -> None:
 @atexit.register
 def _end_connections() -> None:
     """Store the rest before the process ends."""
-    until = time.monotonic() + END_PATIENCE
+    until = time.monotonic() + SHUTDOWN_TIMEOUT
     for (pid, *_), connection in _CONNECTIONS.items():
         if pid == os.getpid():
             connection.end(until)

@@ -14,7 +14,7 @@ from kombu.transport import pyamqp
 from celery_delayq.errors import BrokerBlocked, BrokerTimeout
 
 #: Seconds of silence after which a connection is given up.
-PATIENCE = 30.0
+REPLY_TIMEOUT = 30.0
 
 #: Bytes that are read at once: with TLS, no more than this is ready and unseen by a poller.
 _AT_ONCE = 16_384
@@ -30,7 +30,7 @@ class WaitingConnection(pyamqp.Connection):
     blocked: str | None = None
 
     #: Seconds that it waits for a reply.
-    patience = PATIENCE
+    reply_timeout = REPLY_TIMEOUT
 
     # py-amqp leaves the reason unread.
     _METHODS = pyamqp.Connection._METHODS | {
@@ -82,10 +82,10 @@ class WaitingConnection(pyamqp.Connection):
 
     def wait(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
         """Wait for a reply."""
-        return super().wait(*args, timeout=timeout or self.patience, **options)
+        return super().wait(*args, timeout=timeout or self.reply_timeout, **options)
 
     def close(self, *args: Any, **options: Any) -> Any:
-        """Close; without a farewell where RabbitMQ would not read it."""
+        """Close, at once where RabbitMQ reads nothing."""
         return self.collect() if self.why_blocked() else super().close(*args, **options)
 
     def why_blocked(self) -> str | None:
@@ -114,7 +114,7 @@ def given_up(connection: WaitingConnection, seconds: float) -> Iterator[None]:
     BrokerTimeout
         RabbitMQ did not answer.
     """
-    before, connection.patience = connection.patience, seconds
+    before, connection.reply_timeout = connection.reply_timeout, seconds
     try:
         yield
     except (OSError, RecoverableConnectionError) as exc:
@@ -134,4 +134,4 @@ def given_up(connection: WaitingConnection, seconds: float) -> Iterator[None]:
             ) from exc
         raise
     finally:
-        connection.patience = before
+        connection.reply_timeout = before

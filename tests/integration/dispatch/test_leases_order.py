@@ -142,11 +142,11 @@ def test_one_full_queue_does_not_keep_the_others_from_their_turn(
 
 
 def test_a_worker_serves_queues_that_last_and_that_do_not_alike(leases: Leases) -> None:
-    worker = leases.start(prefetch=1, conf={"worker_direct": True, "fleeting": "fleeting"})
+    worker = leases.start(prefetch=1, conf={"worker_direct": True, "temporary": "temporary"})
     queues = {
         "lasting": Queue("celery"),
         "direct": worker_direct(worker.hostname),
-        "fleeting": Queue("fleeting", auto_delete=True),
+        "temporary": Queue("temporary", auto_delete=True),
     }
 
     def seconds_to_start(id: str, queue: Queue) -> float:

@@ -154,13 +154,13 @@ def test_a_topic_to_two_queues_is_two_entries_and_one_outcome(
 
 
 def test_a_queue_that_does_not_last_is_refused(make_app: MakeApp) -> None:
-    app = make_app(task_queues=[Queue("fleeting", auto_delete=True), Queue("lasting")])
-    items = [Item((1, 2), countdown=60, queue=queue) for queue in ("fleeting", "lasting")]
+    app = make_app(task_queues=[Queue("temporary", auto_delete=True), Queue("lasting")])
+    items = [Item((1, 2), countdown=60, queue=queue) for queue in ("temporary", "lasting")]
 
     report = DelayQ.of(app).schedule_many(items, task="tasks.add")
 
     assert report.counts == {"refused": 1, "scheduled": 1}
-    assert "'fleeting': expected a queue that lasts" in str(report.refusals[0].error)
+    assert "'temporary': expected a queue that lasts" in str(report.refusals[0].error)
 
 
 def test_a_key_prefix_stands_before_every_key(make_app: MakeApp, redis: Redis) -> None:
@@ -305,7 +305,7 @@ def test_items_are_taken_as_they_are_sent(delayq: DelayQ) -> None:
 def test_a_batch_does_not_wait_for_ever_for_items_that_come_slowly(
     delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule_many, "PATIENCE", -1.0)
+    monkeypatch.setattr(schedule_many, "FLUSH_INTERVAL", -1.0)
     seen: list[int] = []
 
     def items() -> Iterator[Item]:

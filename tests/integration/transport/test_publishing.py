@@ -295,7 +295,7 @@ def test_purging_a_queue_empties_ready_and_scheduled(
 
 
 def test_a_queue_that_does_not_last_is_never_scheduled(make_app: MakeApp, redis: Redis) -> None:
-    names = ("fleeting", "expiring", "lasting")
+    names = ("temporary", "expiring", "lasting")
     options: list[dict[str, Any]] = [{"auto_delete": True}, {"expires": 60}, {}]
     queues = [Queue(name, **each) for name, each in zip(names, options, strict=True)]
     app = make_app(task_queues=queues)
@@ -305,7 +305,7 @@ def test_a_queue_that_does_not_last_is_never_scheduled(make_app: MakeApp, redis:
     # Before 5.6 kombu did not let queues in Redis expire.
     expiring = 0 if hasattr(stock.Channel, "_get_queue_expire") else 1
     assert [len(stored(redis, name)) for name in names] == [0, expiring, 1]
-    assert ready(redis, "fleeting")[0]["headers"]["eta"] is not None
+    assert ready(redis, "temporary")[0]["headers"]["eta"] is not None
 
 
 def test_a_task_that_no_queue_would_get_is_a_dead_letter(make_app: MakeApp, redis: Redis) -> None:

@@ -10,12 +10,12 @@ from redis import Redis
 from tests.lua.bench import FAR, LEASE, QUEUE, Bench
 from tests.support.model_clock import CLOCK, go_unwatched, set_clock_back
 
-PATIENCE = 200.0
+MAX_GAP = 200.0
 
 
 def look(store: Bench) -> tuple[str, ...]:
     """Look at the next-due index; return the queues with a lease that has ended."""
-    return store.next_queue(PATIENCE).reclaim_expired
+    return store.next_queue(MAX_GAP).reclaim_expired
 
 
 def test_a_lease_ends_after_its_length_and_the_queue_is_told(store: Bench) -> None:
@@ -75,16 +75,16 @@ def test_the_next_due_is_told_beside_it(store: Bench) -> None:
     store.hold(b"a")
     store.pass_time()
 
-    told = store.next_queue(PATIENCE)
+    told = store.next_queue(MAX_GAP)
 
     assert (told.queue, told.due, told.reclaim_expired) == ("soon", 5, ("q",))
 
 
-def test_a_time_between_two_looks_shorter_than_patience_counts(store: Bench) -> None:
+def test_a_time_between_two_looks_shorter_than_the_longest_gap_counts(store: Bench) -> None:
     store.hold(b"a")
 
     for _ in range(4):
-        go_unwatched(store.client, PATIENCE - 20)
+        go_unwatched(store.client, MAX_GAP - 20)
         told = look(store)
 
     assert told == ("q",)
@@ -93,7 +93,7 @@ def test_a_time_between_two_looks_shorter_than_patience_counts(store: Bench) -> 
 
 @pytest.mark.parametrize(
     ("jump", "gaps"),
-    [(go_unwatched, (PATIENCE + 20, LEASE, 86_400)), (set_clock_back, (1, 3600, 86_400))],
+    [(go_unwatched, (MAX_GAP + 20, LEASE, 86_400)), (set_clock_back, (1, 3600, 86_400))],
 )
 def test_lease_time_stands_still_while_nobody_looks_and_when_the_clock_goes_back(
     store: Bench, jump: Callable[[Redis, float], None], gaps: tuple[float, ...]

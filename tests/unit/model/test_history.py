@@ -230,9 +230,9 @@ def test_when_a_run_was_due_is_rounded_up_as_when_it_is_scheduled(eta: Any, ms: 
 
 
 def test_at_the_end_nothing_waits(runs: EarlyRuns) -> None:
-    runs.hurry()
+    runs.send_soon()
     assert runs.due == math.inf
 
     runs.add(b"a")
-    runs.hurry()
+    runs.send_soon()
     assert runs.due == 0.0

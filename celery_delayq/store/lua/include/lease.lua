@@ -2,13 +2,13 @@
 -- nobody looks at it (an outage, a failover) and over jumps of the clock, so that no lease ends
 -- only because its holder could not be heard.
 --
--- 'patience' is the longest time (ms) since the last manage which time has not stood still.
-local function lease_now(clock, patience)
+-- 'max_gap' is the longest time (ms) since the last manage which time has not stood still.
+local function lease_now(clock, max_gap)
   local now = to_ms(now_us())
   local seen, stood = unpack(redis.call('HMGET', clock, 'seen', 'stood'))
   seen = tonumber(seen) or now
   local gap = now - seen
-  if gap < 0 or gap > tonumber(patience) then
+  if gap < 0 or gap > tonumber(max_gap) then
     gap = 0
   end
   return seen + gap - (tonumber(stood) or 0)
