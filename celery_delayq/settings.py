@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from celery_delayq.errors import ConfigError
+from celery_delayq.errors import ConfigError, NotSupported
 from celery_delayq.utils.credentials import hide
 from celery_delayq.utils.numbers import is_finite, is_whole
 
@@ -166,18 +166,13 @@ class Settings:
 
     #: By queue: a mapping with its own ``promote_rate``, ``max_ready``, ``max_scheduled``,
     #: ``dead_letters_age`` and ``dead_letters_max``.
-    queues: Mapping[str, Limits] = field(default_factory=dict)
+    queues: Mapping[str, Limits] = field(default_factory=dict, hash=False)
 
     def limits(self, queue: str) -> Limits:
         """Return the limits of a queue."""
         general = {name: getattr(self, name) for name in Limits.options()}
         archived = bool(self.dead_letters_archive)
         return self.queues.get(queue) or Limits(**general, archived=archived, history=self.history)
-
-    def changed(self, names: Collection[str]) -> list[str]:
-        """Return those of *names* that have another value than the default."""
-        plain = Settings()
-        return [name for name in names if getattr(self, name) != getattr(plain, name)]
 
     @classmethod
     def from_options(
@@ -188,13 +183,15 @@ class Settings:
         Parameters
         ----------
         others : Collection[str]
-            Settings of another broker, which no error suggests.
+            Settings for another broker only, :data:`ON_REDIS` or :data:`ON_RABBITMQ`.
 
         Raises
         ------
         ConfigError
             A name is unknown (the message lists the valid ones), or a value has the wrong
             type or lies outside its range.
+        NotSupported
+            One of *others* is given.
         """
         given = (transport_options or {}).get("delayq", {})
         known = [f.name for f in fields(cls)]
@@ -211,6 +208,11 @@ class Settings:
             raise ConfigError(
                 f"unknown delayq setting(s): {', '.join(unknown)}{meant}; "
                 f"valid are: {', '.join(valid)}"
+            )
+        if wrong := [name for name in given if name in others]:
+            broker = "redis" if others is ON_REDIS else "amqp"
+            raise NotSupported(
+                f"delayq setting(s) {', '.join(wrong)}: only for a broker delayq+{broker}://"
             )
         values = {name: _checked(name, name, given[name]) for name in given if name != "queues"}
         settings = cls(**values)

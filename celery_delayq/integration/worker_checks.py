@@ -24,13 +24,20 @@ def check_worker(sender: Any, **_: Any) -> None:
     although it was told to run each task at least once, has no end for tasks that kill it, or
     cannot send webhooks; and when one without it has task options or periodic entries that need it.
     """
-    app = sender.app
+    app, transport = sender.app, getattr(getattr(sender, "connection", None), "transport", None)
     delayq = getattr(app, "_delayq", None)
+    on_rabbitmq = hasattr(transport, "dead_letter_connection")
+    if app.conf.beat_schedule and hasattr(transport, "settings") and (on_rabbitmq or not delayq):
+        logger.warning(
+            "beat_schedule has entries (%d): workers fire them only where there is DelayQ(app) and "
+            "a broker delayq+redis://. Here celery beat has to run",
+            len(app.conf.beat_schedule),
+        )
     if delayq is None:
-        _check_without_extension(app, getattr(sender, "connection", None))
+        _check_without_extension(app, transport)
         return
     warn_of_stock(sender.connection)
-    if hasattr(sender.connection.transport, "dead_letter_connection"):
+    if on_rabbitmq:
         _warn_of_classic_queues(app, sender.connection.transport.settings)
     if delayq.webhook is not None and find_spec("httpx") is None:
         warn_once(
@@ -75,21 +82,15 @@ def _warn_of_classic_queues(app: Any, settings: Any) -> None:
             )
 
 
-def _check_without_extension(app: Any, connection: Any) -> None:
-    """Warn of task options and periodic entries that have no effect without ``DelayQ(app)``."""
-    if not hasattr(getattr(connection, "transport", None), "settings"):
+def _check_without_extension(app: Any, transport: Any) -> None:
+    """Warn of task options that have no effect without ``DelayQ(app)``."""
+    if not hasattr(transport, "settings"):
         return
     tasks = app.tasks.values()
     _warn_of_options(
         {name for name in _OF_TASKS for task in tasks if getattr(task, name, None) is not None},
         "tasks",
     )
-    if app.conf.beat_schedule:
-        logger.warning(
-            "beat_schedule has entries (%d): workers fire them only where there is DelayQ(app), "
-            "without it that is left to celery beat",
-            len(app.conf.beat_schedule),
-        )
 
 
 def warn_of_call(message: Mapping[str, Any]) -> None:

@@ -277,8 +277,6 @@ def begin(app: Celery) -> Callable[[], None] | None:
     if not Settings.from_options(app.conf.broker_transport_options).dispatch:
         return None
     if app._delayq.session.on_rabbitmq:
-        if app.conf.beat_schedule:
-            logger.info("beat_schedule: on RabbitMQ workers fire no entries, celery beat does")
         return None
     ticker = Ticker(app)
     ticker.start()

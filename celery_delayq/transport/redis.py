@@ -13,7 +13,6 @@ from kombu.transport import redis as stock
 from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.dispatcher import Dispatcher
-from celery_delayq.errors import NotSupported
 from celery_delayq.integration.install import TRANSPORT
 from celery_delayq.integration.replace import make
 from celery_delayq.model.broker import Capability
@@ -98,10 +97,6 @@ class Transport(stock.Transport):
     def __init__(self, client: Connection, **kwargs: Any) -> None:
         self.plain = url.plain_connection(client)
         self.settings = Settings.from_options(client.transport_options, ON_RABBITMQ)
-        if wrong := self.settings.changed(ON_RABBITMQ):
-            raise NotSupported(
-                f"delayq setting(s) {', '.join(wrong)}: only for a broker delayq+amqp://"
-            )
         for text in misplaced(client.transport_options, self.Channel.from_transport_options):
             warn_once(logger, text)
         #: Queues declared on this connection that do not last.

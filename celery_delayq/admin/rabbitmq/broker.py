@@ -12,7 +12,6 @@ from celery import Celery
 from celery_delayq.errors import NotSupported
 from celery_delayq.transport.amqp.channel import Channel
 from celery_delayq.transport.amqp.sizes import ready_messages
-from celery_delayq.transport.amqp.topology import QueueItem
 
 
 @contextmanager
@@ -36,7 +35,7 @@ def open_channel(app: Celery) -> Iterator[Channel]:
 
 @dataclass(frozen=True, slots=True)
 class RabbitMQStats:
-    """What waits in RabbitMQ, which tells no more about it.
+    """What waits in RabbitMQ. Other numbers of :class:`~celery_delayq.admin.stats.Stats` are None.
 
     Attributes
     ----------
@@ -55,6 +54,8 @@ class RabbitMQStats:
     unroutable: int
     dead: int
 
+    leased = overdue = paused = oldest_age = periodic = used_memory = max_memory = None
+
     @property
     def ready(self) -> int:
         """Ready messages in all queues."""
@@ -69,12 +70,9 @@ def gather(app: Celery) -> RabbitMQStats:
     """Read the numbers; those of different queues are of different moments."""
     with open_channel(app) as channel:
         topology, connection = channel.topology, channel.connection
-        delays = [item.name for item in topology.all() if isinstance(item, QueueItem)]
-        apart = {topology.unroutable, topology.dead_letters, topology.settled}
-        sizes = ready_messages(connection, [name for name in delays if name not in apart])
         return RabbitMQStats(
             queues=ready_messages(connection, app.amqp.queues.consume_from),
-            scheduled=sum(sizes.values()),
+            scheduled=sum(ready_messages(connection, topology.delay_queues()).values()),
             unroutable=sum(ready_messages(connection, [topology.unroutable]).values()),
             dead=sum(1 for _ in channel.dead_letters.read()),
         )

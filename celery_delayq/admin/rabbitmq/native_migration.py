@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from celery import Celery
@@ -22,13 +22,16 @@ from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.channel import Channel
 from celery_delayq.transport.amqp.messages import HEADER, Routed, is_task, own_of
 from celery_delayq.transport.amqp.sizes import ready_messages
-from celery_delayq.transport.amqp.topology import QueueItem
 
 #: Messages that are published before one wait for RabbitMQ's confirms.
 BATCH = 200
 
 #: What native delay puts before a routing key.
 _DIGITS = re.compile(rf"^(?:[01]\.){{{native.MAX_NUMBER_OF_BITS_TO_USE}}}")
+
+
+#: Returns what is sent for a message, nothing if it has to stay.
+Prepare = Callable[[Any], list[Routed]]
 
 
 def from_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
@@ -44,15 +47,10 @@ def from_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
     """
     with open_channel(app) as channel:
         queues = [native.level_name(level) for level in reversed(range(native.MAX_LEVEL + 1))]
-        moved = Moved(sum(ready_messages(channel.connection, queues).values()))
-        yield moved
-        if dry_run:
-            moved.scheduled = moved.total
-            yield moved
-            return
         # Those that go on to the next level meanwhile are met there.
-        for queue in queues:
-            yield from _move(channel, queue, moved, lambda message: _taken(app, channel, message))
+        yield from _move_all(
+            channel, queues, lambda message: _taken(app, channel, message), dry_run
+        )
 
 
 def to_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
@@ -68,27 +66,33 @@ def to_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
         The same object after each batch, for a progress bar; once before the first.
     """
     with open_channel(app) as channel:
-        topology = channel.topology
-        apart = {topology.unroutable, topology.dead_letters, topology.settled}
-        queues = [item.name for item in topology.all() if isinstance(item, QueueItem)]
-        queues = [name for name in reversed(queues) if name not in apart]
-        moved = Moved(sum(ready_messages(channel.connection, queues).values()))
-        yield moved
-        if dry_run:
-            moved.scheduled = moved.total
-            yield moved
-            return
         delays = detect_quorum_queues(app, "amqp")[0]
-        if delays:
+        if delays and not dry_run:
             _declare_native(app, channel)
-        for queue in queues:
-            yield from _move(
-                channel, queue, moved, lambda message: _given_back(app, message, delays=delays)
-            )
+        yield from _move_all(
+            channel,
+            channel.topology.delay_queues()[::-1],
+            lambda message: _given_back(app, message, delays=delays),
+            dry_run,
+        )
 
 
-def _move(channel: Channel, queue: str, moved: Moved, prepare: Any) -> Iterator[Moved]:
-    """Empty a queue; *prepare* returns what is sent for a message, nothing if it has to stay."""
+def _move_all(
+    channel: Channel, queues: Sequence[str], prepare: Prepare, dry_run: bool
+) -> Iterator[Moved]:
+    """Empty queues, one after the other."""
+    moved = Moved(sum(ready_messages(channel.connection, queues).values()))
+    yield moved
+    if dry_run:
+        moved.scheduled = moved.total
+        yield moved
+        return
+    for queue in queues:
+        yield from _move(channel, queue, moved, prepare)
+
+
+def _move(channel: Channel, queue: str, moved: Moved, prepare: Prepare) -> Iterator[Moved]:
+    """Empty a queue."""
     if not ready_messages(channel.connection, [queue]).get(queue):
         return
     # What has to stay is given back when this channel is closed.
@@ -102,7 +106,7 @@ def _move(channel: Channel, queue: str, moved: Moved, prepare: Any) -> Iterator[
             while len(sent) < BATCH and (message := taken.basic_get(queue)) is not None:
                 found = True
                 try:
-                    copies: list[Routed] = prepare(message)
+                    copies = prepare(message)
                 except (InvalidETA, InvalidOption):
                     copies = []
                 sent += copies

@@ -97,11 +97,14 @@ def apply(app: Celery, exchanges: Iterable[str] = ()) -> int:
 def check(app: Celery, exchanges: Iterable[str] = ()) -> list[Checked]:
     """Compare exchanges and queues with what they should be; RabbitMQ shows no bindings."""
     with open_channel(app) as channel:
+        connection, topology = channel.connection, channel.topology
+        existing = Declarer(connection, topology, declare=False)
+        equal = Declarer(connection, topology)
         return [
             Checked(
                 "queue" if isinstance(item, QueueItem) else "exchange",
                 item.name,
-                _problem(channel, item),
+                _problem(existing, equal, item),
             )
             for item in _items(app, channel, exchanges)
             if not isinstance(item, Binding)
@@ -135,14 +138,13 @@ def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
     with open_channel(app) as channel:
         topology = channel.topology
         items = [item for item in topology.all() if not isinstance(item, Binding)]
-        queues = [item.name for item in items if isinstance(item, QueueItem)]
         if not _is_closed(channel):
             channel.exchange_delete(topology.entry)
             channel.exchange_declare(topology.entry, "fanout", durable=True, auto_delete=False)
         end = time.monotonic() + settle
         seen: View | None = None
         while True:
-            _refuse_left(channel, queues)
+            _refuse_left(channel)
             view = channel.dead_letters.view()
             if view == seen and time.monotonic() >= end:
                 break
@@ -196,27 +198,26 @@ def _is_closed(channel: Channel) -> bool:
     return False
 
 
-def _problem(channel: Channel, item: Item) -> str:
-    connection, topology = channel.connection, channel.topology
+def _problem(existing: Declarer, equal: Declarer, item: Item) -> str:
     try:
-        Declarer(connection, topology, declare=False).declare([item])
+        existing.declare([item])
     except DelayQError:
         return "missing"
     try:
-        Declarer(connection, topology).declare([item])
+        equal.declare([item])
     except DelayQError as exc:
         return str(exc).partition(";")[0]
     return ""
 
 
-def _refuse_left(channel: Channel, queues: Iterable[str]) -> None:
-    topology = channel.topology
-    streams = {topology.dead_letters, topology.settled}
-    sizes = ready_messages(channel.connection, [name for name in queues if name not in streams])
-    unroutable = sizes.pop(topology.unroutable, 0)
+def _refuse_left(channel: Channel) -> None:
+    topology, connection = channel.topology, channel.connection
     counts = {
-        "scheduled": sum(sizes.values()),
-        "unroutable": unroutable,
+        name: sum(ready_messages(connection, queues).values())
+        for name, queues in [
+            ("scheduled", topology.delay_queues()),
+            ("unroutable", [topology.unroutable]),
+        ]
     }
     left = [f"{count:,} {name}" for name, count in counts.items() if count]
     if left:

@@ -79,8 +79,8 @@ class Delay(NamedTuple):
         units = -(-math.ceil(ms) // unit_ms)
         if units > longest:
             raise InvalidETA(
-                f"a delay of {ms / 1000:.0f} s is longer than max_delay, which is "
-                f"{longest * unit_ms / 1000:.0f} s here"
+                f"a delay of {round(ms) / 1000:.15g} s is longer than max_delay, which is "
+                f"{longest * unit_ms / 1000:.15g} s here"
             )
         return cls(units) if units > 0 else None
 

@@ -64,8 +64,10 @@ class _Waiting:
     dead_letter: NewDeadLetter
     channel: Any
     tag: Any
+    died_ms: int = field(default_factory=lambda: int(time.time() * 1000))
     stored: threading.Event = field(default_factory=threading.Event)
     is_late: bool = False
+    is_refused: bool = False
 
     @property
     def went_back(self) -> bool:
@@ -260,11 +262,12 @@ class DeadLetterConnection:
 
     def _store_waiting(self) -> None:
         failure: Exception | None = None
+        refused = False
         for _ in range(len(self._waiting)):
             waiting = self._waiting[0]
             if not waiting.went_back:
                 try:
-                    self._store(waiting)
+                    is_stored = self._store(waiting)
                 except Exception as exc:
                     self._waiting.rotate(-1)  # RabbitMQ may take the next one
                     if isinstance(exc, self._outages):
@@ -272,6 +275,10 @@ class DeadLetterConnection:
                     failure = exc
                     continue
                 self._loop.recovered()
+                if not is_stored:
+                    self._waiting.rotate(-1)
+                    refused = True
+                    continue
             with self._waiting_lock:
                 self._waiting.popleft()
                 waiting.stored.set()
@@ -280,20 +287,34 @@ class DeadLetterConnection:
                 worker.call_soon(waiting.channel.ack_stored, waiting.tag)
         if failure is not None:
             raise failure
+        if refused:
+            self._wait(_RETRY_ERROR)
 
-    def _store(self, waiting: _Waiting) -> None:
-        new = waiting.dead_letter
+    def _store(self, waiting: _Waiting) -> bool:
+        """Return whether it is stored: RabbitMQ may refuse one, and has its message while that is
+        held.
+        """
+        new, died_ms = waiting.dead_letter, waiting.died_ms
         try:
-            self.ask(lambda stream: stream.add(*new))
+            self.ask(lambda stream: stream.add(*new, died_ms=died_ms))
         except InvalidOption as exc:
             if waiting.channel is not None:
-                raise  # RabbitMQ has the message as long as it is held
+                if not waiting.is_refused:
+                    logger.error(
+                        "RabbitMQ refuses the dead letter of task %r: %s. This worker holds its "
+                        "message and tries again every %g s; raise RabbitMQ's max_message_size: a "
+                        "dead letter is up to 1.4 times as large as its message",
+                        *(new.id, exc, _RETRY_ERROR),
+                    )
+                waiting.is_refused = True
+                return False
             logger.error(
                 "Dead letter of task %r is stored without its message, which RabbitMQ refuses: %s",
                 new.id,
                 exc,
             )
-            self.ask(lambda stream: stream.add(*new._replace(message=b"")))
+            self.ask(lambda stream: stream.add(*new._replace(message=b""), died_ms=died_ms))
+        return True
 
     def _has_waiting(self) -> bool:
         """Return whether the thread goes on; else the next one to add something starts another."""

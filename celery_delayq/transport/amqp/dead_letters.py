@@ -69,16 +69,25 @@ class DeadLetterStream:
         self._name = topology.dead_letters
         self._marks = topology.settled
 
-    def add(self, queue: str, id: str, reason: str, message: bytes, details: bytes = b"") -> None:
-        """Append a dead letter.
+    def add(
+        self,
+        queue: str,
+        id: str,
+        reason: str,
+        message: bytes,
+        details: bytes = b"",
+        *,
+        died_ms: int | None = None,
+    ) -> None:
+        """Append a dead letter, which died now or at *died_ms*, in ms since 1970.
 
         Raises
         ------
         amqp.exceptions.AMQPError
             The broker did not take it.
         """
-        now_ms = int(time.time() * 1000)
-        self.restore([(queue, id, DeadLettered.of(id, now_ms, reason, message, details).data)])
+        died_ms = died_ms or int(time.time() * 1000)
+        self.restore([(queue, id, DeadLettered.of(id, died_ms, reason, message, details).data)])
 
     def restore(self, dead_letters: Iterable[tuple[str, str, bytes]]) -> None:
         """Append dead letters: queue, id and what is stored of each; errors as of :meth:`add`."""

@@ -110,6 +110,11 @@ class Topology:
         """Return the exchange of a level; below the lowest one is the exit."""
         return self.exit if level < 0 else f"{self.prefix}.level.{level}"
 
+    def delay_queues(self) -> list[str]:
+        """Return the names of the queues in which tasks wait, the last of their way first."""
+        items = (item for level in self.levels for item in self.at_level(level))
+        return [item.name for item in items if isinstance(item, QueueItem)]
+
     # -- what to declare, in this order
 
     def all(self) -> Iterator[Item]:

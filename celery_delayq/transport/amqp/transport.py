@@ -15,7 +15,7 @@ from amqp import exceptions
 from kombu import Connection as KombuConnection
 from kombu.transport import pyamqp
 
-from celery_delayq.errors import NotAllowed, NotSupported, UnsupportedServer
+from celery_delayq.errors import NotAllowed, UnsupportedServer
 from celery_delayq.integration.install import change_loop
 from celery_delayq.settings import ON_REDIS, Settings, misplaced
 from celery_delayq.transport import url
@@ -28,9 +28,9 @@ from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
 
-#: By process, URL and prefix. A child leaves those of its parent alone: py-amqp shuts a socket down
-#: when its last object goes, and both share it.
-_CONNECTIONS: dict[tuple[int, str, str], DeadLetterConnection] = {}
+#: By URL and settings. A forked child makes its own.
+_CONNECTIONS: dict[tuple[str, Settings], DeadLetterConnection] = {}
+os.register_at_fork(after_in_child=_CONNECTIONS.clear)
 
 #: Seconds that a process which ends waits for RabbitMQ to take its last dead letters.
 SHUTDOWN_TIMEOUT = 5.0
@@ -77,11 +77,6 @@ class Transport(pyamqp.Transport):
             named = {name.removeprefix("ssl_"): value for name, value in self.plain.ssl.items()}
             self.plain.ssl = named
         self.settings = Settings.from_options(client.transport_options, ON_REDIS)
-        if wrong := self.settings.changed(ON_REDIS):
-            raise NotSupported(
-                f"delayq setting(s) {', '.join(wrong)}: an amqp broker cannot do this; a broker "
-                "delayq+redis:// can"
-            )
         for text in misplaced(client.transport_options, ()):
             warn_once(logger, text)
         self.topology = Topology(self.settings)
@@ -94,7 +89,7 @@ class Transport(pyamqp.Transport):
     @property
     def dead_letter_connection(self) -> DeadLetterConnection:
         """The connection for dead letters, one for each broker in a process."""
-        key = os.getpid(), self.plain.as_uri(include_password=True), self.topology.prefix
+        key = self.plain.as_uri(include_password=True), self.settings
         if key not in _CONNECTIONS:
             _CONNECTIONS.setdefault(key, DeadLetterConnection(self.client))
         return _CONNECTIONS[key]
@@ -161,6 +156,5 @@ def check_version(server: Mapping[str, Any]) -> None:
 def _end_connections() -> None:
     """Store the rest before the process ends."""
     until = time.monotonic() + SHUTDOWN_TIMEOUT
-    for (pid, *_), connection in _CONNECTIONS.items():
-        if pid == os.getpid():
-            connection.end(until)
+    for connection in _CONNECTIONS.values():
+        connection.end(until)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from weakref import WeakSet
 
 from amqp import spec
 from amqp.exceptions import AMQPError, RecoverableConnectionError
@@ -21,6 +23,10 @@ _AT_ONCE = 16_384
 
 #: Seconds after which a worker looks at other things than messages that are there.
 _TURN = 0.01
+
+
+#: The connections of this process.
+_ALL: WeakSet[WaitingConnection] = WeakSet()
 
 
 class WaitingConnection(pyamqp.Connection):
@@ -44,6 +50,7 @@ class WaitingConnection(pyamqp.Connection):
     def connect(self, *args: Any, **options: Any) -> Any:
         """Connect; from then on read much at once, where py-amqp reads nine times a message."""
         result = super().connect(*args, **options)
+        _ALL.add(self)
         receive = self.transport._quick_recv
         self.transport._quick_recv = lambda size: receive(max(size, _AT_ONCE))
         return result
@@ -100,6 +107,21 @@ class WaitingConnection(pyamqp.Connection):
 
     def _on_unblocked(self) -> None:
         self.blocked = None
+
+
+def _leave_to_parent() -> None:
+    """Give up the connections that a forked child shares with its parent, without a word to
+    RabbitMQ: of two processes that read from one, each misses what the other has read.
+    """
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for connection in _ALL:
+        if connection.connected:
+            os.dup2(nowhere, connection.sock.fileno(), inheritable=False)
+            connection.collect()
+    os.close(nowhere)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @contextmanager

@@ -91,3 +91,21 @@ def test_a_child_asks_rabbitmq_by_a_connection_of_its_own(
     with held_by_a_thread(connection._lock):
         assert exit_code_of(ask) == 0
     assert ask() == 0
+
+
+def test_a_child_and_its_parent_publish_to_rabbitmq_by_connections_of_their_own(
+    make_app: MakeApp, delayq_rabbitmq: str
+) -> None:
+    app = make_app(broker=delayq_rabbitmq)
+
+    def send(id: str) -> None:
+        app.send_task("tests.add", task_id=id, retry=False, confirm_timeout=5.0)
+
+    send("before")
+    assert exit_code_of(lambda: send("child")) == 0
+    send("after")
+
+    with Connection(delayq_rabbitmq) as connection:
+        channel = connection.default_channel
+        ids = [message.headers["id"] for message in iter(lambda: channel.basic_get("celery"), None)]
+    assert ids == ["before", "child", "after"]

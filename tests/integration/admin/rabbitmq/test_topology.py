@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from kombu import Exchange, Queue
 
 from celery_delayq.admin.rabbitmq import topology
 from celery_delayq.admin.rabbitmq.broker import RabbitMQStats
+from celery_delayq.admin.stats import Stats
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import BrokerNotEmpty, ConfigError, NoQueue
 from celery_delayq.testing import wait_until
@@ -140,7 +143,10 @@ def test_stats_tell_ready_by_queue_and_scheduled_in_all(scene: RabbitMQScene) ->
         scene.send(f"{n}", 50.0, queue="news", routing_key="news.today")
 
     expected = RabbitMQStats({"orders": 1, "news": 0}, scheduled=3, unroutable=0, dead=0)
-    assert scene.app._delayq.stats() == expected
+    stats = scene.app._delayq.stats()
+    assert stats == expected
+    untold = {field.name for field in fields(Stats)} - expected.as_dict().keys()
+    assert {getattr(stats, name) for name in untold} == {None}
     assert CommandLine(scene.app)("stats", "--json").json == expected.as_dict()
 
 

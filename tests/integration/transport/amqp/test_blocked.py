@@ -78,8 +78,10 @@ def test_dead_letters_wait_for_memory_one_wait_for_all_and_each_task_ran_once(
         for id in ids:
             scene.open(id)
         wait_until(lambda: worker.log.count(LATER) == len(ids), TIMEOUT, lambda: worker.log)
+        stored_after = datetime.now(timezone.utc)
 
     scene.wait_dead(*ids)
+    assert all(each.died < stored_after for each in scene.delayq.dead_letters())
     scene.send("plain", id="next")
     scene.wait_state("next")
     assert sorted(scene.runs("id")) == [*sorted(ids), "next"]

@@ -60,8 +60,10 @@ def test_what_is_due_does_not_wait(ms: float) -> None:
 
 def test_a_delay_of_more_digits_is_refused() -> None:
     assert Delay.of(LONGEST, UNIT) is not None
-    with pytest.raises(InvalidETA, match=r"a delay of 107374182 s is longer than max_delay, "):
+    with pytest.raises(InvalidETA, match=r"of 107374182\.376 s .* which is 107374182\.375 s here"):
         Delay.of(LONGEST + 1, UNIT)
+    with pytest.raises(InvalidETA, match=r"a delay of 0\.6 s .* max_delay, which is 0\.5 s here"):
+        Delay.of(600.0001, UNIT, longest=20)
 
 
 def test_headers_of_the_way_are_gone_on_arrival() -> None:

@@ -13,7 +13,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ, Filter
 from celery_delayq.errors import NotSupported
-from celery_delayq.integration import beat_guard
+from celery_delayq.integration import beat_guard, worker_checks
 from celery_delayq.periodic import runner
 from tests.support.cli import CommandLine
 
@@ -85,14 +85,16 @@ def test_a_command_says_so_in_one_sentence_and_exits_with_1(
     assert ran.err.count("\n") == 1
 
 
-def test_beat_fires_the_entries_and_nobody_warns_of_it(
+def test_a_worker_warns_that_celery_beat_has_to_fire_the_entries(
     delayq: DelayQ, caplog: pytest.LogCaptureFixture
 ) -> None:
-    delayq.app.conf.beat_schedule = {"each second": {"task": "x", "schedule": 1.0}}
-    with caplog.at_level(logging.INFO):
-        beat_guard.begin(SimpleNamespace(app=delayq.app))
-        assert runner.begin(delayq.app) is None
+    app = delayq.app
+    app.conf.beat_schedule = {"each second": {"task": "x", "schedule": 1.0}}
+    with app.connection_for_read() as connection, caplog.at_level(logging.WARNING):
+        worker_checks.check_worker(SimpleNamespace(app=app, connection=connection))
+        beat_guard.begin(SimpleNamespace(app=app))
+        assert runner.begin(app) is None
 
-    assert [each.getMessage() for each in caplog.records] == [
-        "beat_schedule: on RabbitMQ workers fire no entries, celery beat does"
-    ]
+    [said] = [each.getMessage() for each in caplog.records]
+    assert said.startswith("beat_schedule has entries (1): workers fire them only where ")
+    assert said.endswith("a broker delayq+redis://. Here celery beat has to run")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from celery_delayq.errors import ConfigError, UnsupportedServer
 from celery_delayq.settings import Settings
@@ -32,6 +33,17 @@ def test_a_binding_comes_after_both_of_its_ends() -> None:
             assert {item.source, item.target.name} <= seen
         else:
             seen.add(item.name)
+
+
+def test_apps_share_a_connection_for_dead_letters_if_their_settings_are_the_same() -> None:
+    def connection(**settings: Any) -> Any:
+        with Celery("shop", broker="delayq+amqp://localhost:1//", set_as_current=False) as app:
+            app.conf.broker_transport_options = {"delayq": settings}
+            return app.connection_for_write().transport.dead_letter_connection
+
+    first, same, other = connection(), connection(declare=True), connection(declare=False)
+
+    assert first is same is not other
 
 
 @pytest.mark.parametrize(
