@@ -8,6 +8,9 @@ from kombu.exceptions import OperationalError
 class DelayQError(Exception):
     """Base class of everything that this package raises on purpose."""
 
+    # Not that of redis-py 8, which has no message, and fails where an error is an OSError too.
+    __repr__ = Exception.__repr__
+
 
 class ConfigError(DelayQError, ValueError):
     """A ``delayq`` setting, a broker URL or an argument is unknown, ill-typed or out of range."""

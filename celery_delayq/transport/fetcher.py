@@ -13,7 +13,7 @@ from typing import Any
 from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
-from celery_delayq.dispatch.acks import LOST, AckBatch
+from celery_delayq.dispatch.acks import AckBatch
 from celery_delayq.integration import worker
 from celery_delayq.integration.pauses_and_revokes import Controls
 from celery_delayq.store.leases import Reserved
@@ -359,11 +359,13 @@ class Fetcher:
 
     def finish(self) -> None:
         """Read the outstanding replies, if they come soon."""
-        connection = self._channel._in_poll
-        with suppress(*LOST):
+        channel = self._channel
+        connection = channel._in_poll
+        # Not `LOST`: this connection raises redis-py's own errors.
+        with suppress(*channel.connection_errors, ResponseError):
             if self._requests and connection and connection.can_read(LAST_REPLY):
+                channel._in_poll = None
                 self._read_requests()
-                self._channel._in_poll = None
 
     def take_all(self) -> list[Taken]:
         """Return the fetched messages, and forget them."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import select
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from kombu import Connection
+from kombu import Connection, Consumer, Queue
 
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.lease_tasks import held
+from tests.integration.conftest import Through
+from tests.integration.dispatch.conftest import publish
 
 
 class Killed(BaseException):
@@ -37,3 +42,30 @@ def test_whoever_is_killed_while_it_makes_a_dead_letter_leaves_it_to_the_keeper(
         wait_until(lambda: list(channel.store.dead_letters.all("q")), what="the keeper makes it")
 
         assert [dead_letter.id for dead_letter in channel.store.dead_letters.all("q")] == ["id"]
+
+
+def test_a_channel_settles_all_where_it_closes_as_its_connection_is_lost(
+    delayq_redis: RedisUnderTest, through: Through
+) -> None:
+    """A request is under way, with an acknowledgement; nobody has read that the server has gone."""
+    proxy, delayq = through()
+    with delayq.app.connection_for_read() as connection:
+        publish(connection, "q", 3)
+        channel: Any = connection.default_channel
+        got: list[Any] = []
+        Consumer(channel, [Queue("q")], on_message=got.append).consume()
+        while len(got) < 2:
+            connection.drain_events(timeout=5)
+        proxy.hold("leases/ack", "leases/acquire")
+        channel.serves_worker = True  # whose acknowledgements wait for the next request
+        got[0].ack()
+        while not channel._fetcher._requests:
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=0.1)
+        sock = channel._in_poll._sock
+
+        proxy.cut_all()
+        select.select([sock], [], [], 10)
+    wait_until(lambda: not held(delayq_redis.client), what="nothing is held")
+
+    assert delayq_redis.client.llen("q") == 2
