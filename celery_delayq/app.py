@@ -155,9 +155,8 @@ class DelayQ:
     @property
     def dead_letters(self) -> DeadLetters:
         """Dead letters: read, replay, purge; called, it iterates over them."""
-        kind: Any = StreamDeadLetters if self.session.on_rabbitmq else DeadLetters
-        found: DeadLetters = kind(self.session)
-        return found
+        kind = StreamDeadLetters if self.session.on_rabbitmq else DeadLetters
+        return kind(self.session)
 
     @property
     def periodic(self) -> PeriodicTasks:

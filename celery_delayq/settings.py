@@ -210,9 +210,10 @@ class Settings:
                 f"valid are: {', '.join(valid)}"
             )
         if wrong := [name for name in given if name in others]:
-            broker = "redis" if others is ON_REDIS else "amqp"
+            broker, this = ("redis", "amqp") if others is ON_REDIS else ("amqp", "redis")
             raise NotSupported(
-                f"delayq setting(s) {', '.join(wrong)}: only for a broker delayq+{broker}://"
+                f"delayq setting(s) {', '.join(wrong)}: only for a broker delayq+{broker}://, and "
+                f"this one is {this}"
             )
         values = {name: _checked(name, name, given[name]) for name in given if name != "queues"}
         settings = cls(**values)

@@ -21,7 +21,6 @@ from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
 from celery_delayq.store.dead_letters import Replay, ReplayedInPlace, told
-from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
@@ -71,7 +70,7 @@ class DeadLetters(DeadLetterReader):
     ) -> Outcome:
         """Run a dead letter's task again, with all its attempts, and remove the dead letter.
 
-        Both happen in one step.
+        Both happen in one step on Redis. On RabbitMQ two replays at the same time run it twice.
 
         Parameters
         ----------
@@ -95,6 +94,8 @@ class DeadLetters(DeadLetterReader):
             The arguments have a wrong type, or are not JSON.
         InvalidFilter, InvalidETA
             *queue* is not a valid name; *eta* or *countdown* is not a time, or both are given.
+        NoQueue, QueueFull, InvalidOption
+            RabbitMQ refuses the message; the dead letter stays.
         """
         found = self._dead_letter(dead_letter)
         if found is None:
@@ -141,9 +142,9 @@ class DeadLetters(DeadLetterReader):
         """
         check_rate(rate)
         changes = ReplayChanges(args, kwargs, queue).checked()
-        start, run = self._ask(lambda store: store.now_ms()), uuid4().hex
+        start, run = self._session.now_ms(), uuid4().hex
 
-        def change(name: str, dead_letters: Sequence[DeadLetter], before: int) -> Change:
+        def change(name: str, dead_letters: Sequence[DeadLetter], before: int) -> Any:
             dues = [
                 Due(0) if rate is None else Due(start + int((before + n) * 1000 / rate))
                 for n in range(len(dead_letters))
@@ -162,7 +163,7 @@ class DeadLetters(DeadLetterReader):
         changes: ReplayChanges,
         dues: Sequence[Due],
         run: str,
-    ) -> Change:
+    ) -> Any:
         """Return the change that replays dead letters of one queue; all go to one queue."""
         to, token = changes.queue or queue, uuid4().hex
         layout = self._ask(lambda store: queues_of(store, to)[to])
@@ -215,7 +216,7 @@ class DeadLetters(DeadLetterReader):
         """Delete all dead letters that match a filter; parameters as for :meth:`replay_all`."""
         return self._change_dead(filter, self._to_purge, dry_run, everything, progress)
 
-    def _to_purge(self, queue: str, dead_letters: Sequence[DeadLetter], _: int = 0) -> Change:
+    def _to_purge(self, queue: str, dead_letters: Sequence[DeadLetter], _: int = 0) -> Any:
         """Return the change that deletes dead letters of one queue."""
         names = [(each.id, each.dead_lettered.died_ms) for each in dead_letters]
         token = uuid4().hex
@@ -229,7 +230,7 @@ class DeadLetters(DeadLetterReader):
     def _dead_letter(self, dead_letter: DeadLetter | str) -> DeadLetter | None:
         return dead_letter if isinstance(dead_letter, DeadLetter) else self.get(dead_letter)
 
-    def _make(self, change: Change) -> Outcome:
+    def _make(self, change: Any) -> Outcome:
         """Make a change of one dead letter."""
         call = change.call
         reply = None if call is None else self._ask(lambda store: store.run(call))
@@ -238,7 +239,7 @@ class DeadLetters(DeadLetterReader):
     def _change_dead(
         self,
         filter: DeadFilter,
-        change: Callable[[str, Sequence[DeadLetter], int], Change],
+        change: Callable[[str, Sequence[DeadLetter], int], Any],
         dry_run: bool,
         everything: bool,
         progress: Callable[[Bulk], object] | None,
@@ -257,7 +258,7 @@ class DeadLetters(DeadLetterReader):
             return bulk
         if filter.died_to is None:
             # Otherwise a task that is replayed and dies at once would be replayed again and again.
-            filter = replace(filter, died_to=moment(self._ask(lambda store: store.now_ms())))
+            filter = replace(filter, died_to=moment(self._session.now_ms()))
         bulk.total = self.count(
             DeadFilter(filter.queue, died_from=filter.died_from, died_to=filter.died_to)
         )
@@ -297,8 +298,8 @@ class DeadLetters(DeadLetterReader):
             told: list[bytes] = []
             more = True
             while more:
-                ask = partial(_replay_in_place, queue, layout, first, last, told, uuid4().hex)
-                found, left = self._ask(ask)
+                place = (layout, first, last, told, uuid4().hex)
+                found, left = self._ask(partial(_replay_in_place, queue, place))
                 if found.done:
                     bulk.outcomes[Outcome.DONE] += found.done
                     if progress is not None:
@@ -336,14 +337,8 @@ def check_bulk(filter: DeadFilter, dry_run: bool, everything: bool) -> None:
 
 
 def _replay_in_place(
-    queue: str,
-    layout: Layout,
-    died_from: float | str,
-    died_to: float | str,
-    told: Sequence[bytes],
-    token: str,
-    store: Store,
+    queue: str, place: tuple[Any, ...], store: Store
 ) -> tuple[ReplayedInPlace, Sequence[DeadLettered]]:
     """Return the result of one call, and the dead letters that it left."""
-    found = store.dead_letters.replay_in_place(queue, layout, died_from, died_to, told, token)
+    found = store.dead_letters.replay_in_place(queue, *place)
     return found, store.dead_letters.read(queue, [id for id, _ in found.left]) if found.left else []

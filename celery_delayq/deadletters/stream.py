@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import check_bulk, check_rate, due_of
-from celery_delayq.deadletters.reader import DeadLetterReader
+from celery_delayq.deadletters.client import DeadLetters, check_bulk
 from celery_delayq.deadletters.replay import ReplayChanges, replayed_message
 from celery_delayq.errors import RecordError
 from celery_delayq.integration.not_run import tell_chords_of_dead
@@ -34,8 +31,8 @@ class StreamedDeadLetter(DeadLetter):
     offset: int = -1
 
 
-class StreamDeadLetters(DeadLetterReader):
-    """Dead letters on RabbitMQ: list, replay, purge. Called as ``delayq.dead_letters``.
+class StreamDeadLetters(DeadLetters):
+    """Dead letters on RabbitMQ, where a change is made at once, and is the list of its outcomes.
 
     A replay publishes, waits for the broker's confirm, and then marks the dead letter as replayed.
     So two replays at the same time run a task twice.
@@ -73,117 +70,61 @@ class StreamDeadLetters(DeadLetterReader):
     def _count(self, filter: DeadFilter) -> int:
         return sum(1 for _ in self._dead(filter))
 
-    def replay(
-        self,
-        dead_letter: DeadLetter | str,
-        *,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        queue: str | None = None,
-        eta: datetime | str | None = None,
-        countdown: float | None = None,
-    ) -> Outcome:
-        """Run a dead letter's task again; parameters, outcomes and errors as on Redis."""
-        found = self._found(dead_letter)
-        if found is None:
-            return Outcome.UNKNOWN
-        due = due_of(eta, countdown)
-        changes = ReplayChanges(args, kwargs, queue).checked()
-        [outcome] = self._replay([(found, due)], changes, uuid4().hex)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    def replay_all(
-        self,
-        filter: DeadFilter,
-        *,
-        rate: float | None = None,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        queue: str | None = None,
-        dry_run: bool = False,
-        everything: bool = False,
-        progress: Callable[[Bulk], object] | None = None,
-    ) -> Bulk:
-        """Replay all dead letters that match a filter; parameters and errors as on Redis."""
-        check_rate(rate)
-        changes = ReplayChanges(args, kwargs, queue).checked()
-        start, run = int(time.time() * 1000), uuid4().hex
-
-        def change(found: Sequence[DeadLetter], before: int) -> Iterable[Outcome]:
-            dues = (
-                Due(0) if rate is None else Due(start + int((before + n) * 1000 / rate))
-                for n in range(len(found))
-            )
-            outcomes = self._replay([*zip(found, dues, strict=True)], changes, run)
-            for dead_letter, outcome in zip(found, outcomes, strict=True):
-                if isinstance(outcome, Outcome):
-                    yield outcome
-                else:
-                    logger.warning("Dead letter %r is not replayed: %s", dead_letter.id, outcome)
-                    yield Outcome.REFUSED
-
-        return self._change_all(filter, change, dry_run, everything, progress)
-
-    def purge(self, dead_letter: DeadLetter | str) -> Outcome:
-        """Delete a dead letter; a chord that waits for it fails. Outcomes as on Redis."""
-        found = self._found(dead_letter)
-        if found is None:
-            return Outcome.UNKNOWN
-        [outcome] = self._purge([found], 0)
-        return outcome
-
-    def purge_all(
-        self,
-        filter: DeadFilter,
-        *,
-        dry_run: bool = False,
-        everything: bool = False,
-        progress: Callable[[Bulk], object] | None = None,
-    ) -> Bulk:
-        """Delete all dead letters that match a filter; parameters as on Redis."""
-        return self._change_all(filter, self._purge, dry_run, everything, progress)
-
-    def _found(self, dead_letter: DeadLetter | str) -> DeadLetter | None:
+    def _dead_letter(self, dead_letter: DeadLetter | str) -> DeadLetter | None:
         """Return a dead letter as it is in the stream now, None if it is settled."""
         if isinstance(dead_letter, StreamedDeadLetter):
             there = self._dead(DeadFilter(), offset=dead_letter.offset)
             return next((each for each in there if each == dead_letter), None)
         return self.get(dead_letter.id if isinstance(dead_letter, DeadLetter) else dead_letter)
 
-    def _change_all(
+    def _change_dead(
         self,
         filter: DeadFilter,
-        change: Callable[[Sequence[DeadLetter], int], Iterable[Outcome]],
+        change: Callable[[str, Sequence[DeadLetter], int], Any],
         dry_run: bool,
         everything: bool,
         progress: Callable[[Bulk], object] | None,
+        *,
+        replay_in_place: bool = False,  # noqa: ARG002
     ) -> Bulk:
-        """Change the dead letters that match, in batches; those that die meanwhile stay."""
         check_bulk(filter, dry_run, everything)
         bulk = Bulk(dry_run)
         if filter.died_to is None:
-            filter = replace(filter, died_to=moment(int(time.time() * 1000)))
+            filter = replace(filter, died_to=moment(self._session.now_ms()))
         bulk.total = self._count(filter)
         if dry_run:
             bulk.outcomes[Outcome.DONE] = bulk.total
             return bulk
         looked = 0
         for batch in portions(self._dead(filter), BATCH, lambda each: len(each.dead_lettered.data)):
-            bulk.outcomes.update(change(batch, looked))
+            for dead_letter, outcome in zip(batch, change("", batch, looked), strict=True):
+                if isinstance(outcome, Exception):
+                    logger.warning("Dead letter %r is not replayed: %s", dead_letter.id, outcome)
+                    outcome = Outcome.REFUSED
+                bulk.outcomes[outcome] += 1
             looked += len(batch)
             if progress is not None:
                 progress(bulk)
         return bulk
 
-    def _replay(
-        self, found: Sequence[tuple[DeadLetter, Due]], changes: ReplayChanges, run: str
+    def _make(self, change: Any) -> Outcome:
+        [outcome] = change
+        if isinstance(outcome, Exception):
+            raise outcome
+        return cast("Outcome", outcome)
+
+    def _to_replay(
+        self,
+        _queue: str,
+        dead_letters: Sequence[DeadLetter],
+        changes: ReplayChanges,
+        dues: Sequence[Due],
+        run: str,
     ) -> list[Outcome | Exception]:
         """Replay dead letters; return of each its outcome, or why RabbitMQ refused its message."""
-        outcomes: list[Outcome | Exception] = [Outcome.DONE] * len(found)
+        outcomes: list[Outcome | Exception] = [Outcome.DONE] * len(dead_letters)
         messages: dict[int, tuple[Any, str, Due]] = {}
-        for place, (dead_letter, due) in enumerate(found):
+        for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
             try:
                 message = replayed_message(dead_letter, changes, uuid4().hex, run)
             except (RecordError, ValueError, TypeError, LookupError, AttributeError) as exc:
@@ -193,17 +134,19 @@ class StreamDeadLetters(DeadLetterReader):
             queue = changes.queue or dead_letter.queue
             messages[place] = from_envelope(message), queue, due
         if messages:
-            offsets = offsets_of(found[place][0] for place in messages)
+            offsets = offsets_of(dead_letters[place] for place in messages)
             refused = self._connection.send([*messages.values()], offsets)
             for n, error in refused.items():
                 outcomes[[*messages][n]] = error
         return outcomes
 
-    def _purge(self, found: Sequence[DeadLetter], _: int) -> list[Outcome]:
-        offsets = offsets_of(found)
+    def _to_purge(
+        self, _queue: str, dead_letters: Sequence[DeadLetter], _: int = 0
+    ) -> list[Outcome]:
+        offsets = offsets_of(dead_letters)
         self._connection.ask(lambda stream: stream.settle(offsets))
-        tell_chords_of_dead(self._session.app, found)
-        return [Outcome.DONE] * len(found)
+        tell_chords_of_dead(self._session.app, dead_letters)
+        return [Outcome.DONE] * len(dead_letters)
 
 
 def offsets_of(dead_letters: Iterable[DeadLetter]) -> list[int]:

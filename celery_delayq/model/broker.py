@@ -7,13 +7,9 @@ the next-due index are always in Redis, so they have no protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
-from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
-from celery_delayq.model.scheduled import Bulk, Outcome
 from celery_delayq.settings import Settings
 
 
@@ -108,64 +104,4 @@ class Delivery(Protocol):
 
         In a solo worker the acknowledgement waits for the end of the task.
         """
-        ...
-
-
-@runtime_checkable
-class DeadLetters(Protocol):
-    """The dead letters of all queues, as ``delayq.dead_letters`` offers them."""
-
-    def __call__(self, filter: DeadFilter | None = None) -> Iterator[DeadLetter]:
-        """Return an iterator over dead letters, oldest first."""
-        ...
-
-    def get(self, id: str, *, queue: str | None = None) -> DeadLetter | None:
-        """Return one by its id or by that of its task, or None."""
-        ...
-
-    def count(self, filter: DeadFilter | None = None, /) -> int:
-        """Return how many match."""
-        ...
-
-    def replay(
-        self,
-        dead_letter: DeadLetter | str,
-        *,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        queue: str | None = None,
-        eta: datetime | str | None = None,
-        countdown: float | None = None,
-    ) -> Outcome:
-        """Run a task again, with changes."""
-        ...
-
-    def replay_all(
-        self,
-        filter: DeadFilter,
-        *,
-        rate: float | None = None,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        queue: str | None = None,
-        dry_run: bool = False,
-        everything: bool = False,
-        progress: Callable[[Bulk], object] | None = None,
-    ) -> Bulk:
-        """Replay all that match."""
-        ...
-
-    def purge(self, dead_letter: DeadLetter | str) -> Outcome:
-        """Delete one."""
-        ...
-
-    def purge_all(
-        self,
-        filter: DeadFilter,
-        *,
-        dry_run: bool = False,
-        everything: bool = False,
-        progress: Callable[[Bulk], object] | None = None,
-    ) -> Bulk:
-        """Delete all that match."""
         ...

@@ -112,7 +112,9 @@ class Session:
 
         That of Redis; RabbitMQ has none, so there it is that of this machine.
         """
-        return int(time.time() * 1000) if self.on_rabbitmq else self.store.now_ms()
+        if self.on_rabbitmq:
+            return int(time.time() * 1000)
+        return self.ask(lambda store: store.now_ms())
 
     @property
     def has_store(self) -> bool:

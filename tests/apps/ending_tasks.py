@@ -101,7 +101,7 @@ class Desk(LedgerDesk):
         pool: str,
         *,
         url: str = "",
-        lease: float = 30.0,
+        lease: float | None = None,
         wait_ready: bool = True,
         concurrency: int = 2,
         args: Sequence[str] = (),
@@ -109,7 +109,7 @@ class Desk(LedgerDesk):
         **settings: Any,
     ) -> WorkerProcess:
         """Start a worker with the given settings of Celery."""
-        delayq = {"lease": lease, **self.options.get("delayq", {})}
+        delayq = {**({} if lease is None else {"lease": lease}), **self.options.get("delayq", {})}
         settings.setdefault("broker_transport_options", {**self.options, "delayq": delayq})
         worker = self.start(
             pool,
