@@ -120,18 +120,19 @@ class SettleChannel(PublishChannel):
 
         *lost* says what is lost if the process ends before Redis is back.
         """
-        if self.connection is not None:
-            try:
-                change(self.store)
-                return
-            except Exception as exc:
-                # Redis is away, or a signal handler runs where greenlets may not wait.
-                logger.warning("Done a little later: %r", exc)
-            except BaseException:
-                # A greenlet is killed while it waits, or the process is to end.
-                self.keeper.changes.add(change, lost)
+        if self.connection is None:
+            self.keeper.changes.add(change, lost)
+            return
+        try:
+            change(self.store)
+        except BaseException as exc:
+            # First of all: whoever logs may be ended, too.
+            self.keeper.changes.add(change, lost)
+            # Else a greenlet is killed while it waits, or the process is to end.
+            if not isinstance(exc, Exception):
                 raise
-        self.keeper.changes.add(change, lost)
+            # Redis is away, or a signal handler runs where greenlets may not wait.
+            logger.warning("Done a little later: %r", exc)
 
     def note_failure(
         self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.each_server
 LEASE = 1.0
 #: Seconds after which every lease that was not kept is over and reclaimed.
 BEYOND = 2 * LEASE
+#: Seconds by which a busy machine may be late.
+LATE = 10.0
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def wait_beyond_a_lease(desk: Desk, queue: str = "aside") -> None:
     """Wait for a delayed task: it runs on time, and leases that were not kept end meanwhile."""
     sent = time.monotonic()
     desk.wait_finished(desk.send(1, queue=queue, countdown=BEYOND))
-    assert BEYOND - 0.01 <= time.monotonic() - sent <= BEYOND + 1.5
+    assert BEYOND - 0.01 <= time.monotonic() - sent <= BEYOND + LATE
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
@@ -116,9 +118,12 @@ def test_children_that_end_after_each_task_go_on_after_losses(desk: Desk, proxy:
     worker = desk.worker(
         "prefork", url=through(proxy), lease=LEASE, args=["--max-tasks-per-child=1"]
     )
-    ids = desk.send(30)
+    ids = []
     for losses in range(1, 4):
-        desk.wait_started(ids, 5 * losses)
+        sent = desk.send(10)
+        ids += sent
+        # These come through the new connection. Before, a worker may connect again without a word.
+        desk.wait_started(sent, 5)
         proxy.cut_all()
         desk.wait_connected(worker, 1 + losses)
 
@@ -182,11 +187,10 @@ def test_a_worker_is_as_before_after_several_losses(
     wait_beyond_a_lease(desk, "celery")
     desk.wait_empty()
     assert not {id for id in desk.twice() if id in ids}
-    wait_until(lambda: desk.timers(worker) == timers, 5, "the timers to be as before")
+    wait_until(lambda: desk.timers(worker) == timers, what="the timers to be as before")
     wait_until(
         lambda: psutil.Process(worker.pid).num_threads() <= threads,
-        5,
-        lambda: f"{psutil.Process(worker.pid).num_threads()} threads to be {threads}",
+        what=lambda: f"{psutil.Process(worker.pid).num_threads()} threads to be {threads}",
     )
 
 

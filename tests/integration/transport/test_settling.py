@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from kombu import Connection, Consumer, Queue
 
+from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.transport import settle
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import Through
 from tests.integration.dispatch.conftest import publish
@@ -21,19 +23,24 @@ class Killed(BaseException):
     """Ends a greenlet, as GreenletExit does."""
 
 
+@pytest.mark.parametrize("while_it", ["waits", "logs"])
 def test_whoever_is_killed_while_it_makes_a_dead_letter_leaves_it_to_the_keeper(
-    delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch
+    delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch, while_it: str
 ) -> None:
     add_dead_letter = Store.add_dead_letter
     calls: list[str] = []
 
-    def be_killed_first(self: Store, queue: str, id: str, *args: Any) -> None:
+    def be_killed(*_: Any) -> None:
+        raise Killed
+
+    def fail_first(self: Store, queue: str, id: str, *args: Any) -> None:
         calls.append(id)
         if len(calls) == 1:
-            raise Killed
+            raise Killed if while_it == "waits" else BrokerUnavailable
         add_dead_letter(self, queue, id, *args)
 
-    monkeypatch.setattr(Store, "add_dead_letter", be_killed_first)
+    monkeypatch.setattr(Store, "add_dead_letter", fail_first)
+    monkeypatch.setattr(settle.logger, "warning", be_killed)
     with Connection(delayq_redis.server.url_for("delayq+redis")) as connection:
         channel: Any = connection.channel()
 
