@@ -36,7 +36,7 @@ from celery_delayq.transport.amqp.messages import (
 )
 from celery_delayq.transport.amqp.publish import PublishChannel
 from celery_delayq.transport.amqp.sizes import ready_messages
-from celery_delayq.transport.amqp.waiting import REPLY_TIMEOUT
+from celery_delayq.transport.amqp.waiting import REPLY_TIMEOUT, silence_ends
 from celery_delayq.transport.rejected import MALFORMED, reason_of
 from celery_delayq.utils.once import warn_once
 
@@ -191,8 +191,9 @@ class Channel(PublishChannel):
         try:
             with connection.transport.having_timeout(SHORT_TIMEOUT):
                 self.send_method(spec.Channel.Close, "BsBB", (0, "", 0, 0))
-            while self.connection is not None and not connection.blocked:
-                connection.drain_events(timeout=connection.reply_timeout)
+            with silence_ends(connection):
+                while self.connection is not None and not connection.blocked:
+                    connection.drain_events(timeout=connection.reply_timeout)
         finally:
             if self.connection is not None:
                 self._closed_on, self.connection = connection, None

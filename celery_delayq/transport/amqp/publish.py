@@ -30,7 +30,7 @@ from celery_delayq.transport.amqp.declarer import Declarer, not_allowed
 from celery_delayq.transport.amqp.frames import encoding_errors, publishing
 from celery_delayq.transport.amqp.messages import HEADER, ON_REDIS, Routed, is_task
 from celery_delayq.transport.amqp.topology import Topology
-from celery_delayq.transport.amqp.waiting import given_up
+from celery_delayq.transport.amqp.waiting import given_up, silence_ends
 
 #: Seconds between two attempts to send to a new queue.
 _UNTIL_LEADER = 0.05
@@ -236,7 +236,9 @@ class PublishChannel(pyamqp.Channel):
             The account lacks the right to what was asked.
         """
         try:
-            return super().wait(*args, timeout=timeout or self.connection.reply_timeout, **options)
+            with silence_ends(self.connection):
+                timeout = timeout or self.connection.reply_timeout
+                return super().wait(*args, timeout=timeout, **options)
         except AccessRefused as exc:
             raise not_allowed(exc) from exc
 

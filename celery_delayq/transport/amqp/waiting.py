@@ -89,7 +89,8 @@ class WaitingConnection(pyamqp.Connection):
 
     def wait(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
         """Wait for a reply."""
-        return super().wait(*args, timeout=timeout or self.reply_timeout, **options)
+        with silence_ends(self):
+            return super().wait(*args, timeout=timeout or self.reply_timeout, **options)
 
     def close(self, *args: Any, **options: Any) -> Any:
         """Close, at once where RabbitMQ reads nothing."""
@@ -125,6 +126,17 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @contextmanager
+def silence_ends(connection: WaitingConnection) -> Iterator[None]:
+    """Lose a connection on which a reply did not come: a worker that ends asks for many."""
+    try:
+        yield
+    except TimeoutError:
+        if not connection.blocked:
+            connection.collect()
+        raise
+
+
+@contextmanager
 def given_up(connection: WaitingConnection, seconds: float) -> Iterator[None]:
     """Wait so many seconds for each reply, and close a connection that is lost or silent: publishes
     on it are uncertain.
@@ -140,7 +152,7 @@ def given_up(connection: WaitingConnection, seconds: float) -> Iterator[None]:
     try:
         yield
     except (OSError, RecoverableConnectionError) as exc:
-        if not connection.connected:
+        if not connection.connected and not isinstance(exc, TimeoutError):
             raise
         reason = connection.why_blocked()  # it may have said so while a large message was written
         connection.collect()

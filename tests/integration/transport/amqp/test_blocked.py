@@ -223,3 +223,30 @@ def test_the_first_publish_to_a_silent_broker_keeps_its_timeout(
         channel.basic_publish(message, "", "orders", confirm_timeout=0.5)
 
     assert not connection.connected
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda channel: channel.queue_declare("orders", passive=True),
+        lambda channel: channel.close(),
+        lambda channel: channel.connection.close(),
+        lambda channel: channel.connection.channel(),
+    ],
+    ids=["declare", "close channel", "close connection", "open channel"],
+)
+def test_a_connection_on_which_a_reply_does_not_come_is_lost(
+    new_rabbitmq: NewRabbitMQ, silent: Callable[[], None], ask: Callable[[Any], object]
+) -> None:
+    """A worker that ends asks for many replies, and would wait for each."""
+    channel = new_rabbitmq().channel
+    connection = channel.connection
+    connection.reply_timeout = 0.3
+    silent()
+
+    with pytest.raises(TimeoutError):
+        ask(channel)
+
+    assert not connection.connected
+    with pytest.raises(amqp.exceptions.RecoverableConnectionError):
+        channel.queue_declare("orders", passive=True)
