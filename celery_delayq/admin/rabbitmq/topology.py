@@ -16,7 +16,7 @@ from celery_delayq.transport.amqp.channel import Channel
 from celery_delayq.transport.amqp.dead_letters import View
 from celery_delayq.transport.amqp.declarer import Declarer
 from celery_delayq.transport.amqp.sizes import ready_messages
-from celery_delayq.transport.amqp.topology import Binding, Item, QueueItem
+from celery_delayq.transport.amqp.topology import CLOSED, OPEN, Binding, Item, QueueItem
 
 #: Seconds between two looks at whether all queues are empty.
 _POLL = 1.0
@@ -81,8 +81,9 @@ def apply(app: Celery, exchanges: Iterable[str] = ()) -> int:
     """
     with open_channel(app) as channel:
         declarer = Declarer(channel.connection, channel.topology)
-        if _is_closed(channel):
-            channel.exchange_delete(channel.topology.entry)
+        for name in channel.topology.entries():
+            if _is_closed(channel, name):
+                channel.exchange_delete(name)
         for queue in app.amqp.queues.values():
             if not queue.no_declare:
                 queue(channel).declare()
@@ -114,7 +115,7 @@ def check(app: Celery, exchanges: Iterable[str] = ()) -> list[Checked]:
 def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
     """Remove everything but exit queues, if no task waits.
 
-    First the way in is closed: publishes with a delay raise from then on, until :func:`apply`.
+    First the ways in are closed: publishes with a delay raise from then on, until :func:`apply`.
     Exit queues keep tasks until something is bound to their exchange, and RabbitMQ counts those
     nowhere. May be interrupted and repeated. A dead letter that a worker adds in the milliseconds
     between the last look and the removal of the stream is lost; stop the workers first.
@@ -133,14 +134,16 @@ def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
     Raises
     ------
     BrokerNotEmpty
-        Something waits, is unroutable or is a dead letter. The way in stays closed.
+        Something waits, is unroutable or is a dead letter. The ways in stay closed.
     """
     with open_channel(app) as channel:
         topology = channel.topology
         items = [item for item in topology.all() if not isinstance(item, Binding)]
-        if not _is_closed(channel):
-            channel.exchange_delete(topology.entry)
-            channel.exchange_declare(topology.entry, "fanout", durable=True, auto_delete=False)
+        entries = topology.entries()
+        for name in entries:
+            if not _is_closed(channel, name):
+                channel.exchange_delete(name)
+                channel.exchange_declare(name, CLOSED, durable=True, auto_delete=False)
         end = time.monotonic() + settle
         seen: View | None = None
         while True:
@@ -160,13 +163,14 @@ def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
             channel.queue_delete(name)
         for item in reversed(items):
             if not isinstance(item, QueueItem):
-                if item.name != topology.entry:
+                if item.name not in entries:
                     channel.exchange_delete(item.name)
             elif item.name not in (topology.settled, topology.dead_letters):
                 channel.queue_delete(item.name)
         if topology.dead_letters in ready_messages(channel.connection, [topology.dead_letters]):
             raise _left("dead letters that came meanwhile, and their streams")
-        channel.exchange_delete(topology.entry)
+        for name in entries:
+            channel.exchange_delete(name)
 
 
 def _items(app: Celery, channel: Channel, exchanges: Iterable[str]) -> Iterator[Item]:
@@ -182,16 +186,16 @@ def _has_exit(queue: Any) -> bool:
     return bool(queue.exchange.name) and queue.exchange.type not in ("direct", "fanout")
 
 
-def _is_closed(channel: Channel) -> bool:
-    """Return whether :func:`delete` has closed the way in."""
+def _is_closed(channel: Channel, entry: str) -> bool:
+    """Return whether :func:`delete` has closed a way in."""
     trial = channel.connection.channel()
     try:
-        trial.exchange_declare(channel.topology.entry, passive=True, type="headers")
-        trial.exchange_declare(channel.topology.entry, "headers", durable=True, auto_delete=False)
+        trial.exchange_declare(entry, OPEN, passive=True)
+        trial.exchange_declare(entry, OPEN, durable=True, auto_delete=False)
     except NotFound:
         return False
     except ChannelError as exc:
-        return "'fanout'" in exc.reply_text
+        return f"'{CLOSED}'" in exc.reply_text
     finally:
         if trial.is_open:
             trial.close()

@@ -59,13 +59,15 @@ class PublishBatch:
         self._confirm()
         self._posted, self._buffered = self._buffered, []
         try:
-            self.channel.post(self._posted)
+            with self.channel.giving_up():
+                self.channel.post(self._posted)
         except Exception as exc:
             raise self._failed(exc) from exc
 
     def _confirm(self) -> None:
         try:
-            refused = self.channel.confirmed(self._posted)
+            with self.channel.giving_up():
+                refused = self.channel.confirmed(self._posted)
         except Exception as exc:
             raise self._failed(exc) from exc
         self._posted = []
@@ -76,7 +78,8 @@ class PublishBatch:
         """Drop what was not sent yet."""
         self._unusable = "is aborted"
         self._buffered.clear()
-        with suppress(Exception):  # the caller has an error already
+        # The caller has an error already.
+        with suppress(Exception), self.channel.giving_up():
             self.channel.refused()
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ of that digit for ``digit * 4**level`` units. The digits travel as headers, the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from celery_delayq.errors import InvalidETA
@@ -23,9 +23,6 @@ LONGEST = BASE**LEVELS - 1
 #: Headers must not begin with ``x-``: RabbitMQ's headers exchanges do not match those.
 _DIGITS = tuple(f"delayq-digit-{level}" for level in range(LEVELS))
 
-#: The level at which a message enters.
-_ENTRY = "delayq-entry"
-
 #: The exchange that a message goes to when it is due, "" for a queue by its name.
 TARGET = "delayq-target"
 
@@ -36,7 +33,6 @@ DUE = "delayq-due"
 _ON_THE_WAY = frozenset(
     {
         *_DIGITS,
-        _ENTRY,
         TARGET,
         DUE,
         "x-death",
@@ -85,32 +81,18 @@ class Delay(NamedTuple):
         return cls(units) if units > 0 else None
 
     @property
-    def entry(self) -> int:
-        """The level at which it begins: that of its highest digit."""
-        return (self.units.bit_length() - 1) // 2
-
-    def digit(self, level: int) -> int:
-        """Return its digit at a level."""
-        return self.units >> (2 * level) & 3
-
-    def hops(self) -> Iterator[Hop]:
-        """Yield its queues in the order in which a message waits in them."""
-        for level in range(self.entry, -1, -1):
-            if digit := self.digit(level):
-                yield Hop(level, digit)
+    def entry(self) -> Hop:
+        """The queue in which it begins: that of its highest digit."""
+        level = (self.units.bit_length() - 1) // 2
+        return Hop(level, self.units >> (2 * level))
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that lead a message through its queues."""
-        units, found = self.units, {_ENTRY: str(self.entry)}
-        for name in _DIGITS[: self.entry + 1]:
+        """Return the headers that lead a message through its queues after the first one."""
+        units, found = self.units, {}
+        for name in _DIGITS[: self.entry.level]:
             found[name] = "0123"[units & 3]
             units >>= 2
         return found
-
-
-def enters_at(level: int) -> dict[str, str]:
-    """Return the arguments of a binding for messages that enter at *level*."""
-    return {"x-match": "all", _ENTRY: str(level)}
 
 
 def has_digit(level: int, digit: int) -> dict[str, str]:

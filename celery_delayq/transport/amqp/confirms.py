@@ -6,10 +6,16 @@ next publish would get the confirm of the one before.
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Any
+
+from amqp import spec
 
 from celery_delayq.errors import NoQueue, QueueFull
 from celery_delayq.transport.amqp.topology import APPLY
+
+#: The frame that acknowledges one message.
+_ACK = Struct(">BHIHHQBB").pack
 
 
 class Confirms:
@@ -52,18 +58,23 @@ class Confirms:
         if not self._open:
             self._first = self._last + 1
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait until the broker has answered for all that was published.
+    def wait(self, connection: Any) -> None:
+        """Wait until the broker has answered for all that was published, within the timeout of the
+        connection's socket.
 
         Raises
         ------
         TimeoutError
-            It did not answer in *timeout* seconds.
+            It did not answer.
         amqp.exceptions.RecoverableConnectionError
             The connection was lost; what the broker has taken is not known.
         """
+        if len(self._open) == 1 and connection.reads(
+            _ACK(1, self._channel.channel_id, 13, *spec.Basic.Ack, *self._open, 0, 0xCE)
+        ):
+            self._open.clear()
         while self._open:
-            self._channel.connection.drain_events(timeout=timeout)
+            connection.drain_events()
 
     def take_refused(self) -> dict[int, Exception]:
         """Return the errors of refused messages since the last call, by place; forget them."""
@@ -93,7 +104,7 @@ class Confirms:
         number = self._returnable.get(message.properties.get("message_id", ""))
         if number is not None:
             why = "declare the queue and its binding first"
-            if exchange == self._channel.topology.entry:
+            if exchange in self._channel.topology.entries():
                 why = f"its delay queues were deleted, or delays were closed: {APPLY} opens them"
             self.refused[number] = NoQueue(
                 f"RabbitMQ has no queue for a message for {routing_key!r}, sent to exchange "

@@ -113,7 +113,7 @@ class DeadLetterConnection:
         if self._checked:
             return
         try:
-            self._run(lambda channel: channel.dead_letters.seed(SHORT_TIMEOUT), SHORT_TIMEOUT)
+            self._run(lambda channel: channel.dead_letters.seed(), SHORT_TIMEOUT)
         except NotAllowed:
             raise
         except self._outages as exc:
@@ -169,7 +169,7 @@ class DeadLetterConnection:
                     routed[place] = channel.routed(message, "", queue, due)
                 except (NoQueue, ValueError) as exc:
                     refused[place] = exc
-            errors = channel.send([*routed.values()], timeout) if routed else {}
+            errors = channel.send([*routed.values()]) if routed else {}
             refused |= {[*routed][n]: error for n, error in errors.items()}
             done = [offset for place, offset in enumerate(offsets) if place not in refused]
             if done:

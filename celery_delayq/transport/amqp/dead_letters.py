@@ -100,10 +100,10 @@ class DeadLetterStream:
         # In the body: a stream drops headers that are lists.
         self._append(self._marks, [(json.dumps(list(offsets)).encode(), {})])
 
-    def seed(self, timeout: float | None = None) -> None:
+    def seed(self) -> None:
         """Put a first message into each stream: who reads an empty one has to wait for it."""
         for stream, body in ((self._name, b""), (self._marks, b"[]")):
-            self._append(stream, [(body, {})], timeout)
+            self._append(stream, [(body, {})])
 
     def view(self) -> View:
         """Return which dead letters there are now."""
@@ -144,12 +144,7 @@ class DeadLetterStream:
             page, first = self.page(view, first)
             yield from page
 
-    def _append(
-        self,
-        stream: str,
-        messages: Iterable[tuple[bytes, dict[str, Any]]],
-        timeout: float | None = None,
-    ) -> None:
+    def _append(self, stream: str, messages: Iterable[tuple[bytes, dict[str, Any]]]) -> None:
         """Append bodies with their headers."""
         sent = [
             Routed(
@@ -163,7 +158,7 @@ class DeadLetterStream:
         ]
         for _ in range(2):  # again where the stream was deleted since it was declared
             self._channel.declarer.prepare_stream(stream)
-            errors = self._channel.send(sent, timeout)
+            errors = self._channel.send(sent)
             if not any(isinstance(error, NoQueue) for error in errors.values()):
                 break
         for error in errors.values():

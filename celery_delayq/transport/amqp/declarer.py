@@ -12,6 +12,7 @@ from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionF
 from celery_delayq.errors import ConfigError, DelayQError, InvalidOption, NotAllowed
 from celery_delayq.transport.amqp.topology import (
     APPLY,
+    CLOSED,
     Binding,
     ExchangeItem,
     Item,
@@ -186,7 +187,7 @@ class Declarer:
         text: str = exc.reply_text
         if not isinstance(exc, PreconditionFailed):
             return DelayQError(text)
-        if f"'{self._topology.entry}'" in text and "'fanout'" in text:
+        if f"'{CLOSED}'" in text and any(name in text for name in self._topology.entries()):
             return ConfigError(
                 "delays were closed by celery -A app delayq topology --delete; open them again "
                 f"with {APPLY}"

@@ -35,9 +35,10 @@ _PROPERTIES = (
 
 
 class Routed(NamedTuple):
-    """A message, the exchange to which it is sent, and its routing key.
+    """A message, the exchange to which it goes, and its routing key.
 
-    *due_ms* is when it is due, in ms since 1970, if it waits: its delay is counted when it is sent.
+    *due_ms* is when it goes there, in ms since 1970, if it waits: its delay is counted when it is
+    sent.
     """
 
     message: Any

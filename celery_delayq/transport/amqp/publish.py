@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from contextlib import AbstractContextManager
+from datetime import datetime, timezone
 from secrets import token_hex
 from typing import Any
 
@@ -34,8 +35,6 @@ from celery_delayq.transport.amqp.waiting import given_up, silence_ends
 
 #: Seconds between two attempts to send to a new queue.
 _UNTIL_LEADER = 0.05
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class PublishChannel(pyamqp.Channel):
@@ -84,9 +83,10 @@ class PublishChannel(pyamqp.Channel):
             if self._confirms is not None:
                 self._confirms.skip()
             return result
-        connection = self._connected()
-        with given_up(connection, timeout or connection.reply_timeout):
-            for error in self.send([self.routed(message, exchange, routing_key)]).values():
+        with self.giving_up(timeout):
+            sent = [self.routed(message, exchange, routing_key)]
+            self.post(sent)
+            for error in self.confirmed(sent).values():
                 raise error
         return None
 
@@ -112,13 +112,11 @@ class PublishChannel(pyamqp.Channel):
             )
         if delay is None or due_ms is None:
             return Routed(_copy(message, None, due is not None), exchange, routing_key)
-        self.declarer.prepare(delay.entry, exchange, routing_key)
+        self.declarer.prepare(delay.entry.level, exchange, routing_key)
         way = {cascade.TARGET: exchange, cascade.DUE: _iso(due_ms)}
-        return Routed(_copy(message, way, True), topology.entry, routing_key, due_ms)
+        return Routed(_copy(message, way, True), exchange, routing_key, due_ms)
 
-    def send(
-        self, messages: Sequence[Routed], timeout: float | None = None
-    ) -> dict[int, Exception]:
+    def send(self, messages: Sequence[Routed]) -> dict[int, Exception]:
         """Send messages and wait until the broker has answered for all.
 
         Returns
@@ -129,44 +127,40 @@ class PublishChannel(pyamqp.Channel):
         Raises
         ------
         BrokerBlocked, BrokerTimeout
-            It says nothing for *timeout* seconds, by default 30.
+            It says nothing for 30 s.
         """
-        self.post(messages, timeout)
-        return self.confirmed(messages, timeout)
+        with self.giving_up():
+            self.post(messages)
+            return self.confirmed(messages)
 
-    def confirmed(
-        self, messages: Sequence[Routed], timeout: float | None = None
-    ) -> dict[int, Exception]:
-        """Wait for the answers to what was posted last; as :meth:`send`."""
-        errors = self.refused(timeout)
-        while self.declarer.has_just_declared() and (
+    def confirmed(self, messages: Sequence[Routed]) -> dict[int, Exception]:
+        """Wait, within :meth:`giving_up`, for answers to what was posted last; as :meth:`send`."""
+        errors = self.refused()
+        while (
             again := [
                 n
                 for n, error in errors.items()
                 if messages[n].due_ms is not None and isinstance(error, QueueFull)
             ]
-        ):
+        ) and self.declarer.has_just_declared():
             # A new delay queue refuses everything until it has a leader.
             time.sleep(_UNTIL_LEADER)
-            self.post([messages[n] for n in again], timeout)
-            later = self.refused(timeout)
+            self.post([messages[n] for n in again])
+            later = self.refused()
             errors = {n: error for n, error in errors.items() if n not in again}
             errors |= {again[n]: error for n, error in later.items()}
         return errors
 
-    def post(self, messages: Sequence[Routed], timeout: float | None = None) -> None:
-        """Send messages in one write, without waiting for the broker's answer."""
+    def post(self, messages: Sequence[Routed]) -> None:
+        """Send messages in one write, within :meth:`giving_up`, without waiting for an answer."""
         connection = self._connected()
-        timeout = timeout or connection.reply_timeout
-        with given_up(connection, timeout):
-            if self._confirms is None:
-                self._confirms = Confirms(self)
-            with encoding_errors:
-                frames = [self._encoded(each, connection.frame_max) for each in messages]
-            for message, _, routing_key, _ in messages:
-                self._confirms.note(message.properties.get("message_id", ""), routing_key)
-            with connection.transport.having_timeout(timeout):
-                connection.transport.write(b"".join(frames))
+        if self._confirms is None:
+            self._confirms = Confirms(self)
+        with encoding_errors:
+            frames = [self._encoded(each, connection.frame_max) for each in messages]
+        for message, _, routing_key, _ in messages:
+            self._confirms.note(message.properties.get("message_id", ""), routing_key)
+        connection.transport.write(b"".join(frames))
         connection.bytes_sent += 1  # what heartbeats go by
 
     def _encoded(self, routed: Routed, frame_max: int) -> bytes:
@@ -177,21 +171,19 @@ class PublishChannel(pyamqp.Channel):
             delay := self.topology.delay(max(due_ms - time.time() * 1000, 1))
         ):
             properties["application_headers"].update(delay.headers())
+            exchange = self.topology.entry(delay.entry)
         # By its id we know a message that comes back; tasks and dead letters have one.
         mandatory = bool(properties.get("message_id"))
         return publishing(
             self.channel_id, frame_max, message, exchange, routing_key, mandatory=mandatory
         )
 
-    def refused(self, timeout: float | None = None) -> dict[int, Exception]:
-        """Wait until the broker has answered for all that was posted; errors as of :meth:`send`."""
+    def refused(self) -> dict[int, Exception]:
+        """Wait until the broker has answered for all that was posted; as :meth:`confirmed`."""
         if self._confirms is None:
             return {}
-        connection = self._connected()
-        timeout = timeout or connection.reply_timeout
         try:
-            with given_up(connection, timeout):
-                self._confirms.wait(timeout)
+            self._confirms.wait(self._connected())
         except ChannelError as exc:
             self.declarer.forget()
             if isinstance(exc, AccessRefused):
@@ -203,6 +195,10 @@ class PublishChannel(pyamqp.Channel):
         if any(isinstance(error, NoQueue) for error in errors.values()):
             self.declarer.forget()
         return errors
+
+    def giving_up(self, seconds: float | None = None) -> AbstractContextManager[None]:
+        """Return the context of what is sent: see :func:`given_up`."""
+        return given_up(self._connected(), seconds)
 
     def _do_revive(self) -> None:
         """Open the channel again after RabbitMQ has closed it: nothing is confirmed on it yet."""
@@ -295,5 +291,4 @@ def _copy(message: Any, way: Mapping[str, Any] | None, has_eta: bool) -> Any:
 
 
 def _iso(ms: float) -> str:
-    moment = _EPOCH + timedelta(milliseconds=ms)
-    return moment.isoformat(timespec="milliseconds")
+    return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="milliseconds")

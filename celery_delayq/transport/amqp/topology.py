@@ -2,14 +2,16 @@
 
 ::
 
-    entry
-      │ (level of the highest digit)
-      ▼
-    level 2 ──1──► delay 2.1 ─┐      Each level is a headers exchange. It leads a message into the
-       │   ──2──► delay 2.2 ─┤      queue of its digit, or on to the next level where that is 0.
-       0   ──3──► delay 2.3 ─┤      A queue lets its messages go after its time to live, to the
-       ▼                      ▼      next level.
-    level 1 …                level 1 …
+    entry 2.1 ───► delay 2.1 ─┐      A message is sent to the entry of the queue of its highest
+    entry 2.2 ───► delay 2.2 ─┤      digit. A queue lets its messages go after its time to live,
+    entry 2.3 ───► delay 2.3 ─┤      to the next level. Each level is a headers exchange. It leads
+       ┌──────────────────────┘      a message into the queue of its digit, or on to the next level
+       ▼                             where that is 0.
+    level 1 ──1──► delay 1.1 …
+       │   ──2──► delay 1.2 …
+       0   ──3──► delay 1.3 …
+       ▼
+    level 0 …
        ▼
     exit ──► to_queue (direct) ──► the queue of that name, or delayq.unroutable
        └───► exit queue of an exchange ──► that exchange
@@ -38,6 +40,13 @@ _QUORUM: Mapping[str, Any] = {
     "x-dead-letter-strategy": "at-least-once",
     "x-overflow": "reject-publish",
 }
+
+
+#: Digits with a queue.
+_DIGITS = range(1, BASE)
+
+#: The type of an entry, and the type by which it takes no messages.
+OPEN, CLOSED = "fanout", "direct"
 
 
 class ExchangeItem(NamedTuple):
@@ -90,7 +99,6 @@ class Topology:
                 f"delayq setting max_delay={settings.max_delay:g}: with unit={settings.unit:g} "
                 f"expected at most {cascade.LONGEST * self.unit_ms // 1000}"
             )
-        self.entry = f"{self.prefix}.entry"
         self.exit = f"{self.prefix}.exit"
         self.to_queue = f"{self.prefix}.to_queue"
         self.unroutable = f"{self.prefix}.unroutable"
@@ -105,6 +113,14 @@ class Topology:
     def delay(self, ms: float) -> Delay | None:
         """Return a delay of at least *ms*, None for no delay; raises what :meth:`Delay.of` does."""
         return Delay.of(ms, self.unit_ms, self.longest)
+
+    def entry(self, hop: Hop) -> str:
+        """Return the exchange for messages that begin in the queue of *hop*."""
+        return f"{self.prefix}.entry.{hop.level}.{hop.digit}"
+
+    def entries(self) -> list[str]:
+        """Return the exchanges of all entries."""
+        return [self.entry(Hop(level, digit)) for level in self.levels for digit in _DIGITS]
 
     def level(self, level: int) -> str:
         """Return the exchange of a level; below the lowest one is the exit."""
@@ -125,8 +141,7 @@ class Topology:
         yield from self.streams()
 
     def ends(self) -> Iterator[Item]:
-        """Yield where messages enter and where they leave."""
-        yield ExchangeItem(self.entry, "headers", {})
+        """Yield where messages leave."""
         yield ExchangeItem(self.exit, "headers", {})
         yield ExchangeItem(self.unroutable, "fanout", {})
         kept = QueueItem(self.unroutable, {"x-queue-type": "quorum"})
@@ -137,17 +152,16 @@ class Topology:
         yield Binding(self.exit, by_name, cascade.leaves_to(""))
 
     def at_level(self, level: int) -> Iterator[Item]:
-        """Yield the exchange of a level, its queues, the way into it, and the way past them."""
+        """Yield the exchange of a level, its queues, the ways into them, and the way past them."""
         found = ExchangeItem(self.level(level), "headers", {})
         yield found
-        yield Binding(self.entry, found, cascade.enters_at(level))
         below = ExchangeItem(self.level(level - 1), "headers", {})
         yield Binding(found.name, below, cascade.has_digit(level, 0))
-        for digit in range(1, BASE):
+        for digit in _DIGITS:
             yield from self.at_hop(Hop(level, digit))
 
     def at_hop(self, hop: Hop) -> Iterator[Item]:
-        """Yield the delay queue of a digit."""
+        """Yield the delay queue of a digit, its place at its level, and the way into it."""
         arguments: dict[str, Any] = {
             "x-message-ttl": hop.units * self.unit_ms,
             "x-dead-letter-exchange": self.level(hop.level - 1),
@@ -158,6 +172,8 @@ class Topology:
         queue = QueueItem(f"{self.prefix}.delay.{hop.level}.{hop.digit}", arguments)
         yield queue
         yield Binding(self.level(hop.level), queue, cascade.has_digit(*hop))
+        yield ExchangeItem(self.entry(hop), OPEN, {})
+        yield Binding(self.entry(hop), queue, {})
 
     def at_exchange(self, exchange: str) -> Iterator[Item]:
         """Yield the exit queue of an exchange of the app."""

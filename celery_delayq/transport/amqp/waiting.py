@@ -62,6 +62,20 @@ class WaitingConnection(pyamqp.Connection):
         read = self._transport._read_buffer
         return len(read) > 7 and len(read) > 7 + int.from_bytes(read[3:7], "big")
 
+    def reads(self, frame: bytes) -> bool:
+        """Return whether RabbitMQ says this and nothing else, in a fraction of the time in which a
+        frame is read; what else it says is still to be read.
+        """
+        transport = self.transport
+        if transport._read_buffer:
+            return False
+        read = transport._quick_recv(_AT_ONCE)
+        if read != frame:
+            transport._read_buffer = read
+            return False
+        self.bytes_recv += 1  # what heartbeats go by
+        return True
+
     def blocking_read(self, timeout: float | None = None) -> Any:
         """Read a frame; without a change of the socket's timeout where it is here already."""
         if self._has_frame():
@@ -137,9 +151,9 @@ def silence_ends(connection: WaitingConnection) -> Iterator[None]:
 
 
 @contextmanager
-def given_up(connection: WaitingConnection, seconds: float) -> Iterator[None]:
-    """Wait so many seconds for each reply, and close a connection that is lost or silent: publishes
-    on it are uncertain.
+def given_up(connection: WaitingConnection, seconds: float | None = None) -> Iterator[None]:
+    """Wait so many seconds for each reply, by default its ``reply_timeout``, and close a
+    connection that is lost or silent: publishes on it are uncertain.
 
     Raises
     ------
@@ -148,7 +162,11 @@ def given_up(connection: WaitingConnection, seconds: float) -> Iterator[None]:
     BrokerTimeout
         RabbitMQ did not answer.
     """
-    before, connection.reply_timeout = connection.reply_timeout, seconds
+    before, sock = connection.reply_timeout, connection.sock
+    connection.reply_timeout = seconds = seconds or before
+    timeout = sock.gettimeout()
+    if timeout != seconds:
+        sock.settimeout(seconds)
     try:
         yield
     except (OSError, RecoverableConnectionError) as exc:
@@ -169,3 +187,6 @@ def given_up(connection: WaitingConnection, seconds: float) -> Iterator[None]:
         raise
     finally:
         connection.reply_timeout = before
+        if timeout != seconds:
+            with suppress(OSError):  # it is closed
+                sock.settimeout(timeout)

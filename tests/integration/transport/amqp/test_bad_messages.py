@@ -32,7 +32,7 @@ def _eta(seconds: float) -> str:
 HARMLESS: dict[str, dict[str, Any]] = {
     **{f"delayq {value!r}": {"delayq": value} for value in (5, "{[", "[1]", b"\xff", True)},
     "own data of all kinds": {"delayq": json.dumps(OWN)},
-    "digits of a delay": {"delayq-entry": "9", "delayq-digit-0": "3", "delayq-digit-9": "2"},
+    "digits of a delay": {"delayq-digit-0": "3", "delayq-digit-9": "2"},
     "a target": {"delayq-target": "none", "delayq-due": "soon"},
     "a target that is a list": {"delayq-target": ["a"], "delayq-digit-0": [1]},
     "a circle": {"x-death": [DEATH], "x-first-death-queue": "celery"},
@@ -72,7 +72,7 @@ NO_TASKS: list[tuple[dict[str, Any] | None, Any]] = [
     (None, b"\x00"),
     ({"task": "header.ok"}, BODY),
     ({"id": "x"}, BODY),
-    ({"delayq-entry": "1", "delayq-target": ""}, "{}"),
+    ({"delayq-digit-1": "1", "delayq-target": ""}, "{}"),
 ]
 
 

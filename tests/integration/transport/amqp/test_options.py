@@ -261,7 +261,7 @@ def test_a_worker_that_lost_the_right_to_store_dead_letters_goes_on_and_stores_t
 @pytest.mark.parametrize(
     ("rights", "lacking"),
     [
-        (("^$", ".*", ".*"), "delayq.entry"),
+        (("^$", ".*", ".*"), "delayq.exit"),
         ((r"^delayq\.", r"^delayq\.", ".*"), "orders"),
         ((r"^delayq\.", ".*", "^$"), "delayq.unroutable"),
     ],
