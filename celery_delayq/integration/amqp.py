@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from celery import Celery
@@ -119,21 +120,10 @@ class AMQPMixin:
         if own:
             message.properties.setdefault(PROPERTY, {}).update(own)
 
-    def as_task_v1(
-        self,
-        task_id: str,
-        name: str,
-        args: Any = None,
-        kwargs: Any = None,
-        countdown: Any = None,
-        eta: Any = None,
-        *rest: Any,
-        **options: Any,
-    ) -> Any:
-        _check(countdown, eta)
-        message = super().as_task_v1(  # type: ignore[misc]
-            task_id, name, args, kwargs, countdown, eta, *rest, **options
-        )
+    def as_task_v1(self, *args: Any, **options: Any) -> Any:
+        named = signature(CeleryAMQP.as_task_v1).bind(self, *args, **options).arguments
+        _check(named.get("countdown"), named.get("eta"))
+        message = super().as_task_v1(*args, **options)  # type: ignore[misc]
         task_options.check_sent(message.body)
         return message
 

@@ -35,7 +35,7 @@ PROPERTY = "delayq"
 #: Fields that only the sender needs.
 _FOR_SENDING = frozenset({"countdown", "message_id", "retry_of", "retried_to"})
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
 
 #: The last millisecond that a :class:`~datetime.datetime` can name, year 9999.
@@ -192,7 +192,7 @@ def due_of_eta(eta: Any) -> Due:
             raise TypeError("not a point in time")
         if moment.tzinfo is None:
             moment = maybe_make_aware(moment)
-        return Due(-((_EPOCH - moment) // _MILLISECOND))
+        return Due(-((EPOCH - moment) // _MILLISECOND))
     except (ValueError, TypeError, OverflowError) as exc:
         raise InvalidETA(
             f"eta={eta!r}: expected a datetime of the years 1 to 9999 or its ISO 8601 form, "

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
 from celery_delayq.model.envelope import (
+    EPOCH,
     MAX_DUE_MS,
     Record,
     decode,
@@ -29,7 +30,6 @@ from celery_delayq.utils.numbers import is_whole
 
 #: The first millisecond that a datetime can name, year 1.
 _MIN_MS = -62_135_596_800_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Outcome(str, Enum):
@@ -91,7 +91,7 @@ def outcome_of(codes: Sequence[StatusCode]) -> Outcome:
 
 def moment(ms: int) -> datetime:
     """Return ms since 1970 as an aware point in time, in UTC, within the years 1 to 9999."""
-    return _EPOCH + timedelta(milliseconds=max(_MIN_MS, min(ms, MAX_DUE_MS)))
+    return EPOCH + timedelta(milliseconds=max(_MIN_MS, min(ms, MAX_DUE_MS)))
 
 
 class Paused(NamedTuple):

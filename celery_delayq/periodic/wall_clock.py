@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone, tzinfo
 
+from celery_delayq.model.envelope import EPOCH
+
 #: Years to search for a next tick: 29 February may be a Monday only every 40 years.
 YEARS = 40
 
@@ -19,8 +21,6 @@ LAST = 253_402_300_799_999
 
 #: A millisecond.
 MS = timedelta(milliseconds=1)
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def wall_of(ms: int, zone: tzinfo) -> datetime:
@@ -48,14 +48,14 @@ def tick_at(wall: datetime, zone: tzinfo) -> int:
 
 def ms_of(moment: datetime) -> int:
     """Return the tick of an aware moment, rounded up so that no tick is early."""
-    return -((_EPOCH - moment) // MS)
+    return -((EPOCH - moment) // MS)
 
 
 def ms_until(moment: datetime) -> int:
     """Return the last tick that is not after an aware moment."""
-    return (moment - _EPOCH) // MS
+    return (moment - EPOCH) // MS
 
 
 def moment_of(ms: int) -> datetime:
     """Return the moment of a tick in UTC."""
-    return _EPOCH + ms * MS
+    return EPOCH + ms * MS

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery import Celery
+
 from celery_delayq.testing import wait_until
 from tests.support.scene import TIMEOUT, AppScene
+
+ADA = {"user": "ada", "roles": ["reader", {"of": "Zürich\n"}], "n": 12345678901234567890}
+
+
+def with_context_tasks(app: Celery) -> Celery:
+    """Give an app tasks that only workers know."""
+
+    def stands_for(*_: Any, **__: Any) -> None:
+        pass
+
+    for name in ("look", "replacing", "meeting"):
+        app.task(name=name, bind=name in ("look", "replacing"), shared=False)(stands_for)
+    return app
 
 
 class ContextScene(AppScene):

@@ -18,12 +18,11 @@ from pyspark.sql.datasource import (
 )
 
 from celery_delayq.errors import ConfigError, InvalidETA
-from celery_delayq.model.envelope import MAX_DUE_MS
+from celery_delayq.model.envelope import EPOCH, MAX_DUE_MS
 from celery_delayq.model.scheduled import bound_ms
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.read.tables import TABLES, TIMES
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MS = timedelta(milliseconds=1)
 
 
@@ -107,11 +106,11 @@ class Wanted:
     def _is_in_time(self, time: datetime | None) -> bool:
         if time is None:
             return False
-        ms = (time - _EPOCH) // _MS
+        ms = (time - EPOCH) // _MS
         return (self.low is None or self.low <= ms) and (self.high is None or ms <= self.high)
 
     def _between(self, filter: Filter, time: datetime) -> Wanted | None:
-        since = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - _EPOCH
+        since = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - EPOCH
         below, above = since // _MS, -(-since // _MS)
         bounds: Mapping[type[Filter], tuple[int | None, int | None]] = {
             GreaterThanOrEqual: (above, None),

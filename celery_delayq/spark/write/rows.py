@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from kombu.utils.json import JSONEncoder, loads
 from pyarrow import types
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.model.envelope import Due
+from celery_delayq.model.envelope import EPOCH, Due
 from celery_delayq.model.unique import Key
 from celery_delayq.schedule.items import Item
 from celery_delayq.schedule.message_template import EncodedCall, message_id_of_id
@@ -25,7 +25,6 @@ from celery_delayq.spark.write.refused_rows import ERROR
 _encode: Callable[[Any], str] = JSONEncoder(sort_keys=True).encode
 _encode_text: Callable[[Any], str] = json.JSONEncoder().encode
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _TEXT = (types.is_string, types.is_large_string)
 
@@ -139,7 +138,7 @@ class TaskRows:
 
     def encoded(self, row: TaskRow) -> EncodedCall:
         """Return the call of a row that has an ETA, for a template."""
-        eta = (_EPOCH + timedelta(microseconds=row.when)).isoformat()
+        eta = (EPOCH + timedelta(microseconds=row.when)).isoformat()
         due = Due(-(-row.when // 1000))
         return EncodedCall(row.id, row.message_id, due, eta, row.key, row.kwargs, row.shown)
 
@@ -148,7 +147,7 @@ class TaskRows:
         is_eta = self._eta is not None
         return Item(
             kwargs=loads(row.kwargs),
-            eta=_EPOCH + timedelta(microseconds=row.when) if is_eta else None,
+            eta=EPOCH + timedelta(microseconds=row.when) if is_eta else None,
             countdown=None if is_eta else row.when,
             id=row.id,
             unique_key=Key(row.key),

@@ -15,23 +15,14 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.webhook import NAME, DeliveryRefused, verify
 from tests.integration.conftest import MakeApp, module_app
 from tests.support.brokers import Broker
-from tests.support.context import ContextScene
+from tests.support.context import ADA, ContextScene, with_context_tasks
 from tests.support.receiver import Receiver
 from tests.support.scene import TIMEOUT, StartWorker
-
-ADA = {"user": "ada", "roles": ["reader", {"of": "Zürich\n"}], "n": 12345678901234567890}
 
 
 @pytest.fixture
 def app(make_app: MakeApp) -> Celery:
-    app = make_app()
-    for name in ("look", "replacing", "meeting"):
-        app.task(name=name, bind=name in ("look", "replacing"), shared=False)(_stands_for)
-    return app
-
-
-def _stands_for(*_: Any, **__: Any) -> None:
-    """Stand for a task that only workers know."""
+    return with_context_tasks(make_app())
 
 
 @pytest.fixture

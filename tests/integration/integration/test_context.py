@@ -18,10 +18,9 @@ from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.schedule_many import Item
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, batch, ready, stored
-from tests.support.context import ContextScene
+from tests.support.context import ADA, ContextScene, with_context_tasks
 from tests.support.scene import TIMEOUT, StartWorker
 
-ADA = {"user": "ada", "roles": ["reader", {"of": "Zürich\n"}], "n": 12345678901234567890}
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
 
@@ -33,14 +32,7 @@ def scene(app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker)
 
 @pytest.fixture
 def app(make_app: MakeApp) -> Celery:
-    app = make_app()
-    for name in ("look", "replacing", "meeting"):
-        app.task(name=name, bind=name in ("look", "replacing"), shared=False)(_stands_for)
-    return app
-
-
-def _stands_for(*_: Any, **__: Any) -> None:
-    """Stand for a task that only workers know."""
+    return with_context_tasks(make_app())
 
 
 @pytest.fixture

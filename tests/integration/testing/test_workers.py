@@ -115,18 +115,25 @@ def test_kill_ends_worker_and_children_at_once(start: Workers) -> None:
     wait_until(lambda: all(map(has_ended, pids)), 5, "all processes to end")
 
 
-def test_kill_parent_ends_the_main_process_alone(app: Celery, start: Workers) -> None:
-    worker = start(pool="prefork")
-    app.send_task("stock.nap", (60,))
-    worker.wait_log("napping")
-    children = worker.child_pids()
+PARENT = """\
+import subprocess
+child = subprocess.Popen(["sleep", "600"])
+print("child", child.pid, "end", flush=True)
+child.wait()
+"""
 
-    worker.kill_parent()
 
-    assert worker.returncode == -signal.SIGKILL
-    assert not all(map(has_ended, children))
-    worker.stop()
-    wait_until(lambda: all(map(has_ended, children)), 5, "the children to end")
+def test_kill_parent_ends_the_main_process_alone() -> None:
+    """Not of a worker: Linux ends prefork's children with their parent."""
+    with ManagedProcess([sys.executable, "-c", PARENT]) as parent:
+        child = int(parent.wait_log("child ([0-9]+) end")[1])
+
+        parent.kill_parent()
+
+        assert parent.returncode == -signal.SIGKILL
+        assert not has_ended(child)
+        parent.stop()
+        wait_until(lambda: has_ended(child), 5, "the child to end")
 
 
 OWNER = """\
