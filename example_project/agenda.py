@@ -28,7 +28,7 @@ def waiting() -> Waiting:
     """Ask the broker what waits, reminders and webhooks."""
     stats = delayq.stats()
     # RabbitMQ does not say what workers hold.
-    return Waiting(stats.scheduled, stats.ready, getattr(stats, "leased", 0), stats.dead)
+    return Waiting(stats.scheduled, stats.ready, stats.leased or 0, stats.dead)
 
 
 def ready_ms() -> dict[str, int]:
