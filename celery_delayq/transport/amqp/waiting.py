@@ -125,8 +125,10 @@ class WaitingConnection(pyamqp.Connection):
 
 
 def _leave_to_parent() -> None:
-    """Give up the connections that a forked child shares with its parent, without a word to
-    RabbitMQ: of two processes that read from one, each misses what the other has read.
+    """Give up the connections that a forked child shares with its parent.
+
+    Nothing is sent to RabbitMQ. If both processes read from one connection, each would miss what
+    the other has read.
     """
     nowhere = os.open(os.devnull, os.O_RDWR)
     for connection in _ALL:
