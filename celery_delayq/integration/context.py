@@ -2,7 +2,7 @@
 
 Values travel as one text in our message property. Celery itself does not carry it on: a task's
 children get the values that are bound while it runs, its own retry those of its message. A trace
-travels in headers, see :mod:`~celery_delayq.model.trace_context`.
+travels in headers, see :mod:`~celery_delayq.model.context.trace_context`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from celery._state import get_current_task
 
 from celery_delayq.errors import ConfigError, InvalidContext
 from celery_delayq.integration.replace import Replace
-from celery_delayq.model import trace_context
 from celery_delayq.model.context import (
     NO_VALUES,
     RECORD_ATTRIBUTE,
@@ -31,9 +30,10 @@ from celery_delayq.model.context import (
     owned_by,
     piece,
     read,
+    trace_context,
 )
+from celery_delayq.model.context.trace_context import Trace
 from celery_delayq.model.envelope import PROPERTY
-from celery_delayq.model.trace_context import Trace
 
 logger = logging.getLogger(__name__)
 

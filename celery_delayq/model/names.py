@@ -21,7 +21,7 @@ QUEUE_KEYS = frozenset(
     {
         *("answer", "dead", "dead_at", "deliveries", "due", "duplicate_ids", "entries"),
         *("leased", "leased_index", "leases", "pace", "paused_due", "quarantine_turn"),
-        *("quarantined", "ready_index", "request_numbers", "tasks", "unique", "wake"),
+        *("quarantined", "ready_index", "request_numbers", "tasks", "totals", "unique", "wake"),
     }
 )
 

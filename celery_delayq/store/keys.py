@@ -125,6 +125,8 @@ class QueueKeys:
         List: messages to deliver alone.
     quarantine_turn
         String: the worker id that makes itself free for one of them.
+    totals
+        Hash: what was counted in the queue (``include/totals.lua``).
     """
 
     own: str
@@ -145,6 +147,7 @@ class QueueKeys:
     request_numbers: str
     quarantined: str
     quarantine_turn: str
+    totals: str
 
     @property
     def schedule(self) -> tuple[str, str, str]:
@@ -182,7 +185,8 @@ class Keys:
         self.queues = f"{own}queues"
         #: Sorted set: queue name, scored by when to look for ended leases (ms of lease time).
         self.lease_ends = f"{own}lease_ends"
-        #: Hash of lease time: ``seen`` and ``stood``, both in ms (``include/lease.lua``).
+        #: Hash of lease time: ``seen`` and ``stood``, both in ms (``include/lease.lua``); and
+        #: ``dispatched``, when a dispatcher last had nothing left to move, or moved something (ms).
         self.clock = f"{own}clock"
         #: Hash: ``revision``; ``q<queue>`` and ``t<task>``: paused since then (ms).
         self.control = f"{own}control"
@@ -197,6 +201,8 @@ class Keys:
         self.periodic = f"{own}periodic"
         #: Sorted set: name of a periodic entry, scored by when to look at it next (ms).
         self.periodic_at = f"{own}periodic_at"
+        #: Hash: what was counted of the ticks of periodic entries (``periodic/fire.lua``).
+        self.ticks = f"{own}ticks"
         #: Hash: which versions of the periodic entries in code are about
         #: (``periodic/announce_version.lua``).
         self.code_versions = f"{own}code_versions"

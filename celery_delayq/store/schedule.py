@@ -19,6 +19,7 @@ from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
 from celery_delayq.store.scripting.replies import Adopted, Held, Look, Promoted, Sizes
 from celery_delayq.store.scripting.runner import ScriptRunner
+from celery_delayq.store.totals import TotalsStore
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,11 @@ class Store(ScriptRunner):
     def history(self) -> HistoryStore:
         """What is done with the history of runs."""
         return HistoryStore(self)
+
+    @property
+    def totals(self) -> TotalsStore:
+        """What the scripts have counted."""
+        return TotalsStore(self)
 
     # -- from one state to the next
 

@@ -11,7 +11,7 @@ from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from celery_delayq.model.context import context, current_context
-from celery_delayq.model.trace_context import Trace, of_opentelemetry
+from celery_delayq.model.context.trace_context import Trace, of_opentelemetry
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE_ID}-{SPAN_ID}-01"

@@ -20,8 +20,8 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from celery_delayq.errors import InvalidContext
-from celery_delayq.model import trace_context
-from celery_delayq.model.trace_context import Trace
+from celery_delayq.model.context import trace_context
+from celery_delayq.model.context.trace_context import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
 
