@@ -246,6 +246,15 @@ TASK = (
     ),
 )
 
+#: When a client for asyncio connects.
+AIO = (
+    Replace(
+        target="app.backend.on_task_call",
+        by=send_task.not_subscribing,
+        why="it subscribes to the result of each task that is sent, which blocks the event loop",
+    ),
+)
+
 #: When a worker starts.
 WORKER = (
     Replace(
@@ -380,5 +389,5 @@ LOOP = (
 #: Every change.
 CHANGES = (
     *(*TRANSPORT, *PROCESS, *APP, *TASK, *WORKER, *EXTENDED_WORKER),
-    *(*REQUEST, *POOL, *CONSUMER, *LOOP),
+    *(*AIO, *REQUEST, *POOL, *CONSUMER, *LOOP),
 )

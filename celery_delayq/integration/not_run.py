@@ -14,10 +14,12 @@ from celery_delayq.model.canvas import group_of, waited_for
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.payload import Readable, body_of
 from celery_delayq.model.scheduled import ScheduledTask
+from celery_delayq.utils.bridge import off_loop
 
 logger = logging.getLogger(__name__)
 
 
+@off_loop
 def note_revoked(app: Any, ids: Iterable[str], reason: str, request: Any = None) -> None:
     """Report to the result backend, signals and events that tasks will not run.
 
@@ -51,6 +53,7 @@ def note_revoked(app: Any, ids: Iterable[str], reason: str, request: Any = None)
         )
 
 
+@off_loop
 def note_cancelled(
     app: Any, ids: Collection[str], entries: Iterable[ScheduledTask], reason: str
 ) -> None:
@@ -64,6 +67,7 @@ def note_cancelled(
             _tell_chords(app, entry, entry.id, states.REVOKED, TaskRevokedError(reason))
 
 
+@off_loop
 def tell_chords_of_dead(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
     """Fail the chords that wait for purged dead letters.
 

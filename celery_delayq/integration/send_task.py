@@ -1,4 +1,4 @@
-"""``app.send_task`` where unique keys decide which task is sent."""
+"""``app.send_task`` where unique keys decide which task is sent, and on an event loop."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from celery.app.task import Context
 from celery_delayq.integration import not_run
 from celery_delayq.model import publish_outcome, task_options
 from celery_delayq.model.scheduled import ScheduledTask
+from celery_delayq.utils import bridge
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,20 @@ def returning_kept(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return send_task
+
+
+def not_subscribing(_backend: Any, on_task_call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a result backend's ``on_task_call`` for clients for asyncio, which ask for a result when
+    it is awaited.
+    """
+
+    @wraps(on_task_call)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if bridge.is_running() or bridge.is_in_thread():
+            return {}
+        return on_task_call(*args, **kwargs)
+
+    return call
 
 
 def note_superseded(sender: Any, request: Any, **_: Any) -> None:

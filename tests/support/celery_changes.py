@@ -106,7 +106,7 @@ def main() -> None:
 
     from celery_delayq import DelayQ
     from celery_delayq.integration import install, worker
-    from celery_delayq.integration.replace import undo
+    from celery_delayq.integration.replace import make, undo
 
     found["TRANSPORT"] = start.differences()
 
@@ -126,6 +126,11 @@ def main() -> None:
 
     prefork = _Fake(_maxtasksperchild=None, _max_memory_per_child=None)
     prefork._busy_workers, prefork._fileno_to_outq = set(), {}
+    step = Snapshot(backend=app.backend)
+    make(install.AIO, app=app)
+    found["AIO"] = [f"app.{each}" for each in step.differences()]
+    undo(install.AIO, app=app)
+
     pool = _Fake(_pool=prefork)
     controller = _Fake(app=app, pool=pool, hub=_Fake(readers={}), stop=lambda: None)
     task = app.tasks["plain"]

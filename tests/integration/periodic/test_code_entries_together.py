@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from greenlet import greenlet  # type: ignore[import-untyped]
+from greenlet import greenlet
 from kombu import pools
 
 from celery_delayq import DelayQ

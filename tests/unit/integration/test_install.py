@@ -69,6 +69,10 @@ def test_the_table_lists_what_changes_in_tasks(found: dict[str, list[str]]) -> N
     assert found["TASK plain"] == [each for each in found["TASK again"] if "orig" not in each]
 
 
+def test_the_table_lists_what_a_client_for_asyncio_changes(found: dict[str, list[str]]) -> None:
+    assert found["AIO"] == targets(install.AIO)
+
+
 def test_the_table_lists_what_changes_in_a_worker(found: dict[str, list[str]]) -> None:
     changes = (*install.WORKER, *install.EXTENDED_WORKER, *install.REQUEST)
     assert found["WORKER EXTENDED_WORKER REQUEST"] == targets(changes)

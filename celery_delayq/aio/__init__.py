@@ -1,0 +1,7 @@
+"""asyncio: publish, look and steer without blocking the event loop."""
+
+from __future__ import annotations
+
+from celery_delayq.aio.client import AsyncDelayQ
+
+__all__ = ["AsyncDelayQ"]

@@ -1,0 +1,34 @@
+"""The session of a client on a loop: its questions run in greenlets of the bridge."""
+
+from __future__ import annotations
+
+from celery import Celery
+
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.session import Session
+
+
+class LoopSession(Session):
+    """A session whose store exists already, and reconnects by itself.
+
+    Parameters
+    ----------
+    app : Celery
+        The app.
+    store : Store
+        Our data, on connections of a loop.
+    """
+
+    def __init__(self, app: Celery, store: Store) -> None:
+        super().__init__(app)
+        self._loop_store = store
+
+    @property
+    def store(self) -> Store:
+        """Our data in the app's broker."""
+        return self._loop_store
+
+    @property
+    def on_rabbitmq(self) -> bool:
+        """False: there the sync client runs in threads."""
+        return False

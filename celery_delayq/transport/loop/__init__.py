@@ -1,0 +1,1 @@
+"""Redis on an event loop: many calls share few connections, whose replies come in order."""

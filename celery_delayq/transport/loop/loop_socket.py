@@ -1,0 +1,191 @@
+"""A connection to Redis on an event loop: requests of many callers, replies in the same order."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import ConnectionError, TimeoutError
+
+from celery_delayq.transport.loop.replies import ReplyReader
+
+#: Bytes of requests at which they are sent at once, not when the loop turns.
+_SEND = 16384
+
+#: Most bytes that one callback reads or sends: more would hold the loop for longer.
+_PIECE = 65536
+
+#: Raised by a socket that has nothing to read, or no room to write.
+_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+Request = tuple["asyncio.Future[Any]", bytes]
+
+
+class LoopSocket:
+    """A connection that redis-py has made, with its login, TLS and database, served by a loop.
+
+    Parameters
+    ----------
+    connection : redis.Connection
+        Connected; nothing else uses it.
+    loop : asyncio.AbstractEventLoop
+        The running loop.
+    """
+
+    def __init__(self, connection: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._connection = connection
+        self._loop = loop
+        self._socket = connection._sock
+        self._socket.setblocking(False)
+        self._replies = ReplyReader(connection._parser.parse_error)
+        #: Requests of which nothing is sent: a cancelled one never is.
+        self._unsent: list[Request] = []
+        self._unsent_size = 0
+        self._is_scheduled = False
+        #: Bytes that had no room in the socket.
+        self._rest = memoryview(b"")
+        self._unanswered: deque[asyncio.Future[Any]] = deque()
+        self._timeout: float | None = connection.socket_timeout
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = 0.0
+        self.is_open = True
+        loop.add_reader(self._socket, self._read)
+
+    def __len__(self) -> int:
+        """How many requests have no reply yet."""
+        return len(self._unanswered) + len(self._unsent)
+
+    def ask(self, request: bytes) -> asyncio.Future[Any]:
+        """Send a request; the result is its reply, which may be an exception of redis-py.
+
+        Raises
+        ------
+        redis.exceptions.ConnectionError, redis.exceptions.TimeoutError
+            In the result: the connection was lost before the reply, or was silent for longer than
+            ``socket_timeout``.
+        """
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._unsent.append((answer, request))
+        self._unsent_size += len(request)
+        if self._unsent_size >= _SEND:
+            self._send()
+        elif not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._send_scheduled)
+        return answer
+
+    def close(self, error: Exception | None = None) -> None:
+        """Close the connection; calls without a reply get the error."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+        with suppress(Exception):  # one with TLS may want to say goodbye
+            self._connection.disconnect()
+        error = error or ConnectionError("the connection was closed")
+        unanswered = [*self._unanswered, *(answer for answer, _ in self._unsent)]
+        self._unanswered.clear()
+        self._unsent.clear()
+        if not self._loop.is_closed():
+            for answer in unanswered:
+                if not answer.done():
+                    answer.set_exception(error)
+
+    def _send_scheduled(self) -> None:
+        self._is_scheduled = False
+        self._send()
+
+    def _send(self) -> None:
+        """Send all requests that are still wanted, in one piece where the socket has room."""
+        if self._rest or not self._unsent or not self.is_open:
+            return
+        wanted = [(answer, data) for answer, data in self._unsent if not answer.done()]
+        self._unsent.clear()
+        self._unsent_size = 0
+        if not wanted:
+            return
+        if not self._unanswered:
+            self._watch()
+        self._unanswered.extend(answer for answer, _ in wanted)
+        self._rest = memoryview(b"".join([data for _, data in wanted]))
+        self._write()
+
+    def _write(self) -> None:
+        """Send what waits, a piece at a time."""
+        try:
+            sent = self._socket.send(self._rest[:_PIECE])
+        except _LATER:
+            sent = 0
+        except OSError as exc:
+            self._lose(exc)
+            return
+        self._rest = self._rest[sent:]
+        if self._rest:
+            self._loop.add_writer(self._socket, self._write)
+        else:
+            self._loop.remove_writer(self._socket)
+            self._send()
+
+    def _read(self) -> None:
+        """Read a piece, and hand out the replies in it."""
+        try:
+            data = self._socket.recv(_PIECE)
+        except _LATER:
+            return
+        except OSError as exc:
+            self._lose(exc)
+            return
+        if not data:
+            self.close(ConnectionError("Connection closed by server."))
+            return
+        self._heard = self._loop.time()
+        try:
+            for reply in self._replies.feed(data):
+                self._answer(reply)
+        except ValueError as exc:
+            self.close(ConnectionError(f"a reply could not be read: {exc}"))
+            return
+        # A TLS record may be decrypted already, so that the socket does not tell of it.
+        pending = getattr(self._socket, "pending", None)
+        if self.is_open and pending is not None and pending():
+            self._loop.call_soon(self._read_more)
+
+    def _read_more(self) -> None:
+        if self.is_open:
+            self._read()
+
+    def _answer(self, reply: Any) -> None:
+        """Hand out a reply."""
+        if not self._unanswered:
+            raise ValueError("nothing was asked")
+        answer = self._unanswered.popleft()
+        if not answer.done():
+            answer.set_result(reply)
+
+    def _lose(self, exc: OSError) -> None:
+        error = ConnectionError(f"Error while talking to Redis: {exc}")
+        error.__cause__ = exc
+        self.close(error)
+
+    def _watch(self) -> None:
+        """Close the connection when it is silent for too long."""
+        self._heard = self._loop.time()
+        if self._timeout is not None and self._timer is None:
+            self._timer = self._loop.call_later(self._timeout, self._check_silence)
+
+    def _check_silence(self) -> None:
+        self._timer = None
+        if not self._unanswered or self._timeout is None:
+            return
+        left = self._heard + self._timeout - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._check_silence)
+        else:
+            self.close(TimeoutError("Timeout reading from socket"))

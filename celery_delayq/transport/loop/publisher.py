@@ -1,0 +1,105 @@
+"""A producer for Celery whose messages go to Redis without blocking a loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from celery import Celery
+
+from celery_delayq.store.schedule import Store
+from celery_delayq.transport.loop.client import LoopClient, on_loop
+from celery_delayq.utils import bridge
+from celery_delayq.utils.bridge import Bridge
+
+
+class LoopPublisher:
+    """Celery's own producer on a channel of ours, which runs in greenlets of a bridge.
+
+    All that the channel asks Redis for is awaited: messages and scripts on shared connections,
+    what kombu does itself (bindings, fanout) in a thread.
+
+    Parameters
+    ----------
+    app : Celery
+        The app, with ``DelayQ``. Connects, so it is made in a thread.
+    threads : Bridge
+        For what blocks.
+    size : int
+        Connections for messages and scripts.
+    """
+
+    def __init__(self, app: Celery, threads: Bridge, size: int) -> None:
+        self._connection = app.connection_for_write()
+        self._connection.ensure_connection(**_policy(app))
+        self._connection.ensure = self._ensure
+        channel = self._channel = self._connection.channel()
+        channel.pool.disconnect()
+        channel._pool = channel._get_pool()
+        self.client: LoopClient = on_loop(channel.pool, threads, size)
+        store = channel.store
+        channel._store = Store(self.client, store.keys, store.layout, store.limits)
+        commands = channel._create_client()
+        commands.execute_command = bridge.off_loop(commands.execute_command)
+        self.producer = app.amqp.producer_pool.Producer(channel, auto_declare=False)
+
+    @property
+    def store(self) -> Store:
+        """Our data, asked in greenlets of the bridge."""
+        store: Store = self._channel.store
+        return store
+
+    async def open(self) -> None:
+        """Open the connections for messages and scripts."""
+        await self.client.connections.open()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.client.connections.close()
+        self._connection.release()
+
+    def _ensure(
+        self,
+        _producer: Any,
+        publish: Callable[..., Any],
+        errback: Callable[[Exception, float], object] | None = None,
+        max_retries: int | None = None,
+        interval_start: float = 1,
+        interval_step: float = 1,
+        interval_max: float = 1,
+        **_: Any,
+    ) -> Callable[..., Any]:
+        """Take the place of ``Connection.ensure``, which sleeps and connects where it runs.
+
+        The connections open by themselves again; so only the wait is left.
+        """
+
+        lost = self._connection.recoverable_connection_errors
+
+        def ensured(*args: Any, **kwargs: Any) -> Any:
+            for interval in _intervals(max_retries, interval_start, interval_step, interval_max):
+                try:
+                    return publish(*args, **kwargs)
+                except lost as exc:
+                    if errback is not None:
+                        errback(exc, interval)
+                bridge.wait(asyncio.sleep(interval))
+            return publish(*args, **kwargs)
+
+        return ensured
+
+
+def _intervals(count: int | None, start: float, step: float, most: float) -> Iterator[float]:
+    """Yield the seconds before each further try."""
+    done = 0
+    while count is None or done < count:
+        yield min(start + done * step, most)
+        done += 1
+
+
+def _policy(app: Celery) -> dict[str, Any]:
+    """Return how often a lost connection is tried again, by Celery's settings of publishing."""
+    if not app.conf.task_publish_retry:
+        return {"max_retries": 1}
+    return dict(app.conf.task_publish_retry_policy)

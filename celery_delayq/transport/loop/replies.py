@@ -1,0 +1,72 @@
+"""Reads replies of Redis (RESP2) out of the pieces in which they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+#: Bytes that are read before they are dropped from the front of the buffer.
+_DROP = 65536
+
+
+class ReplyReader:
+    """Takes bytes, gives replies.
+
+    Parameters
+    ----------
+    error_of : Callable[[str], Exception]
+        Makes an error of the text of one; it is a reply, too.
+    """
+
+    def __init__(self, error_of: Callable[[str], Exception]) -> None:
+        self._error_of = error_of
+        self._buffer = bytearray()
+        self._at = 0
+        self._reading: Generator[None, None, Any] | None = None
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """Yield the replies that are complete with *data*."""
+        self._buffer += data
+        while self._reading is not None or self._at < len(self._buffer):
+            reading = self._reading = self._reading or self._reply()
+            try:
+                next(reading)
+            except StopIteration as done:
+                self._reading = None
+                if self._at >= _DROP or self._at == len(self._buffer):
+                    del self._buffer[: self._at]
+                    self._at = 0
+                yield done.value
+            else:
+                return
+
+    def _reply(self) -> Generator[None, None, Any]:
+        """Read one reply; yield where bytes are missing."""
+        buffer = self._buffer
+        while (end := buffer.find(b"\r\n", self._at)) < 0:
+            yield
+        kind, line = buffer[self._at], bytes(buffer[self._at + 1 : end])
+        self._at = end + 2
+        if kind == 0x24:  # $
+            size = int(line)
+            if size < 0:
+                return None
+            while len(buffer) < self._at + size + 2:
+                yield
+            start, self._at = self._at, self._at + size + 2
+            return bytes(memoryview(buffer)[start : start + size])
+        if kind == 0x3A:  # :
+            return int(line)
+        if kind == 0x2A:  # *
+            count = int(line)
+            if count < 0:
+                return None
+            items = []
+            for _ in range(count):
+                items.append((yield from self._reply()))
+            return items
+        if kind == 0x2B:  # +
+            return line
+        if kind == 0x2D:  # -
+            return self._error_of(line.decode(errors="replace"))
+        raise ValueError(f"{bytes([kind])!r} begins no reply of Redis")
