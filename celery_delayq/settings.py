@@ -139,6 +139,10 @@ class Settings:
     #: About how many runs of tasks are kept, of all queues; the oldest go first, 0: none.
     history: int = _number(0, 0, 100_000_000)
 
+    #: A file that the worker's loop touches every second, for liveness probes, "": none. It may
+    #: have Celery's ``%n`` (node), ``%h`` (node and host) and ``%d`` (domain) in it.
+    liveness_file: str = _text("", r"|/[^\0]*[^/\0]", "the absolute path of a file")
+
     #: For how many seconds Redis remembers a revoked id.
     revoke_expires: float = _number(86_400.0, 1.0, 31_536_000.0)
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "export": "celery_delayq.cli.transfer:export",
     "fsck": "celery_delayq.cli.fsck:fsck",
     "get": "celery_delayq.cli.show:get",
+    "health": "celery_delayq.cli.health:health",
     "import": "celery_delayq.cli.transfer:import_",
     "list": "celery_delayq.cli.show:list_",
     "migrate": "celery_delayq.cli.migrate:migrate",

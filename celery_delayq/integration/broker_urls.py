@@ -1,9 +1,9 @@
-"""Which broker the URL of a connection names."""
+"""Which broker the URL of a connection names, and no native delay of Celery on ours."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 from kombu.utils.imports import symbol_by_name
@@ -43,3 +43,19 @@ def by_url(_owner: Any, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return symbol_by_name(TRANSPORT) if is_ours and leads_to_rabbitmq(connection) else found
 
     return get_transport_cls
+
+
+def but_not_ours(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``detect_quorum_queues`` where Celery asks in order to delay tasks by itself."""
+
+    ours = cache(symbol_by_name)  # asked for each task with an ETA
+
+    @wraps(stock)
+    def detect_quorum_queues(app: Any, driver_type: str) -> tuple[bool, str]:
+        connection = app.producer_pool.connections.connection
+        if driver_type == "amqp" and isinstance(connection.transport, ours(TRANSPORT)):
+            return False, ""
+        found: tuple[bool, str] = stock(app, driver_type)
+        return found
+
+    return detect_quorum_queues

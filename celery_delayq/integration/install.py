@@ -19,7 +19,7 @@ from celery_delayq.integration import (
     broker_urls,
     context,
     durable_revoke,
-    native_delay,
+    liveness,
     remote_control,
     request,
     retries,
@@ -62,6 +62,7 @@ def _change_worker(sender: Any, **_: Any) -> None:
     if getattr(app, "_delayq", None) is None and not broker_urls.is_ours(app.connection_for_read()):
         return
     worker.remember(sender)
+    liveness.begin(sender)
     make(WORKER, **worker.objects())
     for task in app.tasks.values():
         make(REQUEST, task=task)
@@ -112,7 +113,7 @@ TRANSPORT = (
     ),
     Replace(
         target="celery.app.base:detect_quorum_queues",
-        by=native_delay.but_not_ours,
+        by=broker_urls.but_not_ours,
         why="with a quorum queue Celery would delay tasks by itself, before the transport is asked",
     ),
     Connect(
@@ -259,7 +260,7 @@ AIO = (
 WORKER = (
     Replace(
         target="celery.worker.consumer.delayed_delivery:detect_quorum_queues",
-        by=native_delay.but_not_ours,
+        by=broker_urls.but_not_ours,
         why="with a quorum queue it would declare 28 queues for Celery's own delays",
     ),
     Replace(
@@ -267,6 +268,7 @@ WORKER = (
         by=worker.noting_failure,
         why="messages of a worker that an error ends count as deliveries",
     ),
+    *liveness.CHANGES,
     Replace(
         target="celery.worker.consumer:Consumer.call_soon",
         by=worker.waking,

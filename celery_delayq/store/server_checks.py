@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import EarlierLayout, UnsupportedServer
 from celery_delayq.store.keys import EARLIER_KEYS, Keys
+from celery_delayq.store.scripting.runner import full, is_denied, is_full
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,23 @@ def check_layout(client: Redis, keys: Keys) -> None:
         "read. Let workers of that version drain the queues or move them back to stock, then "
         "delete these keys; or use another database or global_keyprefix"
     )
+
+
+def check_writable(client: Redis, keys: Keys) -> None:
+    """Make a write that changes nothing: a replica and a full server or disk refuse it.
+
+    Raises
+    ------
+    StoreFull, CommandRefused
+        It is refused, by something else than the rights of the account.
+    """
+    try:
+        client.zadd(keys.next_due, {"": 0}, xx=True)
+    except ResponseError as exc:
+        if is_full(exc):
+            raise full(exc) from exc
+        if not is_denied(exc):
+            raise
 
 
 def warn_of_settings(client: Redis) -> None:

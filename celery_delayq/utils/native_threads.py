@@ -41,7 +41,13 @@ def is_eventlet() -> bool:
 
 def is_native() -> bool:
     """Whether the caller runs in a thread that was started here, and so in no greenlet."""
-    return _original("_thread", "get_ident")() in _THREADS
+    return ident() in _THREADS
+
+
+def ident() -> int:
+    """Return the id of the caller's thread, also in a greenlet."""
+    found: int = _original("_thread", "get_ident")()
+    return found
 
 
 def lock() -> Any:
@@ -97,7 +103,7 @@ def start(function: Callable[[], Any]) -> None:
     """Run *function* in a native thread that does not keep the process alive."""
 
     def run() -> None:
-        me = _original("_thread", "get_ident")()
+        me = ident()
         _THREADS.add(me)
         try:
             function()

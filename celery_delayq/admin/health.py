@@ -1,0 +1,99 @@
+"""Whether the app's broker takes tasks at this moment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from uuid import uuid4
+
+from celery import Celery
+from kombu import Connection
+
+from celery_delayq.errors import BrokerBlocked, ConfigError, DelayQError, NotAllowed, NotSupported
+from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
+from celery_delayq.store.server_checks import check_layout, check_writable
+from celery_delayq.transport.amqp.channel import Channel as RabbitMQChannel
+from celery_delayq.transport.amqp.messages import Routed
+
+
+def why_not_ready(app: Celery, timeout: float = 5.0) -> str:
+    """Return why the broker would take no task now, "" if it would. Nothing is stored.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds after which it counts as not ready.
+
+    Raises
+    ------
+    ConfigError
+        A setting or the URL is wrong, or the broker is not one of ours.
+    """
+    return within(lambda: _why_not(app, timeout), timeout) or ""
+
+
+def within(question: Callable[[], str], timeout: float) -> str:
+    """Return the answer to a question, or that there is none in time.
+
+    It is asked in a thread of its own: name servers and sockets have timeouts of their own, or
+    none.
+    """
+    answers: list[str | BaseException] = []
+
+    def ask() -> None:
+        try:
+            answers.append(question())
+        except BaseException as exc:
+            answers.append(exc)
+
+    thread = threading.Thread(target=ask, name="delayq-health", daemon=True)
+    thread.start()
+    thread.join(timeout)
+    answer = answers[0] if answers else f"the broker did not answer in {timeout:g} s"
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def _why_not(app: Celery, timeout: float) -> str:
+    try:
+        with app.connection_for_write(connect_timeout=timeout) as connection:
+            connection.connect()
+            channel = connection.default_channel
+            if isinstance(channel, RabbitMQChannel):
+                _ask_rabbitmq(channel, timeout)
+            else:
+                _ask_redis(connection)
+    except BrokerBlocked as exc:
+        return str(exc)
+    except ConfigError:
+        raise
+    except (DelayQError, *BROKER_ERRORS, OSError) as exc:
+        return describe_error(exc, app)
+    return ""
+
+
+def _ask_redis(connection: Connection) -> None:
+    channel = connection.default_channel
+    if not getattr(channel, "capabilities", ()):
+        raise NotSupported(
+            f"the broker is {connection.as_uri()}; this needs a URL that begins with delayq+"
+        )
+    store = channel.new_store()
+    check_layout(store.client, store.keys)
+    check_writable(store.client, store.keys)
+
+
+def _ask_rabbitmq(channel: RabbitMQChannel, timeout: float) -> None:
+    """Publish messages to nowhere, which RabbitMQ confirms and drops.
+
+    While an alarm blocks all who publish, it opens channels, and takes the first one.
+    """
+    message = channel.prepare_message(b"", content_encoding="binary")
+    try:
+        with channel.giving_up(timeout * 0.4):
+            for _ in range(2):
+                channel.post([Routed(message, "", f"delayq.health.{uuid4()}")])
+                channel.refused()
+    except NotAllowed:
+        pass  # this account may not publish there; the broker has answered

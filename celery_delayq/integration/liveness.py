@@ -1,0 +1,112 @@
+"""The file of the setting ``liveness_file``, which the loop of a worker touches."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+from weakref import ReferenceType, ref
+
+from celery.utils.nodenames import node_format
+from celery.worker import state
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.integration.replace import Replace
+from celery_delayq.settings import Settings
+from celery_delayq.utils import native_threads
+from celery_delayq.utils.liveness_file import INTERVAL, LivenessFile
+
+#: Modules that wait for a broker, and those by which they do.
+_BROKER = ("redis", "amqp", "celery_delayq.transport.amqp.waiting")
+_BETWEEN = ("socket", "ssl", "selectors", "gevent", "eventlet", "greenlet")
+
+_file: LivenessFile | None = None
+#: The native thread of the loop, and its greenlet where that module is imported.
+_loop: tuple[int, Any] = (0, None)
+
+
+def begin(controller: Any) -> None:
+    """Have the worker of this process touch its file, where the setting names one."""
+    global _file
+    try:
+        path = Settings.from_options(controller.app.conf.broker_transport_options).liveness_file
+    except ConfigError:
+        return  # the worker ends with it when it connects
+    if not path:
+        return
+    try:
+        _file = LivenessFile(node_format(path, controller.hostname))
+    except OSError as exc:
+        # As any other error, this one would only be logged.
+        raise SystemExit(f"The worker cannot start: liveness_file: {exc}") from exc
+    native_threads.start(partial(_touch_meanwhile, ref(controller), _file))
+
+
+def touching(_owner: Any, maybe_shutdown: Callable[[], None]) -> Callable[[], None]:
+    """Have a worker's loop touch the file.
+
+    Celery asks whether to end in each turn of its loop, and every second while it reconnects.
+    """
+
+    def touch_and_ask() -> None:
+        if _file is not None:
+            _note_loop()
+            _file.touch()
+        maybe_shutdown()
+
+    return touch_and_ask
+
+
+#: Made when a worker starts.
+CHANGES = tuple(
+    Replace(
+        target=f"celery.worker.{module}:maybe_shutdown",
+        by=touching,
+        why="the loop, and its wait for a broker that is away, touch the file of liveness_file",
+    )
+    for module in ("state", "consumer.consumer")
+)
+
+
+def _note_loop() -> None:
+    """Note where to see what the caller does later on: in its thread, or its greenlet."""
+    global _loop
+    greenlets = sys.modules.get("greenlet")
+    _loop = native_threads.ident(), greenlets and greenlets.getcurrent()
+
+
+def _touch_meanwhile(controller: ReferenceType[Any], file: LivenessFile) -> None:
+    """Touch the file while the loop stands still for a known reason: a solo worker is in a task, or
+    a broker does not answer.
+
+    In a task not for longer than its time limit, which a solo pool does not enforce.
+    """
+    since: dict[str, float] = {}
+    while (worker := controller()) is not None:
+        active = [each for each in [*state.requests.values()] if each in state.active_requests]
+        if worker.pool.__class__.__module__ != "celery.concurrency.solo":
+            active = []
+        now = time.monotonic()
+        since = {request.id: since.get(request.id, now) for request in active}
+        limits = {each.id: each.time_limits[0] or each.task.time_limit for each in active}
+        in_task = any(not limit or now - since[id] < limit for id, limit in limits.items())
+        if in_task or _waits_for_broker():
+            file.touch()
+        del worker
+        native_threads.sleep(INTERVAL)
+
+
+def _waits_for_broker() -> bool:
+    """Return whether the loop, by its stack, waits for an answer."""
+    thread, greenlet = _loop
+    frame: FrameType | None = getattr(greenlet, "gr_frame", None)  # None where it runs just now
+    frame = frame or sys._current_frames().get(thread)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if name.partition(".")[0] not in _BETWEEN:
+            return name.partition(".")[0] in _BROKER or name in _BROKER
+        frame = frame.f_back
+    return False
