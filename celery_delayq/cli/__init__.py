@@ -25,6 +25,7 @@ COMMANDS = {
     "health": "celery_delayq.cli.health:health",
     "import": "celery_delayq.cli.transfer:import_",
     "list": "celery_delayq.cli.show:list_",
+    "metrics": "celery_delayq.cli.metrics:metrics",
     "migrate": "celery_delayq.cli.migrate:migrate",
     "pause": "celery_delayq.cli.pause:pause",
     "paused": "celery_delayq.cli.pause:paused",

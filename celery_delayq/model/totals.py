@@ -57,7 +57,7 @@ class Totals:
     purged : int
         Purged, or gone with their queue.
     taken : int
-        Taken from the ready lists by others: stock workers, or by hand.
+        Taken from the ready lists by others: stock workers, or with a Redis client.
     dead_lettered : Mapping[str, int]
         By reason, one of :data:`REASONS`; all are there.
     aside : int

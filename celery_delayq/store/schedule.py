@@ -23,6 +23,9 @@ from celery_delayq.store.totals import TotalsStore
 
 logger = logging.getLogger(__name__)
 
+#: Tasks whose entries one call counts.
+TASKS = 100
+
 
 class Store(ScriptRunner):
     """Our data in one Redis database: entries, queues, and the other parts."""
@@ -159,21 +162,19 @@ class Store(ScriptRunner):
         key = self.keys.queue(queue)
         if task is None:
             return cast(int, self.client.zcard(key.due))
-        return self._count_task(key.tasks, task_field(task))
+        field = task_field(task)
+        return cast(int, self.client.zlexcount(key.tasks, f"[{field}\0", f"({field}\1"))
 
     def scheduled_tasks(self, queue: str) -> dict[str, int]:
         """Return how many entries of each task of a queue wait to be due."""
-        index = self.keys.queue(queue).tasks
+        keys = [self.keys.queue(queue).tasks]
         counts: dict[str, int] = {}
-        start = "-"
-        while first := cast("list[bytes]", self.client.zrangebylex(index, start, "+", 0, 1)):
-            field = first[0].partition(b"\0")[0].decode()
-            counts[task_name(field)] = self._count_task(index, field)
-            start = f"({field}\1"
+        start: bytes = b"-"
+        while start:
+            start, *found = self.run(Call("scan/tasks", keys, [start, TASKS]))
+            for field, count in zip(found[::2], found[1::2], strict=True):
+                counts[task_name(field.decode())] = count
         return counts
-
-    def _count_task(self, index: str, field: str) -> int:
-        return cast(int, self.client.zlexcount(index, f"[{field}\0", f"({field}\1"))
 
     def held_count(self, unacked: str) -> int:
         """Return how many messages kombu keeps for workers that hold them."""
@@ -190,14 +191,13 @@ class Store(ScriptRunner):
 
     def sizes(self, queue: str, layout: Layout) -> Sizes:
         """Return the sizes of a queue at one moment."""
+        return Sizes.read(self.run(self.sizes_call(queue, layout)))
+
+    def sizes_call(self, queue: str, layout: Layout) -> Call:
+        """Return the call for :meth:`sizes`; :meth:`Sizes.read` reads its reply."""
         key = self.keys.queue(queue)
-        keys = [key.due, key.dead, key.paused_due, key.quarantined]
-        keys += self.keys.ready_lists(queue, layout)
-        now, scheduled, overdue, first, dead, ready, paused_due = self.run(
-            Call("schedule/counts", keys, [])
-        )
-        first_due = int(float(first)) if first else None
-        return Sizes(int(now), scheduled, ready, dead, overdue, first_due, paused_due)
+        keys = [*key.state, key.dead, key.leases, self.keys.clock, key.quarantined]
+        return Call("schedule/counts", [*keys, *self.keys.ready_lists(queue, layout)], [])
 
     def ready_messages(self, queue: str, layout: Layout, limit: int) -> Iterator[bytes]:
         """Yield up to *limit* messages of the ready lists of a queue, oldest first in each."""

@@ -103,7 +103,12 @@ class Held(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How much is in each state in one queue; *now* and *first_due* in ms since 1970."""
+    """The reply of ``schedule/counts.lua``: how much is in each state in one queue.
+
+    *now*, *first_due* and *oldest_ready* are in ms since 1970: Redis' clock, the due of the first
+    entry and the earliest due of the messages to be taken next. *leasing* is the number of
+    processes that extend their leases, *worker_ids* are up to 1,000 of all that have one.
+    """
 
     now: int
     scheduled: int
@@ -112,3 +117,15 @@ class Sizes(NamedTuple):
     overdue: int
     first_due: int | None
     paused: int
+    oldest_ready: int | None = None
+    leasing: int = 0
+    worker_ids: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, reply: Sequence[Any]) -> Sizes:
+        """Read the reply."""
+        now, scheduled, overdue, first, dead, ready, paused, oldest, leasing, *ids = reply
+        dues = (int(float(due)) if due else None for due in (first, oldest))
+        first_due, oldest_ready = dues
+        numbers = (int(now), scheduled, ready, dead, overdue, first_due, paused)
+        return cls(*numbers, oldest_ready, leasing, tuple(each.decode() for each in ids))

@@ -1,25 +1,40 @@
--- Tell how much is in each state in one queue, at one moment.
+-- Tell how much is in each state in one queue, at one moment, and which processes have leases on it.
 --
--- KEYS     1 due  2 dead  3 paused_due  4… ready lists and quarantined
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 dead
+--          10 leases  11 clock  12 quarantined  13… ready lists
 -- ARGV     –
--- Returns  {now (ms), scheduled, overdue, due of the first (ms) or '', dead, ready, paused_due}; what is
---          paused and due is scheduled too, but neither overdue nor the first
+-- Returns  {now (ms), scheduled, overdue, due of the first (ms) or '', dead, ready, paused_due, the
+--          earliest due (ms) of the messages to be taken next, or '', how many leases last, up to 1,000 of
+--          all worker ids with a lease…}; what is paused and due is scheduled too, but neither
+--          overdue nor the first
 -- Repeat   reads only
 -- @include clock
 -- @include record
+-- @include tracking
 
 local now = to_ms(now_us())
-local ready = 0
-for i = 4, #KEYS do
+local ready, oldest = redis.call('LLEN', KEYS[12]), nil
+for i = 13, #KEYS do
   ready = ready + redis.call('LLEN', KEYS[i])
+  local id, message_id = read_label(redis.call('LINDEX', KEYS[i], -1) or '')
+  if id then
+    local _, _, due = read_tracked(select(2, find_tracked(READY_INDEX, id, message_id)))
+    due = tonumber(due or 0)
+    oldest = due > 0 and math.min(due, oldest or due) or oldest
+  end
 end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
+-- A lease that ended by Redis' clock, less the time for which it stood still in outages, was not extended.
+local stood = tonumber(redis.call('HGET', KEYS[11], 'stood')) or 0
 return {
   now,
   redis.call('ZCARD', KEYS[1]),
   redis.call('ZCOUNT', KEYS[1], '-inf', now),
   first and tonumber(first) < PAUSED_OFFSET and first or '',
-  redis.call('HLEN', KEYS[2]),
+  redis.call('HLEN', KEYS[9]),
   ready,
-  redis.call('ZCARD', KEYS[3]),
+  redis.call('ZCARD', KEYS[4]),
+  oldest and string.format('%.0f', oldest) or '',
+  redis.call('ZCOUNT', KEYS[10], string.format('%.0f', now - stood), '+inf'),
+  unpack(redis.call('ZRANGE', KEYS[10], 0, 999)),
 }

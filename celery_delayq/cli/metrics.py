@@ -1,0 +1,81 @@
+"""``metrics``: the exporter for Prometheus."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+
+import click
+
+from celery_delayq.admin.reporting import Refused
+from celery_delayq.app import DelayQ
+from celery_delayq.cli import screen
+from celery_delayq.cli.command import command
+from celery_delayq.cli.options import name_option, option
+from celery_delayq.errors import ConfigError
+from celery_delayq.store.error_text import BROKER_ERRORS, is_away
+
+#: Seconds for which one thread of Python computes before it lets others: a scrape waits for Redis
+#: several times, and for Python after each.
+SWITCH_INTERVAL = 0.0005
+
+
+@command()
+@name_option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=9540,
+    show_default=True,
+    help="The port to listen on; 0 for a free one.",
+)
+@option(
+    "--tasks",
+    type=click.IntRange(0, 100_000),
+    default=200,
+    show_default=True,
+    help="How many tasks get numbers of their own, the largest first; the others are 'other'.",
+)
+def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
+    """Serve metrics for Prometheus until TERM or INT.
+
+    It only reads. While the broker is away it answers with delayq_up 0 and connects again by
+    itself. Any number of exporters may run. Needs celery-delayq[metrics].
+
+    \b
+    Examples:
+      celery -A shop delayq metrics
+      celery -A shop delayq metrics --host 0.0.0.0 --port 9540
+    """
+    try:
+        from celery_delayq.metrics.exporter import Exporter
+        from celery_delayq.metrics.server import MetricsServer
+    except ImportError as exc:
+        raise ConfigError(f'metrics need {exc.name}: pip install "celery-delayq[metrics]"') from exc
+    try:
+        # What will not change by itself is reported at once: another broker, a wrong password.
+        _ = delayq.session.on_rabbitmq or delayq.store.now_ms()
+    except BROKER_ERRORS as exc:
+        if not is_away(exc):
+            raise
+    exporter = Exporter(delayq, tasks)
+    try:
+        server = MetricsServer(host, port, exporter.scrape)
+    except OSError as exc:
+        raise Refused(
+            f"cannot listen on {host}, port {port}: {exc.strerror or exc}; choose another --port "
+            "or --host, or stop the program that uses it"
+        ) from exc
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    exporter.start()
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    threading.Thread(target=server.serve_forever, name="delayq-http", daemon=True).start()
+    shown = f"[{host}]" if ":" in host else host
+    screen.console().print(f"metrics on http://{shown}:{server.port}/metrics", soft_wrap=True)
+    stopping.wait()
+    exporter.stop()
+    server.shutdown()
+    server.server_close()

@@ -1,0 +1,144 @@
+"""Answers scrapes, also while the broker is away; a thread reads what takes longer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from typing import Protocol, TypeVar
+
+from celery_delayq import __version__
+from celery_delayq.app import DelayQ
+from celery_delayq.metrics.from_rabbitmq import FromRabbitMQ
+from celery_delayq.metrics.from_redis import FromRedis
+from celery_delayq.metrics.sheet import Sheet
+from celery_delayq.store.error_text import describe_error
+from celery_delayq.utils.text import spelled
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds between the end of a slow reading and the next one, and at least so many times as long as
+#: the reading took: it keeps Python, and Redis, from scrapes.
+EVERY, REST = 10.0, 10
+
+#: Seconds after which a broker that does not answer is away.
+TIMEOUT = 5.0
+
+
+class Source(Protocol):
+    """What the exporter reads from a broker."""
+
+    @property
+    def broker(self) -> str:
+        """The kind of broker."""
+        ...
+
+    def read(self) -> bytes:
+        """Return what a scrape reads, in Prometheus' text format."""
+        ...
+
+    def read_slowly(self) -> bytes:
+        """Return what takes longer."""
+        ...
+
+
+class Exporter:
+    """Metrics of one app.
+
+    Parameters
+    ----------
+    tasks : int
+        How many queues and tasks have numbers of their own.
+    """
+
+    def __init__(self, delayq: DelayQ, tasks: int = 200) -> None:
+        self._app = delayq.app
+        on_rabbitmq = delayq.session.on_rabbitmq
+        self._source: Source = FromRabbitMQ(delayq) if on_rabbitmq else FromRedis(delayq, tasks)
+        self._slow = b""
+        self._success: float | None = None
+        self._outage = ""
+        self._reading: Future[bytes] | None = None
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread that reads what takes longer."""
+        threading.Thread(target=self._refresh_always, name="delayq-metrics", daemon=True).start()
+
+    def stop(self) -> None:
+        """Let the thread end."""
+        self._stopping.set()
+
+    def scrape(self, timeout: float = TIMEOUT) -> bytes:
+        """Return all metrics in Prometheus' text format; the broker has *timeout* seconds."""
+        with self._lock:
+            began = time.monotonic()
+            found = self._read(timeout)
+            own = Sheet()
+            own.put("up", int(found is not None))
+            own.put("build_info", 1, __version__, self._source.broker)
+            own.put("scrape_duration_seconds", time.monotonic() - began)
+            if found is not None:
+                self._success = time.time()
+            if self._success is not None:
+                own.put("last_success_timestamp_seconds", self._success)
+            return own.text() if found is None else own.text() + found + self._slow
+
+    def _read(self, timeout: float) -> bytes | None:
+        """Return the numbers, None while the broker is away."""
+        try:
+            # A connection may hang. Then there is one thread that waits, and no more.
+            if self._reading is None or self._reading.done():
+                self._reading = _begin(self._source.read)
+            found = self._reading.result(timeout)
+        except NotInTime:
+            self._failed(f"the broker has not answered for {timeout:g} s")
+        except Exception as exc:
+            self._failed(describe_error(exc, self._app))
+        else:
+            if self._outage:
+                logger.warning("reconnected, metrics are complete again")
+                self._outage = ""
+            return found
+        return None
+
+    def _failed(self, why: str) -> None:
+        if why != self._outage:
+            self._outage = why
+            logger.error("No metrics, delayq_up is 0: %s", spelled(why))
+
+    def refresh(self) -> None:
+        """Read what takes longer; an error is logged."""
+        try:
+            self._slow = self._source.read_slowly()
+        except Exception as exc:
+            self._slow = b""
+            if not self._outage:
+                logger.error("No metrics by task: %s", spelled(describe_error(exc, self._app)))
+
+    def _refresh_always(self) -> None:
+        wait = 0.0
+        while not self._stopping.wait(wait):
+            began = time.monotonic()
+            self.refresh()
+            wait = max(EVERY, REST * (time.monotonic() - began))
+
+
+def _begin(function: Callable[[], T]) -> Future[T]:
+    """Call a function in a thread that nobody waits for at the end of the process."""
+    future: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function())
+        except Exception as exc:
+            future.set_exception(exc)
+
+    threading.Thread(target=call, name="delayq-scrape", daemon=True).start()
+    return future

@@ -1,0 +1,116 @@
+"""What is read from Redis: for a scrape in a few round trips, for any number of queues."""
+
+from __future__ import annotations
+
+import logging
+
+from celery_delayq.app import DelayQ
+from celery_delayq.metrics.catalogue import COUNTERS
+from celery_delayq.metrics.epochs import Epochs
+from celery_delayq.metrics.sheet import Sheet
+from celery_delayq.metrics.slow_numbers import SlowNumbers
+from celery_delayq.model.totals import Totals
+from celery_delayq.store.gauges import GaugeStore, QueueGauges, ServerGauges
+from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.totals import TotalsStore
+
+logger = logging.getLogger(__name__)
+
+
+class FromRedis:
+    """Reads gauges and counters of the queues in Redis' registry and of those of the app.
+
+    Parameters
+    ----------
+    tasks : int
+        How many queues and tasks have numbers of their own.
+    """
+
+    broker = "redis"
+
+    def __init__(self, delayq: DelayQ, tasks: int) -> None:
+        self._ask = delayq.session.ask
+        self._consumed = frozenset(delayq.app.amqp.queues)
+        self._slow = SlowNumbers(self._consumed, tasks)
+        self._epochs = Epochs()
+        self._broken: dict[str, str] = {}
+
+    def read(self) -> bytes:
+        """Return what a scrape reads, in Prometheus' text format."""
+        return self._ask(self._read).text()
+
+    def read_slowly(self) -> bytes:
+        """Return what takes longer."""
+        return self._ask(self._slow.read)
+
+    def _read(self, store: Store) -> Sheet:
+        sheet, gauges, totals = Sheet(), GaugeStore(store), TotalsStore(store)
+        server = gauges.server()
+        known = layouts(server.registry)
+        names = sorted({*known, *self._consumed})
+        queues = gauges.queues({name: known.get(name, store.layout) for name in names})
+        counters, ticks = totals.read(names), totals.ticks()
+        _put_server(sheet, server)
+        for name in names:
+            found = queues[name]
+            if isinstance(found, QueueGauges):
+                self._broken.pop(name, None)
+                _put_queue(sheet, name, found, server.now, name in server.paused)
+            elif self._broken.get(name) != str(found):
+                self._broken[name] = str(found)
+                logger.error("No numbers of queue %r, fsck tells more: %s", name, found)
+            self._put_totals(sheet, name, counters[name], server)
+        if ticks.epoch:
+            epoch = self._epoch(server, "", ticks.epoch, [*ticks.outcomes.values()])
+            for outcome, count in ticks.outcomes.items():
+                sheet.put("ticks_total", count, outcome, epoch)
+        return sheet
+
+    def _put_totals(self, sheet: Sheet, name: str, totals: Totals, server: ServerGauges) -> None:
+        if not totals.epoch:
+            return
+        counts, dead = totals.counts, totals.dead_lettered
+        values = [*(counts[counter] for counter in COUNTERS), *dead.values()]
+        epoch = self._epoch(server, f"q{name}", totals.epoch, values)
+        for counter in COUNTERS:
+            sheet.put(f"{counter}_total", counts[counter], name, epoch)
+        for reason, count in dead.items():
+            sheet.put("dead_lettered_total", count, name, reason, epoch)
+
+    def _epoch(self, server: ServerGauges, owner: str, epoch: str, values: list[int]) -> str:
+        # Two exporters, and one that was started anew, call it the same after a failover.
+        source = f"{epoch}-{server.lineage}" if server.lineage else epoch
+        return self._epochs.name(owner, source, values, server.now)
+
+
+def _put_server(sheet: Sheet, server: ServerGauges) -> None:
+    sheet.put("clock_skew_seconds", server.skew)
+    if server.dispatched is not None:
+        sheet.put("last_dispatch_timestamp_seconds", server.dispatched / 1000)
+    if server.memory is not None:
+        used, most = server.memory
+        sheet.put("redis_memory_used_bytes", used)
+        sheet.put("redis_memory_max_bytes", most)
+
+
+def _put_queue(sheet: Sheet, name: str, found: QueueGauges, now: int, is_paused: bool) -> None:
+    size, leased = found
+    # The due entries of a paused queue wait for its resume, as do those of a paused task.
+    paused = size.paused + size.overdue * is_paused
+    overdue = 0 if is_paused else size.overdue
+    waits = [0]
+    if overdue and size.first_due is not None:
+        waits.append(now - size.first_due)
+    if not is_paused and size.oldest_ready is not None:
+        waits.append(now - size.oldest_ready)  # less than 0 for a task that was run early
+    sheet.put("entries", size.scheduled - paused, name, "scheduled")
+    sheet.put("entries", paused, name, "paused")
+    sheet.put("entries", size.ready, name, "ready")
+    sheet.put("entries", leased, name, "leased")
+    sheet.put("entries", size.dead, name, "dead")
+    sheet.put("overdue_entries", overdue, name)
+    sheet.put("oldest_due_age_seconds", max(waits) / 1000, name)
+    if size.first_due is not None:
+        sheet.put("next_due_timestamp_seconds", size.first_due / 1000, name)
+    sheet.put("queue_paused", int(is_paused), name)
+    sheet.put("leasing_processes", size.leasing, name)

@@ -1,0 +1,87 @@
+"""The HTTP server of the exporter."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+#: In which header Prometheus says after how many seconds it gives up.
+TIMEOUT_HEADER = "X-Prometheus-Scrape-Timeout-Seconds"
+
+#: Seconds that Prometheus waits by default.
+DEFAULT_TIMEOUT = 10.0
+
+
+class MetricsServer(ThreadingTCPServer):
+    """Serves ``/metrics``.
+
+    Parameters
+    ----------
+    scrape : Callable[[float], bytes]
+        Returns the metrics; gets the seconds that the broker has.
+
+    Raises
+    ------
+    OSError
+        The address is in use, or is none of this machine.
+    """
+
+    allow_reuse_address = daemon_threads = True
+
+    def __init__(self, host: str, port: int, scrape: Callable[[float], bytes]) -> None:
+        self.scrape = scrape
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, _, _, _, address = found[0]
+        super().__init__(address, _Handler)  # type: ignore[arg-type]
+
+    @property
+    def port(self) -> int:
+        """The port, also where it was given as 0."""
+        return int(self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: MetricsServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # one packet, not one for each header
+    timeout = 300  # seconds until an idle client is sent away
+
+    def do_GET(self) -> None:
+        """Answer with the metrics, or with where they are."""
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            body = self.server.scrape(self._patience() / 2)
+            self._answer(HTTPStatus.OK, body, CONTENT_TYPE_LATEST)
+        elif path == "/":
+            self._answer(HTTPStatus.OK, b"celery_delayq: see /metrics\n")
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"not found: see /metrics\n")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _patience(self) -> float:
+        try:
+            return min(60.0, max(1.0, float(self.headers[TIMEOUT_HEADER])))
+        except (TypeError, ValueError):
+            return DEFAULT_TIMEOUT
+
+    def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Write no line for each request."""

@@ -1,0 +1,70 @@
+"""Metrics that take longer to read than a scrape may last."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from celery_delayq.errors import CommandRefused
+from celery_delayq.metrics.catalogue import STATUSES
+from celery_delayq.metrics.runs import RunHistograms
+from celery_delayq.metrics.sheet import Sheet
+from celery_delayq.metrics.tasks import ByTask, estimated, limited
+from celery_delayq.store.gauges import GaugeStore
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.utils.once import warn_once
+
+logger = logging.getLogger(__name__)
+
+
+class SlowNumbers:
+    """Numbers by task, of memory, of periodic entries and of runs.
+
+    Parameters
+    ----------
+    consumed : Collection[str]
+        Queues of the app; those in Redis' registry are read too.
+    tasks : int
+        How many queues and tasks have numbers of their own.
+    """
+
+    def __init__(self, consumed: Collection[str], tasks: int) -> None:
+        self._consumed, self._tasks = consumed, tasks
+        self._histograms = RunHistograms(tasks)
+
+    def read(self, store: Store) -> bytes:
+        """Return them in Prometheus' text format."""
+        sheet, gauges = Sheet(), GaugeStore(store)
+        scheduled, ready = ByTask(), ByTask()
+
+        def read_queue(queue: str, layout: Layout) -> None:
+            for task, count in store.scheduled_tasks(queue).items():
+                scheduled[queue, task] = count
+            for task, count in estimated(gauges.ready_samples(queue, layout)).items():
+                ready[queue, task] = count
+            memory = store.memory(queue)
+            if memory is not None:
+                sheet.put("schedule_memory_bytes", memory, queue)
+
+        known = layouts(store.registry())
+        for queue in sorted({*known, *self._consumed}):
+            try:
+                read_queue(queue, known.get(queue, store.layout))
+            except CommandRefused as exc:
+                warn_once(logger, f"No numbers by task of queue {queue!r}, fsck tells more: {exc}")
+        kept = {pair for pair, _ in (scheduled + ready).most_common(self._tasks)}
+        for name, counts in (("scheduled", scheduled), ("ready", ready)):
+            for (queue, task), count in limited(counts, kept).items():
+                sheet.put(f"{name}_entries", count, queue, task)
+        self._put_periodic(sheet, *gauges.periodic(store.now_ms()))
+        self._histograms.refresh(store)
+        return sheet.text() + self._histograms.text()
+
+    def _put_periodic(self, sheet: Sheet, statuses: dict[str, int], late: int) -> None:
+        late = min(late, statuses.get("on", 0))
+        known = {"on": statuses.get("on", 0) - late, "late": late}
+        known |= {name: statuses.get(name, 0) for name in ("paused", "ended")}
+        known["unreadable"] = sum(statuses.values()) - sum(known.values())
+        for status in STATUSES:
+            sheet.put("periodic_entries", known[status], status)

@@ -1,0 +1,40 @@
+"""Entries by task, of the largest tasks only. No I/O."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from celery_delayq.metrics.catalogue import OTHER
+
+#: The name of the task of a message that cannot be read.
+UNREADABLE = "(unreadable)"
+
+#: A number for each queue and task.
+ByTask = Counter[tuple[str, str]]
+
+
+def task_of(message: bytes) -> str:
+    """Return the name of the task of a ready message."""
+    try:
+        return str(json.loads(message)["headers"]["task"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return UNREADABLE
+
+
+def estimated(samples: Iterable[tuple[float, list[bytes]]]) -> dict[str, int]:
+    """Return how many messages of each task there are, by samples in which each has a weight."""
+    weights: dict[str, float] = {}
+    for weight, messages in samples:
+        for task, count in Counter(map(task_of, messages)).items():
+            weights[task] = weights.get(task, 0) + weight * count
+    return {task: round(weight) for task, weight in weights.items()}
+
+
+def limited(counts: ByTask, kept: Collection[tuple[str, str]]) -> ByTask:
+    """Return the counts of what is *kept*, and those of all others of a queue as ``other``."""
+    found: ByTask = Counter()
+    for (queue, task), count in counts.items():
+        found[queue, task if (queue, task) in kept else OTHER] += count
+    return found

@@ -1,0 +1,168 @@
+"""Reads the numbers of all queues in three round trips, and samples ready messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, cast
+
+from celery_delayq.errors import CommandRefused
+from celery_delayq.model.lookup import to_text
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.scan import ScanStore
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.replies import Sizes
+from celery_delayq.store.scripting.runner import StorePart, is_denied
+
+#: Ready messages of a queue and priority up to which all are read. Of more, about so many are.
+SAMPLE = 1000
+
+#: In how many stretches they are read, spread evenly over the list.
+STRETCHES = 10
+
+#: A periodic entry is late so many ms after its tick was due.
+LATE = 10_000
+
+
+class ServerGauges(NamedTuple):
+    """Numbers about Redis.
+
+    Attributes
+    ----------
+    now : int
+        Redis' clock in ms since 1970.
+    skew : float
+        Seconds by which this machine's clock is ahead of Redis' clock.
+    registry : Mapping[str, bytes]
+        Stored layout of each queue.
+    paused : frozenset[str]
+        The paused queues.
+    dispatched : int | None
+        When a dispatcher last had nothing left to move, or moved something (ms), None if never.
+    memory : tuple[int, int] | None
+        Bytes that Redis uses, and its limit or 0; None where Redis does not say.
+    lineage : str
+        Another text after each failover and restart of Redis; ``""`` where Redis does not say.
+    """
+
+    now: int
+    skew: float
+    registry: Mapping[str, bytes]
+    paused: frozenset[str]
+    dispatched: int | None
+    memory: tuple[int, int] | None
+    lineage: str
+
+
+class QueueGauges(NamedTuple):
+    """Sizes of a queue, and how many messages processes hold."""
+
+    sizes: Sizes
+    leased: int
+
+
+class GaugeStore(StorePart):
+    """The part of the gateway for metrics: it reads only."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._store = store
+        self._scan = ScanStore(store)
+
+    def server(self) -> ServerGauges:
+        """Return the numbers that are not of one queue, in one round trip.
+
+        Raises
+        ------
+        CommandRefused
+            The account may not read them.
+        """
+        began = time.time()
+        with self._store.client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.hgetall(self._keys.queues)
+            pipe.hgetall(self._keys.control)
+            pipe.hget(self._keys.clock, "dispatched")
+            pipe.info("memory")
+            pipe.info("replication")
+            *found, memory, replication = pipe.execute(raise_on_error=False)
+        here = (began + time.time()) / 2
+        for each in found:
+            if isinstance(each, Exception):
+                raise each
+        (seconds, micros), registry, control, dispatched = found
+        # An account may be without INFO.
+        told = {} if isinstance(memory, Exception) else memory
+        used = (int(told["used_memory"]), int(told.get("maxmemory", 0))) if told else None
+        replid = "" if isinstance(replication, Exception) else replication.get("master_replid", "")
+        return ServerGauges(
+            now=seconds * 1000 + micros // 1000,
+            skew=here - (seconds + micros / 1_000_000),
+            registry={name: text for each, text in registry.items() if (name := _name(each))},
+            paused=frozenset(to_text(name[1:]) for name in control if name[:1] == b"q"),
+            dispatched=None if dispatched is None else int(dispatched),
+            memory=used,
+            lineage=str(replid)[:8],
+        )
+
+    def queues(self, layouts: Mapping[str, Layout]) -> dict[str, QueueGauges | CommandRefused]:
+        """Return the numbers of queues by name, in two round trips; an error for a broken queue.
+
+        Raises
+        ------
+        CommandRefused
+            The account may not read them.
+        """
+        calls = [self._store.sizes_call(name, layout) for name, layout in layouts.items()]
+        replies = dict(zip(layouts, self._store.run_all(calls), strict=True))
+        found: dict[str, QueueGauges | CommandRefused] = {}
+        sizes: dict[str, Sizes] = {}
+        for name, reply in replies.items():
+            if not isinstance(reply, Exception):
+                sizes[name] = Sizes.read(reply)
+            elif is_denied(reply) or not isinstance(reply, CommandRefused):
+                raise reply
+            else:
+                found[name] = reply
+        with self._store.client.pipeline(transaction=False) as pipe:
+            for name, size in sizes.items():
+                for worker_id in size.worker_ids:
+                    pipe.hlen(self._keys.queue(name).leased(worker_id))
+            held = iter(pipe.execute())
+        for name, size in sizes.items():
+            leased = sum(next(held) for _ in size.worker_ids)
+            found[name] = QueueGauges(size, leased)
+        return found
+
+    def periodic(self, now: int) -> tuple[dict[str, int], int]:
+        """Return the number of periodic entries by status, and how many of them are late."""
+        late = self._store.client.zcount(self._keys.periodic_at, "-inf", now - LATE)
+        statuses: dict[str, int] = {}
+        for _, record in self._scan.fields(self._keys.periodic):
+            status = record.partition(b"\n")[0].rpartition(b" ")[2].decode("utf-8", "replace")
+            statuses[status] = statuses.get(status, 0) + 1
+        return statuses, cast(int, late)
+
+    def ready_samples(self, queue: str, layout: Layout) -> Iterator[tuple[float, list[bytes]]]:
+        """Yield ready messages of a queue, and for how many each of them stands."""
+        lists = self._keys.ready_lists(queue, layout)
+        for name, length in zip(lists, self._scan.lengths(lists), strict=True):
+            if length <= SAMPLE:
+                places = [range(length)]
+            else:
+                size = SAMPLE // STRETCHES
+                starts = (length * place // STRETCHES for place in range(STRETCHES))
+                places = [range(start, start + size) for start in starts]
+            found: list[bytes] = []
+            for place in places:
+                # One call a stretch: it ends after about 1 MB, so large messages are few.
+                found += next(self._scan.messages(name, place.start, place.stop, len(place)), [])
+            if found:
+                yield length / len(found), found
+
+
+def _name(queue: bytes) -> str | None:
+    try:
+        return queue.decode()
+    except UnicodeDecodeError:
+        return None

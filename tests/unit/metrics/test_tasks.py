@@ -1,0 +1,26 @@
+"""Numbers by task: of the largest tasks, and by samples."""
+
+from __future__ import annotations
+
+import json
+
+from celery_delayq.metrics.tasks import ByTask, estimated, limited
+
+
+def message(task: object) -> bytes:
+    return json.dumps({"body": "", "headers": {"task": task}}).encode()
+
+
+def test_other_tasks_of_a_queue_are_one() -> None:
+    counts = ByTask({("a", "x"): 5, ("a", "y"): 2, ("a", "z"): 1, ("b", "x"): 1, ("a", "other"): 1})
+
+    assert limited(counts, {("a", "x")}) == {("a", "x"): 5, ("a", "other"): 4, ("b", "other"): 1}
+
+
+def test_each_message_of_a_sample_stands_for_some() -> None:
+    samples = [
+        (1.0, [message("x"), message("y")]),
+        (2.5, [message("x"), message("x"), b"{}", b"\xff", b"[]", message(None)]),
+    ]
+
+    assert estimated(samples) == {"x": 6, "y": 1, "(unreadable)": 8, "None": 2}
