@@ -46,7 +46,7 @@ soak: .venv/installed servers ## faults in their long form, 30 minutes; their ta
 lint: .venv/installed ## ruff, mypy --strict, the rooms (import-linter) and the words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy celery_delayq example_project tests
+	$(BIN)/mypy celery_delayq example_project examples/fastapi tests
 	$(BIN)/lint-imports
 	.ci/words
 

@@ -1,91 +1,97 @@
-"""All that a client on a loop has open: threads, connections, and the sync client on both."""
+"""All that a client for asyncio has open on one loop."""
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from kombu.utils.functional import retry_over_time
+
+from celery_delayq.aio.results import Results
 from celery_delayq.aio.session import LoopSession
-from celery_delayq.errors import ConfigError
+from celery_delayq.app import DelayQ
+from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.integration.install import AIO
 from celery_delayq.integration.replace import make
+from celery_delayq.schedule.schedule_many import publish_retries
+from celery_delayq.store.scripting import scripts
 from celery_delayq.transport.loop.publisher import LoopPublisher
 from celery_delayq.utils.bridge import Bridge
 
-if TYPE_CHECKING:
-    from celery_delayq.app import DelayQ
-
 T = TypeVar("T")
+P = ParamSpec("P")
 
 #: Threads of one client.
 THREADS = 16
 
+#: Calls that one client runs on the loop at a time: enough to keep Redis busy, so few that they
+#: stay in the processor's caches.
+GREENLETS = 64
+
 
 class Binding:
-    """The sync client, bound to one loop.
+    """The sync client, used by the coroutines of the running loop.
+
+    Where the broker is RabbitMQ, all runs in threads.
 
     Parameters
     ----------
     delayq : DelayQ
-        The sync client.
+        The sync client; threads use it as it is.
     connections : int
         Connections that calls on the loop share.
-
-    Attributes
-    ----------
-    in_threads : DelayQ
-        The sync client for threads: the given one.
-    on_loop : DelayQ
-        The sync client for greenlets; where the broker is RabbitMQ, there is none.
     """
 
-    on_loop: DelayQ
-
     def __init__(self, delayq: DelayQ, connections: int) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.in_threads = delayq
+        self._delayq = delayq
         self._connections = connections
-        self._bridge = Bridge(THREADS)
+        self.bridge = Bridge(THREADS, GREENLETS)
+        self.results = Results(delayq.app, self.bridge)
         self.publisher: LoopPublisher | None = None
+        #: The same client on connections of the loop.
+        self._of_loop = delayq
 
     async def open(self) -> None:
         """Connect, and import what the first call would."""
-        await self._bridge.in_thread(self._connect)
-        make(AIO, app=self.in_threads.app)
+        await self.bridge.in_thread(self._connect)
+        make(AIO, app=self._delayq.app)
         if self.publisher is not None:
             await self.publisher.open()
 
     def _connect(self) -> None:
-        app = self.in_threads.app
+        app = self._delayq.app
         app.finalize()
-        app.backend  # noqa: B018  imports it
-        if self.in_threads.session.on_rabbitmq:
+        self.results.load()
+        if self._delayq.session.on_rabbitmq:
             return
-        self.in_threads.session.store  # noqa: B018  refuses brokers that are not ours
-        self.publisher = LoopPublisher(app, self._bridge, self._connections)
-        self.on_loop = copy.copy(self.in_threads)
-        self.on_loop.session = LoopSession(app, self.publisher.store)
+        for name in scripts.names():
+            scripts.load(name)
+        store = partial(getattr, self._delayq.session, "store")
+        retries = publish_retries(app) or {"max_retries": 1}
+        retry_over_time(store, BrokerUnavailable, **retries)
+        self.publisher = LoopPublisher(app, self.bridge, self._connections)
+        self._of_loop = copy.copy(self._delayq)
+        self._of_loop.session = LoopSession(app, self.publisher.store)
 
-    async def run(self, call: Callable[[], T]) -> T:
-        """Run sync code on the loop."""
-        return await self._bridge.run(call)
+    async def on_loop(
+        self, method: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call a method of the sync client on the loop."""
+        if self.publisher is None:
+            return await self.in_thread(method, *args, **kwargs)
+        return await self.bridge.run(partial(method, self._of_loop, *args, **kwargs))
 
-    async def in_thread(self, call: Callable[[], T]) -> T:
-        """Run sync code in a thread."""
-        return await self._bridge.in_thread(call)
-
-    def check(self) -> None:
-        """Raise ConfigError where another loop runs."""
-        if asyncio.get_running_loop() is not self.loop:
-            raise ConfigError(
-                "this AsyncDelayQ belongs to another event loop that still exists; make one for "
-                "each loop, or await close() there first"
-            )
+    async def in_thread(
+        self, method: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call a method of the sync client in a thread."""
+        return await self.bridge.in_thread(partial(method, self._delayq, *args, **kwargs))
 
     def close(self) -> None:
         """Close the connections and let the threads end."""
         if self.publisher is not None:
             self.publisher.close()
-        self._bridge.close()
+        self.results.close()
+        self.bridge.close()

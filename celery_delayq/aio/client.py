@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Signature
 
 from celery_delayq.aio.binding import Binding
-from celery_delayq.aio.calls import on_loop
+from celery_delayq.aio.calls import in_thread, iterated, on_loop
+from celery_delayq.aio.feed import feed_of
+from celery_delayq.aio.periodic import AsyncPeriodicTasks
 from celery_delayq.app import DelayQ
+from celery_delayq.deadletters.client import DeadLetters
+from celery_delayq.errors import ConfigError
+from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
+from celery_delayq.schedule.schedule_many import BATCH
+from celery_delayq.utils.delegation import delegate, method_of
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
@@ -20,17 +27,36 @@ if TYPE_CHECKING:
 class AsyncDelayQ:
     """Delayed tasks of one Celery app, for the coroutines of one event loop.
 
+    Its methods are those of :class:`~celery_delayq.DelayQ`, to be awaited, with the same arguments,
+    results and errors; those that return iterators return async ones. It connects with the first
+    call, by :meth:`connect`, or in ``async with``.
+
     Parameters
     ----------
     delayq : DelayQ | Celery
         The extension object, or the app.
     connections : int
-        Connections to Redis that all calls share: each takes many calls at once.
+        Connections to Redis that calls share; each takes many calls at once.
+
+    Raises
+    ------
+    ConfigError
+        *connections* is less than 1. Of all methods: another loop, which still exists, uses this
+        object; or greenlet is not installed.
+
+    Examples
+    --------
+    >>> async with AsyncDelayQ(delayq) as client:                          # doctest: +SKIP
+    ...     sent = await client.apply_async(remind, (7,), countdown=3600)
+    ...     await client.cancel(sent.id)
     """
 
     def __init__(self, delayq: DelayQ | Celery, *, connections: int = 2) -> None:
+        if connections < 1:
+            raise ConfigError(f"connections={connections!r}: expected a number from 1")
         self._delayq = DelayQ.of(delayq) if isinstance(delayq, Celery) else delayq
         self._connections = connections
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._binding: Binding | None = None
         self._opening: asyncio.Task[Binding] | None = None
 
@@ -44,11 +70,12 @@ class AsyncDelayQ:
     async def close(self) -> None:
         """Close the connections; calls that wait for a reply get ``BrokerUnavailable``.
 
-        Used again, it connects again.
+        When it is used again it connects again, also in another loop.
         """
-        binding, self._binding, self._opening = self._binding, None, None
-        if binding is not None:
-            binding.close()
+        self._check_loop()
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        self._forget()
 
     async def __aenter__(self) -> AsyncDelayQ:
         await self.connect()
@@ -57,26 +84,17 @@ class AsyncDelayQ:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _bound(self) -> Binding:
-        """Return what is open on the running loop; connect where nothing is."""
-        if self._binding is not None:
-            if not self._binding.loop.is_closed():
-                self._binding.check()
-                return self._binding
-            await self.close()
-        if self._opening is None or self._opening.done():
-            self._opening = asyncio.ensure_future(self._open())
-        return await asyncio.shield(self._opening)
+    @property
+    def app(self) -> Celery:
+        """The Celery app."""
+        return self._delayq.app
 
-    async def _open(self) -> Binding:
-        binding = Binding(self._delayq, self._connections)
-        try:
-            await binding.open()
-        except BaseException:
-            binding.close()
-            raise
-        self._binding = binding
-        return binding
+    @property
+    def periodic(self) -> AsyncPeriodicTasks:
+        """The periodic entries."""
+        return AsyncPeriodicTasks(self)
+
+    # -- to send
 
     async def apply_async(
         self,
@@ -87,36 +105,195 @@ class AsyncDelayQ:
     ) -> AsyncResult[Any]:
         """Send a task, as its ``apply_async`` does.
 
+        The message is made on the loop. A canvas, and every task on RabbitMQ, is sent in a thread.
+
         Parameters
         ----------
         task : Task | Signature | str
             A task, a signature or canvas, or the name of a task.
-        args, kwargs
+        args, kwargs : Sequence | None, Mapping | None
             Arguments of the task.
         **options
-            Options of ``apply_async``, such as ``countdown``.
+            Options of ``apply_async``, such as ``countdown``, ``eta`` and ``queue``.
+
+        Raises
+        ------
+        QueueFull, StoreFull, UniqueConflict
+            Nothing was stored.
+        BrokerUnavailable
+            Redis was away for longer than ``task_publish_retry_policy`` tries.
+
+        Notes
+        -----
+        A call that is cancelled has stored the task once or not at all.
         """
         binding = await self._bound()
-        send = _sender(self._delayq.app, task, args, kwargs, options)
-        if binding.publisher is None or _needs_thread(self._delayq.app, task):
-            return await binding.in_thread(send)
-        return await binding.run(partial(send, producer=binding.publisher.producer))
+        if isinstance(task, str):
+            send = partial(self.app.send_task, task, args, kwargs, **options)
+        else:
+            send = partial(task.apply_async, args, kwargs, **options)
+        if binding.publisher is None or _needs_thread(self.app, task):
+            return await binding.in_thread(lambda _: send())
+        producer = binding.publisher.producer
+        return await binding.on_loop(lambda _: send(**{"producer": producer, **options}))
+
+    async def schedule_many(
+        self,
+        /,
+        items: Iterable[Any] | AsyncIterable[Item | Mapping[str, Any] | Signature],
+        *,
+        task: Any = None,
+        on_outcome: Callable[[ItemOutcome], None] | None = None,
+        signals: bool = True,
+        batch: int = BATCH,
+        **options: Any,
+    ) -> ManyReport:
+        """Schedule very many tasks: ``DelayQ.schedule_many`` in a thread.
+
+        Parameters
+        ----------
+        items : Iterable | AsyncIterable
+            Calls. An async iterator runs on the loop, another one in the thread.
+        on_outcome : Callable[[ItemOutcome], None] | None
+            Called in the thread.
+        task, signals, batch, **options
+            As for ``DelayQ.schedule_many``.
+
+        Notes
+        -----
+        When the caller is cancelled it ends before the next item; a batch that is being sent is
+        sent.
+        """
+        feed = feed_of(items)
+        try:
+            return await self._schedule_many(
+                feed, task=task, on_outcome=on_outcome, signals=signals, batch=batch, **options
+            )
+        finally:
+            feed.stop()
+
+    _schedule_many = in_thread(DelayQ.schedule_many)
+
+    # -- results
+
+    async def result(self, id: Any, timeout: float | None = None) -> Any:
+        """Wait for a task's result and return it, or raise the task's error.
+
+        With Redis as the result backend nothing polls and no thread waits. Other backends are
+        asked twice a second, in a thread.
+
+        Parameters
+        ----------
+        id : str | AsyncResult | GroupResult
+            The id of a task, or what ``apply_async`` returned. A group gives a list.
+        timeout : float | None
+            Seconds to wait at most; None for as long as it takes.
+
+        Raises
+        ------
+        celery.exceptions.TimeoutError
+            It was not there in time.
+        NotSupported
+            The result backend is ``rpc://``.
+        """
+        binding = await self._bound()
+        return await binding.results.get(id, timeout)
+
+    # -- what is about one task runs on the loop
 
     get = on_loop(DelayQ.get)
     find = on_loop(DelayQ.find)
     cancel = on_loop(DelayQ.cancel)
+    reschedule = on_loop(DelayQ.reschedule)
+    run_now = on_loop(DelayQ.run_now)
+    pause = on_loop(DelayQ.pause)
+    resume = on_loop(DelayQ.resume)
+    paused = on_loop(DelayQ.paused)
+    dead_letter = on_loop(DelayQ.dead_letter)
+    replay = on_loop(DelayQ.replay)
+    purge = on_loop(DelayQ.purge)
+
+    # -- what reads or changes many runs in a thread
+
+    list = in_thread(DelayQ.list)
+    count = in_thread(DelayQ.count)
+    cancel_ids = in_thread(DelayQ.cancel_ids)
+    cancel_all = in_thread(DelayQ.cancel_all)
+    cancel_canvas = in_thread(DelayQ.cancel_canvas)
+    reschedule_all = in_thread(DelayQ.reschedule_all)
+    run_all_now = in_thread(DelayQ.run_all_now)
+    count_dead = in_thread(DelayQ.count_dead)
+    replay_all = in_thread(DelayQ.replay_all)
+    purge_all = in_thread(DelayQ.purge_all)
+    stats = in_thread(DelayQ.stats)
+    export_to = in_thread(DelayQ.export_to)
+    import_from = in_thread(DelayQ.import_from)
+    archive_dead = in_thread(DelayQ.archive_dead)
+    export_dead = in_thread(DelayQ.export_dead)
+    import_dead = in_thread(DelayQ.import_dead)
+
+    entries = iterated(DelayQ.entries)
+    history = iterated(DelayQ.history)
+    dead_letters = iterated(method_of("dead_letters", DeadLetters.__call__))
+
+    # -- what asks nobody is not awaited
+
+    context = delegate("_delayq", DelayQ.context)
+    current_context = delegate("_delayq", DelayQ.current_context)
+    add_context_provider = delegate("_delayq", DelayQ.add_context_provider)
+
+    # -- the loop
+
+    async def _bound(self) -> Binding:
+        """Return what is open on the running loop; connect where nothing is."""
+        if self._binding is not None and self._loop is asyncio.get_running_loop():
+            return self._binding
+        self._check_loop()
+        if self._opening is None:
+            self._loop = asyncio.get_running_loop()
+            self._opening = asyncio.ensure_future(self._open())
+            self._opening.add_done_callback(_note)
+        # A caller that is cancelled leaves it to the others.
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Binding:
+        binding = Binding(self._delayq, self._connections)
+        try:
+            await binding.open()
+        except BaseException:
+            self._forget()
+            binding.close()
+            raise
+        self._binding, self._opening = binding, None
+        return binding
+
+    def _check_loop(self) -> None:
+        """Forget a loop that was closed; raise ConfigError for another one that was not."""
+        if self._loop is None or self._loop is asyncio.get_running_loop():
+            return
+        if not self._loop.is_closed():
+            raise ConfigError(
+                f"{self!r} belongs to another event loop that still exists; make one for each "
+                "loop, or close this one there first"
+            )
+        self._forget()
+
+    def _forget(self) -> None:
+        binding, self._binding, self._opening, self._loop = self._binding, None, None, None
+        if binding is not None:
+            binding.close()
 
 
-def _sender(app: Celery, task: Any, args: Any, kwargs: Any, options: Any) -> partial[Any]:
-    if isinstance(task, str):
-        return partial(app.send_task, task, args, kwargs, **options)
-    return partial(task.apply_async, args, kwargs, **options)
+def _note(opening: asyncio.Task[Any]) -> None:
+    """Keep asyncio from logging an error when all who waited were cancelled."""
+    if not opening.cancelled():
+        opening.exception()
 
 
 def _needs_thread(app: Celery, task: Any) -> bool:
     """Whether sending asks more than Redis: a canvas stores what joins its parts in the result
     backend, and an eager task runs at once.
     """
-    if app.conf.task_always_eager:
-        return True
-    return isinstance(task, Signature) and type(task) is not Signature
+    if isinstance(task, Signature):
+        return type(task) is not Signature or app.conf.task_always_eager
+    return not isinstance(task, str) and app.conf.task_always_eager

@@ -50,6 +50,7 @@ class PeriodicTasks:
 
     def add(
         self,
+        /,
         name: str,
         schedule: BaseSchedule | timedelta | float | datetime,
         task: Any,
@@ -148,7 +149,7 @@ class PeriodicTasks:
 
         return cast(Periodic, self._edit(name, edit))
 
-    def update(self, name: str, *, schedule: Any = _UNCHANGED, **changes: Any) -> Periodic:
+    def update(self, /, name: str, *, schedule: Any = _UNCHANGED, **changes: Any) -> Periodic:
         """Change some of what :meth:`add` takes; ``options`` as a mapping, which replaces all.
 
         None stands for the default: ``end=None`` removes the end, ``catch_up=None`` is ``"one"``. A

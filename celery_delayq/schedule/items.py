@@ -163,6 +163,12 @@ NOT_OPTIONS = frozenset({*Item._fields, "task_id", "producer", "publisher", "con
 }
 
 
+def check_several(items: Any) -> None:
+    """Raise InvalidItem if *items* is one item, or a text."""
+    if isinstance(items, (Item, Mapping, str, bytes)):
+        raise InvalidItem(f"items={items!r}: expected several of them, such as [Item(...)]")
+
+
 class ItemReader:
     """Reads items."""
 

@@ -23,6 +23,7 @@ from celery_delayq.schedule.items import (
     ManyFailed,
     ManyReport,
     State,
+    check_several,
 )
 from celery_delayq.schedule.many_call import ManyCall, Stopped
 from celery_delayq.schedule.message_factory import MessageFactory
@@ -60,8 +61,7 @@ def schedule_many(
     batch: int,
 ) -> ManyReport:
     """Schedule very many tasks: :meth:`.schedule.client.Schedule.schedule_many`."""
-    if isinstance(items, (Item, Mapping, str, bytes)):
-        raise InvalidItem(f"items={items!r}: expected several of them, such as [Item(...)]")
+    check_several(items)
     wrong = sorted((NOT_OPTIONS - {*COMMON}) & options.keys())
     if wrong:
         raise InvalidItem(f"{', '.join(wrong)}: no option of all items")
@@ -123,7 +123,7 @@ class ManyRun(ManyCall):
     def take(self, items: Iterator[Any], make: EntryMaker) -> ManyReport:
         """Send the entries that *make* returns; raises the errors of schedule_many."""
         try:
-            retries = _retries(self._app)
+            retries = publish_retries(self._app)
             pipeline = self._pipeline = EntryPipeline(self._ask, self._on_answer, retries)
             with make.maker:
                 try:
@@ -203,7 +203,7 @@ class ManyRun(ManyCall):
         return min(unanswered, default=self._report.taken)
 
 
-def _retries(app: Celery) -> Mapping[str, Any] | None:
+def publish_retries(app: Celery) -> Mapping[str, Any] | None:
     """Return the retry policy of publishing, None without retries."""
     if not app.conf.task_publish_retry:
         return None

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from celery_delayq.errors import ConfigError
 
 try:
-    from greenlet import getcurrent, greenlet
+    from greenlet import GreenletExit, getcurrent, greenlet
 except ImportError:  # then nothing runs here, and Bridge says so
-    getcurrent, greenlet = (lambda: None), None
+    getcurrent, greenlet, GreenletExit = (lambda: None), None, Exception
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -31,14 +32,30 @@ P = ParamSpec("P")
 _thread = threading.local()
 
 
-class _Runner(greenlet or object):  # type: ignore[misc]
-    """A greenlet that runs one call for a coroutine, in the coroutine's context."""
+class _Done(NamedTuple):
+    """The outcome of a call."""
 
-    def __init__(self, function: Callable[[], Any], bridge: Bridge) -> None:
-        current = getcurrent()
-        super().__init__(function, current)
-        self.gr_context = current.gr_context
+    value: Any = None
+    error: BaseException | None = None
+
+
+class _Runner(greenlet or object):  # type: ignore[misc]
+    """A greenlet that runs one call after the other; a new one for each would take much longer."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        super().__init__()
         self.bridge = bridge
+
+    def run(self, function: Callable[[], Any]) -> None:
+        """Run the function that comes with each switch."""
+        while True:
+            try:
+                done = _Done(function())
+            except GreenletExit:
+                raise
+            except BaseException as exc:
+                done = _Done(error=exc)
+            function = self.parent.switch(done)
 
 
 class Bridge:
@@ -48,6 +65,8 @@ class Bridge:
     ----------
     threads : int
         Threads for what blocks.
+    greenlets : int
+        Calls that run on the loop at a time; others wait until one of them has ended.
 
     Raises
     ------
@@ -55,27 +74,59 @@ class Bridge:
         greenlet is not installed.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, greenlets: int) -> None:
         if greenlet is None:
             raise ConfigError('greenlet is missing: pip install "celery-delayq[aio]"')
         self._executor = ThreadPoolExecutor(threads, "celery_delayq.aio", _mark_thread)
+        self._idle = [_Runner(self) for _ in range(greenlets)]
+        self._waiting: deque[asyncio.Future[_Runner]] = deque()
 
     async def run(self, function: Callable[[], T]) -> T:
         """Call a function in a greenlet, and await what it waits for.
 
         Cancelling raises ``CancelledError`` in the function, where it waits.
         """
-        runner = _Runner(function, self)
-        found = runner.switch()
-        while not runner.dead:
+        runner = self._idle.pop() if self._idle else await self._next_idle()
+        current = getcurrent()
+        # In the coroutine's own context, as if this called the function.
+        runner.parent, runner.gr_context = current, current.gr_context
+        try:
+            found = runner.switch(function)
+            while type(found) is not _Done:
+                try:
+                    value = await found
+                except BaseException as exc:
+                    found = runner.throw(exc)
+                else:
+                    found = runner.switch(value)
+        finally:
+            self._give_back(runner)
+        if found.error is not None:
             try:
-                value = await found
-            except BaseException as exc:
-                found = runner.throw(exc)
-            else:
-                found = runner.switch(value)
-        result: T = found
+                raise found.error
+            finally:
+                del found
+        result: T = found.value
         return result
+
+    async def _next_idle(self) -> _Runner:
+        """Wait for a greenlet, first come, first served."""
+        promised: asyncio.Future[_Runner] = asyncio.get_running_loop().create_future()
+        self._waiting.append(promised)
+        try:
+            return await promised
+        except BaseException:
+            if promised.done() and not promised.cancelled():
+                self._give_back(promised.result())
+            raise
+
+    def _give_back(self, runner: _Runner) -> None:
+        while self._waiting:
+            promised = self._waiting.popleft()
+            if not promised.done():
+                promised.set_result(runner)
+                return
+        self._idle.append(runner)
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Call a function in a thread, in a copy of the caller's context.
@@ -111,7 +162,10 @@ def wait(awaitable: Awaitable[T]) -> T:
 
 
 def off_loop(function: Callable[P, T]) -> Callable[P, T]:
-    """Mark a function that blocks: on a loop it runs in a thread, and the caller waits for it."""
+    """Mark a function that blocks: on a loop it runs in a thread, and the caller waits for it.
+
+    A caller that is cancelled leaves it alone, so it must own what it works with.
+    """
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -22,6 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 #: module's classes.
 MODULES: Mapping[str, tuple[str, ...]] = {
     "celery_delayq": (),
+    "celery_delayq.aio": (),
     "celery_delayq.schedules": (),
     "celery_delayq.webhook": (),
     "celery_delayq.errors": (),

@@ -15,6 +15,7 @@ from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.scripting.calls import Call, Puts
 from celery_delayq.store.scripting.client import Client, unavailable
+from celery_delayq.utils.bridge import off_loop
 
 #: A master without its replicas, one that cannot write to its disk, one that runs a script.
 _FOR_NOW = re.compile(r"\b(NOREPLICAS|MISCONF|CLUSTERDOWN|TRYAGAIN)\b|^BUSY ")
@@ -74,6 +75,7 @@ class ScriptRunner:
             error = self._error_of(exc)
             raise error from (None if error is exc else exc)
 
+    @off_loop
     def run_all(self, calls: Sequence[Call], *, transaction: bool = False) -> list[Any]:
         """Run scripts in one round trip, and return the reply to each; an error is a reply too.
 
@@ -93,6 +95,7 @@ class ScriptRunner:
                 raise self._error_of(exc) from exc
         return [self._error_of(each) if isinstance(each, ResponseError) else each for each in found]
 
+    @off_loop
     def run_replicated(self, call: Call, replicas: int, seconds: float) -> Any:
         """Run a script, and wait at most so many *seconds* until so many *replicas* have it.
 

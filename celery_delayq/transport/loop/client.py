@@ -5,12 +5,11 @@ on shared connections, elsewhere it is the usual client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from redis import VERSION, ConnectionPool
-from redis.client import Pipeline
 from redis.exceptions import ConnectionError, ResponseError
 
 from celery_delayq.store.scripting.calls import pack
@@ -28,37 +27,66 @@ class LoopConnections:
     ----------
     pool : redis.ConnectionPool
         Makes the connections; none is taken out of it.
-    threads : Bridge
+    bridge : Bridge
         Connecting blocks, so that a thread does it.
     size : int
         Most connections.
+    new_socket : Callable
+        Makes the socket of a connection.
     """
 
-    def __init__(self, pool: ConnectionPool, threads: Bridge, size: int) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        bridge: Bridge,
+        size: int,
+        new_socket: Callable[[Any, asyncio.AbstractEventLoop], LoopSocket] = LoopSocket,
+    ) -> None:
         self._pool = pool
-        self._bridge = threads
+        self._bridge = bridge
         self._size = size
+        self._new_socket = new_socket
         self._sockets: list[LoopSocket] = []
         self._opening: asyncio.Task[None] | None = None
 
     def ask(self, request: bytes) -> Any:
-        """Send a request and wait for the reply, in a greenlet; the socket with the fewest waiting
+        """Send a request and return the reply, in a greenlet; the socket with the fewest waiting
         requests takes it.
+
+        Raises
+        ------
+        BrokerUnavailable, CommandRefused
+            Redis is away, or refuses the request.
         """
-        sockets = [each for each in self._sockets if each.is_open]
+        sockets = self.open_sockets()
         if len(sockets) < self._size:
             opening = self._open_missing()
             if not sockets:
                 bridge.wait(asyncio.shield(opening))
-                sockets = [each for each in self._sockets if each.is_open]
-        if not sockets:
-            raise ConnectionError("the connections were closed meanwhile")
-        return bridge.wait(min(sockets, key=len).ask(request))
+                sockets = self.open_sockets()
+        return self._checked(bridge.wait(_least_busy(sockets).ask(request)))
+
+    async def fetch(self, request: bytes) -> Any:
+        """Do as :meth:`ask` in a coroutine."""
+        with translating():
+            await self.open()
+            return self._checked(await _least_busy(self.open_sockets()).ask(request))
+
+    def open_sockets(self) -> list[LoopSocket]:
+        """Return the open connections."""
+        return [each for each in self._sockets if each.is_open]
 
     async def open(self) -> None:
         """Open the connections that are missing."""
-        # A caller that is cancelled leaves it to the others.
-        await asyncio.shield(self._open_missing())
+        if len(self.open_sockets()) < self._size:
+            # A caller that is cancelled leaves it to the others.
+            await asyncio.shield(self._open_missing())
+
+    def close(self) -> None:
+        """Close them; calls without a reply get an error."""
+        sockets, self._sockets = self._sockets, []
+        for each in sockets:
+            each.close()
 
     def _open_missing(self) -> asyncio.Task[None]:
         """Open connections, once for all who want it at the same time."""
@@ -69,16 +97,24 @@ class LoopConnections:
 
     async def _open(self) -> None:
         loop = asyncio.get_running_loop()
-        self._sockets = [each for each in self._sockets if each.is_open]
+        self._sockets = self.open_sockets()
         while len(self._sockets) < self._size:
             connection = await self._bridge.in_thread(partial(_connected, self._pool))
-            self._sockets.append(LoopSocket(connection, loop))
+            self._sockets.append(self._new_socket(connection, loop))
 
-    def close(self) -> None:
-        """Close them; calls without a reply get an error."""
-        sockets, self._sockets = self._sockets, []
-        for each in sockets:
-            each.close()
+    def _checked(self, reply: Any) -> Any:
+        """Return a reply, or raise it; ask a server no more that is no master any more."""
+        if not isinstance(reply, Exception):
+            return reply
+        if isinstance(reply, ResponseError) and is_demoted(reply):
+            self.close()
+        raise reply
+
+
+def _least_busy(sockets: list[LoopSocket]) -> LoopSocket:
+    if not sockets:
+        raise ConnectionError("the connections were closed meanwhile")
+    return min(sockets, key=len)
 
 
 def _note_error(opening: asyncio.Task[None]) -> None:
@@ -89,10 +125,19 @@ def _note_error(opening: asyncio.Task[None]) -> None:
 
 def _connected(pool: ConnectionPool) -> Any:
     """Return a new connection, logged in, to the server that the pool's connections go to."""
-    connection = pool.connection_class(**pool.connection_kwargs)
+    connection = pool.connection_class(**_with_resp2(pool.connection_kwargs))
     with translating():
         connection.connect()
     return connection
+
+
+def _with_resp2(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of connections with the protocol that ReplyReader reads."""
+    found = dict(options)
+    if VERSION >= (5, 0):
+        found["protocol"] = 2
+        found.pop("maint_notifications_config", None)  # those want RESP3
+    return found
 
 
 class LoopClient(Client):
@@ -106,26 +151,20 @@ class LoopClient(Client):
             return super().execute_command(*args, **options)
         with translating():
             reply = self.connections.ask(pack([args]))
-            if isinstance(reply, Exception):
-                if isinstance(reply, ResponseError) and is_demoted(reply):
-                    self.connections.close()
-                raise reply
         options.pop("keys", None)  # for redis-py's own cache
         read: Callable[..., Any] | None = self.response_callbacks.get(args[0])
         return reply if read is None else read(reply, **options)
 
     def pipeline(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a pipeline; on a loop a thread executes it, as it needs a connection alone."""
-        found: Pipeline = super().pipeline(*args, **kwargs)
-        found.execute = bridge.off_loop(found.execute)
-        return found
+        """Return a pipeline, which needs a connection alone and so blocks: not on a loop."""
+        if bridge.is_running():
+            raise RuntimeError("a pipeline blocks the event loop: mark the function off_loop")
+        return super().pipeline(*args, **kwargs)
 
 
 def on_loop(pool: ConnectionPool, threads: Bridge, size: int) -> LoopClient:
     """Return a client for a loop, with connections of its own beside those of a new pool."""
-    if VERSION >= (5, 0):
-        pool.connection_kwargs["protocol"] = 2  # which ReplyReader reads
-        pool.connection_kwargs.pop("maint_notifications_config", None)  # those want RESP3
+    pool.connection_kwargs = _with_resp2(pool.connection_kwargs)
     client = LoopClient(connection_pool=pool)
     client.connections = LoopConnections(pool, threads, size)
     return client

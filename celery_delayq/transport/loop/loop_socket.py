@@ -68,6 +68,9 @@ class LoopSocket:
             ``socket_timeout``.
         """
         answer: asyncio.Future[Any] = self._loop.create_future()
+        if not self.is_open:
+            answer.set_exception(ConnectionError("the connection is closed"))
+            return answer
         self._unsent.append((answer, request))
         self._unsent_size += len(request)
         if self._unsent_size >= _SEND:
@@ -76,6 +79,10 @@ class LoopSocket:
             self._is_scheduled = True
             self._loop.call_soon(self._send_scheduled)
         return answer
+
+    def tell(self, request: bytes) -> None:
+        """Send a request whose reply nobody needs."""
+        self.ask(request).add_done_callback(_note)
 
     def close(self, error: Exception | None = None) -> None:
         """Close the connection; calls without a reply get the error."""
@@ -189,3 +196,9 @@ class LoopSocket:
             self._timer = self._loop.call_later(left, self._check_silence)
         else:
             self.close(TimeoutError("Timeout reading from socket"))
+
+
+def _note(answer: asyncio.Future[Any]) -> None:
+    """Keep asyncio from logging an error that nobody waits for."""
+    if not answer.cancelled():
+        answer.exception()

@@ -13,6 +13,9 @@ from celery_delayq.transport.loop.client import LoopClient, on_loop
 from celery_delayq.utils import bridge
 from celery_delayq.utils.bridge import Bridge
 
+#: Methods of kombu's channel that ask Redis.
+_BLOCKING = ("exchange_declare", "queue_declare", "queue_bind", "get_table", "_put_fanout")
+
 
 class LoopPublisher:
     """Celery's own producer on a channel of ours, which runs in greenlets of a bridge.
@@ -32,7 +35,6 @@ class LoopPublisher:
 
     def __init__(self, app: Celery, threads: Bridge, size: int) -> None:
         self._connection = app.connection_for_write()
-        self._connection.ensure_connection(**_policy(app))
         self._connection.ensure = self._ensure
         channel = self._channel = self._connection.channel()
         channel.pool.disconnect()
@@ -40,6 +42,9 @@ class LoopPublisher:
         self.client: LoopClient = on_loop(channel.pool, threads, size)
         store = channel.store
         channel._store = Store(self.client, store.keys, store.layout, store.limits)
+        # Each as a whole: a call that is cancelled meanwhile leaves the thread its connection.
+        for name in _BLOCKING:
+            setattr(channel, name, bridge.off_loop(getattr(channel, name)))
         commands = channel._create_client()
         commands.execute_command = bridge.off_loop(commands.execute_command)
         self.producer = app.amqp.producer_pool.Producer(channel, auto_declare=False)
@@ -96,10 +101,3 @@ def _intervals(count: int | None, start: float, step: float, most: float) -> Ite
     while count is None or done < count:
         yield min(start + done * step, most)
         done += 1
-
-
-def _policy(app: Celery) -> dict[str, Any]:
-    """Return how often a lost connection is tried again, by Celery's settings of publishing."""
-    if not app.conf.task_publish_retry:
-        return {"max_retries": 1}
-    return dict(app.conf.task_publish_retry_policy)

@@ -1,0 +1,88 @@
+"""Items for a call in a thread, which ends before the next one when nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Iterable, Iterator
+from typing import Any
+
+from celery_delayq.aio.calls import Abandoned
+from celery_delayq.schedule.items import check_several
+
+#: Items of an async iterator that wait for the thread at most.
+WAITING = 100
+
+_END = object()
+
+
+def feed_of(items: Iterable[Any] | AsyncIterable[Any]) -> Any:
+    """Return an iterable for a thread, with a method ``stop``."""
+    return AsyncFeed(items) if isinstance(items, AsyncIterable) else Feed(items)
+
+
+class Feed:
+    """Items of an iterable."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        check_several(items)
+        self._items = items
+        self._is_stopped = False
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items, in a thread."""
+        for item in self._items:
+            self._check()
+            yield item
+
+    def stop(self) -> None:
+        """End it with the next item."""
+        self._is_stopped = True
+
+    def _check(self) -> None:
+        if self._is_stopped:
+            raise Abandoned
+
+
+class AsyncFeed(Feed):
+    """Items of an async iterator, which runs on the loop; its error is raised at its place."""
+
+    def __init__(self, items: AsyncIterable[Any]) -> None:
+        super().__init__(())
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[Any] = asyncio.Queue(WAITING)
+        self._error: Exception | None = None
+        self._pumping = asyncio.ensure_future(self._pump(items))
+
+    async def _pump(self, items: AsyncIterable[Any]) -> None:
+        try:
+            async for item in items:
+                await self._queue.put(item)
+        except Exception as exc:
+            self._error = exc
+        await self._queue.put(_END)
+
+    async def _portion(self) -> list[Any]:
+        """Return what waits, at least one item."""
+        found = [await self._queue.get()]
+        while not self._queue.empty():
+            found.append(self._queue.get_nowait())
+        return found
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            self._check()
+            for item in asyncio.run_coroutine_threadsafe(self._portion(), self._loop).result():
+                self._check()
+                if item is _END:
+                    if self._error is not None:
+                        raise self._error
+                    return
+                yield item
+
+    def stop(self) -> None:
+        """End both sides."""
+        super().stop()
+        self._pumping.cancel()
+        if self._queue.full():
+            self._queue.get_nowait()
+        self._queue.put_nowait(_END)  # the thread may wait

@@ -1,0 +1,112 @@
+"""Waits for results of tasks: on Redis without a thread, elsewhere by polling in one."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from celery import Celery, states
+from celery.backends.redis import RedisBackend
+from celery.backends.rpc import RPCBackend
+from celery.exceptions import TimeoutError
+from celery.result import AsyncResult, ResultSet
+
+from celery_delayq.errors import NotSupported
+from celery_delayq.transport.loop.subscription import Subscription
+from celery_delayq.utils.bridge import Bridge
+
+#: Seconds after which a result is read again, should a notification be lost.
+POLL = 1.0
+
+#: Seconds between two looks into a backend that does not notify, as in ``AsyncResult.get``.
+INTERVAL = 0.5
+
+#: Bytes of a result from which a thread decodes it.
+LARGE = 65536
+
+
+class Results:
+    """Results of one app's tasks, for the coroutines of one loop."""
+
+    def __init__(self, app: Celery, bridge: Bridge) -> None:
+        self._app = app
+        self._bridge = bridge
+        self._subscription: Subscription | None = None
+
+    def load(self) -> None:
+        """Import the result backend."""
+        backend = self._app.backend
+        if isinstance(backend, RedisBackend):
+            self._subscription = Subscription(backend.client.connection_pool, self._bridge)
+
+    def close(self) -> None:
+        """Close the connections; those who wait get ``BrokerUnavailable``."""
+        if self._subscription is not None:
+            self._subscription.close()
+
+    async def get(self, given: Any, timeout: float | None) -> Any:
+        """Return a result, or raise its error, as ``AsyncResult.get`` does."""
+        if isinstance(given, ResultSet):
+            waits = [asyncio.ensure_future(self.get(each, timeout)) for each in given.results]
+            try:
+                return await asyncio.gather(*waits)
+            finally:
+                for each in waits:
+                    each.cancel()
+        result = given if isinstance(given, AsyncResult) else self._app.AsyncResult(given)
+        if result.ignored:
+            return None
+        waiting = asyncio.ensure_future(self._ended(result))
+        try:
+            done, _ = await asyncio.wait([waiting], timeout=timeout)
+        finally:
+            waiting.cancel()
+        if not done:
+            raise TimeoutError("The operation timed out.")
+        meta = waiting.result()
+        found = self._app.AsyncResult(meta["task_id"])
+        found._set_cache(meta)
+        return found.get(disable_sync_subtasks=False)
+
+    async def _ended(self, result: Any) -> dict[str, Any]:
+        """Wait for the end of a task, or for that of one before it in its chain that has failed."""
+        ids = [result.id]
+        while (result := result.parent) is not None:
+            ids += [each.id for each in getattr(result, "results", [result])]
+        if self._subscription is None:
+            return await self._polled(ids)
+        backend = self._app.backend
+        keys = [backend.get_key_for_task(id) for id in ids]
+        async with self._subscription.to(keys[0]) as notified:
+            while True:
+                for number, data in enumerate(await self._subscription.read(keys)):
+                    meta = {} if data is None else await self._decoded(data)
+                    if _is_end(meta, first=number == 0):
+                        return meta
+                await notified.wait(POLL)
+
+    async def _decoded(self, data: bytes) -> dict[str, Any]:
+        decode = partial(self._app.backend.decode_result, data)
+        found: dict[str, Any]
+        found = decode() if len(data) < LARGE else await self._bridge.in_thread(decode)
+        return found
+
+    async def _polled(self, ids: list[str]) -> dict[str, Any]:
+        backend = self._app.backend
+        if isinstance(backend, RPCBackend):
+            raise NotSupported(
+                "result_backend='rpc://': its results come to the thread that has sent the task; "
+                "results can be awaited from Redis, or from another store"
+            )
+        while True:
+            for number, id in enumerate(ids):
+                meta = await self._bridge.in_thread(partial(backend.get_task_meta, id))
+                if _is_end(meta, first=number == 0):
+                    return {"task_id": id, **meta}
+            await asyncio.sleep(INTERVAL)
+
+
+def _is_end(meta: dict[str, Any], *, first: bool) -> bool:
+    """Whether a task has ended or, of one before the first, has ended the chain with an error."""
+    return meta.get("status") in (states.READY_STATES if first else states.PROPAGATE_STATES)
