@@ -41,6 +41,9 @@ LISTEN_EVERY = 0.1
 #: the other, so that it costs the same for any number of queues.
 TRIM_EVERY = 30.0
 
+#: Seconds after which the next promotion is noted in Redis, for metrics.
+NOTE_EVERY = 5.0
+
 #: Seconds between two dispatches of a steady stream, so that each moves several entries.
 STREAM_INTERVAL = 0.0015
 
@@ -128,6 +131,7 @@ class Dispatcher(threading.Thread):
         self._layouts_read = float("-inf")
         self._listened = float("-inf")
         self._trimmed = float("-inf")
+        self._noted = float("-inf")
         self._to_trim: list[str] = []
 
     def stop(self) -> None:
@@ -202,13 +206,14 @@ class Dispatcher(threading.Thread):
 
     def _dispatch(self) -> None:
         """Look at the next queue, or at the next-due index if no queue is known."""
-        queue = self._timer.queue
-        if queue is None or time.monotonic() - self._looked >= self._timer.interval:
+        queue, now = self._timer.queue, time.monotonic()
+        if queue is None or now - self._looked >= self._timer.interval:
             self._look()
             return
+        note = now - self._noted >= NOTE_EVERY
         try:
             promoted = self._store.promote(
-                queue, self._layout(queue), self._settings.dispatch_batch
+                queue, self._layout(queue), self._settings.dispatch_batch, note=note
             )
         except (CommandRefused, StoreFull) as exc:
             # One broken queue must not hold up the others.
@@ -216,6 +221,7 @@ class Dispatcher(threading.Thread):
             logger.error("promoting failed: queue=%s retry_s=%g: %s", queue, DEFER, exc)
             self._timer.after(self._store.defer_queue(queue, DEFER))
             return
+        self._noted = now if note else self._noted
         self.tally.promoted += promoted.moved
         self.tally.dead_lettered += promoted.dead_lettered
         self.tally.last = promoted.look

@@ -37,7 +37,7 @@ class Name(str):
     __slots__ = ()
 
 
-_INDEXED = re.compile(rb"(!?)(\S+) (\d+) (\S+) (\S*) ?(.*)", re.DOTALL)
+_INDEXED = re.compile(rb"(!*)(\S+) (\d+) (\S+) (\S*) ?(.*)", re.DOTALL)
 
 
 class IndexEntry(NamedTuple):
@@ -61,7 +61,7 @@ class IndexEntry(NamedTuple):
             return None
         mark, message_id, due, unique, task, holder = match.groups()
         name = task_name(to_text(task))
-        return cls(mark == b"!", message_id, int(due), to_text(unique), name, to_text(holder))
+        return cls(mark != b"", message_id, int(due), to_text(unique), name, to_text(holder))
 
 
 class Location(NamedTuple):

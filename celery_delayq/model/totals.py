@@ -19,6 +19,16 @@ REASONS = (
     *("crashed", "skipped", "unbound", "corrupt"),
 )
 
+#: How the texts of reasons begin, beside those that scripts write themselves. Other texts are those
+#: of tasks that raise ``Reject``.
+_BEGINS = {
+    "failed: ": "failed",
+    "failed after ": "failed",
+    "unknown task ": "unknown_task",
+    "undecodable message": "undecodable",
+    "no queue is bound to ": "unbound",
+}
+
 #: What may become of a tick.
 OUTCOMES = ("scheduled", "overlap", "duplicate")
 
@@ -57,7 +67,7 @@ class Totals:
     purged : int
         Purged, or gone with their queue.
     taken : int
-        Taken from the ready lists by others: stock workers, or with a Redis client.
+        Taken from the ready lists by others, such as stock workers.
     dead_lettered : Mapping[str, int]
         By reason, one of :data:`REASONS`; all are there.
     aside : int
@@ -128,6 +138,11 @@ class TickTotals:
         """Read the hash ``delayq:ticks``."""
         outcomes = {name: _number(stored.get(name.encode())) for name in OUTCOMES}
         return cls(epoch=_text(stored.get(b"epoch")), outcomes=outcomes)
+
+
+def kind_of(reason: str) -> str:
+    """Return which of :data:`REASONS` counts a dead letter, by the text of its reason."""
+    return next((kind for begin, kind in _BEGINS.items() if reason.startswith(begin)), "rejected")
 
 
 def _number(value: bytes | None) -> int:

@@ -12,6 +12,7 @@ from uuid import uuid4
 from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.model.envelope import Entry, dead_letter_text
 from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
+from celery_delayq.model.totals import kind_of
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting.calls import Call, Puts
@@ -66,8 +67,8 @@ class DeadLetterStore(StorePart):
         key = self._keys.queue(queue)
         layout = self._runner.layout_of(queue).text
         args = [dead_letter_text(id), dead_letter_text(reason), message, queue, layout]
-        keys = [key.dead, key.dead_at, self._keys.queues]
-        self._run("deadletters/add", keys, [*args, details])
+        keys = [key.dead, key.dead_at, self._keys.queues, key.totals]
+        self._run("deadletters/add", keys, [*args, details, kind_of(reason)])
 
     def all(
         self,
@@ -225,7 +226,7 @@ class DeadLetterStore(StorePart):
             Ids that died at *died_from* and were returned already.
         """
         key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
-        keys = [key.wake, key.dead, key.dead_at, key.answer(token), *lists]
+        keys = [key.wake, key.dead, key.dead_at, key.answer(token), key.totals, *lists]
         args = [died_from, died_to, limit, token, len(lists), *layout.steps, *told]
         reply = self._run("deadletters/replay_in_place", keys, args)
         head, _, ids = reply.partition(b"\n")

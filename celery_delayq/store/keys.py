@@ -82,7 +82,7 @@ def _layout_text(layout: Layout) -> str:
 
 _STATE: Callable[[QueueKeys], tuple[str, ...]] = attrgetter(
     *("due", "entries", "tasks", "paused_due", "unique", "duplicate_ids"),
-    *("ready_index", "leased_index"),
+    *("ready_index", "leased_index", "totals"),
 )
 
 
@@ -108,7 +108,7 @@ class QueueKeys:
     leased_index
         Hash: the same while a process holds it.
     pace
-        Hash: how much of the queue may be promoted now (``include/rate_limit.lua``).
+        Hash: how much of the queue may be promoted now (``include/dispatch/rate_limit.lua``).
     dead
         Hash: dead letter id to dead letter.
     dead_at

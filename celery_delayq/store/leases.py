@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.envelope import Entry, dead_letter_text
+from celery_delayq.model.totals import kind_of
 from celery_delayq.store.history import joined
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting.calls import Call
@@ -255,6 +256,7 @@ class LeaseStore(StorePart):
         texts = dead_letter_text(id), dead_letter_text(reason)
         most = self._runner.limits(queue).history
         args = [field, *texts, queue, self._runner.layout.text, details, most, run]
+        args.append(kind_of(reason))
         return bool(self._run("leases/dead_letter", keys, args))
 
     def replace_call(
@@ -278,6 +280,7 @@ class LeaseStore(StorePart):
         key = self._keys.queue(held_in)
         call.name = "leases/replace"
         call.keys += key.leased(worker_id), key.deliveries, key.leased_index, self._keys.history
+        call.keys.append(key.totals)
         call.args += field, when_due, self._runner.limits(held_in).history, run
         return call
 

@@ -243,7 +243,7 @@ class PeriodicStore(StorePart):
         key = keys.queue(queue)
         call = Puts(
             "periodic/fire",
-            [*key.state, keys.next_due, keys.queues, key.wake, *self._pair],
+            [*key.state, keys.next_due, keys.queues, key.wake, *self._pair, keys.ticks],
             [queue, layout.text, keys.wake],
             lambda step: keys.ready(queue, step, layout),
             lists=(key.quarantined, *keys.ready_lists(queue, layout)),

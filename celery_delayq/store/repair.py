@@ -190,7 +190,7 @@ class RepairStore(RepairPart):
     def due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the schedule."""
         key = self._keys.queue(queue)
-        keys = [key.due, key.entries, self._keys.next_due, key.dead, key.dead_at]
+        keys = [key.due, key.entries, self._keys.next_due, key.dead, key.dead_at, key.totals]
         return self._look("repair/due", keys, [queue, cursor, BATCH, int(repair)])
 
     def dead_letters(self, queue: str, cursor: int, *, repair: bool) -> Batch:
@@ -336,7 +336,7 @@ class RepairStore(RepairPart):
     ) -> tuple[int, int]:
         """Put up to *limit* of them into their ready lists; return how many, and how many died."""
         key = self._keys.queue(queue)
-        keys = [key.quarantined, key.wake, key.dead, key.dead_at]
+        keys = [key.quarantined, key.wake, key.dead, key.dead_at, key.totals]
         lists = self._keys.ready_lists(queue, layout)
         args = [limit, *layout.steps]
         moved, dead_lettered = self._run("leases/release_quarantined", [*keys, *lists], args)

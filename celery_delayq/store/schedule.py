@@ -91,17 +91,21 @@ class Store(ScriptRunner):
         """Return an empty call that pushes the added messages to the ready lists."""
         return Readies(
             "schedule/push_ready",
-            [self.keys.queue(queue).wake],
+            [self.keys.queue(queue).wake, self.keys.queue(queue).totals],
             [],
             lambda step: self.keys.ready(queue, step, self.layout),
         )
 
-    def promote(self, queue: str, layout: Layout, limit: int) -> Promoted:
-        """Move up to *limit* due entries of a queue to its ready lists."""
+    def promote(self, queue: str, layout: Layout, limit: int, *, note: bool = False) -> Promoted:
+        """Move up to *limit* due entries of a queue to its ready lists.
+
+        With *note* the time is stored: see :meth:`TotalsStore.last_dispatch`.
+        """
         key, limits = self.keys.queue(queue), layout.limits
         keys = [*key.state, self.keys.next_due, key.dead, key.dead_at, key.wake, self.keys.control]
-        keys += key.pace, key.quarantined, *self.keys.ready_lists(queue, layout)
-        flags = limits.promote_rate, limits.max_ready, int(limits.history > 0)
+        keys += key.pace, key.quarantined, self.keys.clock
+        keys += self.keys.ready_lists(queue, layout)
+        flags = limits.promote_rate, limits.max_ready, int(limits.history > 0), int(note)
         reply = self.run(Call("dispatch/promote", keys, [queue, limit, *flags, *layout.steps]))
         return Promoted(self._look(reply), int(reply[3]), int(reply[4]))
 
@@ -225,18 +229,19 @@ class Store(ScriptRunner):
 
     # -- to clear
 
-    def purge(self, queue: str, *, deleted: bool = False) -> int:
-        """Forget all scheduled entries of a queue and return how many there were.
+    def purge(self, queue: str, *, deleted: bool = False) -> tuple[int, int]:
+        """Forget what waits in a queue; return how many were scheduled, and how many ready.
 
-        So it does with messages that wait to be delivered alone. Dead letters stay. With
+        Messages that wait to be delivered alone count as scheduled. Dead letters stay. With
         *deleted* the registry forgets the queue too, if it has none.
         """
         key = self.keys.queue(queue)
         shared = [self.keys.next_due, self.keys.queues]
         keys = [*key.state, *shared, key.wake, key.quarantined, key.deliveries, key.pace, key.dead]
+        keys += key.leases, *self.keys.ready_lists(queue, self.layout)
         args = [queue, "1" if deleted else "0"]
-        scheduled, alone = self.run(Call("schedule/purge", keys, args))
-        return int(scheduled) + int(alone)
+        scheduled, alone, ready = map(int, self.run(Call("schedule/purge", keys, args)))
+        return scheduled + alone, ready
 
     # -- how
 

@@ -193,7 +193,7 @@ class PublishChannel(stock.Channel):
         else:
             # A retry that is refused would be lost where its message is acknowledged already.
             is_retry = bool(message["headers"].get("retries"))
-            call = self.store.puts(queue, limited=not is_retry)
+            call = self.store.puts(queue, retry=is_retry)
             call.add(Entry.of(message, step, due or Due(0)))
             _, [put], replaced = Puts.read(self._run(call))
             publish_outcome.note(queue, str(message["headers"]["id"]), put, replaced.get(0, b""))

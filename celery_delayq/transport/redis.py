@@ -41,16 +41,17 @@ class Channel(ConsumeChannel):
 
     def _purge(self, queue: str) -> int:
         """Empty *queue* and return how many messages were in it, ready and scheduled."""
-        ready: int = super()._purge(queue)
-        scheduled = self.store.purge(queue)
+        if not self.can_schedule(queue):
+            return int(super()._purge(queue))
+        scheduled, ready = self.store.purge(queue)
         RepairStore(self.store).forget_counts(queue, self.store.layout)
         logger.info("Purged queue %r: %d ready, %d scheduled", queue, ready, scheduled)
         return ready + scheduled
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
-        super()._delete(queue, *args, **kwargs)
         if self.can_schedule(queue):
             self.store.purge(queue, deleted=True)
+        super()._delete(queue, *args, **kwargs)
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
         with self.connection.plain_client():

@@ -66,7 +66,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "dispatch/defer_queue": (lambda s: s.defer_queue("q", 1.0), [5, b"q", b"7"]),
     "schedule/counts": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0, 0, b"", 0]),
     "scan/tasks": (lambda s: s.scheduled_tasks("q"), [b"", b"tasks.add", 1]),
-    "schedule/purge": (lambda s: s.purge("q"), [3, 1]),
+    "schedule/purge": (lambda s: s.purge("q"), [3, 1, 2]),
     "schedule/exists": (lambda s: s.control.exists("q", [("id", "message_id")]), b"-"),
     "control/find": (lambda s: s.control.find("q", ["id"]), [1, b"["]),
     "scan/hash_scan": (lambda s: [*ScanStore(s).fields("{q}:dead")], [b"0", b"2 3", b"idone"]),
@@ -185,10 +185,9 @@ each_script = pytest.mark.parametrize("name", sorted(CALLS))
 NOT_READ = {"migration/take_from_unacked": {4, 7, 9}, "leases/replace": {4, 7}}
 
 #: The keys that ``include/tracking.lua`` reads.
-STATE = set(range(1, 9))
+STATE = set(range(1, 10))
 
-QUEUE = Keys().queue("q")
-READY = set(Keys().ready_lists("q", Layout()))
+QUEUE, READY = Keys().queue("q"), set(Keys().ready_lists("q", Layout()))
 
 #: What a header calls a key or all that follow, if not by its name in ``keys.py``.
 NAMES: dict[str, set[str]] = {
@@ -198,6 +197,7 @@ NAMES: dict[str, set[str]] = {
     "budget": {Keys().budget("root")},
     "worker_id": {Keys().worker_id("me")},
     "leased_index": {QUEUE.leased_index, Keys().queue("p").leased_index},
+    "totals": {QUEUE.totals, Keys().queue("p").totals},
     "deliveries": {QUEUE.deliveries, Keys().queue("p").deliveries},
     "leased of each process": {QUEUE.leased("me")},
     "hash": {QUEUE.dead},

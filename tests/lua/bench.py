@@ -29,17 +29,15 @@ QUEUE = "q"
 
 #: Seconds: ten minutes, so that no time that a test takes counts.
 LEASE = 600.0
-
 #: A due in the far future, ms.
 FAR = 4_000_000_000_000
 
 DEFAULT = Layout()
 
-#: The layout of a queue in the registry.
+#: As in the registry.
 LAYOUT = DEFAULT.text.encode()
 REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
 
-#: The keys with which scripts about entries begin.
 STATE_KEYS = Keys().queue(QUEUE).state
 
 #: Messages that a script which reads or changes them would spoil.
@@ -159,7 +157,7 @@ class Bench(Store):
         return Puts.read(self.run(call)).puts
 
     def states(self, *entries: Entry) -> list[str]:
-        """Publish in one call, and return the state of each."""
+        """Publish in one call; return the state of each."""
         return [each.state for each in self.put(*entries)]
 
     def push(self, *messages: bytes, step: int = 0, queue: str = QUEUE) -> None:
@@ -191,8 +189,10 @@ class Bench(Store):
             self.put(labelled(id, task=task))
             self.become_due(id, due_ms + n)
 
-    def promote(self, queue: str = QUEUE, layout: Layout = DEFAULT, limit: int = 100) -> Promoted:
-        return super().promote(queue, layout, limit)
+    def promote(
+        self, queue: str = QUEUE, layout: Layout = DEFAULT, limit: int = 100, **how: bool
+    ) -> Promoted:
+        return super().promote(queue, layout, limit, **how)
 
     def promote_soon(self) -> None:
         """Promote what becomes due within a moment."""

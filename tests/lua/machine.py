@@ -123,6 +123,13 @@ class LeaseMachine(RuleBasedStateMachine):
         self.model.push(step, message)
         self.store.push(message, step=step)
 
+    @rule(step=steps)
+    def a_stock_producer_sends_one(self, step: int) -> None:
+        message = self.new_message()
+        self.model.stock_sends(step, message)
+        self.client.lpush(self.store.keys.ready(QUEUE, step, LAYOUT), message)
+        self.popped = True
+
     # -- dispatchers
 
     @precondition(lambda self: self.model.scheduled)

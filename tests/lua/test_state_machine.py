@@ -55,6 +55,16 @@ class Machine(DeadLetterMachine):
         self.was_paused = paused and "{q}:wake" not in state
 
     @invariant()
+    def each_is_counted_once(self) -> None:
+        totals = self.store.totals.read([QUEUE])[QUEUE]
+        found = totals.counts | {f"dead:{name}": n for name, n in totals.dead_lettered.items()}
+        assert +Counter(found) == +self.model.counted
+
+        # Apart from the model: what came and has not gone is there.
+        present = messages_in(QUEUE, LAYOUT, snapshot(self.client)).total() - len(self.model.dead)
+        assert totals.present + self.model.unseen == present
+
+    @invariant()
     def each_unique_key_is_that_of_one_message(self) -> None:
         there = {*self.model.with_key()}
         owners: dict[str, tuple[str, str]] = {}

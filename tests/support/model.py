@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from celery_delayq.model.envelope import Record
+from celery_delayq.model.totals import kind_of
 from celery_delayq.store.leases import Counted, Deliveries, Reclaimed, Reserved
 from tests.support.leases import Retried
 from tests.support.model_dead_letters import DeadLetterModel
@@ -44,6 +45,7 @@ class QueueModel(DeadLetterModel):
         self, who: str, lease: int, message_id: str, limit: int, lists: int, others: int
     ) -> Reserved:
         """Lease up to *limit* messages, or tell those of *message_id* again."""
+        self.count_others()
         mine = self.held.setdefault(who, {})
         names = [f"{message_id}:{place}" for place in range(1, limit + 1)]
         last = self.request_numbers.get(who, 0)
@@ -108,7 +110,9 @@ class QueueModel(DeadLetterModel):
         if tracked.dropped:
             self.counts.pop(message, None)
             self.gone.append(message)
+            self.counted["replaced" if tracked.dropped == 2 else "cancelled"] += 1
         else:
+            self.counted["dead:skipped"] += 1
             self._add_dead_letter(message, "skipped", label.id)
         return False
 
@@ -131,6 +135,7 @@ class QueueModel(DeadLetterModel):
         there = [one for name in fields if (one := self._drop(who, name))]
         for one in there:
             if one.message is not None:
+                self.counted["acked"] += 1
                 self._finish(one.message)
         return len(there)
 
@@ -169,6 +174,8 @@ class QueueModel(DeadLetterModel):
             else:
                 self._put_back(one, one.message, last=last)
                 moved += 1
+        self.counted["redelivered"] += moved if counted != "nothing" else 0
+        self.counted["dead:crashed"] += dead_lettered
         return moved, dead_lettered
 
     def _put_back(self, one: Held, message: bytes, *, last: bool) -> None:
@@ -186,6 +193,7 @@ class QueueModel(DeadLetterModel):
         if one is None or one.message is None:
             return False
         self.registered = True
+        self.counted[f"dead:{kind_of(reason)}"] += 1
         self.forget(self.running, one.message)
         self._add_dead_letter(one.message, reason, id, details)
         return True
@@ -236,7 +244,9 @@ class QueueModel(DeadLetterModel):
         self.counts.pop(one.message, None)
         self.held[who][name] = one._replace(message=None)
         if plan.what == "superseded":
+            self.counted["replaced"] += 1
             return "superseded"
+        self.counted["retried"] += when_due == "push"
         return "scheduled" if scheduled else "ready"
 
     # -- reclaim
@@ -264,6 +274,8 @@ class QueueModel(DeadLetterModel):
                 self.request_numbers.pop(who, None)
             if results["requeued"] or results["quarantined"]:
                 self.marker = True
+            self.counted["redelivered"] += results["requeued"] + results["quarantined"]
+            self.counted["dead:crashed"] += results["dead_lettered"]
         self.lease_ends = min(self.ends.values(), default=None)
         more = self.lease_ends is not None and self.lease_ends <= self.now
         return Reclaimed(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from celery_delayq.model.envelope import Record
 from celery_delayq.model.lookup import StatusCode as Outcome
+from celery_delayq.model.totals import kind_of
 from tests.support.model_schedule import ScheduleModel, StatusCode
 
 
@@ -21,6 +22,8 @@ class DeadLetterModel(ScheduleModel):
         """Keep a message that is nowhere else."""
         self.registered = True
         self.published.append(message)
+        self.counted[f"dead:{kind_of(reason)}"] += 1
+        self.counted["aside"] += 1
         self._add_dead_letter(message, reason, id, details)
 
     def replay(self, message: bytes, id: str, due: int, record: Record, policy: str) -> Outcome:
@@ -28,7 +31,7 @@ class DeadLetterModel(ScheduleModel):
         dead_letter = self.dead_letter_of(message)
         if dead_letter is None:
             return "u"
-        if self.schedule(id, due, record, policy).state == "conflict":
+        if self.schedule(id, due, record, policy, counted="replayed").state == "conflict":
             return "k"
         self._forget_dead_letter(dead_letter)
         return "d"

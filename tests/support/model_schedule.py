@@ -6,6 +6,7 @@ Nothing is due between :data:`PAST` and a time that does not come, but for what 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -53,13 +54,29 @@ class ScheduleModel(Tracking):
     queue_paused: bool = False
     paused: set[str] = field(default_factory=set)
     revision: int = 0
+    #: What was counted, by the names of ``model/totals.py``.
+    counted: Counter[str] = field(default_factory=Counter)
+    #: How many ready messages others have added, less those that they took, since a script looked.
+    unseen: int = 0
 
     # -- publish, promote
 
     def push(self, step: int, message: bytes) -> None:
         """Publish a message that is ready."""
         self.published.append(message)
+        self.counted["accepted"] += 1
         self._push(step, message)
+
+    def stock_sends(self, step: int, message: bytes) -> None:
+        """Let a stock producer publish a message."""
+        self.published.append(message)
+        self.ready.setdefault(step, []).append(message)
+        self.unseen += 1
+
+    def count_others(self) -> None:
+        """Count what others have added or taken."""
+        self.counted["accepted" if self.unseen > 0 else "taken"] += abs(self.unseen)
+        self.unseen = 0
 
     def _push(self, step: int, message: bytes) -> None:
         self.ready.setdefault(step, []).append(message)
@@ -74,6 +91,7 @@ class ScheduleModel(Tracking):
         *,
         retry: bool = False,
         most: int = 0,
+        counted: str = "accepted",
     ) -> Put:
         """Publish a message that is due later or at once, or the same again."""
         label = Label.of(record.message)
@@ -90,8 +108,10 @@ class ScheduleModel(Tracking):
         if full and plan.place != "scheduled":
             return Put("full")
         if plan.place in ("scheduled", "waiting"):
-            self._drop_entry(plan.name, plan.place)
+            self._drop_entry(plan.name, plan.place, replaced=True)
         self._store(id, plan.due, record)
+        self.counted[counted] += 1
+        self.counted["retried"] += most == -1
         if plan.what == "store" and policy and label:
             self.take_key(label, policy, scheduled=plan.due > NOW)
         elif label:
@@ -100,12 +120,14 @@ class ScheduleModel(Tracking):
             return Put("replaced", plan.owner)
         return Put("scheduled" if plan.due > NOW else "ready")
 
-    def _drop_entry(self, name: str, place: Place) -> None:
+    def _drop_entry(self, name: str, place: Place, *, replaced: bool = False) -> None:
         """Remove what is scheduled; what is ready is dropped when its turn comes."""
         if place == "scheduled":
             self.gone.append(self.remove_entry(name).record.message)
+            self.counted["replaced" if replaced else "cancelled"] += 1
         else:
-            one = self.waiting[name] = self.waiting[name]._replace(dropped=True)
+            dropped = 2 if replaced else 1
+            one = self.waiting[name] = self.waiting[name]._replace(dropped=dropped)
             self.release(Label(name.partition("\0")[0], one.message_id, 0, one.unique))
 
     def _store(self, id: str, due: int, record: Record, *, keep: bool = False) -> None:
@@ -172,6 +194,8 @@ class ScheduleModel(Tracking):
             message = self.remove_entry(name).record.message
             self._add_dead_letter(message, "skipped", name.partition("\0")[0])
         self._move(moved)
+        self.counted["promoted"] += len(moved)
+        self.counted["dead:skipped"] += len(late)
         # The queue may have been paused until now.
         self.marker = self.marker or any(self.ready.values())
         self.look_again()
@@ -267,6 +291,7 @@ class ScheduleModel(Tracking):
             self._look_at(dues[name])
             return "d"
         self.take_entry(name)
+        self.counted["promoted"] += 1
         self.marker = True
         self.ready.setdefault(entry.record.priority, []).insert(0, entry.record.message)
         self._track_ready(entry.record, NOW)
@@ -288,10 +313,13 @@ class ScheduleModel(Tracking):
         self.revision += changed
         return changed
 
-    def purge(self) -> int:
+    def purge(self) -> tuple[int, int]:
         """Forget what is scheduled and ready; return how many were in the schedule or quarantined
-        messages."""
+        messages, and how many ready ones."""
+        self.count_others()
         count = len(self.scheduled) + len(self.quarantined)
+        ready = sum(map(len, self.ready.values()))
+        self.counted["purged"] += count + ready
         for waiting in self.ready.values():
             self.gone += waiting
             waiting.clear()
@@ -310,11 +338,12 @@ class ScheduleModel(Tracking):
         self.duplicate_ids = {name for name in self.running if "\0" in name}
         self.owners = {key: owner for key, owner in self.owners.items() if key in kept}
         self.marker, self.next_due = False, None
-        return count
+        return count, ready
 
     def stock_takes(self, step: int) -> None:
         """Let a stock worker take the next message of a list: nobody is told."""
         self.gone.append(self.ready[step].pop(0))
+        self.unseen -= 1
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:

@@ -14,7 +14,7 @@ from tests.support.model import Held, QueueModel
 from tests.support.model_schedule import StatusCode, digest
 from tests.support.model_tracking import Owner, Scheduled, Tracked, about
 
-_TRACKED = re.compile(rb"(!?\S+) (\d+) (.*)", re.DOTALL)
+_TRACKED = re.compile(rb"(!*\S+) (\d+) (.*)", re.DOTALL)
 
 
 def state_of(model: QueueModel) -> dict[str, Any]:

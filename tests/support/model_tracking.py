@@ -71,14 +71,18 @@ class Label(NamedTuple):
 
 
 class Tracked(NamedTuple):
-    """What is known of a message that is ready or held; *dropped* when its turn comes."""
+    """What is known of a message that is ready or held.
+
+    *dropped* when its turn comes: 1 for one that was cancelled, 2 for one whose unique key another
+    one has.
+    """
 
     message_id: str
     due: int
     unique: str
     task: str
     who: str = ""
-    dropped: bool = False
+    dropped: int = 0
 
     @property
     def value(self) -> bytes:

@@ -117,18 +117,18 @@ class ScriptRunner:
             raise few_replicas(there, replicas, seconds)
         return reply
 
-    def puts(self, queue: str, *, limited: bool = True, alone: bool = False) -> Puts:
+    def puts(self, queue: str, *, retry: bool = False, alone: bool = False) -> Puts:
         """Return an empty call that schedules the added entries: all or, after an error, none.
 
         Parameters
         ----------
-        limited : bool
-            Whether ``max_scheduled`` counts: not for retries, which are no new work.
+        retry : bool
+            For retries, which are no new work: ``max_scheduled`` does not count.
         alone : bool
             For one message of a script that takes more keys behind its ready list.
         """
         key = self.keys.queue(queue)
-        most = self.limits(queue).max_scheduled if limited else 0
+        most = -1 if retry else self.limits(queue).max_scheduled
         return Puts(
             "schedule/add",
             [*key.state, self.keys.next_due, self.keys.queues, key.wake],

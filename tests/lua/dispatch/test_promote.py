@@ -189,6 +189,7 @@ def test_every_key_carries_the_prefix(store: Bench) -> None:
             b"{q}:leases",
             b"{q}:request_numbers",
             b"{q}:tasks",
+            b"{q}:totals",
             b"{q}:wake",
         )
     }

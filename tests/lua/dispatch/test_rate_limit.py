@@ -1,4 +1,4 @@
-"""include/rate_limit.lua: no more entries a second, and no more ready messages, than allowed."""
+"""dispatch/rate_limit.lua: no more entries a second, and no more ready messages, than allowed."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, entry
 
 @pytest.fixture
 def _full_queue(store: Bench) -> None:
-    """A queue with something in every state; kombu has emptied the ready lists."""
+    """A queue with something in every state."""
     store.hold(b"held")
     store.schedule(QUEUE, entry("a", FAR))
     store.schedule(QUEUE, entry("b", FAR + 1))
@@ -17,16 +17,18 @@ def _full_queue(store: Bench) -> None:
     store.add_dead_letter(QUEUE, "d", "undecodable", b"bytes\nof it")
     store.client.lpush("{q}:quarantined", b"0\nx", b"3\ny", b"0\nz")
     store.delivered(b"held", b"1 0 0")
-    store.client.lpush("{q}:wake", b"")
+    store.push(b"ready")
+    store.push(b"urgent", step=3)
 
 
 @pytest.mark.usefixtures("_full_queue")
 def test_what_waits_is_forgotten_and_counted(store: Bench) -> None:
     before = store.state()
 
-    assert store.purge(QUEUE) == 5
+    assert store.purge(QUEUE) == (5, 2)
 
     gone = {"{q}:due", "{q}:entries", "{q}:tasks", "{q}:quarantined", "{q}:wake"}
+    gone |= {"q", "q\x06\x163"}
     assert store.state() == {key: value for key, value in before.items() if key not in gone} | {
         "delayq:next_due": {b"other": FAR + 2},
     }
@@ -42,7 +44,7 @@ def test_what_waits_is_forgotten_and_counted(store: Bench) -> None:
 @pytest.mark.usefixtures("_full_queue")
 def test_a_deleted_queue_leaves_the_registry_and_its_counts_go(store: Bench) -> None:
     """It stays there as long as it has dead letters, which nobody would find else."""
-    assert store.purge(QUEUE, deleted=True) == 5
+    assert store.purge(QUEUE, deleted=True) == (5, 2)
 
     found = store.state()
     assert found["delayq:queues"] == {QUEUE.encode(): LAYOUT, b"other": LAYOUT}
@@ -66,7 +68,7 @@ def test_a_deleted_queue_without_dead_letters_leaves_the_registry(store: Bench) 
 
 
 def test_a_queue_that_never_was_is_no_error(store: Bench) -> None:
-    assert store.purge(QUEUE, deleted=True) == 0
+    assert store.purge(QUEUE, deleted=True) == (0, 0)
 
     assert store.state() == {}
 

@@ -67,7 +67,7 @@ def test_a_ready_one_is_dropped_when_its_turn_comes(store: Bench) -> None:
     new = labelled("new", FAR, unique="dk")
 
     assert store.put(new) == [Put("replaced", "old")]
-    assert store.state()["{q}:ready_index"] == {b"old": b"!n-old 1 dk tasks.t"}
+    assert store.state()["{q}:ready_index"] == {b"old": b"!!n-old 1 dk tasks.t"}
 
     assert store.reserve().messages == []
     assert store.state() == as_scheduled(new) | {KEY: {b"k": taken_by("new")}}

@@ -1,7 +1,7 @@
 -- Cancel scheduled messages, and ready ones that no process holds yet.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
---          10 answer  11… ready lists and quarantined
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals  10 next_due  11 answer  12… ready lists and quarantined
 -- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
 --          4 '1' to cancel ready ones too  5… for each: id, only if it is due then (ms), '' for any
 -- Returns  a code for each id: 'd' done, 'w' it is ready and stays, 'r' a process holds it, 'c' it
@@ -11,7 +11,8 @@
 -- @include room
 -- @include record
 -- @include tracking
--- @include next_due
+-- @include totals
+-- @include dispatch/next_due
 -- @include idempotent_reply
 -- @include find
 
@@ -25,15 +26,24 @@ local function cancel_ready(name, value, wanted)
   return 'd'
 end
 
-return answer_once(KEYS[10], function()
+local cancelled = 0
+
+local function cancel_scheduled(name, score, data)
+  remove_entry(name, score, data)
+  cancelled = cancelled + 1
+end
+
+return answer_once(KEYS[11], function()
   expect_state()
   -- Removing must pass on a full server: see dispatch/promote.lua.
-  redis.call('ZREM', KEYS[9], '')
-  if redis.call('EXISTS', select(11, unpack(KEYS))) == 0 then
+  redis.call('ZREM', KEYS[10], '')
+  if redis.call('EXISTS', select(12, unpack(KEYS))) == 0 then
     forget_waiting()
   end
   local codes = change_found(
-    5, 2, ARGV[2], ARGV[3], remove_entry, ARGV[4] == '1' and cancel_ready)
-  look_on(KEYS[9], ARGV[1], DUE)
+    5, 2, ARGV[2], ARGV[3], cancel_scheduled, ARGV[4] == '1' and cancel_ready)
+  look_on(KEYS[10], ARGV[1], DUE)
+  -- Ready ones when they are dropped: until then they are there.
+  add_total(TOTALS, 'cancelled', cancelled)
   return codes
 end)

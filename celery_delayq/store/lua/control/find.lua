@@ -1,6 +1,7 @@
 -- Find messages by id.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals
 -- ARGV     1 most names to look at  2 where to start in the first id, see include/find.lua  3… ids
 -- Returns  {number of finished ids, where to continue in the next id, then for each message with
 --          these ids: {name, 's' scheduled, 'w' ready or 'r' held by a process, its score, the

@@ -6,7 +6,7 @@
 -- Returns  '1', or '0' when it was so already
 -- Repeat   the same, for a minute
 -- @include clock
--- @include next_due
+-- @include dispatch/next_due
 -- @include idempotent_reply
 
 return answer_once(KEYS[3], function()

@@ -1,7 +1,7 @@
 -- Move scheduled entries to another due.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
---          10 answer
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals  10 next_due  11 answer
 -- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
 --          4 wake channel  5… for each: id, due (ms, '+' before it when it counts from now), only if
 --          it is due then (ms), '' for any
@@ -15,15 +15,15 @@
 -- @include record
 -- @include tracking
 -- @include entry_store
--- @include next_due
+-- @include dispatch/next_due
 -- @include idempotent_reply
 -- @include find
 
-return answer_once(KEYS[10], function()
+return answer_once(KEYS[11], function()
   expect_state()
   local clock = now_us()
   -- Nothing is added, so it must pass on a full server: see dispatch/promote.lua.
-  redis.call('ZREM', KEYS[9], '')
+  redis.call('ZREM', KEYS[10], '')
 
   local function move(name, score, data, i)
     local due = due_of(ARGV[i + 1], clock)
@@ -32,7 +32,7 @@ return answer_once(KEYS[10], function()
     end
     local _, _, task = read_record(data)
     move_entry(name, score, due, task)
-    look_at(KEYS[9], ARGV[1], due, clock, ARGV[4])
+    look_at(KEYS[10], ARGV[1], due, clock, ARGV[4])
   end
 
   return change_found(5, 3, ARGV[2], ARGV[3], move)

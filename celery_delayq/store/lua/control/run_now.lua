@@ -2,8 +2,8 @@
 --
 -- What belongs to a paused task stays, and is due at once when the task goes on.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
---          10 answer  11 wake  12 control  13… ready lists
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals  10 next_due  11 answer  12 wake  13 control  14… ready lists
 -- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
 --          4 wake channel  5 how many ready lists  6… their priority steps, then for each entry: id,
 --          only if it is due then (ms), '' for any
@@ -15,23 +15,26 @@
 -- @include room
 -- @include record
 -- @include tracking
+-- @include totals
 -- @include wake
--- @include next_due
+-- @include dispatch/next_due
 -- @include idempotent_reply
 -- @include find
 
-return answer_once(KEYS[10], function()
+return answer_once(KEYS[11], function()
   local clock = now_us()
-  local list_of = lists_by_step({select(13, unpack(KEYS))}, {select(6, unpack(ARGV))})
+  local list_of = lists_by_step({select(14, unpack(KEYS))}, {select(6, unpack(ARGV))})
   expect_state()
   -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
-  redis.call('ZREM', KEYS[9], '')
+  redis.call('ZREM', KEYS[10], '')
   -- Nothing of a paused queue or task is started.
-  local queue_paused = redis.call('HEXISTS', KEYS[12], 'q' .. ARGV[1]) == 1
+  local queue_paused = redis.call('HEXISTS', KEYS[13], 'q' .. ARGV[1]) == 1
 
   local function is_paused(task)
-    return queue_paused or redis.call('HEXISTS', KEYS[12], 't' .. task) == 1
+    return queue_paused or redis.call('HEXISTS', KEYS[13], 't' .. task) == 1
   end
+
+  local moved = 0
 
   local function run(name, score, data)
     local priority, _, task, start = read_record(data)
@@ -39,11 +42,12 @@ return answer_once(KEYS[10], function()
       -- dispatch/promote.lua does with it what is to be done.
       local due = to_ms(clock)
       move_entry(name, score, due, task)
-      look_at(KEYS[9], ARGV[1], due, clock, ARGV[4])
+      look_at(KEYS[10], ARGV[1], due, clock, ARGV[4])
       return
     end
-    redis.call('RPUSH', list_of[priority] or KEYS[13], string.sub(data, start))
-    wake(KEYS[11])
+    redis.call('RPUSH', list_of[priority] or KEYS[14], string.sub(data, start))
+    wake(KEYS[12])
+    moved = moved + 1
     local id, message_id, unique = take_entry(name, score, data)
     if id then
       track(READY_INDEX, id, message_id, tracking(to_ms(clock), unique, task))
@@ -52,6 +56,7 @@ return answer_once(KEYS[10], function()
   end
 
   local codes = change_found(6 + ARGV[5], 2, ARGV[2], ARGV[3], run)
-  look_on(KEYS[9], ARGV[1], DUE)
+  look_on(KEYS[10], ARGV[1], DUE)
+  add_total(TOTALS, 'promoted', moved)
   return codes
 end)

@@ -1,7 +1,8 @@
 -- Make the tasks of dead letters ready again, the first that died first, as far as that can be done
 -- without reading their messages; returns the others. In one step one is ready and dead no more.
 --
--- KEYS     1 wake  2 dead  3 dead_at  4 answer  5… ready lists, from that of the lowest step on
+-- KEYS     1 wake  2 dead  3 dead_at  4 answer  5 totals  6… ready lists, from that of the lowest
+--          step on
 -- ARGV     1 died at this time or later (ms or -inf)  2 or earlier (ms)  3 most dead letters
 --          4 32 characters for delivery tags, of which the first four are counted  5 how many steps
 --          there are  6… the steps, from the lowest one; then ids that died at the first time
@@ -12,6 +13,7 @@
 -- @include types
 -- @include room
 -- @include wake
+-- @include totals
 -- @include idempotent_reply
 
 -- A dead letter's message as it starts anew. Where it is spelled as Celery and kombu spell it, with
@@ -102,16 +104,16 @@ end
 
 return answer_once(KEYS[4], function()
   expect_types(2, 'hash', 'zset')
-  expect_all(5, 'list')
+  expect_all(6, 'list')
   -- One takes the place of the other, so a full server must let it pass: see dispatch/promote.lua.
   redis.call('ZREM', KEYS[3], '')
 
   local steps = tonumber(ARGV[5])
   local function list_of(priority)
-    local list = KEYS[5]
+    local list = KEYS[6]
     for i = 1, steps do
       if tonumber(ARGV[5 + i]) <= priority then
-        list = KEYS[4 + i]
+        list = KEYS[5 + i]
       end
     end
     return list
@@ -157,6 +159,8 @@ return answer_once(KEYS[4], function()
     wake(KEYS[1])
     redis.call('HDEL', KEYS[2], unpack(replayed_in_place))
     redis.call('ZREM', KEYS[3], unpack(replayed_in_place))
+    add_total(KEYS[5], 'replayed', #replayed_in_place)
+    add_total(KEYS[5], 'ready', #replayed_in_place)
   end
   return more .. last .. ' ' .. #replayed_in_place .. table.concat(sizes) .. '\n' .. table.concat(left)
 end)

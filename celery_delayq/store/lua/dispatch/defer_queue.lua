@@ -5,7 +5,7 @@
 -- Returns  {now (µs), queue or '', due (ms) or ''}
 -- Repeat   defers again from then
 -- @include clock
--- @include next_due
+-- @include dispatch/next_due
 
 local now = now_us()
 redis.call('ZADD', KEYS[1], 'XX', to_ms(now) + tonumber(ARGV[2]), ARGV[1])

@@ -3,11 +3,12 @@
 -- What belongs to a paused task is paused and due instead, and comes back once the task goes on; nothing
 -- of a paused queue is moved. What is later than it may be is a dead letter.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
---          10 dead  11 dead_at  12 wake  13 control  14 pace  15 quarantined  16… ready lists
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals  10 next_due  11 dead  12 dead_at  13 wake  14 control  15 pace
+--          16 quarantined  17 clock  18… ready lists
 -- ARGV     1 queue  2 most entries to move  3 most entries a second, 0 for no limit  4 most ready
---          messages, 0 for no limit  5 '1' to note in READY_INDEX when that was, else '0'  6… the
---          priority step of KEYS[16…]
+--          messages, 0 for no limit  5 '1' to note in READY_INDEX when that was, else '0'
+--          6 '1' to note in the clock that a dispatcher was here  7… the priority step of KEYS[18…]
 -- Returns  {now (µs), queue and due (ms) of what to look at next, moved, dead_lettered}
 -- Repeat   goes on with what is due then
 -- @include clock
@@ -15,42 +16,43 @@
 -- @include room
 -- @include record
 -- @include tracking
--- @include next_due
+-- @include totals
+-- @include dispatch/next_due
 -- @include dead_letter
 -- @include wake
--- @include rate_limit
+-- @include dispatch/rate_limit
 
 local queue, limit = ARGV[1], tonumber(ARGV[2])
 local clock = now_us()
 local now = to_ms(clock)
 
 local list_of, lists = {}, {}
-for i = 16, #KEYS do
-  list_of[ARGV[i - 10]] = KEYS[i]
+for i = 18, #KEYS do
+  list_of[ARGV[i - 11]] = KEYS[i]
   lists[#lists + 1] = KEYS[i]
 end
 
-if redis.call('HEXISTS', KEYS[13], 'q' .. queue) == 1 then
-  redis.call('ZREM', KEYS[9], queue)
-  local reply = next_due_head(KEYS[9], clock)
+if redis.call('HEXISTS', KEYS[14], 'q' .. queue) == 1 then
+  redis.call('ZREM', KEYS[10], queue)
+  local reply = next_due_head(KEYS[10], clock)
   reply[4], reply[5] = 0, 0
   return reply
 end
 
-local some_paused = redis.call('HLEN', KEYS[13]) > 0
+local some_paused = redis.call('HLEN', KEYS[14]) > 0
 local paused = {}
 local noted = ARGV[5] == '1' and string.format(' %.0f', now) or ''
 
 local function is_paused(task)
   if paused[task] == nil then
-    paused[task] = some_paused and redis.call('HEXISTS', KEYS[13], 't' .. task) == 1
+    paused[task] = some_paused and redis.call('HEXISTS', KEYS[14], 't' .. task) == 1
   end
   return paused[task]
 end
 
 -- Put back what was paused and due of tasks that go on; whether there is more of it.
 local function unpause(most)
-  expect_all(16, 'list')
+  expect_all(18, 'list')
   local start = '-'
   while true do
     local first = redis.call('ZRANGEBYLEX', PAUSED_DUE, start, '+', 'LIMIT', 0, 1)[1]
@@ -81,16 +83,16 @@ local function pause_due(due, id, task)
 end
 
 expect_state()
-expect_types(10, 'hash', 'zset')
-expect_type(KEYS[14], 'hash')
+expect_types(11, 'hash', 'zset')
+expect_type(KEYS[15], 'hash')
 -- Moving frees memory, so it must go on when the server is full: a write that is never refused,
 -- and changes nothing, comes first, and the server lets those after it pass.
-redis.call('ZREM', KEYS[9], '')
-if redis.call('EXISTS', READY_INDEX) == 1 and redis.call('EXISTS', KEYS[15], unpack(lists)) == 0 then
+redis.call('ZREM', KEYS[10], '')
+if redis.call('EXISTS', READY_INDEX) == 1 and redis.call('EXISTS', KEYS[16], unpack(lists)) == 0 then
   forget_waiting()
 end
 local more_paused_due = redis.call('EXISTS', PAUSED_DUE) == 1 and unpause(limit)
-local allowed, look_at_ms = pace(KEYS[14], lists, limit, tonumber(ARGV[3]), tonumber(ARGV[4]), clock)
+local allowed, look_at_ms = pace(KEYS[15], lists, limit, tonumber(ARGV[3]), tonumber(ARGV[4]), clock)
 local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
 local names, scores = {}, {}
 for i = 1, #due, 2 do
@@ -121,7 +123,7 @@ for i, name in ipairs(names) do
     bad[#bad + 1] = {
       name, scores[i], skip_reason(now, scores[i], skip), string.sub(data, start), data}
   elseif moved < allowed then
-    local list = list_of[priority] or KEYS[16]
+    local list = list_of[priority] or KEYS[18]
     if not messages[list] then
       expect_type(list, 'list')
       messages[list] = {}
@@ -140,12 +142,15 @@ for list, batch in pairs(messages) do
   redis.call('LPUSH', list, unpack(batch))
 end
 if moved > 0 then
-  wake(KEYS[12])
+  wake(KEYS[13])
 end
+local corrupt = 0
 for _, one in ipairs(bad) do
-  add_dead_letter(KEYS[10], KEYS[11], one[1], now, one[2], one[3], one[4])
+  add_dead_letter(KEYS[11], KEYS[12], one[1], now, one[2], one[3], one[4])
   if one[5] then
     remove_entry(one[1], one[2], one[5])
+  else
+    corrupt = corrupt + 1
   end
 end
 for _, one in ipairs(paused_due) do
@@ -167,22 +172,28 @@ end
 for _, one in ipairs(labels) do
   release_key(one[4], one[1], one[2])
 end
-spend(KEYS[14], moved, tonumber(ARGV[3]))
+spend(KEYS[15], moved, tonumber(ARGV[3]))
+add_total(TOTALS, 'promoted', moved)
+add_total(TOTALS, 'dead:corrupt', corrupt)
+add_total(TOTALS, 'dead:skipped', #bad - corrupt)
+if ARGV[6] == '1' then
+  redis.call('HSET', KEYS[17], 'dispatched', now)
+end
 
 if moved == 0 then
   -- A queue that goes on may have something ready, of which its consumers do not know.
   for _, list in ipairs(lists) do
     if redis.call('EXISTS', list) == 1 then
-      wake(KEYS[12])
+      wake(KEYS[13])
     end
   end
 end
-look_again(KEYS[9], queue, DUE)
+look_again(KEYS[10], queue, DUE)
 if more_paused_due then
-  redis.call('ZADD', KEYS[9], 'LT', now, queue)
+  redis.call('ZADD', KEYS[10], 'LT', now, queue)
 elseif look_at_ms and moved == allowed then
-  redis.call('ZADD', KEYS[9], 'XX', 'GT', look_at_ms, queue)
+  redis.call('ZADD', KEYS[10], 'XX', 'GT', look_at_ms, queue)
 end
-local reply = next_due_head(KEYS[9], clock)
+local reply = next_due_head(KEYS[10], clock)
 reply[4], reply[5] = moved, #bad
 return reply

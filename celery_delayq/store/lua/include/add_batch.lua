@@ -1,7 +1,7 @@
 -- Storing messages, one after the other, until they are due; those whose moment has passed go to
 -- ready at once.
 
-local putting = {first = math.huge, looked = false}
+local putting = {first = math.huge, looked = false, scheduled = 0, ready = 0, replaced = 0}
 
 local function list_none()
   putting.dues, putting.members, putting.keys, putting.key_taken = {}, {}, {}, {}
@@ -16,7 +16,7 @@ local function begin_puts(clock, most, marker, first)
   putting.clock, putting.now = clock, to_ms(clock)
   putting.marker, putting.lists = marker, {select(first, unpack(KEYS))}
   putting.tracked = expect_state()
-  expect_types(9, 'zset', 'hash')
+  expect_types(10, 'zset', 'hash')
   expect_all(first, 'list')
   putting.room = most > 0 and most - redis.call('ZCARD', DUE) or math.huge
 end
@@ -42,14 +42,14 @@ local function store(id, due, list, data)
   end
   if due <= now then
     put_ready(list, putting.marker, due, now, data, task, start)
-    putting.tracked = true
+    putting.tracked, putting.ready = true, putting.ready + 1
     return 'r'
   end
   local name = put_record(id, data, message_id)
   if not name then
     return 'd'
   end
-  putting.room = putting.room - 1
+  putting.room, putting.scheduled = putting.room - 1, putting.scheduled + 1
   -- As texts: Redis takes long to print a number.
   local dues, members, text = putting.dues, putting.members, due_text(due)
   dues[#dues + 1], dues[#dues + 2] = text, name
@@ -122,7 +122,7 @@ local function store_unique(id, due, list, data, policy)
   end
   supersede(plan)
   if plan.state == 'scheduled' then
-    putting.room = putting.room + 1
+    putting.room, putting.replaced = putting.room + 1, putting.replaced + 1
   end
   local code = store(id, plan.due, list, data)
   if plan.what == 'store' and (code == 's' or string.sub(unique, 1, 1) == 'd') then
@@ -145,9 +145,17 @@ local function put(id, due, list, data, policy)
   return store(id, due, list, data)
 end
 
--- End, and have dispatchers look.
-local function end_puts(next_due, queues, queue, layout, channel)
+-- End, and have dispatchers look. Counts them as 'accepted' or 'replayed'.
+local function end_puts(next_due, queues, queue, layout, channel, counted)
   list_entries()
+  if counted == 'accepted' then
+    add_total(TOTALS, 'accepted', putting.scheduled)
+    add_total(TOTALS, 'pushed', putting.ready)
+  else
+    add_total(TOTALS, counted, putting.scheduled + putting.ready)
+    add_total(TOTALS, 'ready', putting.ready)
+  end
+  add_total(TOTALS, 'replaced', putting.replaced)
   if putting.first < math.huge then
     announce(next_due, queues, queue, layout, putting.first, putting.clock, channel)
   end

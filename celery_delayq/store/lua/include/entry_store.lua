@@ -50,13 +50,14 @@ local function put_record(id, data, message_id)
   return nil
 end
 
--- Store an entry, unless the same message is there already.
+-- Store an entry, unless the same message is there already. Returns its name then.
 local function put_entry(id, due, data, message_id, task)
   local name = put_record(id, data, message_id)
   if name then
     redis.call('ZADD', DUE, due, name)
     redis.call('ZADD', TASKS, 0, task_member(task, due, name))
   end
+  return name
 end
 
 -- Make a message ready that is due: its record is not stored.

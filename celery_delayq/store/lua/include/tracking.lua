@@ -1,11 +1,12 @@
 -- The keys with which all scripts about entries begin.
 local DUE, ENTRIES, TASKS, PAUSED_DUE = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local UNIQUE, DUPLICATE_IDS, READY_INDEX, LEASED_INDEX = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local TOTALS = KEYS[9]
 
 -- Once it has left the schedule, an entry is found by its name in READY_INDEX while it is ready, and
 -- in LEASED_INDEX while a process holds it. There stands
 -- "<message_id> <due ms> <unique key or -> <task> [<worker_id>]", and '!' before it when a ready one
--- was cancelled: it is dropped when its turn comes. With a history of runs it is not the
+-- was cancelled, '!!' when another one has its unique key: it is dropped when its turn comes. With a history of runs it is not the
 -- worker id that stands in READY_INDEX, but when it became ready (ms), where dispatch/promote.lua knew.
 
 -- The name of an entry is its id or, where that is taken by another message with the same id,
@@ -46,7 +47,7 @@ end
 
 -- What stands in READY_INDEX or LEASED_INDEX: mark, message id, due, unique, task, worker id.
 local function read_tracked(value)
-  return string.match(value or '', '^(!?)(%S+) (%d+) (%S+) (%S*) ?(.*)$')
+  return string.match(value or '', '^(!*)(%S+) (%d+) (%S+) (%S*) ?(.*)$')
 end
 
 -- Name and value of a message in READY_INDEX or LEASED_INDEX; nil when it is not there.

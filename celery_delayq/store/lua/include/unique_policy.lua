@@ -57,7 +57,7 @@ local function supersede(plan)
   if plan.state == 'scheduled' then
     remove_entry(plan.name, redis.call('ZSCORE', DUE, plan.name) or 0, plan.value)
   elseif plan.state == 'waiting' then
-    redis.call('HSET', READY_INDEX, plan.name, '!' .. plan.value)
+    redis.call('HSET', READY_INDEX, plan.name, '!!' .. plan.value)
     release_key('d' .. plan.key, plan.owner, plan.message_id)
   end
 end

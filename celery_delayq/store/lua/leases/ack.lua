@@ -1,7 +1,7 @@
 -- Forget finished messages; stops after reading about 1 MB.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 leased
---          10 deliveries  11 history
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals  10 leased  11 deliveries  12 history
 -- ARGV     1 about how many runs to keep, 0 for no history  2 with a history the lines of their
 --          runs, each with a line feed behind it, '' for no line  3… fields of the messages
 -- Returns  {number of messages that were held, number of fields done, from the first one on}
@@ -10,21 +10,24 @@
 -- @include room
 -- @include record
 -- @include tracking
+-- @include totals
 -- @include lease
 -- @include history
 
 local most = tonumber(ARGV[1])
-local counted = redis.call('EXISTS', KEYS[10]) == 1
-local tracked = counted or redis.call('EXISTS', LEASED_INDEX) == 1
+local tracked = redis.call('EXISTS', KEYS[11], LEASED_INDEX) > 0
+local counted = tracked and redis.call('EXISTS', KEYS[11]) == 1
 if tracked then
   expect_state()
 end
+-- Whether some may be empty, since a retry has replaced them.
+local some_empty = (redis.pcall('HGET', TOTALS, 'empty') or '0') ~= '0'
 
 local function forget(held)
   local _, _, start = read_leased(held)
   if start then
     if counted then
-      redis.call('HDEL', KEYS[10], redis.sha1hex(string.sub(held, start)))
+      redis.call('HDEL', KEYS[11], redis.sha1hex(string.sub(held, start)))
     end
     forget_tracked(LEASED_INDEX, held, start)
   end
@@ -32,27 +35,33 @@ end
 
 local fields, sizes = {select(3, unpack(ARGV))}, {}
 local done = #fields
-for i = 1, (tracked or most > 0) and done or 0 do
+local looks = tracked or most > 0 or some_empty
+local acked = 0
+for i = 1, looks and done or 0 do
   if room <= 0 then
     done = i - 1
     break
   elseif tracked then
-    local held = redis.call('HGET', KEYS[9], fields[i])
+    local held = redis.call('HGET', KEYS[10], fields[i])
     sizes[i] = held and #held or 0
     take_room(sizes[i])
     forget(held)
   else
-    sizes[i] = redis.call('HSTRLEN', KEYS[9], fields[i])
+    sizes[i] = redis.call('HSTRLEN', KEYS[10], fields[i])
   end
+  acked = acked + (sizes[i] > 0 and 1 or 0)
 end
-local known = redis.call('HDEL', KEYS[9], unpack(fields, 1, done))
+local known = redis.call('HDEL', KEYS[10], unpack(fields, 1, done))
+acked = looks and acked or known
+add_total(TOTALS, 'acked', acked)
+add_total(TOTALS, 'empty', acked - known)
 if most > 0 then
   local i = 0
   for line in string.gmatch(ARGV[2], '([^\n]*)\n') do
     i = i + 1
     -- What a retry has replaced is empty: leases/replace.lua has written its line.
     if i <= done and sizes[i] > 0 then
-      add_run(KEYS[11], most, line)
+      add_run(KEYS[12], most, line)
     end
   end
 end

@@ -1,14 +1,14 @@
 -- Lease messages of one queue to a process, at most as many as it asks for and about 1 MB; none of
 -- a paused one.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
---          10 wake  11 leased  12 leases  13 lease_ends  14 clock  15 deliveries  16 quarantined
---          17 quarantine_turn  18 request_numbers  19 control  20 pace  21 dead  22 dead_at  23… ready lists,
---          the most urgent first
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals  10 next_due  11 wake  12 leased  13 leases  14 lease_ends
+--          15 clock  16 deliveries  17 quarantined  18 quarantine_turn  19 request_numbers
+--          20 control  21 pace  22 dead  23 dead_at  24… ready lists, the most urgent first
 -- ARGV     1 queue  2 worker id  3 lease (ms)  4 message id, a number that grows  5 most messages
 --          6 how many ready lists to take from  7 how many messages the process holds of any
 --          queue, or may get by other calls; -1 when it cannot make room for long  8 wake channel
---          9… the priority steps of KEYS[23…]
+--          9… the priority steps of KEYS[24…]
 -- Returns  {place of the first ready list with something left, 0 for none; '1' when delivered
 --          alone, '2' when the process is to take nothing until it holds nothing; the revision of
 --          what is paused and revoked, then the fields '<request_number>:<place>[@<when ready, ms>]' of
@@ -20,44 +20,48 @@
 -- @include room
 -- @include record
 -- @include tracking
+-- @include totals
 -- @include wake
 -- @include lease
--- @include next_due
+-- @include dispatch/next_due
 -- @include dead_letter
--- @include rate_limit
+-- @include dispatch/rate_limit
 
 local queue, worker_id, lease, request_number = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local limit, lists = tonumber(ARGV[5]), tonumber(ARGV[6])
 local reply = {0, '0', '', ''}
 
 -- Before anything moves, all that can be refused.
-local held = read_typed('hash', 'HLEN', KEYS[11])
-read_typed('zset', 'ZSCORE', KEYS[12], worker_id)
+local held = read_typed('hash', 'HLEN', KEYS[12])
+read_typed('zset', 'ZSCORE', KEYS[13], worker_id)
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
-read_typed('zset', 'ZREM', KEYS[13], '')
-local counted = read_typed('hash', 'HLEN', KEYS[15]) > 0
-local quarantined = read_typed('list', 'LLEN', KEYS[16])
-local last = tonumber(read_typed('hash', 'HGET', KEYS[18], worker_id) or 0)
-local revision, paused = unpack(read_typed('hash', 'HMGET', KEYS[19], 'revision', 'q' .. queue))
+read_typed('zset', 'ZREM', KEYS[14], '')
+local counted = read_typed('hash', 'HLEN', KEYS[16]) > 0
+local quarantined = read_typed('list', 'LLEN', KEYS[17])
+local last = tonumber(read_typed('hash', 'HGET', KEYS[19], worker_id) or 0)
+local revision, paused = unpack(read_typed('hash', 'HMGET', KEYS[20], 'revision', 'q' .. queue))
 local tracked = read_typed('hash', 'HLEN', READY_INDEX) > 0
 local leased = read_typed('hash', 'HLEN', LEASED_INDEX) > 0
 if tracked or leased then
   expect_type(ENTRIES, 'hash')
   expect_type(UNIQUE, 'hash')
   expect_type(DUPLICATE_IDS, 'zset')
-  expect_types(21, 'hash', 'zset')
+  expect_types(22, 'hash', 'zset')
 end
-local below = read_typed('hash', 'HGET', KEYS[20], 'below')
+local below = read_typed('hash', 'HGET', KEYS[21], 'below')
 if below then
-  expect_type(KEYS[9], 'zset')
+  expect_type(KEYS[10], 'zset')
 end
 local ready, there = {}, 0
-for i = 23, #KEYS do
+for i = 24, #KEYS do
   ready[i] = read_typed('list', 'LLEN', KEYS[i])
   there = there + ready[i]
 end
 local clock = now_us()
-local ends = lease_now(KEYS[14], lease / 3) + lease
+local ends = lease_now(KEYS[15], lease / 3) + lease
+
+local waiting_before = there + quarantined
+local dropped = {}
 
 local told, counts = {}, {}
 
@@ -65,7 +69,7 @@ local function tell(field, message, promoted)
   reply[#reply + 1] = message
   told[#told + 1] = ' ' .. field .. (promoted ~= '' and '@' .. promoted or '')
   if counted then
-    counts[#counts + 1] = ',' .. (redis.call('HGET', KEYS[15], redis.sha1hex(message)) or '')
+    counts[#counts + 1] = ',' .. (redis.call('HGET', KEYS[16], redis.sha1hex(message)) or '')
   end
 end
 
@@ -79,13 +83,15 @@ local function admit(message)
   local mark, due, rest, promoted = untrack(READY_INDEX, id, its_message_id, unique)
   local late = skip > 0 and due > 0 and to_ms(clock) - due > skip
   if late and mark == '' then
-    add_dead_letter(KEYS[21], KEYS[22], id, to_ms(clock), due, skip_reason(to_ms(clock), due, skip),
+    add_dead_letter(KEYS[22], KEYS[23], id, to_ms(clock), due, skip_reason(to_ms(clock), due, skip),
       message)
   end
   if late or mark ~= '' then
+    mark = mark ~= '' and mark or 'late'
+    dropped[mark] = (dropped[mark] or 0) + 1
     forget_tracked(READY_INDEX, message)
     if counted then
-      redis.call('HDEL', KEYS[15], redis.sha1hex(message))
+      redis.call('HDEL', KEYS[16], redis.sha1hex(message))
     end
     return nil
   end
@@ -97,7 +103,7 @@ end
 local function repeated()
   for place = 1, limit do
     local field = request_number .. ':' .. place
-    local item = redis.call('HGET', KEYS[11], field)
+    local item = redis.call('HGET', KEYS[12], field)
     local _, mark, start = read_leased(item)
     if start then
       reply[2] = mark == '!' and '1' or reply[2]
@@ -116,25 +122,25 @@ local function take_quarantined()
     if tonumber(ARGV[7]) < 0 then
       return false
     end
-    redis.call('SET', KEYS[17], worker_id, 'PX', lease, 'NX')
-    if redis.call('GET', KEYS[17]) ~= worker_id then
+    redis.call('SET', KEYS[18], worker_id, 'PX', lease, 'NX')
+    if redis.call('GET', KEYS[18]) ~= worker_id then
       return false
     end
     reply[2] = '2'
     return true
   end
-  local item = redis.call('LINDEX', KEYS[16], -1)
+  local item = redis.call('LINDEX', KEYS[17], -1)
   local step, _, start = read_leased(item)
   local message = string.sub(item, start or 1)
   local promoted = admit(message)
   if promoted then
     local field = request_number .. ':1'
-    redis.call('HSET', KEYS[11], field, (step or ARGV[9]) .. '!\n' .. message)
+    redis.call('HSET', KEYS[12], field, (step or ARGV[9]) .. '!\n' .. message)
     tell(field, message, promoted)
     reply[2] = '1'
   end
-  redis.call('RPOP', KEYS[16])
-  redis.call('DEL', KEYS[17])
+  redis.call('RPOP', KEYS[17])
+  redis.call('DEL', KEYS[18])
   quarantined = quarantined - 1
   return true
 end
@@ -143,11 +149,11 @@ local function take()
   local place, fields = 0, {}
   local function hold()
     if #fields > 0 then
-      redis.call('HSET', KEYS[11], unpack(fields))
+      redis.call('HSET', KEYS[12], unpack(fields))
       fields = {}
     end
   end
-  for i = 23, 22 + lists do
+  for i = 24, 23 + lists do
     for _ = 1, math.min(ready[i], limit - place) do
       if room <= 0 then
         break
@@ -161,7 +167,7 @@ local function take()
         place = place + 1
         local field = request_number .. ':' .. place
         fields[#fields + 1] = field
-        fields[#fields + 1] = ARGV[i - 14] .. '\n' .. message
+        fields[#fields + 1] = ARGV[i - 15] .. '\n' .. message
         tell(field, message, promoted)
       end
       if #fields >= 1000 then
@@ -177,28 +183,33 @@ if tonumber(request_number) <= last then
 elseif not paused and not take_quarantined() then
   take()
 end
+add_total(TOTALS, 'ready',
+  count_others(TOTALS, waiting_before) + there + quarantined - waiting_before)
+add_total(TOTALS, 'cancelled', dropped['!'] or 0)
+add_total(TOTALS, 'replaced', dropped['!!'] or 0)
+add_total(TOTALS, 'dead:skipped', dropped.late or 0)
 if #reply > 4 then
-  redis.call('HSET', KEYS[18], worker_id, math.max(last, tonumber(request_number)))
-  hold_lease(KEYS[12], KEYS[13], queue, worker_id, ends)
+  redis.call('HSET', KEYS[19], worker_id, math.max(last, tonumber(request_number)))
+  hold_lease(KEYS[13], KEYS[14], queue, worker_id, ends)
 end
 if not paused then
-  for i = #KEYS, 23, -1 do
+  for i = #KEYS, 24, -1 do
     if ready[i] > 0 then
-      reply[1] = i - 22
+      reply[1] = i - 23
     end
   end
 end
-local waiting = not paused and quarantined > 0 and redis.call('EXISTS', KEYS[17]) == 0
+local waiting = not paused and quarantined > 0 and redis.call('EXISTS', KEYS[18]) == 0
 if reply[1] > 0 or waiting then
-  wake(KEYS[10])
+  wake(KEYS[11])
 else
-  redis.call('DEL', KEYS[10])
+  redis.call('DEL', KEYS[11])
 end
 if tracked and there == 0 and quarantined == 0 then
   forget_waiting()
 end
 if below and there < tonumber(below) then
-  look_when_below(KEYS[20], KEYS[9], queue, clock, ARGV[8])
+  look_when_below(KEYS[21], KEYS[10], queue, clock, ARGV[8])
 end
 reply[3] = (revision or '0') .. table.concat(told)
 reply[4] = table.concat(counts)

@@ -3,12 +3,12 @@
 -- A message that was held too often when its process ended is taken for the cause, and is
 -- delivered alone from then on. If that ends its process too, it is dead.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 leased
---          10 leases  11 lease_ends  12 clock  13 wake  14 deliveries  15 quarantined  16 dead
---          17 dead_at  18 request_numbers  19… ready lists
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals  10 leased  11 leases  12 lease_ends  13 clock  14 wake
+--          15 deliveries  16 quarantined  17 dead  18 dead_at  19 request_numbers  20… ready lists
 -- ARGV     1 queue  2 worker id  3 most messages  4 most deliveries, 0 for no limit
 --          5 longest time since the last look at lease time (ms)  6… the priority steps of
---          KEYS[19…]
+--          KEYS[20…]
 -- Returns  {'1' when there is more to take back in this queue, requeued, quarantined, dead_lettered}
 -- Repeat   goes on with what is left
 -- @include clock
@@ -16,6 +16,7 @@
 -- @include room
 -- @include record
 -- @include tracking
+-- @include totals
 -- @include wake
 -- @include dead_letter
 -- @include lease
@@ -24,42 +25,43 @@
 -- script sorts so many; if a process held more, their order is not kept.
 local MOST_NAMES = 1000
 
-local list_of = lists_by_step({select(19, unpack(KEYS))}, {select(6, unpack(ARGV))})
+local list_of = lists_by_step({select(20, unpack(KEYS))}, {select(6, unpack(ARGV))})
 expect_state()
-expect_types(14, 'hash', 'list', 'hash', 'zset', 'hash')
+expect_types(15, 'hash', 'list', 'hash', 'zset', 'hash')
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[11], '')
+redis.call('ZREM', KEYS[12], '')
 
 local most = tonumber(ARGV[4])
-local moved, quarantined, dead_lettered = 0, 0, 0
+local moved, quarantined, dead_lettered, corrupt, empty = 0, 0, 0, 0, 0
 
 local function take_back(held)
   local step, mark, start = read_leased(held)
   if held == '' then
+    empty = empty + 1
     return
   end
   if not step then
-    add_dead_letter(KEYS[16], KEYS[17], redis.sha1hex(held), to_ms(now_us()), 0, 'unreadable', held)
-    dead_lettered = dead_lettered + 1
+    add_dead_letter(KEYS[17], KEYS[18], redis.sha1hex(held), to_ms(now_us()), 0, 'unreadable', held)
+    corrupt = corrupt + 1
     return
   end
   local message = string.sub(held, start)
-  local fate = count_death(message, mark, most, ARGV[2], KEYS[14], KEYS[16], KEYS[17])
+  local fate = count_death(message, mark, most, ARGV[2], KEYS[15], KEYS[17], KEYS[18])
   if fate == 'dead' then
     dead_lettered = dead_lettered + 1
   elseif fate == 'quarantined' then
-    redis.call('LPUSH', KEYS[15], step .. '\n' .. message)
+    redis.call('LPUSH', KEYS[16], step .. '\n' .. message)
     quarantined = quarantined + 1
   else
-    redis.call('RPUSH', list_of[step] or KEYS[19], message)
+    redis.call('RPUSH', list_of[step] or KEYS[20], message)
     moved = moved + 1
   end
 end
 
-local ends = redis.call('ZSCORE', KEYS[10], ARGV[2])
-if ends and tonumber(ends) <= lease_now(KEYS[12], ARGV[5]) then
+local ends = redis.call('ZSCORE', KEYS[11], ARGV[2])
+if ends and tonumber(ends) <= lease_now(KEYS[13], ARGV[5]) then
   local order = {}
-  for _, field in ipairs(redis.call('HRANDFIELD', KEYS[9], MOST_NAMES)) do
+  for _, field in ipairs(redis.call('HRANDFIELD', KEYS[10], MOST_NAMES)) do
     local request_number, place = string.match(field, '^(%d+):(%d+)$')
     order[#order + 1] = {tonumber(request_number or 0), tonumber(place or 0), field}
   end
@@ -69,28 +71,33 @@ if ends and tonumber(ends) <= lease_now(KEYS[12], ARGV[5]) then
   end)
   for i = 1, math.min(#order, tonumber(ARGV[3])) do
     local field = order[i][3]
-    local held = redis.call('HGET', KEYS[9], field)
+    local held = redis.call('HGET', KEYS[10], field)
     take_room(#held)
     take_back(held)
-    redis.call('HDEL', KEYS[9], field)
+    redis.call('HDEL', KEYS[10], field)
     if room <= 0 then
       break
     end
   end
-  if redis.call('EXISTS', KEYS[9]) == 0 then
-    redis.call('ZREM', KEYS[10], ARGV[2])
-    redis.call('HDEL', KEYS[18], ARGV[2])
+  if redis.call('EXISTS', KEYS[10]) == 0 then
+    redis.call('ZREM', KEYS[11], ARGV[2])
+    redis.call('HDEL', KEYS[19], ARGV[2])
   end
   if moved + quarantined > 0 then
-    wake(KEYS[13])
+    wake(KEYS[14])
   end
+  add_total(TOTALS, 'ready', moved + quarantined)
+  add_total(TOTALS, 'redelivered', moved + quarantined)
+  add_total(TOTALS, 'dead:crashed', dead_lettered)
+  add_total(TOTALS, 'dead:corrupt', corrupt)
+  add_total(TOTALS, 'empty', -empty)
 end
 local more = '0'
-local first = redis.call('ZRANGE', KEYS[10], 0, 0, 'WITHSCORES')
+local first = redis.call('ZRANGE', KEYS[11], 0, 0, 'WITHSCORES')
 if first[2] then
-  redis.call('ZADD', KEYS[11], first[2], ARGV[1])
-  more = tonumber(first[2]) <= lease_now(KEYS[12], ARGV[5]) and '1' or '0'
+  redis.call('ZADD', KEYS[12], first[2], ARGV[1])
+  more = tonumber(first[2]) <= lease_now(KEYS[13], ARGV[5]) and '1' or '0'
 else
-  redis.call('ZREM', KEYS[11], ARGV[1])
+  redis.call('ZREM', KEYS[12], ARGV[1])
 end
-return {more, moved, quarantined, dead_lettered}
+return {more, moved, quarantined, dead_lettered + corrupt}

@@ -3,9 +3,10 @@
 --
 -- The process still acknowledges the message, so an empty value stays in its place until then.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
---          10 queues  11 wake  12 ready list  13 leased  14 deliveries  15 leased_index, of the queue
---          of the message  16 history
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals  10 next_due  11 queues  12 wake  13 ready list  14 leased
+--          15 deliveries  16 leased_index, of the queue of the message  17 history
+--          18 totals, of that queue
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4 no limit  5 id  6 due (ms, '+' before
 --          it when it counts from now)  7 which of KEYS is its ready list  8 record  9 what to do
 --          when its unique key is taken (see include/unique_policy.lua), '' without one  10 field of the
@@ -21,10 +22,11 @@
 -- @include types
 -- @include record
 -- @include tracking
+-- @include totals
 -- @include wake
 -- @include entry_store
 -- @include unique_policy
--- @include next_due
+-- @include dispatch/next_due
 -- @include lease
 -- @include history
 
@@ -32,7 +34,7 @@ local clock = now_us()
 local now = to_ms(clock)
 local id, due, data, field = ARGV[5], due_of(ARGV[6], clock), ARGV[8], ARGV[10]
 local _, message_id, task, start = read_record(data)
-local held = redis.call('HGET', KEYS[13], field)
+local held = redis.call('HGET', KEYS[14], field)
 if not held then
   return 'gone'
 end
@@ -41,15 +43,15 @@ if not held_start then
   return 'duplicate'
 end
 expect_state()
-expect_type(KEYS[10], 'hash')
-expect_type(KEYS[12], 'list')
-expect_type(KEYS[14], 'hash')
+expect_type(KEYS[11], 'hash')
+expect_type(KEYS[13], 'list')
 expect_type(KEYS[15], 'hash')
+expect_type(KEYS[16], 'hash')
 if due <= now and ARGV[11] == 'leave' then
   return 'due'
 end
 -- One takes the place of the other, so a full server must let it pass: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[9], '')
+redis.call('ZREM', KEYS[10], '')
 
 local plan = {what = 'beside'}
 if ARGV[9] ~= '' then
@@ -63,7 +65,7 @@ if plan.what == 'superseded' and ARGV[11] == 'keep' then
 end
 local its_id, its_message_id, _, its_unique = read_label(held, held_start)
 if its_id then
-  local _, its_due = untrack(KEYS[15], its_id, its_message_id, its_unique)
+  local _, its_due = untrack(KEYS[16], its_id, its_message_id, its_unique)
   if ARGV[11] == 'keep' and its_due > 0 then
     due = math.min(due, its_due)
   end
@@ -71,15 +73,15 @@ if its_id then
     redis.call('ZREM', DUPLICATE_IDS, duplicate_name(its_id, its_message_id))
   end
 end
-local state = 'superseded'
+local state, stored = 'superseded', true
 if plan.what == 'superseded' then
-  state = plan.what
+  state, stored = plan.what, false
 elseif due > now or ARGV[11] == 'keep' then
-  put_entry(id, due, data, message_id, task)
-  announce(KEYS[9], KEYS[10], ARGV[1], ARGV[2], due, clock, ARGV[3])
+  stored = put_entry(id, due, data, message_id, task)
+  announce(KEYS[10], KEYS[11], ARGV[1], ARGV[2], due, clock, ARGV[3])
   state = 'scheduled'
 else
-  put_ready(KEYS[12], KEYS[11], due, now, data, task, start)
+  put_ready(KEYS[13], KEYS[12], due, now, data, task, start)
   state = 'ready'
 end
 if its_id then
@@ -91,7 +93,18 @@ if plan.what == 'store' then
     take_key(plan, id, message_id)
   end
 end
-redis.call('HDEL', KEYS[14], redis.sha1hex(string.sub(held, held_start)))
-redis.call('HSET', KEYS[13], field, '')
-add_run(KEYS[16], ARGV[12], ARGV[13])
+redis.call('HDEL', KEYS[15], redis.sha1hex(string.sub(held, held_start)))
+redis.call('HSET', KEYS[14], field, '')
+add_total(KEYS[18], 'empty', 1)
+if not stored then
+  add_total(KEYS[18], 'replaced', 1)
+else
+  add_total(KEYS[18], 'retried', ARGV[11] == 'push' and 1 or 0)
+  if KEYS[18] ~= TOTALS then
+    add_total(KEYS[18], 'moved', 1)
+    add_total(TOTALS, 'accepted', 1)
+  end
+  add_total(TOTALS, 'ready', state == 'ready' and 1 or 0)
+end
+add_run(KEYS[17], ARGV[12], ARGV[13])
 return state

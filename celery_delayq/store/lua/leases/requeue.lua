@@ -1,7 +1,8 @@
 -- Put messages that a process holds back into their ready lists, about 1 MB of them.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 leased
---          10 wake  11 deliveries  12 dead  13 dead_at  14 quarantined  15… ready lists
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals  10 leased  11 wake  12 deliveries  13 dead  14 dead_at
+--          15 quarantined  16… ready lists
 -- ARGV     1 'first' to run next, 'last' to run after all that is ready  2 what to count:
 --          'nothing', 'requeued', 'crashed' or, where the process ends by an error of which nobody
 --          knows the cause, 'died'  3 most crashes or deaths, 0 for no limit  4 details for the
@@ -15,18 +16,19 @@
 -- @include room
 -- @include record
 -- @include tracking
+-- @include totals
 -- @include wake
 -- @include dead_letter
 -- @include lease
 
 local most, lists = tonumber(ARGV[3]), tonumber(ARGV[6])
-local list_of = lists_by_step({select(15, unpack(KEYS))}, {select(7, unpack(ARGV))})
+local list_of = lists_by_step({select(16, unpack(KEYS))}, {select(7, unpack(ARGV))})
 expect_state()
-expect_types(11, 'hash', 'hash', 'zset', 'list')
+expect_types(12, 'hash', 'hash', 'zset', 'list')
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[13], '')
+redis.call('ZREM', KEYS[14], '')
 
-local moved, dead_lettered, looked = 0, 0, 0
+local moved, dead_lettered, looked, corrupt, empty = 0, 0, 0, 0, 0
 local push = ARGV[1] == 'last' and 'LPUSH' or 'RPUSH'
 local from, to, by = #ARGV, 7 + lists, -1
 if ARGV[1] == 'last' then
@@ -39,27 +41,27 @@ local function count(message)
     return false
   end
   local digest = redis.sha1hex(message)
-  local reclaimed, crashed, requeued = read_deliveries(redis.call('HGET', KEYS[11], digest))
+  local reclaimed, crashed, requeued = read_deliveries(redis.call('HGET', KEYS[12], digest))
   if ARGV[2] == 'crashed' then
     crashed = crashed + 1
   else
     requeued = requeued + 1
   end
   if ARGV[2] == 'crashed' and most > 0 and crashed > most then
-    redis.call('HDEL', KEYS[11], digest)
+    redis.call('HDEL', KEYS[12], digest)
     forget_tracked(LEASED_INDEX, message)
-    add_dead_letter(KEYS[12], KEYS[13], read_label(message) or digest, to_ms(now_us()), 0,
+    add_dead_letter(KEYS[13], KEYS[14], read_label(message) or digest, to_ms(now_us()), 0,
       string.format('killed its process %d times', crashed), message, ARGV[4])
     return true
   end
-  write_deliveries(KEYS[11], digest, reclaimed, crashed, requeued)
+  write_deliveries(KEYS[12], digest, reclaimed, crashed, requeued)
   return false
 end
 
 local function put_back(step, mark, message)
   local fate = 'ready'
   if ARGV[2] == 'died' then
-    fate = count_death(message, mark, most, ARGV[5], KEYS[11], KEYS[12], KEYS[13])
+    fate = count_death(message, mark, most, ARGV[5], KEYS[12], KEYS[13], KEYS[14])
     mark = ''
   elseif count(message) then
     fate = 'dead'
@@ -70,11 +72,11 @@ local function put_back(step, mark, message)
     dead_lettered = dead_lettered + 1
     return
   elseif fate == 'quarantined' then
-    redis.call('LPUSH', KEYS[14], step .. '\n' .. message)
+    redis.call('LPUSH', KEYS[15], step .. '\n' .. message)
   elseif mark == '!' then
-    redis.call(push, KEYS[14], step .. '\n' .. message)
+    redis.call(push, KEYS[15], step .. '\n' .. message)
   else
-    redis.call(push, list_of[step] or KEYS[15], message)
+    redis.call(push, list_of[step] or KEYS[16], message)
   end
   moved = moved + 1
 end
@@ -83,19 +85,26 @@ for i = from, to, by do
   if room <= 0 then
     break
   end
-  local held = redis.call('HGET', KEYS[9], ARGV[i])
+  local held = redis.call('HGET', KEYS[10], ARGV[i])
   take_room(held and #held or 0)
   looked = looked + 1
   local step, mark, start = read_leased(held)
   if step then
     put_back(step, mark, string.sub(held, start))
   elseif held and held ~= '' then
-    add_dead_letter(KEYS[12], KEYS[13], ARGV[i], to_ms(now_us()), 0, 'unreadable', held)
-    dead_lettered = dead_lettered + 1
+    add_dead_letter(KEYS[13], KEYS[14], ARGV[i], to_ms(now_us()), 0, 'unreadable', held)
+    corrupt = corrupt + 1
+  elseif held then
+    empty = empty + 1
   end
-  redis.call('HDEL', KEYS[9], ARGV[i])
+  redis.call('HDEL', KEYS[10], ARGV[i])
 end
+add_total(TOTALS, 'ready', moved)
+add_total(TOTALS, 'redelivered', ARGV[2] ~= 'nothing' and moved or 0)
+add_total(TOTALS, 'dead:crashed', dead_lettered)
+add_total(TOTALS, 'dead:corrupt', corrupt)
+add_total(TOTALS, 'empty', -empty)
 if moved > 0 then
-  wake(KEYS[10])
+  wake(KEYS[11])
 end
-return {moved, dead_lettered, looked}
+return {moved, dead_lettered + corrupt, looked}

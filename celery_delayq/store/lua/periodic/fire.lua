@@ -1,9 +1,9 @@
 -- Schedule ticks of periodic entries, of each entry only if its state is the expected one: so each
 -- tick is scheduled once, by whoever comes first.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
---          10 queues  11 wake  12 periodic  13 periodic_at  14… ready lists; all lists of what is
---          ready, if there is any unique key
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals  10 next_due  11 queues  12 wake  13 periodic  14 periodic_at
+--          15 ticks  16… ready lists; all lists of what is ready, if there is any unique key
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4… for each entry: name, the line in
 --          which it is to stand, the line in which it stands then, when to look at it then (ms, ''
 --          for never), the same two for when nothing of it was stored since another has its unique
@@ -16,21 +16,24 @@
 -- @include types
 -- @include record
 -- @include tracking
+-- @include totals
 -- @include wake
 -- @include entry_store
 -- @include unique_policy
--- @include next_due
+-- @include dispatch/next_due
 -- @include add_batch
 -- @include periodic
 
 local clock = now_us()
-expect_types(12, 'hash', 'zset')
-begin_puts(clock, 0, KEYS[11], 14)
+expect_types(13, 'hash', 'zset')
+begin_puts(clock, 0, KEYS[12], 16)
 local answers = {}
+local outcomes = {scheduled = 0, overlap = 0, duplicate = 0}
+local OUTCOME = {d = 'duplicate', K = 'overlap', E = 'overlap'}
 local i = 4
 while i <= #ARGV do
   local name, number = ARGV[i], tonumber(ARGV[i + 6])
-  local data = as_expected(KEYS[12], name, ARGV[i + 1])
+  local data = as_expected(KEYS[13], name, ARGV[i + 1])
   local codes, refused = {}, number > 0
   if data then
     for j = i + 7, i + 6 + 5 * number, 5 do
@@ -45,11 +48,19 @@ while i <= #ARGV do
     if refused then
       line, at = ARGV[i + 4], ARGV[i + 5]
     end
-    redis.call('HSET', KEYS[12], name, line .. string.sub(data, #ARGV[i + 1] + 1))
-    look_at_entry(KEYS[13], name, at)
+    -- A tick that waits for the task of an earlier one is tried again.
+    for _, code in ipairs(line ~= ARGV[i + 1] and codes or {}) do
+      local outcome = OUTCOME[code] or 'scheduled'
+      outcomes[outcome] = outcomes[outcome] + 1
+    end
+    redis.call('HSET', KEYS[13], name, line .. string.sub(data, #ARGV[i + 1] + 1))
+    look_at_entry(KEYS[14], name, at)
   end
   answers[#answers + 1] = data and table.concat(codes) or '-'
   i = i + 7 + 5 * number
 end
-end_puts(KEYS[9], KEYS[10], ARGV[1], ARGV[2], ARGV[3])
+end_puts(KEYS[10], KEYS[11], ARGV[1], ARGV[2], ARGV[3], 'accepted')
+for outcome, number in pairs(outcomes) do
+  add_total(KEYS[15], outcome, number)
+end
 return answers

@@ -1,15 +1,16 @@
 -- Look at a batch of the schedule: each member must have a record. Repairing makes dead letters of
 -- those without one, as dispatch/promote.lua would when they are due.
 --
--- KEYS     1 due  2 entries  3 next_due  4 dead  5 dead_at
+-- KEYS     1 due  2 entries  3 next_due  4 dead  5 dead_at  6 totals
 -- ARGV     1 queue  2 cursor  3 about how many to look at  4 '1' to repair
 -- Returns  {next cursor, looked at, {}, then for each kind {kind, found, repaired, some ids…}}
 -- Repeat   finds what is left
 -- @include clock
 -- @include types
 -- @include record
--- @include next_due
+-- @include dispatch/next_due
 -- @include dead_letter
+-- @include totals
 -- @include repair/report
 
 expect_types(1, 'zset', 'hash')
@@ -25,6 +26,7 @@ for i = 1, #page[2], 2 do
       redis.call('ZREM', KEYS[3], '')
       add_dead_letter(KEYS[4], KEYS[5], id, to_ms(now_us()), due_at(due), 'no record', '')
       redis.call('ZREM', KEYS[1], id)
+      add_total(KEYS[6], 'dead:corrupt', 1)
     end
   end
 end

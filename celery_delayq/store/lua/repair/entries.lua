@@ -3,7 +3,8 @@
 -- Entries that are not in the schedule are for repair/schedule.lua, and of unreadable ones
 -- dispatch/promote.lua makes dead letters.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals
 -- ARGV     1 cursor  2 about how many to look at  3 '1' to repair
 -- Returns  {next cursor, looked at, {names that are not in the schedule}, then for each kind {kind,
 --          found, repaired, some ids…}}

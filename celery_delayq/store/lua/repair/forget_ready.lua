@@ -1,24 +1,29 @@
 -- Forget what is known of ready messages, since stock workers take them from now on; those that
 -- were cancelled go, too.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index
---          9… ready lists
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals  10… ready lists
 -- ARGV     1… for each: its name in READY_INDEX, what stands there, the message if it was cancelled
 -- Returns  how many messages were removed
 -- Repeat   0
 -- @include types
 -- @include record
 -- @include tracking
+-- @include totals
 
 expect_state()
-expect_all(9, 'list')
+expect_all(10, 'list')
 local removed = 0
 for i = 1, #ARGV, 3 do
   local name, value, message = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if redis.call('HGET', READY_INDEX, name) == value then
-    for j = 9, message ~= '' and #KEYS or 0 do
-      removed = removed + redis.call('LREM', KEYS[j], -1, message)
+    local dropped = 0
+    for j = 10, message ~= '' and #KEYS or 0 do
+      dropped = dropped + redis.call('LREM', KEYS[j], -1, message)
     end
+    add_total(TOTALS, string.sub(value, 1, 2) == '!!' and 'replaced' or 'cancelled', dropped)
+    add_total(TOTALS, 'ready', -dropped)
+    removed = removed + dropped
     redis.call('HDEL', READY_INDEX, name)
     if redis.call('HEXISTS', ENTRIES, name) == 0 and redis.call('HEXISTS', LEASED_INDEX, name) == 0 then
       redis.call('ZREM', DUPLICATE_IDS, name)

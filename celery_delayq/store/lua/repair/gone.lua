@@ -1,8 +1,8 @@
 -- Check messages that count as running and that the caller has not found. They are gone, unless
 -- they have moved meanwhile: the script reads all that processes hold at one moment.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index
---          9… leased of each process
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals  10… leased of each process
 -- ARGV     1 '1' to repair  2 most bytes to read  3… for each: its name, its value in the index
 -- Returns  {0, looked at, {}, then {kind, found, repaired, some names…}}; {1, 0, {}} if ARGV[2] bytes
 --          are too few
@@ -20,7 +20,7 @@
 local repair = ARGV[1] == '1'
 room = tonumber(ARGV[2])
 expect_state()
-expect_all(9, 'hash')
+expect_all(10, 'hash')
 
 local there = {}
 
@@ -46,7 +46,7 @@ for i = 3, #ARGV, 2 do
   end
 end
 if #unchanged > 0 then
-  for i = 9, #KEYS do
+  for i = 10, #KEYS do
     read_hash(KEYS[i])
   end
   if room <= 0 then

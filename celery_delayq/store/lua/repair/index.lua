@@ -11,7 +11,7 @@
 -- @include types
 -- @include room
 -- @include record
--- @include next_due
+-- @include dispatch/next_due
 -- @include repair/report
 -- @include repair/page
 

@@ -2,7 +2,8 @@
 -- listed with its task and its due. Repairing removes wrong members: when the task goes on,
 -- dispatch/promote.lua would give the entry that due.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals
 -- ARGV     1 cursor  2 about how many to look at  3 '1' to repair  4… names left by an earlier call,
 --          to look at instead
 -- Returns  {next cursor, looked at, {names left}, then for each kind {kind, found, repaired,

@@ -9,7 +9,7 @@
 -- @include clock
 -- @include types
 -- @include record
--- @include next_due
+-- @include dispatch/next_due
 -- @include repair/report
 
 local queue, repair = ARGV[1], ARGV[3] == '1'

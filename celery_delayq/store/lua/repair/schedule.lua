@@ -7,7 +7,7 @@
 -- @include clock
 -- @include types
 -- @include record
--- @include next_due
+-- @include dispatch/next_due
 -- @include repair/report
 
 expect_types(1, 'zset', 'hash', 'zset')

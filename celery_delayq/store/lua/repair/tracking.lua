@@ -1,7 +1,8 @@
 -- Look at a batch of the messages that are ready, or held: a second message with the same id must
 -- be listed as a duplicate. Repairing lists it.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals
 -- ARGV     1 'waiting' or 'running', to look through  2 cursor  3 about how many to look at
 --          4 '1' to repair
 -- Returns  {next cursor, looked at, {}, then for each kind {kind, found, repaired, some ids…}}

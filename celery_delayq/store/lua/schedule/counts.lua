@@ -1,7 +1,7 @@
 -- Tell how much is in each state in one queue, at one moment, and which processes have leases on it.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 dead
---          10 leases  11 clock  12 quarantined  13… ready lists
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 totals
+--          10 dead  11 leases  12 clock  13 quarantined  14… ready lists
 -- ARGV     –
 -- Returns  {now (ms), scheduled, overdue, due of the first (ms) or '', dead, ready, paused_due, the
 --          earliest due (ms) of the messages to be taken next, or '', how many leases last, up to 1,000 of
@@ -13,8 +13,8 @@
 -- @include tracking
 
 local now = to_ms(now_us())
-local ready, oldest = redis.call('LLEN', KEYS[12]), nil
-for i = 13, #KEYS do
+local ready, oldest = redis.call('LLEN', KEYS[13]), nil
+for i = 14, #KEYS do
   ready = ready + redis.call('LLEN', KEYS[i])
   local id, message_id = read_label(redis.call('LINDEX', KEYS[i], -1) or '')
   if id then
@@ -25,16 +25,16 @@ for i = 13, #KEYS do
 end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 -- A lease that ended by Redis' clock, less the time for which it stood still in outages, was not extended.
-local stood = tonumber(redis.call('HGET', KEYS[11], 'stood')) or 0
+local stood = tonumber(redis.call('HGET', KEYS[12], 'stood')) or 0
 return {
   now,
   redis.call('ZCARD', KEYS[1]),
   redis.call('ZCOUNT', KEYS[1], '-inf', now),
   first and tonumber(first) < PAUSED_OFFSET and first or '',
-  redis.call('HLEN', KEYS[9]),
+  redis.call('HLEN', KEYS[10]),
   ready,
   redis.call('ZCARD', KEYS[4]),
   oldest and string.format('%.0f', oldest) or '',
-  redis.call('ZCOUNT', KEYS[10], string.format('%.0f', now - stood), '+inf'),
-  unpack(redis.call('ZRANGE', KEYS[10], 0, 999)),
+  redis.call('ZCOUNT', KEYS[11], string.format('%.0f', now - stood), '+inf'),
+  unpack(redis.call('ZRANGE', KEYS[11], 0, 999)),
 }

@@ -1,6 +1,7 @@
 -- Tell which messages are known, so that those need not be made.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals
 -- ARGV     1 ids  2 message ids, both with a NUL behind each
 -- Returns  a code for each: 'd' it is scheduled, ready or held, '-' it is not; it stops after
 --          reading about 1 MB of records

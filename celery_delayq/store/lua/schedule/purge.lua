@@ -1,16 +1,23 @@
--- Forget all scheduled entries of a queue, and what waits to be delivered alone; its dead letters
--- stay, and what processes hold.
+-- Forget all scheduled and ready messages of a queue, and what waits to be delivered alone; its
+-- dead letters stay, and what processes hold.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
---          10 queues  11 wake  12 quarantined  13 deliveries  14 pace  15 dead
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
+--          8 leased_index  9 totals  10 next_due  11 queues  12 wake  13 quarantined  14 deliveries
+--          15 pace  16 dead  17 leases  18… ready lists
 -- ARGV     1 queue  2 '1' when the queue itself was deleted
--- Returns  {how many were scheduled, how many waited to be delivered alone}
--- Repeat   {0, 0}
+-- Returns  {how many were scheduled, how many waited to be delivered alone, how many were ready}
+-- Repeat   {0, 0, 0}
 -- @include types
 -- @include tracking
+-- @include totals
 
-expect_types(9, 'zset', 'hash')
-local count = {redis.call('ZCARD', DUE), redis.call('LLEN', KEYS[12])}
+expect_types(10, 'zset', 'hash')
+expect_all(18, 'list')
+local count = {redis.call('ZCARD', DUE), redis.call('LLEN', KEYS[13]), 0}
+local lists = {select(18, unpack(KEYS))}
+for _, list in ipairs(lists) do
+  count[3] = count[3] + redis.call('LLEN', list)
+end
 -- What processes hold stays: no more than that, with the unique keys that it has.
 local duplicate_ids, kept = {}, {}
 local running = redis.call('HGETALL', LEASED_INDEX)
@@ -29,19 +36,26 @@ for i = 1, #running, 2 do
   end
 end
 redis.call(
-  'UNLINK', DUE, ENTRIES, TASKS, PAUSED_DUE, UNIQUE, DUPLICATE_IDS, READY_INDEX, KEYS[11], KEYS[12], KEYS[14])
-redis.call('ZREM', KEYS[9], ARGV[1])
+  'UNLINK', DUE, ENTRIES, TASKS, PAUSED_DUE, UNIQUE, DUPLICATE_IDS, READY_INDEX, KEYS[12], KEYS[13], KEYS[15],
+  unpack(lists))
+redis.call('ZREM', KEYS[10], ARGV[1])
 for _, name in ipairs(duplicate_ids) do
   list_duplicate(name)
 end
 for key, owner in pairs(kept) do
   redis.call('HSET', UNIQUE, key, owner)
 end
+local ready = count[2] + count[3]
+add_total(TOTALS, 'purged', count[1] + ready)
+add_total(TOTALS, 'ready', count_others(TOTALS, ready) - ready)
 if ARGV[2] == '1' then
-  if redis.call('EXISTS', KEYS[15]) == 0 then
+  if redis.call('EXISTS', KEYS[16]) == 0 then
     -- Else nobody would find its dead letters.
-    redis.call('HDEL', KEYS[10], ARGV[1])
+    redis.call('HDEL', KEYS[11], ARGV[1])
+    if redis.call('EXISTS', KEYS[17]) == 0 then
+      redis.call('UNLINK', TOTALS)
+    end
   end
-  redis.call('UNLINK', KEYS[13])
+  redis.call('UNLINK', KEYS[14])
 end
 return count

@@ -1,0 +1,42 @@
+"""What was counted in a queue, and what is there."""
+
+from __future__ import annotations
+
+from celery_delayq.model.totals import Totals
+from celery_delayq.store.schedule import Store
+from tests.lua.bench import DEFAULT, QUEUE, Bench
+
+
+def counted(store: Store, queue: str = QUEUE) -> dict[str, int]:
+    """Return the counters that are not 0."""
+    return _shown(store.totals.read([queue])[queue])
+
+
+def _shown(totals: Totals) -> dict[str, int]:
+    dead = {f"dead:{reason}": number for reason, number in totals.dead_lettered.items()}
+    return {name: number for name, number in (totals.counts | dead).items() if number}
+
+
+def present(store: Store, queue: str = QUEUE) -> int:
+    """Return how many messages are scheduled, ready or leased."""
+    client, key = store.client, store.keys.queue(queue)
+    waiting = sum(client.llen(name) for name in store.keys.ready_lists(queue, DEFAULT))
+    held = sum(1 for name in client.keys(key.leased("*")) for value in client.hvals(name) if value)
+    return int(client.zcard(key.due) + waiting + client.llen(key.quarantined) + held)
+
+
+class Counting:
+    """Tells what was counted since the last time, and that the counters add up."""
+
+    def __init__(self, store: Bench) -> None:
+        self._store = store
+        self._before: dict[str, dict[str, int]] = {}
+
+    def __call__(self, queue: str = QUEUE) -> dict[str, int]:
+        totals = self._store.totals.read([queue])[queue]
+        now, before = _shown(totals), self._before.get(queue, {})
+        self._before[queue] = now
+        assert totals.present == present(self._store, queue)
+        found = {name: number - before.get(name, 0) for name, number in now.items()}
+        assert min(found.values(), default=0) >= 0
+        return {name: number for name, number in found.items() if number}
