@@ -72,8 +72,8 @@ def queues_table(queues: Sequence[QueueStats]) -> Table:
 
 def _rabbitmq_table(stats: RabbitMQStats) -> Table:
     table = screen.new_table("queue", "ready", title="Queues")
-    for queue, ready in stats.queues.items():
-        table.add_row(Text(spelled(queue)), f"{ready:,}")
+    for queue in stats.queues:
+        table.add_row(Text(spelled(queue.name)), f"{queue.ready:,}")
     return table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from inspect import signature
 from typing import Any
 
@@ -215,6 +215,22 @@ def renew(app: Celery) -> None:
     del app.__dict__["amqp"]
     if "queues" in before.__dict__:
         app.amqp.__dict__["queues"] = before.queues
+
+
+def in_less_time(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the lookup of a setting, which raises an exception inside for each place without it."""
+
+    @wraps(stock)
+    def find(settings: Any, key: str) -> Any:
+        if settings.key_t is None:
+            names = settings._to_keys(key)
+            for place in settings.maps:
+                for name in names:
+                    if name in place:
+                        return place[name]
+        return stock(settings, key)
+
+    return find
 
 
 #: Values whose ``repr`` is what Celery's ``saferepr`` makes of them, but for some texts.

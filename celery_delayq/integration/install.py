@@ -141,6 +141,11 @@ TRANSPORT = (
 
 #: Since ``DelayQ(app)``, for all apps of the process.
 PROCESS = (
+    Replace(
+        target="celery.utils.collections:ConfigurationView.__getitem__",
+        by=amqp.in_less_time,
+        why="Celery looks five settings up for each task that it sends, in a third of the time",
+    ),
     Connect(
         target="signals.task_prerun",
         receiver=context.arrive,

@@ -34,13 +34,26 @@ def open_channel(app: Celery) -> Iterator[Channel]:
 
 
 @dataclass(frozen=True, slots=True)
+class RabbitMQQueueStats:
+    """A queue and its ready messages; the other numbers of
+    :class:`~celery_delayq.admin.stats.QueueStats` are None.
+    """
+
+    name: str
+    ready: int
+
+    scheduled = leased = dead = overdue = paused = is_paused = next_due = oldest_age = None
+    scheduled_tasks = ready_tasks = memory = None
+
+
+@dataclass(frozen=True, slots=True)
 class RabbitMQStats:
     """What waits in RabbitMQ. Other numbers of :class:`~celery_delayq.admin.stats.Stats` are None.
 
     Attributes
     ----------
-    queues : dict[str, int]
-        Ready messages of the queues from which this app consumes, by name.
+    queues : list[RabbitMQQueueStats]
+        The queues from which this app consumes, by name.
     scheduled : int
         Tasks of all queues that wait to be due.
     unroutable : int
@@ -49,7 +62,7 @@ class RabbitMQStats:
         Dead letters.
     """
 
-    queues: dict[str, int]
+    queues: list[RabbitMQQueueStats]
     scheduled: int
     unroutable: int
     dead: int
@@ -59,7 +72,7 @@ class RabbitMQStats:
     @property
     def ready(self) -> int:
         """Ready messages in all queues."""
-        return sum(self.queues.values())
+        return sum(queue.ready for queue in self.queues)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON types."""
@@ -70,8 +83,9 @@ def gather(app: Celery) -> RabbitMQStats:
     """Read the numbers; those of different queues are of different moments."""
     with open_channel(app) as channel:
         topology, connection = channel.topology, channel.connection
+        ready = ready_messages(connection, app.amqp.queues.consume_from)
         return RabbitMQStats(
-            queues=ready_messages(connection, app.amqp.queues.consume_from),
+            queues=[RabbitMQQueueStats(*each) for each in sorted(ready.items())],
             scheduled=sum(ready_messages(connection, topology.delay_queues()).values()),
             unroutable=sum(ready_messages(connection, [topology.unroutable]).values()),
             dead=sum(1 for _ in channel.dead_letters.read()),

@@ -20,6 +20,7 @@ from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, due_of_eta
 from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.channel import Channel
+from celery_delayq.transport.amqp.frames import encoded
 from celery_delayq.transport.amqp.messages import HEADER, Routed, is_task, own_of
 from celery_delayq.transport.amqp.sizes import ready_messages
 
@@ -177,7 +178,7 @@ def _given_back(app: Celery, message: Any, *, delays: bool) -> list[Routed]:
     headers["eta"] = own_of(message).get("eta") or old[cascade.DUE]
     headers.pop(HEADER, None)
     properties = {**message.properties, "application_headers": headers}
-    stock = type(message)(message.body, **properties)
+    stock = encoded(message.body, properties)
     seconds = math.ceil(due.ms / 1000 - time.time())
     if delays and seconds > 0:
         for queue in app.amqp.queues.values():

@@ -19,6 +19,7 @@ import amqp
 
 from celery_delayq.errors import NoQueue
 from celery_delayq.model.dead_letter import DeadLettered
+from celery_delayq.transport.amqp.frames import encoded
 from celery_delayq.transport.amqp.messages import Routed
 from celery_delayq.transport.amqp.topology import Topology
 
@@ -148,8 +149,13 @@ class DeadLetterStream:
         """Append bodies with their headers."""
         sent = [
             Routed(
-                amqp.Message(
-                    body, application_headers=headers, delivery_mode=2, message_id=uuid4().hex
+                encoded(
+                    body,
+                    {
+                        "application_headers": headers,
+                        "delivery_mode": 2,
+                        "message_id": uuid4().hex,
+                    },
                 ),
                 "",
                 stream,

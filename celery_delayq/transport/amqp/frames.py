@@ -7,7 +7,8 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from amqp.basic_message import Message
 from amqp.exceptions import FrameSyntaxError
@@ -33,6 +34,8 @@ _INTEGER = Struct(">ci").pack
 _COMMON = 24
 _SCALARS = frozenset({type(None), bool, int})
 
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
 #: The class of ``basic`` and its method ``publish``.
 _BASIC, _METHOD = 60, 40
 
@@ -55,41 +58,76 @@ class _EncodingErrors:
 encoding_errors = _EncodingErrors()
 
 
-def publishing(
-    channel_id: int,
-    frame_max: int,
-    message: Any,
-    exchange: str,
-    routing_key: str,
-    *,
-    mandatory: bool,
-) -> bytes:
-    """Return the frames of a publish; call it within :data:`encoding_errors`.
+class Content(NamedTuple):
+    """A message, encoded once and for all but its last headers."""
+
+    #: ``""`` without one.
+    message_id: str
+    flags: int
+    #: The properties before the headers, the headers, and the properties after them.
+    before: bytes
+    headers: bytes
+    after: bytes
+    body: bytes
+
+
+def encoded(body: bytes | str, properties: Mapping[str, Any]) -> Content:
+    """Encode a message.
 
     Raises
     ------
     InvalidOption
-        The headers do not fit in a frame.
+        AMQP cannot write it.
     """
-    properties = message.properties
-    body = message.body
+    get = properties.get
+    content_type, encoding = get("content_type"), get("content_encoding")
     if isinstance(body, str):
-        body = body.encode(properties.setdefault("content_encoding", "utf-8"))
-    flags, values = 0, b""
-    for flag, name, encode in _PROPERTIES:
-        value = properties.get(name)
-        if value is not None:
-            flags |= flag
-            values += encode(value)
-    method = b"".join(
+        encoding = encoding or "utf-8"
+        body = body.encode(encoding)
+    after = b""
+    with encoding_errors:
+        flags, before = _types(content_type, encoding)
+        headers = b"".join(_pairs(get("application_headers") or {}))
+        for flag, name, encode in _PROPERTIES:
+            value = get(name)
+            if value is not None:
+                flags |= flag
+                after += encode(value)
+    return Content(get("message_id") or "", flags, before, headers, after, body)
+
+
+def publishing(
+    channel_id: int,
+    frame_max: int,
+    content: Content,
+    exchange: str,
+    routing_key: str,
+    more: Mapping[str, str] = NO_HEADERS,
+) -> bytes:
+    """Return the frames of a publish; *more* are further headers, of which there are few values.
+
+    It is mandatory where the message has an id, by which we know one that comes back; tasks and
+    dead letters have one.
+
+    Raises
+    ------
+    InvalidOption
+        AMQP cannot write this, or the headers do not fit in a frame.
+    """
+    message_id, flags, before, headers, after, body = content
+    with encoding_errors:
+        method = _method(exchange, routing_key, bool(message_id))
+    if more:
+        headers += b"".join(map(_pair, more, more.values()))
+    header = b"".join(
         (
-            _PUBLISH(_BASIC, _METHOD, 0),
-            _text(exchange),
-            _text(routing_key),
-            b"\x01" if mandatory else b"\x00",
+            _CONTENT(_BASIC, 0, len(body), flags),
+            before,
+            _LONG(len(headers)),
+            headers,
+            after,
         )
     )
-    header = _CONTENT(_BASIC, 0, len(body), flags) + values
     most = frame_max - _OVERHEAD
     if len(header) > most:
         raise InvalidOption(
@@ -101,6 +139,29 @@ def publishing(
         piece = body[start : start + most]
         parts += [_FRAME(3, channel_id, len(piece)), piece, _END]
     return b"".join(parts)
+
+
+@functools.lru_cache(maxsize=1024)
+def _method(exchange: str, routing_key: str, mandatory: bool) -> bytes:
+    return b"".join(
+        (
+            _PUBLISH(_BASIC, _METHOD, 0),
+            _text(exchange),
+            _text(routing_key),
+            b"\x01" if mandatory else b"\x00",
+        )
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _types(content_type: str | None, encoding: str | None) -> tuple[int, bytes]:
+    """Return the flags and the values of the properties before the headers, and their own flag."""
+    flags, values = 0x2000, b""
+    for flag, value in ((0x8000, content_type), (0x4000, encoding)):
+        if value is not None:
+            flags |= flag
+            values += _text(value)
+    return flags, values
 
 
 def _text(value: str) -> bytes:
@@ -143,28 +204,30 @@ def _pair(name: str, value: Any) -> bytes:
     return _name(name) + _value(value)
 
 
+def _pairs(values: Mapping[str, Any]) -> list[bytes]:
+    return [
+        _pair(name, value)
+        if type(value) in _SCALARS or (type(value) is str and len(value) < _COMMON)
+        else _name(name) + _value(value)
+        for name, value in values.items()
+    ]
+
+
 def _table(values: Mapping[str, Any]) -> bytes:
-    parts = []
-    for name, value in values.items():
-        kind = type(value)
-        if kind in _SCALARS or (kind is str and len(value) < _COMMON):
-            parts.append(_pair(name, value))
-        else:
-            parts += (_name(name), _value(value))
-    data = b"".join(parts)
+    data = b"".join(_pairs(values))
     return _LONG(len(data)) + data
 
 
 _ENCODERS: Mapping[str, Callable[[Any], bytes]] = {
     "s": _text,
-    "F": _table,
     "o": _OCTET,
     "L": Struct(">Q").pack,
 }
 
 
-#: The flag of each property, its name, and how it is encoded.
+#: The flag of each property after the headers, its name, and how it is encoded.
 _PROPERTIES = [
     (0x8000 >> number, name, _ENCODERS[kind])
     for number, (name, kind) in enumerate(Message.PROPERTIES)
+    if number > 2
 ]

@@ -15,6 +15,7 @@ from kombu.transport import pyamqp
 
 from celery_delayq.model.envelope import PROPERTY
 from celery_delayq.transport.amqp import cascade
+from celery_delayq.transport.amqp.frames import Content
 from celery_delayq.transport.rejected import RejectsUndecodable
 
 #: The header with our own data, as JSON.
@@ -38,10 +39,10 @@ class Routed(NamedTuple):
     """A message, the exchange to which it goes, and its routing key.
 
     *due_ms* is when it goes there, in ms since 1970, if it waits: its delay is counted when it is
-    sent.
+    sent. A message that is encoded already is sent as it is.
     """
 
-    message: Any
+    message: Any | Content
     exchange: str
     routing_key: str
     due_ms: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from secrets import token_hex
@@ -28,10 +28,19 @@ from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.batch import PublishBatch
 from celery_delayq.transport.amqp.confirms import Confirms
 from celery_delayq.transport.amqp.declarer import Declarer, not_allowed
-from celery_delayq.transport.amqp.frames import encoding_errors, publishing
+from celery_delayq.transport.amqp.frames import (
+    NO_HEADERS,
+    Content,
+    encoded,
+    encoding_errors,
+    publishing,
+)
 from celery_delayq.transport.amqp.messages import HEADER, ON_REDIS, Routed, is_task
 from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import given_up, silence_ends
+
+#: Faster than ``json.dumps``.
+_ENCODE = json.JSONEncoder().encode
 
 #: Seconds between two attempts to send to a new queue.
 _UNTIL_LEADER = 0.05
@@ -98,7 +107,7 @@ class PublishChannel(pyamqp.Channel):
         *due* takes the place of its ETA.
         """
         if not is_task(message):
-            return Routed(message, exchange, routing_key)
+            return Routed(encoded(message.body, message.properties), exchange, routing_key)
         headers, topology = message.properties["application_headers"], self.topology
         due = due or envelope.due_when_sent({"headers": headers, "properties": message.properties})
         now_ms = time.time() * 1000
@@ -111,10 +120,9 @@ class PublishChannel(pyamqp.Channel):
                 "can"
             )
         if delay is None or due_ms is None:
-            return Routed(_copy(message, None, due is not None), exchange, routing_key)
+            return Routed(message, exchange, routing_key)
         self.declarer.prepare(delay.entry.level, exchange, routing_key)
-        way = {cascade.TARGET: exchange, cascade.DUE: _iso(due_ms)}
-        return Routed(_copy(message, way, True), exchange, routing_key, due_ms)
+        return Routed(message, exchange, routing_key, due_ms)
 
     def send(self, messages: Sequence[Routed]) -> dict[int, Exception]:
         """Send messages and wait until the broker has answered for all.
@@ -156,27 +164,26 @@ class PublishChannel(pyamqp.Channel):
         connection = self._connected()
         if self._confirms is None:
             self._confirms = Confirms(self)
-        with encoding_errors:
-            frames = [self._encoded(each, connection.frame_max) for each in messages]
-        for message, _, routing_key, _ in messages:
-            self._confirms.note(message.properties.get("message_id", ""), routing_key)
+        # Encoded here, many at once: that takes half of the time.
+        contents = [_content(each) for each in messages]
+        frames = [
+            self._frames(each, content, connection.frame_max)
+            for each, content in zip(messages, contents, strict=True)
+        ]
+        for each, content in zip(messages, contents, strict=True):
+            self._confirms.note(content.message_id, each.routing_key)
         connection.transport.write(b"".join(frames))
         connection.bytes_sent += 1  # what heartbeats go by
 
-    def _encoded(self, routed: Routed, frame_max: int) -> bytes:
+    def _frames(self, routed: Routed, content: Content, frame_max: int) -> bytes:
         """Return the frames of a message, with its delay as of now."""
-        message, exchange, routing_key, due_ms = routed
-        properties = message.properties
+        _, exchange, routing_key, due_ms = routed
+        more = NO_HEADERS
         if due_ms is not None and (
             delay := self.topology.delay(max(due_ms - time.time() * 1000, 1))
         ):
-            properties["application_headers"].update(delay.headers())
-            exchange = self.topology.entry(delay.entry)
-        # By its id we know a message that comes back; tasks and dead letters have one.
-        mandatory = bool(properties.get("message_id"))
-        return publishing(
-            self.channel_id, frame_max, message, exchange, routing_key, mandatory=mandatory
-        )
+            exchange, more = self.topology.entry(delay.entry), delay.headers()
+        return publishing(self.channel_id, frame_max, content, exchange, routing_key, more)
 
     def refused(self) -> dict[int, Exception]:
         """Wait until the broker has answered for all that was posted; as :meth:`confirmed`."""
@@ -268,26 +275,31 @@ class PublishChannel(pyamqp.Channel):
         return connection
 
 
-def _copy(message: Any, way: Mapping[str, Any] | None, has_eta: bool) -> Any:
-    """Return a copy of a task's message as it goes to the broker.
+def _content(routed: Routed) -> Content:
+    """Return a message as it goes to the broker.
 
     kombu publishes the same message again after an error, so it stays as it is.
     """
+    message, exchange, _, due_ms = routed
+    if isinstance(message, Content):
+        return message
     properties = dict(message.properties)
-    headers = cascade.arrived(properties.pop("application_headers"))
-    own = dict(properties.pop(PROPERTY, None) or {})
+    headers = cascade.arrived(properties["application_headers"])
+    own = dict(properties.get(PROPERTY) or {})
     own.pop("countdown", None)
-    if has_eta and headers.get("eta") is not None:
+    if headers.get("eta") is not None:
         own["eta"] = headers["eta"]
         headers["eta"] = None
-    if way is not None:
+    if due_ms is not None:
         # It would end the message in a delay queue; workers look at `expires`.
-        properties.pop("expiration", None)
-        headers.update(way)
+        properties["expiration"] = None
+        headers[cascade.TARGET] = exchange
+        headers[cascade.DUE] = _iso(due_ms)
     if own:
-        headers[HEADER] = json.dumps(own)
+        headers[HEADER] = _ENCODE(own)
+    properties["application_headers"] = headers
     properties.setdefault("message_id", token_hex(16))
-    return type(message)(message.body, application_headers=headers, **properties)
+    return encoded(message.body, properties)
 
 
 def _iso(ms: float) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.app.amqp import AMQP
+from celery.utils.collections import ConfigurationView
 from celery.utils.saferepr import saferepr
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,3 +98,17 @@ def test_a_worker_that_cannot_send_webhooks_says_so_when_it_starts(
         worker_checks.check_worker(SimpleNamespace(app=app, connection=connection))
 
     assert caplog.text.count('pip install "celery-delayq[webhook]"') == warnings
+
+
+@pytest.mark.parametrize("prefix", ["", "CELERY"])
+def test_settings_are_found_as_celery_finds_them(prefix: str) -> None:
+    app = Celery("app", set_as_current=False, namespace=prefix or None)
+    DelayQ(app)
+    ours: Any = ConfigurationView.__getitem__
+    stock = ours.__wrapped__
+    app.conf.update(task_ignore_result=True, own="a")
+
+    names = ["own", "CELERY_IGNORE_RESULT", *app.conf]
+    assert [ours(app.conf, name) for name in names] == [stock(app.conf, name) for name in names]
+    with pytest.raises(KeyError):
+        app.conf["unknown"]

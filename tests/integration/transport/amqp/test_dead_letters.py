@@ -24,6 +24,7 @@ from celery_delayq.testing import wait_until
 from celery_delayq.transport.amqp import dead_letter_connection
 from celery_delayq.transport.amqp.dead_letter_connection import NewDeadLetter
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, View
+from celery_delayq.transport.amqp.frames import encoded
 from celery_delayq.transport.amqp.messages import Routed
 from celery_delayq.transport.amqp.sizes import ready_messages
 from tests.integration.conftest import NewRabbitMQ
@@ -73,8 +74,8 @@ def test_other_messages_in_the_streams_hide_no_dead_letter(scene: Scene, store: 
     delayq = DelayQ.of(scene.app)
     for stream in ("delayq.dead_letters", "delayq.dead_letters.settled"):
         for body, headers in ((b"{", {}), (b"5", {"delayq-queue": "orders"}), (b"\xff", {})):
-            message = amqp.Message(body, delivery_mode=2, application_headers=headers)
-            scene.channel.send([Routed(message, "", stream)])
+            content = encoded(body, {"delivery_mode": 2, "application_headers": headers})
+            scene.channel.send([Routed(content, "", stream)])
 
     assert [each.reason for each in delayq.dead_letters()] == ["why", "unreadable dead letter"]
     delayq.purge("a")
