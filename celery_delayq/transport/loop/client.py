@@ -48,6 +48,7 @@ class LoopConnections:
         self._new_socket = new_socket
         self._sockets: list[LoopSocket] = []
         self._opening: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def ask(self, request: bytes) -> Any:
         """Send a request and return the reply, in a greenlet; the socket with the fewest waiting
@@ -83,7 +84,11 @@ class LoopConnections:
             await asyncio.shield(self._open_missing())
 
     def close(self) -> None:
-        """Close them; calls without a reply get an error."""
+        """Close them for good; calls without a reply get an error."""
+        self._is_closed = True
+        self._drop()
+
+    def _drop(self) -> None:
         sockets, self._sockets = self._sockets, []
         for each in sockets:
             each.close()
@@ -96,18 +101,22 @@ class LoopConnections:
         return self._opening
 
     async def _open(self) -> None:
+        if self._is_closed:
+            raise ConnectionError("the client was closed")
         loop = asyncio.get_running_loop()
         self._sockets = self.open_sockets()
         while len(self._sockets) < self._size:
             connection = await self._bridge.in_thread(partial(_connected, self._pool))
             self._sockets.append(self._new_socket(connection, loop))
+        if self._is_closed:
+            self._drop()
 
     def _checked(self, reply: Any) -> Any:
         """Return a reply, or raise it; ask a server no more that is no master any more."""
         if not isinstance(reply, Exception):
             return reply
         if isinstance(reply, ResponseError) and is_demoted(reply):
-            self.close()
+            self._drop()
         raise reply
 
 
