@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from celery_delayq.store.keys import Keys
 from celery_delayq.store.scripting import scripts
 
 Role = Literal["producer", "worker", "operator"]
+ROLES: tuple[Role, ...] = get_args(Role)
 
 _COMMAND = re.compile(r"redis\.p?call\(\s*'(\w+)'")
 

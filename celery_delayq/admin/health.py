@@ -61,7 +61,7 @@ def _why_not(app: Celery, timeout: float) -> str:
             connection.connect()
             channel = connection.default_channel
             if isinstance(channel, RabbitMQChannel):
-                _ask_rabbitmq(channel, timeout)
+                ask_rabbitmq(channel, timeout)
             else:
                 _ask_redis(connection)
     except BrokerBlocked as exc:
@@ -84,7 +84,7 @@ def _ask_redis(connection: Connection) -> None:
     check_writable(store.client, store.keys)
 
 
-def _ask_rabbitmq(channel: RabbitMQChannel, timeout: float) -> None:
+def ask_rabbitmq(channel: RabbitMQChannel, timeout: float) -> None:
     """Publish messages to nowhere, which RabbitMQ confirms and drops.
 
     While an alarm blocks all who publish, it opens channels, and takes the first one.

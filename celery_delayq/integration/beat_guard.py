@@ -28,15 +28,20 @@ _WARNING = (
 
 
 def warn(store: Store, app: Celery) -> None:
-    """Warn of each running beat: those that use this package, and RedBeat."""
+    """Warn of each running beat."""
+    for name in running(store, app):
+        logger.warning(_WARNING, name)
+
+
+def running(store: Store, app: Celery) -> list[str]:
+    """Return the name of each running beat: those that use this package, and RedBeat."""
     client, key = store.client, store.keys.celery_beats
     now = store.now_ms()
     client.zremrangebyscore(key, "-inf", now)
     found = [name.decode("utf-8", "replace") for name in client.zrange(key, 0, -1)]
     if client.exists(_lock_of_redbeat(app)):
         found.append("RedBeat")
-    for name in found:
-        logger.warning(_WARNING, name)
+    return found
 
 
 def redbeat_setting(app: Celery, name: str) -> Any:

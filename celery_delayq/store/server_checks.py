@@ -15,6 +15,12 @@ from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
 
+#: What is said of a policy that evicts.
+EVICTION = (
+    "Redis evicts keys when it is full (maxmemory-policy %s): scheduled tasks can be lost; set "
+    "maxmemory-policy to noeviction"
+)
+
 #: The oldest version of Redis on which the package is tested.
 OLDEST = (6, 2)
 
@@ -109,12 +115,13 @@ def warn_of_settings(client: Redis) -> None:
             "(maxmemory-policy noeviction, appendonly yes) is for you to check. "
             f"{_how_to_allow('+config|get')}",
         )
-    if policy is not None and policy != "noeviction":
-        logger.warning(
-            "Redis evicts keys when it is full (maxmemory-policy %s): scheduled tasks "
-            "can be lost; set maxmemory-policy to noeviction",
-            policy,
-        )
+    if policy is not None and evicts(policy):
+        logger.warning(EVICTION, policy)
+
+
+def evicts(policy: str) -> bool:
+    """Return whether a maxmemory-policy lets Redis drop keys."""
+    return policy != "noeviction"
 
 
 def _how_to_allow(rule: str) -> str:

@@ -1,0 +1,152 @@
+"""Look at an app and its broker as a whole, and say what is wrong and what to do."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from celery import Celery
+
+from celery_delayq.admin.accounts import Role
+from celery_delayq.admin.doctor import rabbitmq, redis_server, settings, work
+from celery_delayq.admin.doctor.finding import FAULT, UNKNOWN, WARNING, Diagnosis, Finding
+from celery_delayq.admin.doctor.subject import OnRedis
+from celery_delayq.admin.health import within
+from celery_delayq.admin.rabbitmq.broker import open_channel
+from celery_delayq.errors import BrokerUnavailable, CommandRefused, DelayQError
+from celery_delayq.settings import Settings
+from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
+from celery_delayq.store.scripting.runner import is_denied
+from celery_delayq.store.session import Session
+
+Check = Callable[[], Iterator[Finding]]
+
+#: In this order.
+REDIS: dict[str, Callable[[OnRedis], Iterator[Finding]]] = {
+    "role": redis_server.role,
+    "eviction": redis_server.eviction,
+    "persistence": redis_server.persistence,
+    "disk": redis_server.disk,
+    "memory": redis_server.memory,
+    "connections": redis_server.connections,
+    "replicas": redis_server.replicas,
+    "clock": redis_server.clock,
+    "latency": redis_server.latency,
+    "script cache": redis_server.script_cache,
+    "rights": settings.rights,
+    "queues": settings.queues,
+    "dispatchers": work.dispatchers,
+    "consumers": work.consumers,
+    "leases": work.leases,
+    "dead letters": work.dead_letters,
+    "periodic": work.periodic,
+    "beat": work.running_beats,
+    "stock workers": work.stock_workers,
+    "fsck": work.fsck,
+}
+
+RABBITMQ: dict[str, Callable[[Celery, Any], Iterator[Finding]]] = {
+    "latency": rabbitmq.latency,
+    "delays": rabbitmq.delays,
+    "leaders": rabbitmq.leaders,
+    "unroutable": rabbitmq.unroutable,
+    "after a restart": rabbitmq.after_restart,
+    "alarms": rabbitmq.alarms,  # the last one: RabbitMQ reads no more from who was blocked
+}
+
+_PACKAGES = ("celery-delayq", "celery", "kombu", "redis", "amqp")
+
+
+def diagnose(session: Session, *, role: Role = "worker", timeout: float = 10.0) -> Diagnosis:
+    """Make all checks; each that cannot be made says so, and the others go on.
+
+    Parameters
+    ----------
+    role : Role
+        Whose rights the account must have.
+    timeout : float
+        Seconds to wait for the broker at first.
+
+    Raises
+    ------
+    ConfigError
+        A setting or the URL is wrong, or the broker is not one of ours.
+    """
+    app = session.app
+    found = Diagnosis(versions=_versions(), checks=["settings", "broker"])
+    with app.connection_for_write() as connection:
+        found.findings += settings.settings(app, connection)
+    if why := _away(session, timeout):
+        todo = "start it, or correct the URL; celery -A <app> delayq health --ready asks again"
+        found.findings.append(Finding("broker", FAULT, why, todo))
+    elif session.on_rabbitmq:
+        with open_channel(app) as channel:
+            found.versions["RabbitMQ"] = str(channel.connection.server_properties.get("version"))
+            _run(found, {name: partial(each, app, channel) for name, each in RABBITMQ.items()})
+    else:
+        options = Settings.from_options(app.conf.broker_transport_options)
+        subject = OnRedis(app, session.store, options, role)
+        if name := _server(subject):
+            found.versions["Redis"] = name
+        _run(found, {name: partial(each, subject) for name, each in REDIS.items()})
+    return found
+
+
+def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
+    for name, check in checks.items():
+        found.checks.append(name)
+        try:
+            found.findings += check()
+        except (DelayQError, *BROKER_ERRORS) as exc:
+            # A full server or a replica refuses more than one check, and one tells why.
+            lost = isinstance(exc, BrokerUnavailable)
+            todo = (
+                "run this with an account that may (docs/accounts.md); a hosted Redis shows its "
+                "settings on a page of its own"
+                if is_denied(exc)
+                else "see the other findings, and run this again"
+            )
+            found.findings.append(Finding(name, FAULT if lost else UNKNOWN, str(exc), todo))
+
+
+def _away(session: Session, timeout: float) -> str:
+    """Return why the broker does not answer, or "".
+
+    What it refuses for the moment, such as all writes, is found by a check.
+    """
+
+    def ask() -> str:
+        try:
+            if session.on_rabbitmq:
+                with open_channel(session.app):
+                    return ""
+            session.store.now_ms()
+        except (CommandRefused, *BROKER_ERRORS, OSError) as exc:
+            return describe_error(exc, session.app)
+        return ""
+
+    return within(ask, timeout)
+
+
+def _server(subject: OnRedis) -> str:
+    try:
+        info = subject.info("server")
+    except DelayQError:
+        return ""
+    return str(info.get("valkey_version") or info.get("redis_version"))
+
+
+def _versions() -> dict[str, str]:
+    found = {"Python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+__all__ = ["FAULT", "RABBITMQ", "REDIS", "UNKNOWN", "WARNING", "Diagnosis", "Finding", "diagnose"]

@@ -1,0 +1,118 @@
+"""Checks of RabbitMQ, by what a client can see of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from time import perf_counter
+
+from amqp.exceptions import ChannelError
+from celery import Celery
+
+from celery_delayq.admin.doctor.finding import FAULT, UNKNOWN, WARNING, Finding
+from celery_delayq.admin.health import ask_rabbitmq
+from celery_delayq.admin.rabbitmq import topology
+from celery_delayq.errors import BrokerBlocked
+from celery_delayq.transport.amqp.channel import Channel
+from celery_delayq.transport.amqp.sizes import ready_messages
+from celery_delayq.utils.text import spelled
+
+#: Seconds that a round trip may take, and to wait for an answer.
+MAX_LATENCY, _TIMEOUT = 0.020, 5.0
+_TRIPS = 9
+
+
+def alarms(_app: Celery, channel: Channel) -> Iterator[Finding]:
+    """No alarm may block those who publish."""
+    try:
+        ask_rabbitmq(channel, _TIMEOUT)
+    except BrokerBlocked as exc:
+        yield Finding(
+            "alarms",
+            FAULT,
+            spelled(str(exc)).partition(";")[0],
+            "free memory or disk space of the broker (rabbitmq-diagnostics alarms), or raise "
+            "vm_memory_high_watermark or lower disk_free_limit",
+        )
+
+
+def latency(_app: Celery, channel: Channel) -> Iterator[Finding]:
+    """Each publish is a round trip."""
+    seconds = []
+    for _ in range(_TRIPS):
+        began = perf_counter()
+        channel.basic_qos(0, 0, False)
+        seconds.append(perf_counter() - began)
+    if (typical := median(seconds)) > MAX_LATENCY:
+        yield Finding(
+            "latency",
+            WARNING,
+            f"a round trip takes {typical * 1000:.0f} ms (more than {MAX_LATENCY * 1000:.0f})",
+            "move workers and RabbitMQ closer",
+        )
+
+
+def delays(app: Celery, channel: Channel) -> Iterator[Finding]:
+    """Exchanges and queues of delays must be there, as this app would declare them."""
+    items = [each for each in topology.check(app) if each.problem]
+    missing = [each.name for each in items if each.problem == "missing"]
+    if missing and not channel.settings.declare:
+        yield Finding(
+            "delays",
+            FAULT,
+            f"declare=False, and {len(missing)} exchanges and queues of delays are missing",
+            "celery -A <app> delayq topology --apply, with an account that may",
+        )
+    for each in items:
+        if each.problem != "missing":
+            yield Finding(
+                "delays",
+                FAULT,
+                f"{each.kind} {spelled(each.name)}: {spelled(each.problem)}",
+                "give all processes the same unit, queue_type and max_length, or another prefix",
+            )
+
+
+def leaders(app: Celery, channel: Channel) -> Iterator[Finding]:
+    """Each queue must answer: a quorum queue without a leader does not."""
+    names = [*app.amqp.queues.consume_from, *channel.topology.delay_queues()]
+    for name in names:
+        trial = channel.connection.channel()
+        try:
+            trial.queue_declare(name, passive=True)
+        except ChannelError as exc:
+            if exc.reply_code != 404 or "home node" in exc.reply_text:
+                yield Finding(
+                    "leaders",
+                    FAULT,
+                    f"queue {spelled(name)} does not answer: {spelled(exc.reply_text)}",
+                    "start the nodes that have its replicas (rabbitmq-queues quorum_status)",
+                )
+        finally:
+            if trial.is_open:
+                trial.close()
+
+
+def unroutable(_app: Celery, channel: Channel) -> Iterator[Finding]:
+    """Due tasks must have a queue."""
+    name = channel.topology.unroutable
+    if count := ready_messages(channel.connection, [name]).get(name):
+        yield Finding(
+            "unroutable",
+            FAULT,
+            f"{count:,} tasks are due, and their queue was deleted",
+            "declare the queue again; workers make dead letters of them, delayq dead replay sends "
+            "them",
+        )
+
+
+def after_restart(_app: Celery, _channel: Channel) -> Iterator[Finding]:
+    """No client can see how long RabbitMQ waits before it sends messages on again."""
+    yield Finding(
+        "after a restart",
+        UNKNOWN,
+        "dead_letter_worker_publisher_confirm_timeout: with RabbitMQ's default of three minutes, a "
+        "few tasks are up to six minutes late after a crash",
+        "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}]. in advanced.config "
+        "(docs/rabbitmq.md)",
+    )

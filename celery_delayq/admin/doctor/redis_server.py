@@ -1,0 +1,162 @@
+"""Checks of the Redis server: settings that lose tasks, and what slows it down or stops it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+from celery_delayq.admin.doctor.finding import FAULT, WARNING, Finding
+from celery_delayq.admin.doctor.subject import OnRedis
+from celery_delayq.store.server_checks import EVICTION, evicts
+
+#: Seconds by which clocks may differ, and that an answer may take.
+MAX_SKEW, MAX_LATENCY = 1.0, 0.020
+#: How full memory and connections may be.
+FULL = 0.9
+#: Scripts in the cache of the server; this package has about 60.
+MAX_SCRIPTS = 500
+_PINGS = 9
+
+
+def role(subject: OnRedis) -> Iterator[Finding]:
+    """It must be a master."""
+    if subject.info("replication").get("role") == "slave":
+        yield Finding(
+            "role",
+            FAULT,
+            "this server is a replica: it refuses all writes",
+            "let the URL lead to the master, or use delayq+sentinel://",
+        )
+
+
+def eviction(subject: OnRedis) -> Iterator[Finding]:
+    """A server that evicts loses scheduled tasks."""
+    policy = subject.config("maxmemory-policy")
+    if evicts(policy):
+        yield Finding(
+            "eviction",
+            FAULT,
+            (EVICTION % policy).partition(";")[0],
+            "CONFIG SET maxmemory-policy noeviction",
+        )
+
+
+def persistence(subject: OnRedis) -> Iterator[Finding]:
+    """Scheduled tasks must outlive a restart."""
+    how = "CONFIG SET appendonly yes, and in redis.conf too"
+    if subject.config("appendonly") == "yes":
+        if subject.config("appendfsync") == "no":
+            yield Finding(
+                "persistence",
+                WARNING,
+                "appendfsync no: a crash of the machine loses up to half a minute of tasks",
+                "CONFIG SET appendfsync everysec",
+            )
+    elif save := subject.config("save"):
+        what = f"appendonly no, save {save!r}: a crash loses all since the last snapshot"
+        yield Finding("persistence", WARNING, what, how)
+    else:
+        what = "neither appendonly nor save: a restart loses everything"
+        yield Finding("persistence", FAULT, what, how)
+
+
+def disk(subject: OnRedis) -> Iterator[Finding]:
+    """The last writes to disk must have worked."""
+    info = subject.info("persistence")
+    names = ("rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status")
+    if failed := [name for name in names if info.get(name, "ok") != "ok"]:
+        yield Finding(
+            "disk",
+            FAULT,
+            f"Redis could not write to its disk ({', '.join(failed)}): it refuses writes, or loses "
+            "them in a restart",
+            "free disk space or fix the rights of its folder (see its log), then BGSAVE",
+        )
+
+
+def memory(subject: OnRedis) -> Iterator[Finding]:
+    """There must be memory left."""
+    info = subject.info("memory")
+    used, most = info["used_memory"], info.get("maxmemory") or info.get("total_system_memory")
+    if most and used > most * FULL:
+        yield Finding(
+            "memory",
+            FAULT if used >= most else WARNING,
+            f"Redis uses {used / most:.0%} of its memory; new tasks are refused when it is full",
+            "raise maxmemory, or find what fills it: delayq stats, redis-cli --bigkeys",
+        )
+
+
+def connections(subject: OnRedis) -> Iterator[Finding]:
+    """There must be connections left."""
+    clients, most = subject.info("clients")["connected_clients"], subject.config("maxclients")
+    if clients > int(most) * FULL:
+        yield Finding(
+            "connections",
+            WARNING,
+            f"{clients} of {most} connections are in use; more are refused",
+            "CONFIG SET maxclients, or find who does not close them: CLIENT LIST",
+        )
+
+
+def replicas(subject: OnRedis) -> Iterator[Finding]:
+    """There must be as many replicas as publishes wait for."""
+    wanted = subject.settings.wait_replicas
+    there = subject.info("replication").get("connected_slaves", 0)
+    if there < wanted:
+        yield Finding(
+            "replicas",
+            FAULT,
+            f"wait_replicas is {wanted}, and {there} are connected: publishes raise NotReplicated",
+            "start the replicas, or lower wait_replicas",
+        )
+
+
+def clock(subject: OnRedis) -> Iterator[Finding]:
+    """Redis' clock decides what is due; an eta comes from this one."""
+    before = time.time()
+    theirs = subject.store.now_ms() / 1000
+    after = time.time()
+    skew = theirs - (before + after) / 2
+    if abs(skew) > MAX_SKEW + (after - before) / 2:
+        yield Finding(
+            "clock",
+            WARNING,
+            f"Redis' clock is {abs(skew):,.1f} s {'ahead of' if skew > 0 else 'behind'} that of "
+            "this machine: tasks with an eta run that much too "
+            f"{'early' if skew > 0 else 'late'}",
+            "synchronize both by NTP (timedatectl, chronyc tracking)",
+        )
+
+
+def latency(subject: OnRedis) -> Iterator[Finding]:
+    """Each publish and each batch of a worker is a round trip."""
+    seconds = [_seconds(subject.store.client.ping) for _ in range(_PINGS)]
+    if (typical := median(seconds)) > MAX_LATENCY:
+        yield Finding(
+            "latency",
+            WARNING,
+            f"a round trip takes {typical * 1000:.0f} ms (more than {MAX_LATENCY * 1000:.0f})",
+            "move workers and Redis closer; see SLOWLOG GET and redis-cli --intrinsic-latency",
+        )
+
+
+def script_cache(subject: OnRedis) -> Iterator[Finding]:
+    """Scripts that are made with values in their text fill the server."""
+    number = subject.info("memory").get("number_of_cached_scripts", 0)
+    if number > MAX_SCRIPTS:
+        yield Finding(
+            "script cache",
+            WARNING,
+            f"the server keeps {number:,} scripts: a program puts values into their text",
+            "find it (MONITOR, SLOWLOG GET) and give values as ARGV; SCRIPT FLUSH frees them, and "
+            "this package sends its scripts again",
+        )
+
+
+def _seconds(call: Any) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began

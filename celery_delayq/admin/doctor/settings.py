@@ -1,0 +1,101 @@
+"""Checks of the app: settings that contradict each other, missing packages, lacking rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+from celery import Celery
+
+from celery_delayq.admin import accounts
+from celery_delayq.admin.doctor.finding import FAULT, UNKNOWN, WARNING, Finding
+from celery_delayq.admin.doctor.subject import OnRedis
+from celery_delayq.integration import worker_checks
+from celery_delayq.store.rights import missing
+from celery_delayq.store.schedule import layouts
+from celery_delayq.utils.text import spelled
+
+#: What only checks need; these say so.
+_OPTIONAL = ("+info", "+config|get")
+
+#: Settings of Celery that work against each other, or against this package: when, what, to do.
+_CONTRADICTIONS: tuple[tuple[Any, str, str], ...] = (
+    (
+        lambda conf: conf.task_acks_late and not conf.task_reject_on_worker_lost,
+        "task_acks_late without task_reject_on_worker_lost: a task whose process is killed is a "
+        "dead letter, and does not run again",
+        "DelayQ(app, at_least_once=True), which sets both",
+    ),
+    (
+        lambda conf: conf.task_reject_on_worker_lost and not conf.task_acks_late,
+        "task_reject_on_worker_lost has no effect without task_acks_late",
+        "DelayQ(app, at_least_once=True), which sets both",
+    ),
+    (
+        lambda conf: not conf.broker_connection_retry,
+        "broker_connection_retry=False: workers end in each outage",
+        "remove it",
+    ),
+    (
+        lambda conf: conf.worker_prefetch_multiplier == 0,
+        "worker_prefetch_multiplier=0: one worker takes all ready messages",
+        "set 1, or 4",
+    ),
+)
+
+
+def settings(app: Celery, connection: Any) -> Iterator[Finding]:
+    """Settings must not contradict each other."""
+    for text in worker_checks.problems(app, connection):
+        what, _, todo = text.rpartition(". ")
+        # Nobody can see from here whether it does.
+        level = UNKNOWN if "celery beat has to run" in text else WARNING
+        yield Finding("settings", level, what or text, todo or "see docs/settings.md")
+    for applies, what, todo in _CONTRADICTIONS:
+        if applies(app.conf):
+            yield Finding("settings", WARNING, what, todo)
+    delayq = (app.conf.broker_transport_options or {}).get("delayq", {})
+    if delayq.get("dead_letters_archive") and find_spec("sqlalchemy") is None:
+        yield Finding(
+            "settings",
+            FAULT,
+            "dead_letters_archive is set, but SQLAlchemy is not installed: nothing is archived",
+            'pip install "celery-delayq[sql]"',
+        )
+
+
+def queues(subject: OnRedis) -> Iterator[Finding]:
+    """All processes must use the same ready lists."""
+    ours = subject.store.layout
+    for name, theirs in layouts(subject.store.registry()).items():
+        if (theirs.sep, theirs.steps) != (ours.sep, ours.steps):
+            yield Finding(
+                "queues",
+                FAULT,
+                f"{spelled(name)}: other processes have priority_steps {[*theirs.steps]} and sep "
+                f"{theirs.sep!r}, this app has {[*ours.steps]} and {ours.sep!r}: workers do not "
+                "see all messages",
+                "give all processes the same priority_steps and sep",
+            )
+
+
+def rights(subject: OnRedis) -> Iterator[Finding]:
+    """The account must have what its role needs."""
+    keys, names = subject.store.keys, sorted(subject.app.amqp.queues.consume_from)
+    rules = accounts.rules(subject.role, names, prefix=keys.prefix, database=keys.database)
+    found = missing(subject.store.client, [each for each in rules if each not in _OPTIONAL])
+    if found is None:
+        yield Finding(
+            "rights",
+            UNKNOWN,
+            "Redis does not allow MULTI, by which rights are tried",
+            "ACL SETUSER <name> +@transaction",
+        )
+    elif found:
+        yield Finding(
+            "rights",
+            FAULT,
+            f"this account lacks, for a {subject.role}: {', '.join(found)}",
+            "docs/accounts.md has the rules of each role (--role says which one this is)",
+        )

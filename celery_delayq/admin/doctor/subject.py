@@ -1,0 +1,38 @@
+"""What is looked at: an app, and its Redis."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, cast
+
+from celery import Celery
+
+from celery_delayq.admin.stats import Stats, gather
+from celery_delayq.settings import Settings
+from celery_delayq.store.schedule import Store
+
+
+class OnRedis:
+    """An app whose broker is Redis; each thing is read once.
+
+    Parameters
+    ----------
+    role : Role
+        Whose rights are looked at, of those of :mod:`celery_delayq.admin.accounts`.
+    """
+
+    def __init__(self, app: Celery, store: Store, settings: Settings, role: Any) -> None:
+        self.app, self.store, self.settings, self.role = app, store, settings, role
+        self.info = cache(self._info)
+        self.stats = cache(self._stats)
+
+    def _info(self, section: str) -> dict[str, Any]:
+        """Return a section of INFO."""
+        return cast("dict[str, Any]", self.store.client.info(section))
+
+    def config(self, name: str) -> str:
+        """Return a setting of the server; "" where it does not know it."""
+        return str(cast("dict[str, str]", self.store.client.config_get(name)).get(name, ""))
+
+    def _stats(self) -> Stats:
+        return gather(self.store, self.app.amqp.queues.consume_from, 1000)

@@ -1,0 +1,158 @@
+"""Checks of the work in Redis: is it consistent, and does it flow?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, cast
+
+from celery_delayq.admin.doctor.finding import FAULT, WARNING, Finding
+from celery_delayq.admin.doctor.subject import OnRedis
+from celery_delayq.admin.findings import KINDS
+from celery_delayq.admin.repair import check
+from celery_delayq.integration import beat_guard
+from celery_delayq.store.schedule import layouts
+from celery_delayq.utils.text import spelled
+
+#: Seconds for which entries may be overdue, and messages may wait without a worker, a lease stay
+#: after its end, a periodic entry be late.
+OVERDUE, WAITING, ENDED = 5.0, 60.0, 60.0
+#: Seconds to wait for answers of workers.
+_ANSWERS = 1.0
+#: kombu's visibility timeout, in seconds.
+_VISIBILITY = 3600
+
+
+def fsck(subject: OnRedis) -> Iterator[Finding]:
+    """Keys must agree with each other."""
+    [report] = deque(check(subject.store, subject.settings), maxlen=1)
+    for found in report.findings:
+        yield Finding(
+            "fsck",
+            FAULT,
+            f"{spelled(found.queue)}: {found.found:,} x {KINDS[found.kind].what}",
+            "celery -A <app> delayq fsck shows them, fsck --repair repairs them",
+        )
+
+
+def dispatchers(subject: OnRedis) -> Iterator[Finding]:
+    """Someone must move due entries."""
+    limits = {name: each.limits for name, each in layouts(subject.store.registry()).items()}
+    now = subject.store.now_ms() / 1000
+    for queue in subject.stats().queues:
+        limit = limits.get(queue.name)
+        if queue.is_paused or (limit and (limit.promote_rate or limit.max_ready)):
+            continue
+        if queue.next_due is not None and (late := now - queue.next_due) > OVERDUE:
+            yield Finding(
+                "dispatchers",
+                FAULT,
+                f"{spelled(queue.name)}: {queue.overdue:,} entries are due and not moved, one for "
+                f"{late:,.0f} s: no process dispatches",
+                "start a worker, or celery -A <app> delayq dispatch where workers have "
+                '{"delayq": {"dispatch": False}}',
+            )
+
+
+def consumers(subject: OnRedis) -> Iterator[Finding]:
+    """Someone must take ready messages."""
+    for queue in subject.stats().queues:
+        if queue.ready and not queue.leased and not queue.is_paused and queue.oldest_age > WAITING:
+            yield Finding(
+                "consumers",
+                FAULT,
+                f"{spelled(queue.name)}: {queue.ready:,} messages are ready, one for "
+                f"{queue.oldest_age:,.0f} s, and no worker holds any of this queue",
+                f"start a worker with -Q {spelled(queue.name)}",
+            )
+
+
+def leases(subject: OnRedis) -> Iterator[Finding]:
+    """Leases that have ended must be reclaimed."""
+    store = subject.store
+    seen, stood = cast("list[Any]", store.client.hmget(store.keys.clock, "seen", "stood"))
+    if seen is None:
+        return
+    unseen = store.now_ms() - int(seen)
+    lease_now = int(seen) - int(stood or 0)
+    for queue in subject.stats().queues:
+        stuck = sum(
+            held
+            for _, ends, held in store.leases.leases(queue.name)
+            if unseen > ENDED * 1000 or lease_now - ends > ENDED * 1000
+        )
+        if stuck:
+            yield Finding(
+                "leases",
+                FAULT,
+                f"{spelled(queue.name)}: {stuck:,} messages are held by processes that have ended, "
+                "and nobody takes them back",
+                "start a worker, which does; if that does not help, delayq fsck --repair",
+            )
+
+
+def dead_letters(subject: OnRedis) -> Iterator[Finding]:
+    """No dead letter should have to go for a new one."""
+    known = layouts(subject.store.registry())
+    for queue in subject.stats().queues:
+        limits = known.get(queue.name, subject.store.layout).limits
+        most = limits.dead_letters_max
+        if most and not limits.archived and queue.dead >= most * 0.9:
+            yield Finding(
+                "dead letters",
+                WARNING,
+                f"{spelled(queue.name)}: {queue.dead:,} of {most:,} dead letters; the oldest are "
+                "dropped beyond that",
+                "delayq dead list, then dead replay, dead purge or dead archive",
+            )
+
+
+def periodic(subject: OnRedis) -> Iterator[Finding]:
+    """Someone must fire periodic entries."""
+    store = subject.store
+    first = cast("list[Any]", store.client.zrange(store.keys.periodic_at, 0, 0, withscores=True))
+    if first and (late := (store.now_ms() - first[0][1]) / 1000) > WAITING:
+        yield Finding(
+            "periodic",
+            FAULT,
+            f"periodic entries are not fired, one for {late:,.0f} s",
+            "start a worker of an app with DelayQ(app)",
+        )
+
+
+def running_beats(subject: OnRedis) -> Iterator[Finding]:
+    """No beat may run beside workers that fire."""
+    for name in beat_guard.running(subject.store, subject.app):
+        yield Finding(
+            "beat",
+            FAULT,
+            f"celery beat runs ({spelled(name)}): workers fire beat_schedule themselves, so "
+            "everything in it is sent twice",
+            "stop beat, see docs/periodic.md",
+        )
+
+
+def stock_workers(subject: OnRedis) -> Iterator[Finding]:
+    """Tasks that stock workers take from a shared queue have stock's guarantees."""
+    inspect = subject.app.control.inspect(timeout=_ANSWERS)
+    for name, stats in sorted((inspect.stats() or {}).items()):
+        broker = stats.get("broker", {})
+        if broker.get("transport") != "redis":
+            continue
+        seconds = (broker.get("transport_options") or {}).get("visibility_timeout", _VISIBILITY)
+        yield Finding(
+            "stock workers",
+            WARNING,
+            f"{spelled(name)} is a stock worker with a visibility_timeout of {seconds} s: what it "
+            f"takes comes back only {seconds} s after its death, and runs twice when it takes "
+            "longer or has a longer ETA",
+            "let its broker URL begin with delayq+redis:// (docs/migration.md)",
+        )
+    held = subject.store.held_count(subject.store.keys.stock("unacked"))
+    if held:
+        yield Finding(
+            "stock workers",
+            WARNING,
+            f"stock workers hold {held:,} messages, or have left them when they ended",
+            "once all stock workers are stopped: celery -A <app> delayq migrate --from stock",
+        )

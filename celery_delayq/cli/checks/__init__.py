@@ -1,0 +1,1 @@
+"""Commands that look at the whole: ``health`` and ``doctor``."""

@@ -1,0 +1,65 @@
+"""``doctor``: what is wrong with an app and its broker, and what to do."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import click
+from rich.text import Text
+
+from celery_delayq.admin.accounts import ROLES, Role
+from celery_delayq.admin.doctor import FAULT, UNKNOWN, Finding, diagnose
+from celery_delayq.admin.reporting import WrongUse
+from celery_delayq.app import DelayQ
+from celery_delayq.cli import screen
+from celery_delayq.cli.command import command
+from celery_delayq.cli.options import json_option, option
+from celery_delayq.errors import ConfigError
+from celery_delayq.utils.text import spelled
+
+_STYLES = {FAULT: "bold red", UNKNOWN: "dim"}
+
+
+@command()
+@option(
+    "--role",
+    type=click.Choice(ROLES),
+    default="worker",
+    show_default=True,
+    help="Whose rights the Redis account must have.",
+)
+@json_option
+def doctor(delayq: DelayQ, role: str, as_json: bool) -> None:
+    """Find what is wrong with the app and its broker.
+
+    Each finding says what to do. Checked are settings, versions, rights, the server's memory, disk,
+    clock and latency, whether work flows, whether beat or stock workers run beside it, and all that
+    fsck checks. Nothing is changed. Exits with 1 when something is wrong; what cannot be told does
+    not count.
+
+    \b
+    Examples:
+      celery -A shop delayq doctor
+      celery -A shop delayq doctor --json | jq -r '.findings[].todo'
+    """
+    try:
+        found = diagnose(delayq.session, role=cast("Role", role))
+    except ConfigError as exc:
+        raise WrongUse(spelled(str(exc))) from exc
+    if as_json:
+        screen.print_json(found.as_dict())
+    else:
+        output = screen.console()
+        for each in found.findings:
+            output.print(_text(each), soft_wrap=True)
+        output.print(", ".join(f"{name} {version}" for name, version in found.versions.items()))
+        said = f"{len(found.wrong)} finding(s)" if found.wrong else "nothing wrong"
+        output.print(f"{len(found.checks)} checks: {said}")
+    if found.wrong:
+        raise click.exceptions.Exit(1)
+
+
+def _text(finding: Finding) -> Text:
+    """Return a finding in two lines."""
+    text = Text(f"{finding.level}: ", _STYLES.get(finding.level, "yellow"))
+    return text.append(f"{finding.check}: {spelled(finding.what)}\n  → {finding.todo}", "default")

@@ -1,0 +1,350 @@
+"""``delayq doctor`` on real servers: it finds each prepared fault, and nothing on a good set-up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from celery_delayq import DelayQ
+from celery_delayq.admin import accounts
+from celery_delayq.admin.doctor import REDIS
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.embedded.ports import free_port
+from celery_delayq.testing import ManagedProcess, wait_until
+from tests.integration.conftest import MakeApp
+from tests.support.cli import CommandLine
+from tests.support.faults.clocks import wrong_clock
+from tests.support.proxy import Proxy
+from tests.support.scene import StartWorker, start_worker
+
+
+@dataclass
+class Patient:
+    """A good set-up, which a fault changes: server, URL, and settings of the app."""
+
+    server: EmbeddedRedis
+    client: Redis
+    stack: ExitStack
+    start: StartWorker
+    make_app: MakeApp
+    broker: str
+    conf: dict[str, Any] = field(default_factory=dict)
+    delayq: dict[str, Any] = field(default_factory=dict)
+    at_least_once: bool = False
+
+    def app(self) -> Any:
+        app = self.make_app(
+            extension=False,
+            broker=self.broker,
+            broker_transport_options={"delayq": self.delayq},
+        )
+        DelayQ(app, at_least_once=self.at_least_once)
+        app.conf.update(self.conf)
+        return app
+
+    def worker(self, app: str = "delayq_tasks", **options: Any) -> Any:
+        return start_worker(self.start, app, "threads", broker_url=self.broker, **options)
+
+
+@pytest.fixture
+def patient(
+    delayq_redis_factory: Callable[..., EmbeddedRedis],
+    delayq_worker: StartWorker,
+    make_app: MakeApp,
+) -> Iterator[Patient]:
+    server = delayq_redis_factory()
+    with ExitStack() as stack, server.client() as client:
+        url = server.url_for("delayq+redis")
+        yield Patient(server, client, stack, delayq_worker, make_app, url)
+
+
+def findings(patient: Patient, *options: str) -> list[Mapping[str, str]]:
+    ran = CommandLine(patient.app())("doctor", "--json", *options)
+    told = ran.json
+    assert ran.code == (0 if told["healthy"] else 1)
+    found: list[Mapping[str, str]] = told["findings"]
+    assert all(each["what"] and each["todo"] for each in found)
+    return found
+
+
+def test_nothing_is_wrong_with_a_good_set_up(patient: Patient) -> None:
+    patient.at_least_once = True
+    worker = patient.worker()
+    app = patient.app()
+    app.send_task("add", (1, 1), countdown=0.1)
+    app.send_task("add", (1, 1), countdown=60)
+    worker.wait_log("succeeded")
+
+    ran = CommandLine(app)("doctor")
+
+    assert (ran.code, ran.err) == (0, "")
+    versions, said = ran.out.splitlines()[-2:]
+    assert said == f"{len(REDIS) + 2} checks: nothing wrong"
+    assert f"Redis {patient.client.info('server')['redis_version']}" in versions
+    assert findings(patient) == []
+
+
+# -- faults, by what they are: each returns nothing, and its check is in the table --------------
+
+
+def replica(patient: Patient) -> None:
+    patient.client.replicaof("127.0.0.1", str(free_port()))
+
+
+def evicting(patient: Patient) -> None:
+    patient.client.config_set("maxmemory-policy", "allkeys-lru")
+
+
+def forgetful(patient: Patient) -> None:
+    patient.client.config_set("appendonly", "no")
+
+
+def snapshots_only(patient: Patient) -> None:
+    patient.client.config_set("appendonly", "no")
+    patient.client.config_set("save", "3600 1")
+
+
+def rarely_synced(patient: Patient) -> None:
+    patient.client.config_set("appendfsync", "no")
+
+
+def bad_disk(patient: Patient) -> None:
+    (patient.server.data_dir / "dump.rdb").mkdir()
+    patient.client.bgsave()
+    wait_until(
+        lambda: patient.client.info("persistence")["rdb_last_bgsave_status"] == "err",
+        what="Redis sees it",
+    )
+
+
+def nearly_full(patient: Patient) -> None:
+    patient.client.setrange("large", 50_000_000, "x")
+    patient.client.config_set("maxmemory", int(patient.client.info("memory")["used_memory"] * 1.05))
+
+
+def full(patient: Patient) -> None:
+    patient.client.config_set("maxmemory", 1)
+
+
+def few_connections(patient: Patient) -> None:
+    patient.client.config_set("maxclients", 200)
+    for _ in range(182):
+        patient.stack.enter_context(patient.server.client()).ping()
+
+
+def few_replicas(patient: Patient) -> None:
+    patient.delayq = {"wait_replicas": 1}
+
+
+def slow_link(patient: Patient) -> None:
+    proxy = patient.stack.enter_context(Proxy(patient.server.port))
+    proxy.latency = 0.05
+    patient.broker = f"delayq+redis://127.0.0.1:{proxy.port}/0"
+
+
+def many_scripts(patient: Patient) -> None:
+    with patient.client.pipeline(transaction=False) as pipe:
+        for number in range(600):
+            pipe.script_load(f"return {number}")
+        pipe.execute()
+
+
+def no_right(patient: Patient, *rules: str) -> None:
+    given = [*accounts.rules("worker", ["celery"]), *rules]
+    patient.client.execute_command("ACL", "SETUSER", "app", "on", ">s3cret", *given)
+    patient.broker = f"delayq+redis://app:s3cret@127.0.0.1:{patient.server.port}/0"
+
+
+def lacking_command(patient: Patient) -> None:
+    no_right(patient, "-hincrbyfloat")
+
+
+def lacking_keys(patient: Patient) -> None:
+    no_right(patient)
+    patient.conf = {"task_default_queue": "mail"}
+
+
+def other_steps(patient: Patient) -> None:
+    app = patient.make_app(
+        broker=patient.broker, broker_transport_options={"priority_steps": [0, 5]}
+    )
+    DelayQ.of(app).store.register("celery")
+
+
+def nobody_dispatches(patient: Patient) -> None:
+    app = patient.app()
+    app.send_task("add", (1, 1), countdown=0.1)
+    time.sleep(5.5)
+
+
+def nobody_consumes(patient: Patient) -> None:
+    app = patient.app()
+    app.send_task("add", (1, 1), eta=datetime.now(timezone.utc) - timedelta(minutes=5))
+
+
+def nobody_reclaims(patient: Patient) -> None:
+    worker = patient.worker("liveness_tasks", conf={"task_acks_late": True})
+    patient.app().send_task("stand_still", (60,))
+    wait_until(lambda: patient.client.zcard("{celery}:leases"), what="it holds the task")
+    worker.kill()
+    patient.client.hincrby("delayq:clock", "seen", -120_000)
+
+
+def beat(patient: Patient) -> None:
+    command = [sys.executable, "-m", "celery", "-A", "tests.apps.delayq_tasks:app", "beat"]
+    process = ManagedProcess(
+        [*command, "-s", str(patient.server.data_dir / "beat")],
+        env={"CELERY_BROKER_URL": patient.broker},
+        log_file=patient.server.data_dir / "beat.log",
+    )
+    patient.stack.enter_context(process)
+    wait_until(lambda: patient.client.zcard("delayq:celery_beats"), 60, "it is announced")
+
+
+def stock_worker(patient: Patient) -> None:
+    patient.start("tests.apps.stock_tasks:app", pool="solo", broker_url=patient.server.url)
+
+
+def left_by_stock(patient: Patient) -> None:
+    patient.client.hset("unacked", "tag", "[{}, '', 'celery']")
+
+
+def drift(patient: Patient) -> None:
+    patient.app().send_task("add", (1, 1), countdown=600)
+    patient.client.delete("{celery}:entries")
+
+
+def late_acks_alone(patient: Patient) -> None:
+    patient.conf = {"task_acks_late": True}
+
+
+def overridden(patient: Patient) -> None:
+    patient.at_least_once = True
+    patient.conf = {"task_acks_late": False}
+
+
+def hoarding(patient: Patient) -> None:
+    patient.conf = {"worker_prefetch_multiplier": 0}
+
+
+def away(patient: Patient) -> None:
+    patient.server.stop()
+
+
+def periodic_late(patient: Patient) -> None:
+    delayq = DelayQ.of(patient.app())
+    delayq.periodic.add("tick", 3600, "add", (1, 1))
+    patient.client.zincrby("delayq:periodic_at", -7_200_000, "tick")
+
+
+def many_dead(patient: Patient) -> None:
+    patient.delayq = {"dead_letters_max": 1}
+    store = DelayQ.of(patient.app()).store
+    store.register("celery")
+    store.add_dead_letter("celery", "id", "failed", b"{}")
+
+
+#: Faults, and which checks find them.
+FAULTS: dict[Callable[[Patient], None], set[str]] = {
+    evicting: {"eviction"},
+    forgetful: {"persistence"},
+    snapshots_only: {"persistence"},
+    rarely_synced: {"persistence"},
+    bad_disk: {"disk"},
+    nearly_full: {"memory"},
+    few_connections: {"connections"},
+    few_replicas: {"replicas"},
+    slow_link: {"latency"},
+    many_scripts: {"script cache"},
+    lacking_command: {"rights"},
+    lacking_keys: {"rights"},
+    other_steps: {"queues"},
+    nobody_consumes: {"consumers"},
+    left_by_stock: {"stock workers"},
+    drift: {"fsck"},
+    late_acks_alone: {"settings"},
+    overridden: {"settings"},
+    hoarding: {"settings"},
+    away: {"broker"},
+    periodic_late: {"periodic"},
+    many_dead: {"dead letters"},
+}
+#: The same with more servers or processes, or a wait.
+SLOW_FAULTS: dict[Callable[[Patient], None], set[str]] = {
+    nobody_dispatches: {"dispatchers"},
+    nobody_reclaims: {"leases"},
+    beat: {"beat"},
+    stock_worker: {"stock workers"},
+}
+
+
+def _params() -> Iterator[Any]:
+    for faults, marks in ((FAULTS, ()), (SLOW_FAULTS, (pytest.mark.full,))):
+        for fault, checks in faults.items():
+            yield pytest.param(fault, checks, id=fault.__name__, marks=marks)
+
+
+@pytest.mark.parametrize(("fault", "checks"), [*_params()])
+def test_each_fault_is_found_and_nothing_else(
+    patient: Patient, fault: Callable[[Patient], None], checks: set[str]
+) -> None:
+    fault(patient)
+
+    found = findings(patient)
+
+    assert {each["check"] for each in found if each["level"] != "cannot tell"} == checks, found
+
+
+@pytest.mark.full
+def test_a_wrong_clock_is_found(patient: Patient, tmp_path: Path) -> None:
+    """That of the machine on which it runs; libfaketime does not work with redis-server."""
+    command = [sys.executable, "-m", "celery", "-A", "tests.apps.delayq_tasks:app", "delayq"]
+    env = {**os.environ, "CELERY_BROKER_URL": patient.broker, **wrong_clock(-300, tmp_path)}
+
+    ran = subprocess.run(
+        [*command, "doctor", "--json"], env=env, capture_output=True, text=True, timeout=120
+    )
+
+    told = {each["check"]: each["what"] for each in json.loads(ran.stdout)["findings"]}
+    assert ({*told}, ran.returncode) == ({"settings", "clock"}, 1)
+    assert "Redis' clock is 300.0 s ahead of that of this machine" in told["clock"]
+
+
+@pytest.mark.parametrize(("fault", "check"), [(replica, "role"), (full, "memory")])
+def test_a_server_that_refuses_all_writes_is_found_also_where_checks_need_them(
+    patient: Patient, fault: Callable[[Patient], None], check: str
+) -> None:
+    fault(patient)
+
+    assert check in {each["check"] for each in findings(patient)}
+
+
+def test_what_the_account_may_not_ask_cannot_be_told(patient: Patient, tmp_path: Path) -> None:
+    no_right(patient, "-config|get", "-info")
+
+    found = findings(patient, "--role", "producer")
+
+    assert {each["level"] for each in found} == {"cannot tell"}
+    asked = {"eviction", "persistence", "disk", "memory", "role"}
+    assert asked <= {each["check"] for each in found}
+
+
+def test_a_stock_broker_is_wrong_use(patient: Patient) -> None:
+    patient.broker = patient.server.url
+
+    ran = CommandLine(patient.app())("doctor")
+
+    assert (ran.code, ran.out) == (2, "")
+    assert "a URL that begins with delayq+" in " ".join(ran.err.split())
