@@ -61,6 +61,7 @@ COUNTERS = {
     "replayed": "Dead letters that are scheduled or ready again.",
     "purged": "Messages that were purged.",
     "taken": "Ready messages that were taken by others, such as stock workers.",
+    "aside": "Dead letters that were not present: acknowledged before, or of no queue.",
 }
 
 METRICS: tuple[MetricInfo, ...] = (

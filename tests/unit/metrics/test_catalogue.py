@@ -31,4 +31,4 @@ def test_no_label_has_values_without_end() -> None:
 
 
 def test_all_counters_of_queues_are_exported() -> None:
-    assert {*COUNTERS} == {*COUNTED} - {"aside"}
+    assert {*COUNTERS} == {*COUNTED}
