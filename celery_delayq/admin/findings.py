@@ -56,6 +56,11 @@ KINDS = {
     "unreadable_periodic": Kind(
         "periodic entry that cannot be read: does not fire", "none, remove it or add it again"
     ),
+    "totals_differ": Kind(
+        "the counters do not add up to the messages that are there: others have changed keys, or "
+        "deleted the counters",
+        "the difference counts as accepted or as taken",
+    ),
     "wrong_type": Kind("key of the wrong type", "none, look at it yourself"),
 }
 

@@ -16,10 +16,14 @@ from celery_delayq.admin.findings import Report
 from celery_delayq.dispatch.dispatcher import DEFER
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
+from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import BATCH, Batch, Found, RepairStore
 from celery_delayq.store.repair_tracking import RepairTracking
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.utils.portions import batches
+
+#: How often to try to count messages at one moment: processes come and go.
+TRIES = 3
 
 #: Most messages that count as running to look at.
 MOST_TRACKED = 10_000
@@ -99,6 +103,8 @@ class _Check:
                 rate = layout.limits.promote_rate
                 deferred = max(DEFER, 1 / rate if rate else 0)
                 self._take(name, self._checks.queue(name, layout, deferred, repair=self._repair))
+            with self._surviving(name):
+                self._totals(name, layout)
             yield report
         if queue is None:
             yield from self._walk("", self._checks.periodic)
@@ -138,6 +144,23 @@ class _Check:
                         f"{queue}: {len(group):,} messages that count as running were not found, "
                         "and too much would have to be read at once to be sure that they are gone"
                     )
+
+    def _totals(self, queue: str, layout: Layout) -> None:
+        """Compare the counters with the messages, if nothing else is wrong that explains more."""
+        if any(
+            each.queue == queue and each.found > each.repaired for each in self._report.findings
+        ):
+            return
+        for _ in range(TRIES):
+            holders = self._all_holders(queue)
+            batch = self._tracks.totals(queue, layout, holders, repair=self._repair)
+            if batch is not None:
+                self._take(queue, batch)
+                return
+        self._report.notes.append(
+            f"{queue}: the counters were not compared with the messages, of which too many are "
+            "held, or by processes that come and go"
+        )
 
     def _all_holders(self, queue: str) -> list[str]:
         """Return the processes that may hold something, with a lease or without."""

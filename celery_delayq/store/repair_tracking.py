@@ -6,7 +6,7 @@ Each script looks at one batch, as those of :mod:`celery_delayq.store.repair` do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple, cast
 
@@ -20,6 +20,9 @@ from celery_delayq.store.scan import Index
 #: Most bytes of messages that a script reads to be sure that some are gone: tens of ms. Other calls
 #: read less; this one must read all messages at one moment.
 MOST_BYTES = 16 * 1024 * 1024
+
+#: Most held messages that a script looks at to count them at one moment.
+MOST_HELD = 20_000
 
 
 class Tracked(NamedTuple):
@@ -50,7 +53,8 @@ class RepairTracking(RepairPart):
         key = self._keys.queue(queue)
         zsets = (key.due, key.tasks, key.paused_due, key.duplicate_ids, key.dead_at, key.leases)
         hashes = (key.entries, key.unique, key.ready_index, key.leased_index, key.pace, key.dead)
-        return self._wrong({**dict.fromkeys(zsets, "zset"), **dict.fromkeys(hashes, "hash")})
+        wanted = {**dict.fromkeys(zsets, "zset"), **dict.fromkeys(hashes, "hash")}
+        return self._wrong({**wanted, key.totals: "hash"})
 
     def wrong_shared_types(self) -> list[str]:
         """Return the same of the keys of all queues."""
@@ -86,6 +90,20 @@ class RepairTracking(RepairPart):
     def _page(self, script: str, queue: str, cursor: int, repair: bool, *first: str) -> Batch:
         state = self._keys.queue(queue).state
         return self._look(script, state, [*first, cursor, BATCH, int(repair)])
+
+    def totals(
+        self, queue: str, layout: Layout, worker_ids: Sequence[str], *, repair: bool
+    ) -> Batch | None:
+        """Compare the counters with what is there; *worker_ids* may hold something.
+
+        None when others hold something, or too many messages are held.
+        """
+        key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
+        keys = [key.due, key.totals, key.quarantined, key.leases, *lists]
+        keys += [key.leased(name) for name in worker_ids]
+        args = [int(repair), MOST_HELD, len(lists), *worker_ids]
+        batch = self._look("repair/totals", keys, args)
+        return None if batch.cursor else batch
 
     # -- the messages
 

@@ -173,10 +173,11 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "repair/periodic": (lambda s: RepairStore(s).periodic("", 0, repair=True), [b"0", 1, []]),
     "repair/schedule": (lambda s: RepairStore(s).schedule("q", {b"id": DATA}), [b"0", 1, []]),
-    "repair/tracking": (
-        lambda s: RepairTracking(s).running("q", 0, repair=True),
+    "repair/totals": (
+        lambda s: RepairTracking(s).totals("q", Layout(), ["me"], repair=True),
         [b"0", 0, []],
     ),
+    "repair/tracking": (lambda s: RepairTracking(s).running("q", 0, repair=True), [b"0", 0, []]),
 }
 
 each_script = pytest.mark.parametrize("name", sorted(CALLS))
@@ -207,6 +208,7 @@ NAMES: dict[str, set[str]] = {
     "ready list": {Keys().ready("q", 3, Layout())},
     "ready list of its priority": {Keys().ready("q", 3, Layout())},
     "ready lists": READY,
+    "ready lists and leased of each process": READY | {QUEUE.leased("me")},
     "ready lists and quarantined": READY | {QUEUE.quarantined},
 }
 
@@ -240,7 +242,6 @@ def header(name: str, part: str) -> list[Item]:
     """Return the items that a part of the header numbers."""
     match = re.search(rf"^-- {part} +(.*?)(?=^-- (?:ARGV|Returns))", source(name), re.M | re.S)
     assert match, f"{name}.lua has no {part} in its header"
-    # An item on a line of its own is set apart like the others, other lines go on.
     text = re.sub(r"\n-- +(?=\d+…? )", "  ", match[1].rstrip())
     text = re.sub(r"\s*\n-- +", " ", text)
     items = [
@@ -262,8 +263,7 @@ def call_of(name: str) -> Recorder:
 
 def keys_named(name: str) -> set[str]:
     """Return which keys may stand where a header says *name*."""
-    name = re.split(r"[,;(]", name)[0].strip()
-    if name in NAMES:
+    if (name := re.split(r"[,;(]", name)[0].strip()) in NAMES:
         return NAMES[name]
     if name == "answer":
         return {QUEUE.answer("token"), Keys().answer("token")}

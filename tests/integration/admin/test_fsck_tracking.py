@@ -184,6 +184,7 @@ def test_what_no_process_holds_is_running_no_more(store: Store, redis: Redis) ->
     redis.hdel("{q}:request_numbers", "me")
     redis.hset("{q}:leased_index", mapping={"garbage": "x", "gone\0third": "third 5 - t other"})
     redis.zadd("{q}:duplicate_ids", {"gone\0third": 0})
+    redis.delete("{q}:totals")  # they would tell of lost messages
 
     assert look(store).left == 252
     state = repaired(store, gone_running=252)
@@ -207,6 +208,7 @@ def test_what_has_moved_while_it_was_looked_for_is_not_gone(
         return [Tracked(name, value.replace(b" 5 ", b" 6 ")) for name, value in found.items()]
 
     redis.delete("{q}:leased:me")
+    redis.delete("{q}:totals")  # they would tell of lost messages
     monkeypatch.setattr(RepairTracking, "tracked", another_value)
     assert numbers(look(store, repair=True)) == {}
 
@@ -218,6 +220,7 @@ def test_more_bytes_than_may_be_read_at_once_are_told(
     make_ready(store, *(f"id-{n}" for n in range(9)))
     reserve(store, "1", 9)
     redis.hdel("{q}:leased:me", "1:1")
+    redis.delete("{q}:totals")  # they would tell of lost messages
 
     report = look(store, repair=True)
 
