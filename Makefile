@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-full matrix bench soak lint format servers clean
+.PHONY: help demo demo-spark test test-full matrix bench simulation soak lint format servers clean
 
 help: ## list what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
@@ -39,6 +39,9 @@ matrix: .venv/installed servers ## unit, Lua, contract and conformance tests on 
 
 bench: .venv/installed ## this package beside stock Celery, same run, same Redis
 	$(BIN)/python -m tests.benchmarks --json benchmarks.json --figures
+
+simulation: .venv/installed ## fleets of dispatchers in virtual time, the table of docs/scaling.md
+	$(BIN)/python -m tests.simulation $(SIMULATION_ARGS)
 
 soak: .venv/installed servers ## faults in their long form, 30 minutes; their table goes into docs/guarantees.md
 	$(BIN)/python -m tests.soak --markdown $(SOAK_ARGS)

@@ -1,14 +1,15 @@
 """Moves due entries to the ready lists, at the moment they are due, and reclaims ended leases.
 
 Any number of dispatchers may run against one Redis, without a leader: ``dispatch/promote.lua`` is
-atomic, and Redis' clock decides. A dispatcher sleeps until the earliest entry is due, or until
-a pub/sub message says that something earlier has come. A lost message or a dead dispatcher costs
-one ``dispatch_interval``.
+atomic, and Redis' clock decides. The one on duty (:mod:`celery_delayq.dispatch.pacing`) sleeps
+until the earliest entry is due, or until a pub/sub message says that something earlier has come.
+A lost message or a dead dispatcher costs one ``dispatch_interval`` at most.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -17,20 +18,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_delayq.dispatch.acks import LOST
+from celery_delayq.dispatch.pacing import PollTimer
 from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
-from celery_delayq.store.scripting.replies import Look, Promoted
+from celery_delayq.store.scripting.replies import Look
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
 
 #: Seconds for which a queue that cannot be promoted from is left alone.
 DEFER = 1.0
-
-#: Seconds by which a dispatcher stands back while others are faster: at first, at most.
-STAND_BACK = (0.001, 0.02)
 
 #: A sleep of at most so many seconds is not worth listening, which costs as much as a promotion;
 #: but after so many seconds without it, it is.
@@ -43,50 +42,6 @@ TRIM_EVERY = 30.0
 
 #: Seconds after which the next promotion is noted in Redis, for metrics.
 NOTE_EVERY = 5.0
-
-#: Seconds between two dispatches of a steady stream, so that each moves several entries.
-STREAM_INTERVAL = 0.0015
-
-
-@dataclass(slots=True)
-class PollTimer:
-    """When to look at the schedule next. No I/O; *monotonic* is the process' own clock.
-
-    Of several dispatchers that wake for one entry, one moves it. The others find nothing, and
-    step back further each time, so that N workers do not do N times the work. They still come
-    once the first one is gone.
-    """
-
-    interval: float
-    monotonic: Callable[[], float] = time.monotonic
-    queue: str | None = None
-    _wake_at: float = 0.0
-    _stand_back: float = 0.0
-
-    def after(self, look: Look, promoted: Promoted | None = None) -> None:
-        """Plan by Redis' answer; *promoted* is given after a promotion."""
-        if promoted is not None:
-            if promoted.moved or promoted.dead_lettered:
-                self._stand_back = 0.0
-            else:
-                low, high = STAND_BACK
-                self._stand_back = min(max(2 * self._stand_back, low), high)
-        self.queue = look.queue
-        wait = self.interval if look.wait is None else look.wait
-        if promoted is not None and look.wait is not None:
-            full = promoted.look.wait == 0 and promoted.moved
-            wait = 0.0 if full else max(wait, STREAM_INTERVAL) + self._stand_back
-        self._wake_at = self.monotonic() + min(wait, self.interval)
-
-    def wake_in(self, queue: str, seconds: float) -> None:
-        """Note that *queue* has an entry due in *seconds*."""
-        wake_at = self.monotonic() + seconds
-        if wake_at < self._wake_at:
-            self.queue, self._wake_at = queue, wake_at
-
-    def wait(self) -> float:
-        """Return for how many seconds to sleep, 0 when it is time."""
-        return max(0.0, self._wake_at - self.monotonic())
 
 
 @dataclass(slots=True)
@@ -124,12 +79,13 @@ class Dispatcher(threading.Thread):
         self._settings = settings
         self._stopping = threading.Event()
         self._has_started = False
+        self._id = secrets.token_hex(6)
         # Often enough that lease time passes: see ``dispatch/next_queue.lua``.
         self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6))
-        self._looked = float("-inf")
         self._layouts: dict[str, Layout] = {}
         self._layouts_read = float("-inf")
         self._listened = float("-inf")
+        self._listens = False
         self._trimmed = float("-inf")
         self._noted = float("-inf")
         self._to_trim: list[str] = []
@@ -154,17 +110,21 @@ class Dispatcher(threading.Thread):
             on_failure=self._after_failure,
         )
         self._loop.run(self._connected)
+        with suppress(Exception):  # or others notice
+            self._store.resign(self._id)
         self._store.client.connection_pool.disconnect()
 
     def _connected(self) -> None:
         """Dispatch for as long as the connection lasts."""
-        self._look()
-        self._loop.recovered()
-        if not self._has_started:
-            self._has_started = True
-            logger.info("dispatcher started")
+        self._timer.reconnected()
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
             self._listen(pubsub)
+            self._listens = bool(pubsub.subscribed)
+            self._look()
+            self._loop.recovered()
+            if not self._has_started:
+                self._has_started = True
+                logger.info("dispatcher started")
             while not self._stopping.is_set():
                 self._sleep(pubsub)
                 self._dispatch()
@@ -192,7 +152,7 @@ class Dispatcher(threading.Thread):
             pubsub.reset()
 
     def _sleep(self, pubsub: Any) -> None:
-        """Sleep until it is time; a wake-up message may make that earlier."""
+        """Sleep until it is time; on duty, a wake-up message may make that earlier."""
         while (wait := self._timer.wait()) and not self._stopping.is_set():
             recently = time.monotonic() - self._listened < LISTEN_EVERY
             if not pubsub.subscribed or (wait <= SHORT_SLEEP and recently):
@@ -206,19 +166,24 @@ class Dispatcher(threading.Thread):
 
     def _dispatch(self) -> None:
         """Look at the next queue, or at the next-due index if no queue is known."""
-        queue, now = self._timer.queue, time.monotonic()
-        if queue is None or now - self._looked >= self._timer.interval:
+        queue, now = self._timer.next_queue, time.monotonic()
+        if queue is None:
             self._look()
             return
         note = now - self._noted >= NOTE_EVERY
+        me = self._id if self._timer.takes_duty_by_promoting or self._timer.on_duty else ""
         try:
             promoted = self._store.promote(
-                queue, self._layout(queue), self._settings.dispatch_batch, note=note
+                *(queue, self._layout(queue), self._settings.dispatch_batch),
+                note=note,
+                dispatcher=me,
             )
         except (CommandRefused, StoreFull) as exc:
             # One broken queue must not hold up the others.
             self.tally.errors += 1
             logger.error("promoting failed: queue=%s retry_s=%g: %s", queue, DEFER, exc)
+            if self._timer.stand_aside():  # others may be able to
+                self._store.resign(self._id)
             self._timer.after(self._store.defer_queue(queue, DEFER))
             return
         self._noted = now if note else self._noted
@@ -236,13 +201,16 @@ class Dispatcher(threading.Thread):
     def _look(self) -> None:
         """Look at the next-due index, which also lets lease time pass, and reclaim where a lease
         has ended."""
-        self._looked = time.monotonic()
-        look = self.tally.last = self._store.next_queue(self._settings.lease / 3)
+        me = self._id if self._timer.may_take_duty else ""
+        look = self.tally.last = self._store.next_queue(
+            self._settings.lease / 3, me, listens=self._listens
+        )
         self._timer.after(look)
         for queue in look.reclaim_expired:
             self._reclaim(queue)
-        if self._looked - self._trimmed >= TRIM_EVERY:
-            self._trimmed = self._looked
+        now = time.monotonic()
+        if self._timer.on_duty and now - self._trimmed >= TRIM_EVERY:
+            self._trimmed = now
             self._trim()
 
     def _trim(self) -> None:

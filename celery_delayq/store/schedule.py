@@ -96,18 +96,23 @@ class Store(ScriptRunner):
             lambda step: self.keys.ready(queue, step, self.layout),
         )
 
-    def promote(self, queue: str, layout: Layout, limit: int, *, note: bool = False) -> Promoted:
+    def promote(
+        self, queue: str, layout: Layout, limit: int, *, note: bool = False, dispatcher: str = ""
+    ) -> Promoted:
         """Move up to *limit* due entries of a queue to its ready lists.
 
-        With *note* the time is stored: see :meth:`TotalsStore.last_dispatch`.
+        With *note* the time is stored: see :meth:`TotalsStore.last_dispatch`. If any moved,
+        *dispatcher* is on duty then; with ``""`` that does not change.
         """
         key, limits = self.keys.queue(queue), layout.limits
         keys = [*key.state, self.keys.next_due, key.dead, key.dead_at, key.wake, self.keys.control]
         keys += key.pace, key.quarantined, self.keys.clock
         keys += self.keys.ready_lists(queue, layout)
         flags = limits.promote_rate, limits.max_ready, int(limits.history > 0), int(note)
-        reply = self.run(Call("dispatch/promote", keys, [queue, limit, *flags, *layout.steps]))
-        return Promoted(self._look(reply), int(reply[3]), int(reply[4]))
+        args = [queue, limit, *flags, dispatcher, *layout.steps]
+        *reply, moved, dead_lettered, on_duty = self.run(Call("dispatch/promote", keys, args))
+        look = self._look(reply)._replace(on_duty=bool(on_duty))
+        return Promoted(look, int(moved), int(dead_lettered))
 
     def take_from_unacked(self, queue: str, entry: Entry, held: Held) -> Adopted:
         """Take a message out of kombu's unacked keys into the schedule or, if due, to ready."""
@@ -127,7 +132,9 @@ class Store(ScriptRunner):
 
     # -- when to look at what
 
-    def next_queue(self, max_gap: float = 10.0) -> Look:
+    def next_queue(
+        self, max_gap: float = 10.0, dispatcher: str = "", *, listens: bool = False
+    ) -> Look:
         """Return which queue to look at next, and let lease time pass.
 
         Parameters
@@ -135,10 +142,21 @@ class Store(ScriptRunner):
         max_gap : float
             Seconds since the last call, by whichever process, after which Redis must have been
             away or its clock have been set: lease time has stood still.
+        dispatcher : str
+            Whoever asks, which is on duty then if nobody else is; ``""`` for none.
+        listens : bool
+            Whether it hears wake-ups, and is one of the fleet that is counted.
         """
         keys = [self.keys.next_due, self.keys.lease_ends, self.keys.clock]
-        reply = self.run(Call("dispatch/next_queue", keys, [int(max_gap * 1000)]))
-        return self._look(reply, reply[3:])
+        args = [int(max_gap * 1000), dispatcher, self.keys.wake if listens else ""]
+        reply = self.run(Call("dispatch/next_queue", keys, args))
+        *head, on_duty, fleet = reply[:5]
+        look = self._look(head, reply[5:])
+        return look._replace(on_duty=bool(on_duty), fleet=int(fleet))
+
+    def resign(self, dispatcher: str) -> None:
+        """Leave the duty to the dispatcher that looks next."""
+        self.run(Call("dispatch/resign", [self.keys.clock], [dispatcher]))
 
     def defer_queue(self, queue: str, seconds: float) -> Look:
         """Look at *queue* only *seconds* from now, and return what to look at before."""

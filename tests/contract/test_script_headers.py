@@ -44,8 +44,8 @@ def ready(store: Store) -> object:
 #: One call of each script, and the reply that its caller is to make sense of.
 CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "schedule/add": (lambda s: s.schedule("q", ENTRY), [5, b"s"]),
-    "dispatch/promote": (lambda s: s.promote("q", Layout(), 100), [5, b"", b"", 1, 0]),
-    "dispatch/next_queue": (lambda s: s.next_queue(), [5, b"q", b"7", b"q"]),
+    "dispatch/promote": (lambda s: s.promote("q", Layout(), 100), [5, b"", b"", 1, 0, 0]),
+    "dispatch/next_queue": (lambda s: s.next_queue(), [5, b"q", b"7", 0, 1, b"q"]),
     "schedule/push_ready": (ready, 1),
     "leases/acquire": (
         lambda s: s.leases.acquire("q", "me", 30.0, "1", 5),
@@ -64,6 +64,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         [b"0", 1, 0, 0],
     ),
     "dispatch/defer_queue": (lambda s: s.defer_queue("q", 1.0), [5, b"q", b"7"]),
+    "dispatch/resign": (lambda s: s.resign("me"), 1),
     "schedule/counts": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0, 0, b"", 0]),
     "scan/tasks": (lambda s: s.scheduled_tasks("q"), [b"", b"tasks.add", 1]),
     "schedule/purge": (lambda s: s.purge("q"), [3, 1, 2]),
@@ -121,10 +122,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: PeriodicStore(s).write([Writing("name", "", "line\n{}", 7)]),
         b"d",
     ),
-    "periodic/fire": (
-        lambda s: s.run(PeriodicStore(s).fire_call("q", [TICKS])),
-        [b"s"],
-    ),
+    "periodic/fire": (lambda s: s.run(PeriodicStore(s).fire_call("q", [TICKS])), [b"s"]),
     "periodic/announce_version": (
         lambda s: PeriodicStore(s).announce_version("code", "1", None, 60),
         [b"1", b"", b"5"],

@@ -190,7 +190,7 @@ class Bench(Store):
             self.become_due(id, due_ms + n)
 
     def promote(
-        self, queue: str = QUEUE, layout: Layout = DEFAULT, limit: int = 100, **how: bool
+        self, queue: str = QUEUE, layout: Layout = DEFAULT, limit: int = 100, **how: Any
     ) -> Promoted:
         return super().promote(queue, layout, limit, **how)
 
@@ -226,8 +226,7 @@ class Bench(Store):
         return self.control.pause([], queue=queue, task=None if queue else task)
 
     def resume(self, *, queue: str | None = None, task: str | None = "tasks.t") -> bool:
-        task = None if queue else task
-        return self.control.pause([QUEUE], queue=queue, task=task, resume=True)
+        return self.control.pause([QUEUE], queue=queue, task=None if queue else task, resume=True)
 
     def pause_due(self, *names: str, due_ms: int = 1, task: str = "tasks.t") -> None:
         """Pause a task, and let entries of it become due."""

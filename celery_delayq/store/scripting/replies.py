@@ -72,18 +72,26 @@ class Look(NamedTuple):
     """Which queue to look at next and when: *now* in µs, *due* in ms since 1970, by Redis' clock.
 
     The finer unit is worth half a millisecond of lateness. *reclaim_expired* are queues with a
-    lease that has ended, where that was asked for.
+    lease that has ended, where that was asked for. *on_duty* says whether whoever asked is on duty
+    (:mod:`celery_delayq.dispatch.pacing`), *fleet* how many dispatchers listen, 0 where Redis does
+    not say; None where that was not asked for.
     """
 
     now: int
     queue: str | None
     due: int | None
     reclaim_expired: tuple[str, ...] = ()
+    on_duty: bool | None = None
+    fleet: int | None = None
 
     @property
     def wait(self) -> float | None:
         """Seconds until then, at least 0; None when nothing is scheduled."""
         return None if self.due is None else max(0, self.due * 1000 - self.now) / 1_000_000
+
+    def is_overdue(self, seconds: float) -> bool:
+        """Return whether the queue should have been looked at so many seconds ago."""
+        return self.due is not None and self.now - self.due * 1000 >= seconds * 1_000_000
 
 
 class Promoted(NamedTuple):

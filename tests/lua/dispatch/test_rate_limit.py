@@ -202,7 +202,7 @@ def test_once_half_of_it_is_gone_dispatchers_are_woken(store: Bench) -> None:
         store.reserve("2", 1)
 
     assert [queue for _, queue in heard] == ["q"]
-    assert store.next_queue()[1:] == ("q", store.next_queue().due, ())
+    assert store.next_queue()[1:4] == ("q", store.next_queue().due, ())
     assert store.next_queue().wait == 0
     assert "below" not in store.state().get(PACE, {})
     assert promote(store, max_ready=10).moved == 6

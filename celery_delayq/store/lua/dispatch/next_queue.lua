@@ -3,28 +3,36 @@
 --
 -- KEYS     1 next_due  2 lease_ends  3 clock
 -- ARGV     1 longest time since the last look (ms): after a longer one, and when the clock was set
---          back, lease time has stood still
--- Returns  {now (µs), queue or '', due (ms) or '', some of the queues with an ended lease…}
+--          back, lease time has stood still  2 the dispatcher, '' for none that takes the duty  3 the
+--          channel to which dispatchers listen, '' for a dispatcher that does not
+-- Returns  {now (µs), queue or '', due (ms) or '', 1 when the dispatcher is on duty, else 0, how many
+--          dispatchers listen, 0 when that is not known, some of the queues with an ended lease…}
 -- Repeat   the same
 -- @include clock
 -- @include dispatch/next_due
 -- @include lease
+-- @include dispatch/duty
 
 local now = now_us()
 local ms = to_ms(now)
 local reply = next_due_head(KEYS[1], now)
-local seen = tonumber(redis.call('HGET', KEYS[3], 'seen')) or ms
+local seen = tonumber(redis.call('HGET', KEYS[3], 'seen')) or 0
 -- A full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[2], '')
-if ms < seen or ms - seen > tonumber(ARGV[1]) then
+if seen > 0 and (ms < seen or ms - seen > tonumber(ARGV[1])) then
   redis.call('HINCRBY', KEYS[3], 'stood', string.format('%.0f', ms - seen))
 end
-local seen_now = string.format('%.0f', ms)
-if reply[3] == '' or tonumber(reply[3]) > ms then
-  redis.call('HSET', KEYS[3], 'seen', seen_now, 'dispatched', seen_now)
-else
+-- Not at each look of a large fleet.
+if ms < seen or ms - seen >= math.min(200, ARGV[1] / 10) then
+  local seen_now = string.format('%.0f', ms)
   redis.call('HSET', KEYS[3], 'seen', seen_now)
+  if reply[3] == '' or tonumber(reply[3]) > ms then
+    redis.call('HSET', KEYS[3], 'dispatched', seen_now)
+  end
 end
+local listening = ARGV[3] ~= '' and redis.pcall('PUBSUB', 'NUMSUB', ARGV[3]) or {}
+local fleet = tonumber(listening[2]) or 0
+reply[4], reply[5] = on_duty(KEYS[3], ARGV[2], fleet == 1, ms), fleet
 local ended = redis.call(
   'ZRANGEBYSCORE', KEYS[2], '-inf', lease_now(KEYS[3], ARGV[1]), 'LIMIT', 0, 100)
 for _, queue in ipairs(ended) do

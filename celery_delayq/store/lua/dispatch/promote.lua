@@ -8,8 +8,10 @@
 --          16 quarantined  17 clock  18… ready lists
 -- ARGV     1 queue  2 most entries to move  3 most entries a second, 0 for no limit  4 most ready
 --          messages, 0 for no limit  5 '1' to note in READY_INDEX when that was, else '0'
---          6 '1' to note in the clock that a dispatcher was here  7… the priority step of KEYS[18…]
--- Returns  {now (µs), queue and due (ms) of what to look at next, moved, dead_lettered}
+--          6 '1' to note in the clock that a dispatcher was here  7 that dispatcher, '' for none that
+--          takes the duty  8… the priority step of KEYS[18…]
+-- Returns  {now (µs), queue and due (ms) of what to look at next, moved, dead_lettered, 1 when the
+--          dispatcher is on duty, else 0}
 -- Repeat   goes on with what is due then
 -- @include clock
 -- @include types
@@ -21,6 +23,7 @@
 -- @include dead_letter
 -- @include wake
 -- @include dispatch/rate_limit
+-- @include dispatch/duty
 
 local queue, limit = ARGV[1], tonumber(ARGV[2])
 local clock = now_us()
@@ -28,14 +31,14 @@ local now = to_ms(clock)
 
 local list_of, lists = {}, {}
 for i = 18, #KEYS do
-  list_of[ARGV[i - 11]] = KEYS[i]
+  list_of[ARGV[i - 10]] = KEYS[i]
   lists[#lists + 1] = KEYS[i]
 end
 
 if redis.call('HEXISTS', KEYS[14], 'q' .. queue) == 1 then
   redis.call('ZREM', KEYS[10], queue)
   local reply = next_due_head(KEYS[10], clock)
-  reply[4], reply[5] = 0, 0
+  reply[4], reply[5], reply[6] = 0, 0, on_duty(KEYS[17], ARGV[7], false, now)
   return reply
 end
 
@@ -85,6 +88,7 @@ end
 expect_state()
 expect_types(11, 'hash', 'zset')
 expect_type(KEYS[15], 'hash')
+expect_type(KEYS[17], 'hash')
 -- Moving frees memory, so it must go on when the server is full: a write that is never refused,
 -- and changes nothing, comes first, and the server lets those after it pass.
 redis.call('ZREM', KEYS[10], '')
@@ -195,5 +199,5 @@ elseif look_at_ms and moved == allowed then
   redis.call('ZADD', KEYS[10], 'XX', 'GT', look_at_ms, queue)
 end
 local reply = next_due_head(KEYS[10], clock)
-reply[4], reply[5] = moved, #bad
+reply[4], reply[5], reply[6] = moved, #bad, on_duty(KEYS[17], ARGV[7], moved > 0, now)
 return reply

@@ -1,0 +1,156 @@
+"""Several dispatchers: one is on duty, and any other takes over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from redis import Redis
+
+from celery_delayq.dispatch.dispatcher import Dispatcher
+from celery_delayq.dispatch.pacing import LOOK_MOST
+from celery_delayq.settings import Settings
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.schedule import Store
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.lua.bench import QUEUE, entry
+
+pytestmark = pytest.mark.each_server
+
+CLOCK = "delayq:clock"
+Start = Callable[[], Dispatcher]
+
+
+@pytest.fixture
+def start(delayq_redis: RedisUnderTest) -> Iterator[Start]:
+    """Start dispatchers that count, and wait for all to stop after the test."""
+    started: list[Dispatcher] = []
+
+    def one() -> Dispatcher:
+        thread = Dispatcher(
+            Store(Redis(port=delayq_redis.port), Keys(), Layout()), Settings(lease=60.0)
+        )
+        started.append(thread)
+        thread.start()
+        wait_until(
+            lambda: (
+                delayq_redis.client.pubsub_numsub(Keys().wake)[0][1]
+                >= sum(each.is_alive() for each in started)
+            ),
+            what="the dispatcher listens",
+        )
+        return thread
+
+    yield one
+    for thread in started:
+        thread.stop()
+    for thread in started:
+        thread.join()
+
+
+def calls(client: Redis) -> int:
+    """Return how many scripts have run."""
+    stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
+
+
+def promoted(store: Store) -> float:
+    """Publish an entry; return by how many seconds it is late, with the time that this takes."""
+    _, due = store.schedule(QUEUE, entry("e", 100, relative=True))
+    assert store.client.brpop("q", timeout=10) is not None
+    return store.now_ms() / 1000 - due / 1000
+
+
+def test_dispatchers_off_duty_do_not_aim_at_the_next_entry(store: Store, start: Start) -> None:
+    fleet = [start() for _ in range(20)]
+    wait_until(lambda: store.client.hexists(CLOCK, "duty"), what="one is on duty")
+    time.sleep(1.0)
+    before, began = calls(store.client), time.monotonic()
+
+    for _ in range(20):
+        promoted(store)
+
+    seconds = time.monotonic() - began
+    # Of each entry its publishing and its promotion, and the looks of all; 20 each before.
+    assert calls(store.client) - before <= 20 * 3 + 20 * seconds / 0.3
+    assert sum(each.tally.promoted for each in fleet) == 20
+    assert sum(each.tally.promoted > 0 for each in fleet) <= 5
+
+
+def test_one_of_the_others_takes_over_from_a_dispatcher_that_is_lost(
+    store: Store, start: Start
+) -> None:
+    start(), start()
+    promoted(store)
+    # As if the one on duty had been killed: nobody knows it.
+    store.client.hset(CLOCK, mapping={"duty": "lost", "duty_at": store.now_ms()})
+    for _ in range(3):
+        promoted(store)
+
+    assert store.client.hget(CLOCK, "duty") not in (None, b"lost")
+
+
+def test_a_dispatcher_that_stops_gives_the_duty_back(store: Store, start: Start) -> None:
+    first = start()
+    wait_until(lambda: store.client.hexists(CLOCK, "duty"), what="it is on duty")
+    had = store.client.hget(CLOCK, "duty")
+
+    first.stop()
+    first.join()
+
+    assert not store.client.hexists(CLOCK, "duty")
+    start()
+    wait_until(
+        lambda: store.client.hget(CLOCK, "duty") not in (None, had), what="the next one has it"
+    )
+
+
+def test_a_silent_dispatcher_loses_the_duty_though_nothing_is_due(
+    store: Store, start: Start
+) -> None:
+    start(), start()
+    store.client.hset(CLOCK, mapping={"duty": "lost", "duty_at": store.now_ms() - 10_000})
+
+    wait_until(
+        lambda: store.client.hget(CLOCK, "duty") != b"lost",
+        timeout=20 * LOOK_MOST,
+        what="another one is on duty",
+    )
+
+
+def test_a_dispatcher_that_may_not_promote_a_queue_leaves_it_to_one_that_may(
+    store: Store, start: Start, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    client.execute_command(
+        *(
+            "ACL",
+            "SETUSER",
+            "poor",
+            "on",
+            "nopass",
+            "allchannels",
+            "+@all",
+            "~delayq:*",
+            "~{q}:*",
+            "~q",
+        )
+    )
+    poor = Dispatcher(
+        Store(Redis(port=delayq_redis.port, username="poor", password="x"), Keys(), Layout()),
+        Settings(),
+    )
+    poor.start()
+    wait_until(lambda: client.hexists(CLOCK, "duty"), what="it is on duty")
+    try:
+        start()
+        store.schedule("other", entry("e", 100, relative=True))
+
+        assert client.brpop("other", timeout=10) is not None
+        assert promoted(store) < 10
+    finally:
+        poor.stop()
+        poor.join()
+        client.execute_command("ACL", "DELUSER", "poor")

@@ -1,0 +1,210 @@
+"""A fleet of dispatchers in virtual time.
+
+Each has a :class:`PollTimer` of the package. Redis is a model: one call after the other, each takes
+:data:`SERVICE`; ``promote`` and ``next_queue`` do what the scripts do about duty and due entries.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from celery_delayq.dispatch.pacing import PollTimer
+from celery_delayq.store.scripting.replies import Look, Promoted
+
+#: Seconds that a call takes in Redis, and on the way there and back.
+SERVICE = 0.00003
+ROUND_TRIP = 0.0003
+
+#: Seconds by which a sleep is too long, at most.
+OVERSLEPT = 0.0003
+
+#: ``include/dispatch/duty.lua``: ms after which the one on duty is not believed to be there.
+SILENT = 2500
+
+#: Most entries of a promotion.
+BATCH = 100
+
+BEGIN = 1_000.0
+
+
+@dataclass
+class Member:
+    """A dispatcher."""
+
+    number: int
+    timer: PollTimer
+    alive: bool = True
+    stopped: bool = False
+
+
+@dataclass
+class Outcome:
+    """What a fleet did: calls, and by how many seconds each entry was late."""
+
+    seconds: float
+    calls: int = 0
+    late: list[float] = field(default_factory=list)
+    #: Calls of each member.
+    by_member: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def calls_an_entry(self) -> float:
+        """Script calls for each promoted entry."""
+        return self.calls / max(1, len(self.late))
+
+    @property
+    def calls_a_second(self) -> float:
+        """Script calls each second, of all dispatchers."""
+        return self.calls / self.seconds
+
+    @property
+    def load(self) -> float:
+        """The part of the time for which Redis works for dispatchers."""
+        return self.calls_a_second * SERVICE
+
+    def percentile(self, part: float) -> float:
+        """Return by how many seconds *part* of the entries are late at most."""
+        late = sorted(self.late)
+        return late[min(int(part * len(late)), len(late) - 1)] if late else 0.0
+
+
+class Fleet:
+    """Dispatchers and entries.
+
+    Parameters
+    ----------
+    size : int
+        How many dispatchers there are.
+    dues : Iterable[float]
+        When the entries are due, in seconds from the begin.
+    queues : int
+        The entries are dealt to so many queues.
+    apart : float
+        Seconds within which the dispatchers start.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        dues: Iterable[float],
+        *,
+        queues: int = 1,
+        apart: float = 1.0,
+        seed: int = 7,
+    ) -> None:
+        self._random = random.Random(seed)
+        self.now = BEGIN
+        self._free_at = BEGIN
+        self._due: dict[str, list[int]] = {}
+        for n, due in enumerate(sorted(dues)):
+            self._due.setdefault(f"q{n % queues}", []).append(int((BEGIN + due) * 1000))
+        self._index = [(dues[0], queue) for queue, dues in self._due.items()]
+        heapq.heapify(self._index)
+        self._duty: Member | None = None
+        self._duty_at = 0
+        self._alive = 0
+        self.members: list[Member] = []
+        #: When a member calls next.
+        self._turns: list[tuple[float, int, Member]] = []
+        self.outcome = Outcome(0.0)
+        for _ in range(size):
+            self.join(self._random.uniform(0.0, apart))
+
+    def join(self, after: float = 0.0) -> Member:
+        """Start a dispatcher."""
+        timer = PollTimer(1.0, lambda: self.now, self._random.uniform)
+        member = Member(len(self.members), timer)
+        self.members.append(member)
+        self._alive += 1
+        self._call(member, self.now + after)
+        return member
+
+    @property
+    def on_duty(self) -> Member | None:
+        """The dispatcher that Redis takes for the one on duty."""
+        return self._duty
+
+    def kill(self, members: Iterable[Member]) -> None:
+        """Kill dispatchers."""
+        for member in members:
+            self._alive -= member.alive
+            member.alive = False
+
+    def stop(self, members: Iterable[Member]) -> None:
+        """Stop dispatchers, as SIGSTOP does: they still count."""
+        for member in members:
+            member.stopped = True
+
+    def run(self, seconds: float) -> Outcome:
+        """Let so many seconds pass; return what happened in them."""
+        outcome = self.outcome = Outcome(seconds)
+        end = self.now + seconds
+        while self._turns and self._turns[0][0] < end:
+            self.now, _, member = heapq.heappop(self._turns)
+            if member.alive and not member.stopped:
+                self._turn(member)
+        self.now = end
+        return outcome
+
+    def _call(self, member: Member, at: float) -> None:
+        heapq.heappush(self._turns, (at, member.number, member))
+
+    def _turn(self, member: Member) -> None:
+        timer = member.timer
+        queue = timer.next_queue
+        promoted: Promoted | None
+        begin = max(self.now + ROUND_TRIP / 2, self._free_at)
+        self._free_at = begin + SERVICE
+        self.outcome.calls += 1
+        self.outcome.by_member[member.number] = self.outcome.by_member.get(member.number, 0) + 1
+        if queue is None:
+            fleet = self._alive
+            is_on_duty = self._takes_duty(member, begin, wins=fleet == 1)
+            look, promoted = self._look(begin)._replace(on_duty=is_on_duty, fleet=fleet), None
+        else:
+            moved = self._promote(queue, begin)
+            look = self._look(begin)
+            look = look._replace(on_duty=self._takes_duty(member, begin, wins=moved > 0))
+            promoted = Promoted(look, moved, 0)
+        self.now = self._free_at + ROUND_TRIP / 2
+        timer.after(look, promoted)
+        wait = timer.wait()
+        self._call(member, self.now + wait + (self._random.uniform(0, OVERSLEPT) if wait else 0))
+
+    def _takes_duty(self, member: Member, now: float, *, wins: bool) -> bool:
+        ms = int(now * 1000)
+        silent = ms - self._duty_at
+        if self._duty not in (None, member) and silent < SILENT and not wins:
+            return False
+        if self._duty is not member or silent >= 500:
+            self._duty, self._duty_at = member, ms
+        return True
+
+    def _look(self, now: float) -> Look:
+        due, queue = self._index[0] if self._index else (None, None)
+        return Look(int(now * 1_000_000), queue, due)
+
+    def _promote(self, queue: str, now: float) -> int:
+        dues, ms = self._due[queue], int(now * 1000)
+        moved = 0
+        while dues and moved < BATCH and dues[0] <= ms:
+            self.outcome.late.append(now - dues.pop(0) / 1000)
+            moved += 1
+        if moved:
+            self._index = [each for each in self._index if each[1] != queue]
+            if dues:
+                self._index.append((dues[0], queue))
+            heapq.heapify(self._index)
+        return moved
+
+
+def steady(rate: float, seconds: float, seed: int = 7) -> list[float]:
+    """Return moments at which entries are due: *rate* a second, at random."""
+    chance = random.Random(seed)
+    found, at = [], 0.0
+    while (at := at + chance.expovariate(rate)) < seconds:
+        found.append(at)
+    return found

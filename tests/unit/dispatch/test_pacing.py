@@ -1,0 +1,213 @@
+"""When a dispatcher looks next, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_delayq.dispatch.pacing import (
+    ASIDE,
+    GATHER,
+    GATHER_EACH,
+    GATHER_MOST,
+    JITTER,
+    LOOK_EACH,
+    LOOK_LEAST,
+    LOOK_MOST,
+    MODEST,
+    STAND_BACK,
+    PollTimer,
+)
+from celery_delayq.store.scripting.replies import Look, Promoted
+
+ALONE = GATHER + GATHER_EACH
+
+
+@pytest.fixture
+def timer() -> PollTimer:
+    """A timer at a moment that stands still, without chance."""
+    return PollTimer(1.0, lambda: 100.0, lambda low, high: (low + high) / 2)
+
+
+def look(wait_ms: int | None, *, on_duty: bool | None = None, fleet: int | None = None) -> Look:
+    queue, due = (None, None) if wait_ms is None else ("q", 10_000 + wait_ms)
+    return Look(10_000_000, queue, due, (), on_duty, fleet)
+
+
+def promoted(moved: int, wait_ms: int, *, on_duty: bool | None = None) -> Promoted:
+    return Promoted(look(wait_ms, on_duty=on_duty), moved, 0)
+
+
+def promote(timer: PollTimer, answer: Promoted) -> None:
+    timer.after(answer.look, answer)
+
+
+def watcher(timer: PollTimer, fleet: int) -> PollTimer:
+    """Make another one be on duty, and the first look be over."""
+    timer.after(look(None, on_duty=False, fleet=fleet))
+    return timer
+
+
+@pytest.mark.parametrize(
+    ("due", "wait", "queue"),
+    [(None, 1.0, None), (250, 0.25, "q"), (3_600_000, 1.0, "q"), (-500, 0, "q")],
+    ids=["nothing is scheduled", "soon", "later than the interval", "overdue"],
+)
+def test_it_sleeps_until_the_earliest_due_but_no_longer_than_the_interval(
+    timer: PollTimer, due: int | None, wait: float, queue: str | None
+) -> None:
+    timer.after(look(due))
+
+    assert timer.wait() == pytest.approx(wait)
+    assert timer.queue == queue
+
+
+def test_an_entry_that_has_become_due_is_looked_at_now(timer: PollTimer) -> None:
+    timer.after(look(250))
+
+    assert timer.wait() == pytest.approx(0.25)
+    timer.monotonic = lambda: 100.3
+    assert timer.wait() == 0
+    assert timer.queue == "q"
+
+
+@pytest.mark.parametrize(
+    ("due", "hint", "wait", "queue"), [(None, 0.1, 0.1, "other"), (100, 0.5, 0.1, "q")]
+)
+def test_only_a_hint_of_something_earlier_shortens_the_sleep(
+    timer: PollTimer, due: int | None, hint: float, wait: float, queue: str
+) -> None:
+    timer.after(look(due))
+    timer.wake_in("other", hint)
+
+    assert timer.wait() == pytest.approx(wait)
+    assert timer.queue == queue
+
+
+def test_on_duty_it_looks_at_the_index_each_interval_however_much_is_due(timer: PollTimer) -> None:
+    timer.after(look(5, on_duty=True, fleet=1))
+    timer.monotonic = lambda: 100.9
+    assert timer.next_queue == "q"
+
+    timer.monotonic = lambda: 101.0
+
+    assert timer.next_queue is None
+
+
+def test_a_full_batch_is_followed_by_the_next_at_once(timer: PollTimer) -> None:
+    promote(timer, promoted(100, 0))
+
+    assert timer.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("fleet", "wait"), [(1, ALONE), (100, GATHER + 100 * GATHER_EACH), (10_000, GATHER_MOST)]
+)
+def test_a_steady_stream_is_moved_several_at_a_time_the_more_the_larger_the_fleet(
+    timer: PollTimer, fleet: int, wait: float
+) -> None:
+    timer.after(look(None, on_duty=True, fleet=fleet))
+    promote(timer, promoted(1, 1))
+
+    assert timer.wait() == pytest.approx(wait)
+
+
+def test_what_cannot_be_promoted_is_tried_less_and_less_often(timer: PollTimer) -> None:
+    waits = []
+    for _ in range(10):
+        promote(timer, promoted(0, 0))
+        waits.append(timer.wait())
+    promote(timer, promoted(1, 5))
+
+    assert waits == sorted(waits)
+    assert waits[0] == pytest.approx(STAND_BACK[0] + ALONE)
+    assert waits[-1] == pytest.approx(STAND_BACK[1] + ALONE)
+    assert timer.wait() == pytest.approx(0.005)
+
+
+# -- not on duty
+
+
+@pytest.mark.parametrize(
+    ("fleet", "wait"),
+    [(2, LOOK_LEAST), (50, 50 * LOOK_EACH), (200, LOOK_MOST), (10_000, LOOK_MOST), (0, LOOK_MOST)],
+)
+def test_off_duty_it_looks_less_often_the_larger_the_fleet(
+    timer: PollTimer, fleet: int, wait: float
+) -> None:
+    watcher(timer, fleet).after(look(20, on_duty=False, fleet=fleet))
+
+    assert timer.wait() == pytest.approx(wait)
+    assert timer.queue is None
+
+
+def test_the_longest_wait_is_less_than_a_second() -> None:
+    assert LOOK_MOST * (1 + JITTER) < 1.0
+
+
+def test_the_first_look_of_a_fleet_that_starts_at_once_is_spread(timer: PollTimer) -> None:
+    for _ in range(2):
+        timer.after(look(None, on_duty=False, fleet=200))
+        assert timer.wait() == pytest.approx(LOOK_MOST / 2)
+        timer.reconnected()
+
+
+@pytest.mark.parametrize(("due", "queue"), [(-4, None), (-5, "q")])
+def test_off_duty_it_promotes_only_what_is_overdue(
+    timer: PollTimer, due: int, queue: str | None
+) -> None:
+    watcher(timer, 3).after(look(due, on_duty=False, fleet=3))
+
+    assert timer.next_queue == queue
+    assert (timer.wait() == 0) == (queue is not None)
+
+
+def test_off_duty_it_does_not_listen(timer: PollTimer) -> None:
+    watcher(timer, 3).wake_in("q", 0.001)
+
+    assert timer.wait() > 0.1
+
+
+def test_whoever_promotes_what_is_overdue_is_on_duty(timer: PollTimer) -> None:
+    promote(watcher(timer, 3), promoted(1, 5, on_duty=True))
+
+    assert timer.queue == "q"
+    assert timer.wait() == pytest.approx(0.005)
+
+
+def test_whoever_comes_second_is_off_duty(timer: PollTimer) -> None:
+    promote(timer, promoted(0, 5, on_duty=False))
+
+    assert timer.queue is None
+    assert timer.wait() > 0.1
+
+
+def test_who_finds_nothing_but_is_on_duty_stays_on_duty(timer: PollTimer) -> None:
+    promote(timer, promoted(0, 50, on_duty=True))
+
+    assert timer.queue == "q"
+    assert timer.wait() == pytest.approx(0.05)
+
+
+# -- errors of one queue
+
+
+def test_after_an_error_it_leaves_the_duty_to_others_for_a_while(timer: PollTimer) -> None:
+    timer.after(look(5, on_duty=True, fleet=2))
+    now = timer.monotonic()
+
+    assert timer.stand_aside()
+    allowed = []
+    for seconds in (0.0, ASIDE, MODEST):
+        timer.monotonic = lambda seconds=seconds: now + seconds  # type: ignore[misc]
+        allowed.append((timer.may_take_duty, timer.takes_duty_by_promoting))
+
+    assert not timer.on_duty
+    assert allowed == [(False, False), (True, False), (True, True)]
+
+
+def test_a_lone_dispatcher_stays_on_duty_after_an_error(timer: PollTimer) -> None:
+    timer.after(look(5, on_duty=True, fleet=1))
+
+    assert not timer.stand_aside()
+    assert timer.on_duty
+    assert timer.may_take_duty
