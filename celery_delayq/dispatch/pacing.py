@@ -39,6 +39,11 @@ STAND_BACK = (0.001, 0.02)
 ASIDE, MODEST = 2.0, 60.0
 
 
+def wait_off_duty(fleet: int) -> float:
+    """Return the seconds between two looks of one of so many that is not on duty, 0 for unknown."""
+    return min(max(LOOK_LEAST, fleet * LOOK_EACH), LOOK_MOST) if fleet else LOOK_MOST
+
+
 @dataclass(slots=True)
 class PollTimer:
     """When to look at the schedule next, and whether to promote then.
@@ -94,7 +99,7 @@ class PollTimer:
         return min(GATHER + self.fleet * GATHER_EACH, GATHER_MOST) + self._stand_back
 
     def _until_next_look(self) -> float:
-        wait = min(max(LOOK_LEAST, self.fleet * LOOK_EACH), LOOK_MOST) if self.fleet else LOOK_MOST
+        wait = wait_off_duty(self.fleet)
         if not self._is_spread:  # a fleet may have started, or reconnected, at the same moment
             self._is_spread = True
             wait = self.uniform(0.0, wait)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from typing import Any
 
 from celery import Celery
 
+from celery_delayq.dispatch.pacing import wait_off_duty
 from celery_delayq.errors import BrokerUnavailable, CommandRefused, NotSupported, StoreFull
 from celery_delayq.integration import beat_guard
 from celery_delayq.periodic import policy
@@ -46,6 +48,9 @@ NAP = 0.1
 #: Most entries of one look, and least seconds between two looks.
 BATCH = 200
 GATHER = 0.02
+
+#: Least part of the wait for which a runner that is not on duty comes later.
+SOONEST = 0.1
 
 #: For so many ms other dispatchers do not look at a claimed entry.
 LEAVE = 400
@@ -98,6 +103,12 @@ class Ticker:
         self._definition = lru_cache(KNOWN)(Definition.loads)
         #: The last look before Redis' clock was set back, once this has corrected the entries.
         self._put_right_to = ""
+        #: Whether it looks as soon as something is due: so does the one that found something at its
+        #: last look. The others come later, and find something only where that one is lost.
+        self._on_duty = True
+        #: Whether its look is not at a planned time: finding nothing then says nothing.
+        self._is_woken = True
+        self._fleet = 0
         #: How many ticks it has scheduled.
         self.fired = 0
 
@@ -161,7 +172,8 @@ class Ticker:
         return LOOK
 
     def _sleep(self, pubsub: Any, seconds: float) -> None:
-        """Wait so long, or until calls have written entries."""
+        """Wait so long, or until calls have written entries; off duty, a while longer."""
+        self._is_woken = False
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._stopping.is_set():
             if not pubsub.subscribed:
@@ -169,7 +181,9 @@ class Ticker:
             elif pubsub.get_message(timeout=min(left, NAP)) is not None:
                 # A failing entry may have been corrected.
                 self._failing = {name: (0.0, told) for name, (_, told) in self._failing.items()}
-                return
+                if not self._is_woken:
+                    self._is_woken = True
+                    end = min(end, time.monotonic() + self._later())
 
     def _keep(self, store: Store) -> None:
         """Write the entries in code; an error does not stop the firing of entries."""
@@ -204,8 +218,18 @@ class Ticker:
         self.fired += self._fire(store, scheduler, firings)
         if len(looked.records) == BATCH or looked.set_back:
             return 0.0
+        if looked.records or not self._is_woken:
+            self._on_duty = bool(looked.records)
+        self._fleet = looked.fleet
         left = (min(looks, default=math.inf) - now) / 1000 - (time.monotonic() - began)
-        return min(max(left, GATHER), most)
+        return min(max(left, GATHER) + self._later(), most)
+
+    def _later(self) -> float:
+        """Return by how many seconds to look later than the runner on duty does."""
+        if self._on_duty or self._fleet == 1:
+            return 0.0
+        wait = wait_off_duty(self._fleet)
+        return random.uniform(SOONEST * wait, wait)
 
     def _put_right(self, store: Store, now: int) -> None:
         """Let intervals go on after Redis' clock was set back."""

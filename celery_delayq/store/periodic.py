@@ -40,12 +40,15 @@ class Upcoming(NamedTuple):
         Name and record of each.
     set_back : str
         The latest look of anybody when Redis' clock was set back since, else ``""``.
+    fleet : int
+        How many listen to changes, 0 where Redis does not say.
     """
 
     now: int
     next: int | None
     records: list[tuple[str, str]]
     set_back: str = ""
+    fleet: int = 0
 
 
 class Writing(NamedTuple):
@@ -143,15 +146,16 @@ class PeriodicStore(StorePart):
 
         *put_right* is the ``set_back`` after which :meth:`put_right` was done.
         """
-        args = [limit, leave_ms, put_right, *map(to_bytes, but)]
+        args = [limit, leave_ms, put_right, self._keys.periodic_wake, *map(to_bytes, but)]
         keys = [*self._pair, self._keys.clock]
-        now, following, latest, *rest = self._run("periodic/claim_due", keys, args)
+        now, following, latest, fleet, *rest = self._run("periodic/claim_due", keys, args)
         texts = [to_text(each) for each in rest]
         return Upcoming(
             int(now),
             int(float(following)) if following else None,
             list(zip(texts[::2], texts[1::2], strict=True)),
             to_text(latest),
+            int(fleet),
         )
 
     def put_right(self, now: int, right: Callable[[str, str], Writing | None]) -> None:

@@ -116,7 +116,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "deadletters/trim": (lambda s: s.dead_letters.trim("q", 60.0, 10, 100), [0, 1]),
     "periodic/claim_due": (
         lambda s: PeriodicStore(s).claim_due(10, 500, ["other"]),
-        [5000, b"7", b"", b"name", b"line\n{}"],
+        [5000, b"7", b"", 1, b"name", b"line\n{}"],
     ),
     "periodic/compare_and_set": (
         lambda s: PeriodicStore(s).write([Writing("name", "", "line\n{}", 7)]),

@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from celery_delayq import DelayQ, Outcome
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import StoreFull
-from celery_delayq.periodic import policy
+from celery_delayq.periodic import policy, runner
 from celery_delayq.periodic.definition import AHEAD
 from celery_delayq.periodic.firing import TickScheduler
 from celery_delayq.periodic.policy import GRACE, Firing
@@ -73,10 +73,13 @@ def test_two_tickers_schedule_each_tick_once(
     app: Celery,
     delayq: DelayQ,
     delayq_redis: RedisUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
     number: int,
     options: dict[str, Any],
     queues: Sequence[str],
 ) -> None:
+    # Both aim at each tick, as they do while they take the one on duty for lost.
+    monkeypatch.setattr(runner, "wait_off_duty", lambda _fleet: 0.0)
     for n in range(number):
         delayq.periodic.add(str(n), 0.5 + n % 7 / 10, "note", **options, **KEEP)
     begun = {entry.name: entry for entry in delayq.periodic.list()}
@@ -90,6 +93,25 @@ def test_two_tickers_schedule_each_tick_once(
         assert {name: len(ticks) for name, ticks in stored.items()} == counts(delayq)
     assert sum(ticker.fired for ticker in tickers) == sum(counts(delayq).values())
     assert all(ticker.fired for ticker in tickers)
+
+
+def test_of_several_tickers_one_fires_until_it_is_gone(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    entry = delayq.periodic.add("each", 0.5, "note", **KEEP)
+    with ticking(app, 4) as tickers:
+        for wanted in (4, 8, 12):
+
+            def has_ticked(wanted: int = wanted) -> bool:
+                return counts(delayq)["each"] >= wanted
+
+            wait_until(has_ticked, TIMEOUT, "ticks")
+            first = max(tickers, key=lambda ticker: ticker.fired)
+            first.stop()
+            tickers.remove(first)
+        wait_until(lambda: counts(delayq)["each"] >= 16, TIMEOUT, "the last one goes on")
+
+    expect_each_once(stored_ticks(delayq_redis.client), {"each": entry})
 
 
 def test_more_entries_than_are_looked_at_together_are_due_at_once(

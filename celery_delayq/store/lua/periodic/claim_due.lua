@@ -3,10 +3,11 @@
 --
 -- KEYS     1 periodic  2 periodic_at  3 clock
 -- ARGV     1 most entries  2 for how long others leave them alone (ms)  3 the latest look (ms) for
---          which whoever asks has put right what it left behind, '' for none  4… names that are left
---          to others
+--          which whoever asks has put right what it left behind, '' for none  4 the channel to
+--          which those who ask listen  5… names that are left to others
 -- Returns  {now (µs), when to look at the next one (ms) or '', the latest look (ms) when the clock
---          was set back since, else '', for each its name and its record}
+--          was set back since, else '', how many listen, 0 when that is not known, for each its name
+--          and its record}
 -- Repeat   tells others; these come again when the while is over
 -- @include clock
 -- @include types
@@ -25,13 +26,14 @@ if not latest or latest == ARGV[3] or tonumber(latest) < now then
     redis.call('HSET', KEYS[3], 'ticked', latest)
   end
 end
-local others, number = {}, #ARGV - 3
-for i = 4, #ARGV do
+local others, number = {}, #ARGV - 4
+for i = 5, #ARGV do
   others[ARGV[i]] = true
 end
 local names = redis.call(
   'ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[1] + number)
-local reply = {clock, '', tonumber(latest) > now + 1000 and latest or ''}
+local listening = redis.pcall('PUBSUB', 'NUMSUB', ARGV[4])
+local reply = {clock, '', tonumber(latest) > now + 1000 and latest or '', listening[2] or 0}
 for _, name in ipairs(names) do
   if room <= 0 then
     break
@@ -39,7 +41,7 @@ for _, name in ipairs(names) do
   local data = redis.call('HGET', KEYS[1], name)
   if others[name] then
     -- Its time does not change: whoever can fire it finds it at once.
-  elseif data and #reply < 3 + 2 * ARGV[1] then
+  elseif data and #reply < 4 + 2 * ARGV[1] then
     take_room(#data)
     redis.call('ZADD', KEYS[2], now + tonumber(ARGV[2]), name)
     reply[#reply + 1] = name
