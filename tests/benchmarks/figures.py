@@ -40,6 +40,7 @@ TABLES = {
     "many": Table(
         "stock, one by one", "ours", ("publish-eta@many", "publish-batch-eta@many", "schedule-many")
     ),
+    "asyncio": Table("threads; as it is", "asyncio; frozen", ("aio-",)),
     "retries": Table("stock or 1,000", "ours or 100,000", ("retry-", "dead-letters-")),
     "periodic": Table("stock", "ours", ("periodic-",)),
     "spark": Table("stock", "ours", ("spark-",)),

@@ -151,6 +151,29 @@ class Figure:
         }
 
 
+@dataclass(frozen=True)
+class Published:
+    """How long it took, in seconds of wall clock and of this process's CPU.
+
+    :param longest: seconds of the longest callback of the event loop.
+    """
+
+    count: int
+    seconds: float
+    cpu_seconds: float
+    longest: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tasks a second."""
+        return self.count / self.seconds
+
+    @property
+    def cpu_microseconds(self) -> float:
+        """CPU of this process for each task."""
+        return self.cpu_seconds / self.count * 1e6
+
+
 MeasureFunction = Callable[["Bench"], Iterator[Figure]]
 
 

@@ -18,8 +18,8 @@ import psutil
 from celery_delayq.testing import ManagedProcess
 
 from .app import Settings
-from .model import BenchError
-from .publisher import Order, Published
+from .model import BenchError, Published
+from .publisher import Order
 from .records import Records
 
 if TYPE_CHECKING:

@@ -16,7 +16,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from . import concurrent
 from .app import app, fail, noop, record
+from .model import Published
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,9 @@ class Order:
     :param recorded: send the task that records its start instead of the one that does nothing.
     :param failing: send the task that fails until it has no retry left.
     :param many: schedule all in one call of ``schedule_many``; for our side, with ETAs.
+    :param threads: publish in so many threads.
+    :param loop: publish all at once in an event loop; for our side.
+    :param frozen: spare the garbage collector what there is before (``gc.freeze``).
     """
 
     count: int
@@ -41,25 +46,9 @@ class Order:
     recorded: bool = False
     failing: bool = False
     many: bool = False
-
-
-@dataclass(frozen=True)
-class Published:
-    """How long it took, in seconds of wall clock and of this process's CPU."""
-
-    count: int
-    seconds: float
-    cpu_seconds: float
-
-    @property
-    def rate(self) -> float:
-        """Tasks a second."""
-        return self.count / self.seconds
-
-    @property
-    def cpu_microseconds(self) -> float:
-        """CPU of this process for each task."""
-        return self.cpu_seconds / self.count * 1e6
+    threads: int = 0
+    loop: bool = False
+    frozen: bool = False
 
 
 @contextmanager
@@ -92,6 +81,8 @@ def publish(order: Order) -> Published:
     task = fail if order.failing else record if order.recorded else noop
     calls = [] if order.many else [*_calls(order)]
     gc.collect()
+    if order.loop or order.threads:
+        return concurrent.publish(task, calls, order.threads, frozen=order.frozen)
     wall, cpu = time.perf_counter(), time.process_time()
     if order.many:
         _schedule_many(order)

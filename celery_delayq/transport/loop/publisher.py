@@ -47,6 +47,7 @@ class LoopPublisher:
             setattr(channel, name, bridge.off_loop(getattr(channel, name)))
         commands = channel._create_client()
         commands.execute_command = bridge.off_loop(commands.execute_command)
+        _load(app)
         self.producer = app.amqp.producer_pool.Producer(channel, auto_declare=False)
 
     @property
@@ -93,6 +94,12 @@ class LoopPublisher:
             return publish(*args, **kwargs)
 
         return ensured
+
+
+def _load(app: Celery) -> None:
+    """Import and make what the first call would, which takes long."""
+    amqp = app.amqp
+    _ = amqp.send_task_message, amqp.router, app.producer_pool.connections.connection.transport
 
 
 def _intervals(count: int | None, start: float, step: float, most: float) -> Iterator[float]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..bench import DAY_MS, Bench, Side, Station, now_ms
-from ..model import BenchError, Better, Figure, Row, measurement, ratio_at_least
+from ..model import BenchError, Better, Figure, Published, Row, measurement, ratio_at_least
 from ..processes import Publisher
-from ..publisher import Order, Published
+from ..publisher import Order
 
 BATCH = 500
 #: So many more are scheduled than are sent one by one, so that both take about as long.
