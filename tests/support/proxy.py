@@ -213,6 +213,11 @@ class Proxy:
         finally:
             self.accept()
 
+    def turn_to(self, port: int) -> None:
+        """Cut every connection, and lead new ones to another server, as a failover does."""
+        self._target = port
+        self.cut_all()
+
     def refuse(self) -> None:
         """Cut every connection and refuse new ones, until `accept`."""
         self._do(self._close_listener())

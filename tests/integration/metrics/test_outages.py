@@ -104,3 +104,26 @@ def test_a_missing_right_is_named(
         found = exported.all()
         assert up(found) == 1
         assert not {key[0] for key in found if "memory" in key[0]}
+
+
+def test_after_a_failover_to_an_old_replica_counters_have_a_new_epoch(
+    delayq_redis_factory: Callable[..., EmbeddedRedis], through: Through, export: Export
+) -> None:
+    master, replica = delayq_redis_factory(), delayq_redis_factory()
+    proxy, delayq = through(master.port)
+    with replica.client() as client:
+        delayq.app.send_task("t", countdown=60)
+        client.replicaof("127.0.0.1", master.port)
+        wait_until(lambda: client.exists("{celery}:totals"), 20, "a copy")
+        client.replicaof("NO", "ONE")
+    delayq.app.send_task("t", countdown=60)
+    exported, other = export(delayq), export(delayq)
+    [(_, epoch, queue)] = before = exported.now("accepted_total")
+
+    proxy.turn_to(replica.port)
+
+    after = exported.now("accepted_total")
+    [(_, new_epoch, _)] = after
+    assert (queue, [*before.values()], [*after.values()]) == ("celery", [2], [1])
+    assert new_epoch != epoch
+    assert other.now("accepted_total") == after
