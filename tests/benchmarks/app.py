@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -38,6 +39,8 @@ class Settings:
     ticking: int = 0
     #: About how many runs our side keeps in its history.
     history: int = 0
+    #: Whether the scripts count: see :mod:`tests.benchmarks.measurements.counting`.
+    counting: bool = True
     #: With quorum queues and a topic exchange, as Celery's own delays in RabbitMQ need them, and
     #: with :data:`PREFETCH`, because a worker holds tasks of the last second.
     quorum: bool = False
@@ -80,12 +83,27 @@ def make_app(settings: Settings) -> Celery:
     if settings.delayq:
         from celery_delayq import DelayQ
 
+        if not settings.counting:
+            _count_nothing()
         if settings.history:
             app.conf.broker_transport_options = {"delayq": {"history": settings.history}}
         DelayQ(app, at_least_once=settings.at_least_once)
     elif settings.at_least_once:
         app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True)
     return app
+
+
+def _count_nothing() -> None:
+    """Let the functions of ``include/totals.lua`` return at once."""
+    from celery_delayq.store.scripting import scripts
+
+    read = scripts._read
+
+    def without_counting(name: str) -> str:
+        first = r"(local function (?:add_total|count_others)\(.*\)\n)"
+        return re.sub(first, r"\1  do return 0 end\n", read(name))
+
+    scripts._read = without_counting
 
 
 settings = Settings.from_environment()

@@ -3,7 +3,9 @@
 
 -- Count some more of one kind.
 local function add_total(totals, name, number)
-  if number ~= 0 and redis.pcall('HINCRBY', totals, name, number) == number then
+  -- As a text where it is one: Redis takes long to print a number.
+  local text = number == 1 and '1' or number
+  if number ~= 0 and redis.pcall('HINCRBY', totals, name, text) == number then
     -- The first of its kind, perhaps of all.
     local time = redis.call('TIME')
     redis.pcall('HSETNX', totals, 'epoch', time[1] .. string.format('%06d', time[2]))
