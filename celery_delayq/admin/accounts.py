@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from celery_delayq.store.keys import Keys
 from celery_delayq.store.scripting import scripts
 
-Role = Literal["producer", "worker", "operator"]
+Role = Literal["producer", "worker", "dispatcher", "operator", "exporter"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 _COMMAND = re.compile(r"redis\.p?call\(\s*'(\w+)'")
@@ -37,7 +37,15 @@ _SCRIPTS: dict[Role, Sequence[str]] = {
         history="add",
         scan="hash_scan hash_values range",
     ),
+    "dispatcher": _scripts(
+        schedule="add push_ready",
+        dispatch="promote next_queue defer_queue",
+        leases="reclaim_expired",
+        deadletters="add trim",
+        periodic="claim_due fire compare_and_set announce_version",
+    ),
     "operator": (),
+    "exporter": _scripts(schedule="counts", scan="hash_scan hash_values list_range tasks"),
 }
 
 #: Commands by which ``include/types.lua`` determines the type of a key.
@@ -54,6 +62,15 @@ _PLAIN["worker"] = _PLAIN["producer"] | {
     *("script|load", "script|exists", "zremrangebyscore"),
     *("hset", "hget", "hdel", "hgetall", "hkeys", "hmget", "hlen", "xadd"),
 }
+_PLAIN["dispatcher"] = {
+    *("eval", "evalsha", "time", "exists", "publish", "subscribe", "unsubscribe", "script|load"),
+    *("hget", "hgetall", "hset", "hlen", "hscan", "zadd", "zcard", "zrange", "zrem", "zscan"),
+    *("zremrangebyscore", "set", "get", "sadd", "smembers", "llen"),
+}
+_PLAIN["exporter"] = {
+    *("eval", "evalsha", "time", "exists", "hget", "hgetall", "zcount", "zcard", "zrange", "zscan"),
+    *("zlexcount", "zrangebylex", "llen", "lrange", "xrange", "xrevrange", "memory|usage"),
+}
 _PLAIN["operator"] = _PLAIN["worker"] | {
     *("lrange", "zcount", "zlexcount", "zrangebylex", "zscore", "type", "scan", "memory|usage"),
     *("xlen", "xrange", "xrevrange", "unlink"),
@@ -65,7 +82,10 @@ def commands(role: Role) -> list[str]:
     found = set(_PLAIN[role]) | _PROBES
     for name in _SCRIPTS[role] or scripts.names():
         found.update(each.lower() for each in _COMMAND.findall(scripts.load(name).source))
-    if role != "producer":
+    if role == "exporter":
+        # Functions of includes that the script does not call.
+        found -= {"hdel", "hset", "unlink", "zadd", "zrem"}
+    elif role != "producer":
         found |= {"lpush", "rpush"}  # leases/requeue.lua uses one of them
     return sorted(found)
 
@@ -83,19 +103,21 @@ def rules(
         The ``global_keyprefix``, and the number of the database.
     """
     keys = Keys(prefix, database)
+    stock = f"{prefix}/{database}."
     if role == "producer":
-        patterns = [keys.next_due, keys.queues]
-        channels = [keys.wake]
+        patterns, channels = [keys.next_due, keys.queues], [keys.wake]
     else:
-        patterns = [f"{prefix}delayq:*", f"{prefix}unacked*", f"{prefix}*celery*"]
-        patterns.append("redbeat*")  # to detect a running beat
-        stock = f"{prefix}/{database}."
+        patterns = [f"{prefix}delayq:*"]
+        channels = [f"{prefix}delayq:*"] if role != "exporter" else []
+    if role in ("worker", "operator"):
+        # Queues of remote control and of events. Not *celery*: that would be results, too.
+        patterns += [f"{prefix}unacked*", f"{prefix}*.celery.pidbox*", f"{prefix}*celeryev.*"]
         # A subscription to a pattern needs a rule with the same pattern.
-        channels = [
-            *(f"{prefix}delayq:*", f"{stock}celery.pidbox"),
-            *(f"{stock}celeryev/*", f"{stock}celeryev/worker.*"),
-        ]
-    patterns.append(f"{prefix}_kombu.binding*")
+        channels += [f"{stock}celery.pidbox", f"{stock}celeryev/*", f"{stock}celeryev/worker.*"]
+    if role in ("worker", "dispatcher", "operator"):
+        patterns.append("redbeat*")  # to detect a running beat
+    if role != "exporter":
+        patterns.append(f"{prefix}_kombu.binding*")
     for queue in queues:
         # The ready lists of lower priority have a separator and a number behind the name.
         patterns += [f"{keys.queue(queue).own}*", f"{prefix}{queue}", f"{prefix}{queue}??[0-9]*"]
@@ -107,6 +129,6 @@ def rules(
         "resetchannels",
         *(f"&{channel}" for channel in channels),
         *("-@all", "+@connection", "+@transaction", "-@admin", "-@dangerous", "+info"),
-        *(["+config|get"] if role == "worker" else []),
+        *(["+config|get"] if role in ("worker", "operator") else []),
         *(f"+{command}" for command in commands(role)),
     ]

@@ -19,6 +19,7 @@ _ARGUMENTS = {
     "script|load": ["return 0"],
     "script|exists": ["0" * 40],
     "info": ["server"],
+    "pubsub": ["NUMSUB", "{channel}"],
     "subscribe": ["{channel}"],
     "publish": ["{channel}", "x"],
     "time": [],
@@ -68,7 +69,7 @@ def _is_denied(client: Redis, command: Sequence[str]) -> bool:
 def _trials(rules: Sequence[str], arity: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
     """Yield rules with commands that need them and, if possible, no others that may be lacking."""
     key = next(_sample(each) for each in rules if each.startswith("~"))
-    channel = next(_sample(each) for each in rules if each.startswith("&"))
+    channel = next((_sample(each) for each in rules if each.startswith("&")), "")
     for rule in rules:
         name = rule[1:]
         if rule.startswith("~"):

@@ -1,4 +1,6 @@
-"""Write the rules into ``docs/accounts.md``: ``python -m tests.support.accounts_page``."""
+"""Write the rules into ``docs/accounts.md`` and ``contrib/acl/users.acl``:
+``python -m tests.support.accounts_page``.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,19 @@ import re
 import textwrap
 from pathlib import Path
 
-from celery_delayq.admin.accounts import Role, rules
+from celery_delayq.admin.accounts import ROLES, rules
 
-PAGE = Path(__file__).parents[2] / "docs" / "accounts.md"
+ROOT = Path(__file__).parents[2]
+PAGE, ACL_FILE = ROOT / "docs" / "accounts.md", ROOT / "contrib" / "acl" / "users.acl"
 
-ROLES: tuple[Role, ...] = ("producer", "worker", "operator")
+
+def acl_file() -> str:
+    """Return what Redis reads as its ``aclfile``; it knows no comments."""
+    lines = ["user default off", "user admin on >ADMIN_PASSWORD ~* &* +@all"]
+    for role in ROLES:
+        password = f">{role.upper()}_PASSWORD"
+        lines.append(f"user {role} on {password} {' '.join(rules(role, ['celery']))}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def with_rules(text: str) -> str:
@@ -27,3 +37,4 @@ def with_rules(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(with_rules(PAGE.read_text("utf-8")), "utf-8")
+    ACL_FILE.write_text(acl_file(), "utf-8")

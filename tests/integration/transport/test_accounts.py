@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from celery import Celery
 from kombu import Consumer, Queue
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from celery_delayq import DelayQ, Outcome
 from celery_delayq.admin import accounts
 from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.embedded.ports import free_port
 from celery_delayq.errors import CommandRefused, NotAllowed
-from celery_delayq.testing import wait_until
+from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.conftest import MakeApp
-from tests.support.accounts_page import PAGE, ROLES, with_rules
+from tests.support.accounts_page import ACL_FILE, PAGE, acl_file, with_rules
 from tests.support.cli import CommandLine
-from tests.support.scene import StartWorker
+from tests.support.scene import StartWorker, start_worker
 
 Account = Callable[..., str]
 
@@ -64,8 +71,9 @@ def test_the_docs_give_the_rules_that_the_scripts_need() -> None:
     """``python -m tests.support.accounts_page`` writes them."""
     text = PAGE.read_text("utf-8")
 
-    assert [text.count(f"ACL SETUSER {role} on") for role in ROLES] == [1, 1, 1]
+    assert {text.count(f"ACL SETUSER {role} on") for role in accounts.ROLES} == {1}
     assert text == with_rules(text)
+    assert ACL_FILE.read_text("utf-8") == acl_file()
 
 
 def test_a_producer_publishes_and_can_do_nothing_else(
@@ -166,6 +174,109 @@ def test_a_worker_runs_tasks_and_an_operator_looks_after_them(
 
     assert refused(admin, "worker") == set()
     assert refused(admin, "operator") == set()
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, delayq_redis_factory: Callable[..., EmbeddedRedis]) -> EmbeddedRedis:
+    """A server with the users of ``contrib/acl/users.acl``, and one for the test."""
+    text = re.sub(r">(\w+)_PASSWORD", lambda found: f">pw-{found[1].lower()}", acl_file())
+    text = text.replace("user default off", "user default on nopass ~* &* +@all")
+    (tmp_path / "users.acl").write_text(text)
+    return delayq_redis_factory(options={"aclfile": str(tmp_path / "users.acl")})
+
+
+def scrape(port: int) -> str:
+    """Return what an exporter says."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def says(port: int, text: str) -> bool:
+    return text in scrape(port)
+
+
+#: What a role must not do, as commands.
+FORBIDDEN = {
+    "producer": ["RPOP celery", "LRANGE celery 0 -1", "HGETALL {celery}:entries", "GET x"],
+    "worker": ["GET celery-task-meta-x", "HGETALL celery-task-meta-x", "SET x y", "SCAN 0"],
+    "dispatcher": ["RPOP celery", "LRANGE celery 0 -1", "BRPOP celery 1", "GET celery-task-meta-x"],
+    "operator": ["GET celery-task-meta-x", "SET x y"],
+    "exporter": [
+        "LPUSH celery x",
+        "DEL celery",
+        "ZADD {celery}:due 1 x",
+        "PUBLISH delayq:wake:0 x",
+    ],
+}
+FOR_NOBODY = ["FLUSHALL", "KEYS *", "CONFIG SET maxmemory 1", "ACL LIST", "SHUTDOWN", "MONITOR"]
+FOR_NOBODY += ["CLIENT LIST", "GET other", "REPLICAOF NO ONE"]
+
+
+@pytest.mark.parametrize("role", accounts.ROLES)
+def test_a_role_of_the_acl_file_may_do_nothing_else(guarded: EmbeddedRedis, role: str) -> None:
+    with Redis(port=guarded.port, username=role, password=f"pw-{role}") as client:
+        for command in [*FORBIDDEN[role], *FOR_NOBODY]:
+            with pytest.raises(ResponseError, match="permission"):
+                client.execute_command(*command.split())
+
+
+@pytest.mark.full
+def test_each_role_of_the_acl_file_does_its_work_without_a_refusal(
+    guarded: EmbeddedRedis, make_app: MakeApp, delayq_worker: StartWorker, tmp_path: Path
+) -> None:
+    urls: dict[str, str] = {
+        role: f"delayq+redis://{role}:pw-{role}@127.0.0.1:{guarded.port}/0"
+        for role in accounts.ROLES
+    }
+    producer = make_app(broker=urls["producer"])
+    operator = CommandLine(make_app(broker=urls["operator"]))
+    command = [sys.executable, "-m", "celery", "-A", "tests.apps.delayq_tasks:app", "delayq"]
+
+    def run(role: str, *arguments: str) -> ManagedProcess:
+        env = {"CELERY_BROKER_URL": urls[role], "PYTHONUNBUFFERED": "1"}
+        log = tmp_path / f"{role}.log"
+        return ManagedProcess([*command, *arguments], env=env, log_file=log)
+
+    port = free_port()
+    with (
+        run("dispatcher", "dispatch") as dispatcher,
+        run("exporter", "metrics", "--port", str(port), "--tasks", "5") as exporter,
+    ):
+        dispatcher.wait_log("dispatching")
+        result = producer.send_task("add", (1, 2), countdown=0.1)
+        with guarded.client() as admin:
+            wait_until(lambda: admin.llen("celery"), what="the dispatcher moves it")
+            assert operator("periodic", "add", "tick", "--every", "1", "--task", "add").code in (
+                0,
+                2,
+            )
+            worker = start_worker(
+                delayq_worker,
+                "delayq_tasks",
+                "threads",
+                broker_url=urls["worker"],
+                delayq={"dispatch": False, "history": 100},
+            )
+            assert result.get(timeout=60) == 3
+            producer.send_task("nobody.knows", (1,))
+            wait_until(lambda: admin.hlen("{celery}:dead"), what="it is dead")
+            for line in ("stats", "list", "dead list", "fsck", "doctor --role operator --json"):
+                ended = operator(*line.split())
+                assert (ended.code, ended.err) == (0, ""), (line, ended)
+            for said in (
+                "delayq_up 1",
+                'delayq_entries{queue="celery",state="dead"} 1',
+                'delayq_schedule_memory_bytes{queue="celery"}',
+                'delayq_run_seconds_count{queue="celery",task="add"}',
+            ):
+                wait_until(partial(says, port, said), 60, lambda: exporter.log)
+            worker.stop()
+            refusals = {role: refused(admin, role) for role in accounts.ROLES}
+    assert refusals == {role: set() for role in accounts.ROLES}
+    for log in (dispatcher.log, exporter.log, worker.log):
+        assert "docs/accounts.md" not in log
+        assert "pw-" not in log
 
 
 @pytest.mark.full
