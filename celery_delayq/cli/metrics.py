@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -68,6 +69,7 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
             "or --host, or stop the program that uses it"
         ) from exc
     sys.setswitchinterval(SWITCH_INTERVAL)
+    gc.freeze()  # what is there by now stays: no scrape waits for a search through it
     exporter.start()
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 from celery_delayq.errors import CommandRefused
@@ -293,6 +294,7 @@ def layouts(registry: Mapping[str, bytes]) -> dict[str, Layout]:
     return {queue: _layout(text) for queue, text in registry.items()}
 
 
+@lru_cache(maxsize=1024)
 def _layout(text: bytes) -> Layout:
     try:
         return Layout.loads(text)

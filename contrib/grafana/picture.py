@@ -20,6 +20,7 @@ import matplotlib
 matplotlib.use("agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter
 
 #: Points of a line, and graphs in a row.
 POINTS, COLUMNS = 120, 3
@@ -41,8 +42,16 @@ def draw(url: str, target: str, seconds: float = 3600, interval: str = "1m") -> 
     """Draw the last *seconds* into a file; rates are those of *interval*."""
     graphs = [panel for row in dashboard.ROWS.values() for panel in row]
     rows = math.ceil(len(graphs) / COLUMNS)
-    figure = plt.figure(figsize=(12, 1.1 + 2.1 * rows), dpi=80, layout="constrained")
-    grid = figure.add_gridspec(rows + 1, 24, height_ratios=[0.45, *[1] * rows])
+    figure = plt.figure(figsize=(12, 1.1 + 2.1 * rows), dpi=80)
+    edges = {
+        "left": 0.04,
+        "right": 0.99,
+        "top": 0.97,
+        "bottom": 0.03,
+        "wspace": 2.4,
+        "hspace": 0.35,
+    }
+    grid = figure.add_gridspec(rows + 1, 24, height_ratios=[0.45, *[1] * rows], **edges)
     for place, panel in enumerate(dashboard.STATS):
         _number(figure.add_subplot(grid[0, 3 * place : 3 * place + 3]), url, panel, interval)
     for place, panel in enumerate(graphs):
@@ -80,6 +89,7 @@ def _graph(axes: Axes, url: str, panel: dashboard.Panel, seconds: float, interva
             axes.plot(times, values, label=name, linewidth=1)
     axes.set_title(f"{panel.title} [{panel.unit}]", fontsize=8)
     axes.tick_params(labelsize=6)
+    axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlim(-seconds, 0)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     if axes.lines:
