@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
 from celery_delayq.embedded import ports
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
+from tests.support import passwords
 from tests.support.left_out import need_rabbitmq
 
 pytest_plugins = ["celery_delayq.testing.fixtures"]
@@ -73,6 +74,14 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
 def _name(item: pytest.Item) -> str:
     """Return a test's id without its parameters."""
     return item.nodeid.partition("[")[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that has shown a password, itself or in a log."""
+    result = yield
+    passwords.check_test(item)
+    return result
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -89,7 +89,7 @@ def ask_rabbitmq(channel: RabbitMQChannel, timeout: float) -> None:
 
     While an alarm blocks all who publish, it opens channels, and takes the first one.
     """
-    message = channel.prepare_message(b"", content_encoding="binary")
+    message = channel.prepare_message(b"", content_encoding="binary", headers={})
     try:
         with channel.giving_up(timeout * 0.4):
             for _ in range(2):

@@ -292,21 +292,7 @@ WORKER = (
         by=worker.ending_flush,
         why="a stopping worker waits for ever for the rest of a killed child's result",
     ),
-    Replace(
-        target="celery.worker.control:Panel.data[scheduled]",
-        by=remote_control.scheduled,
-        why="inspect scheduled shows the schedule of the worker's queues",
-    ),
-    Replace(
-        target="celery.worker.control:Panel.data[dump_schedule]",
-        by=remote_control.scheduled,
-        why="the same under its other name",
-    ),
-    Replace(
-        target="celery.worker.control:Panel.data[query_task]",
-        by=remote_control.query_task,
-        why="inspect query_task finds scheduled tasks",
-    ),
+    *remote_control.CHANGES,
 )
 
 #: When a worker of an app with ``DelayQ(app)`` starts.

@@ -10,8 +10,10 @@ from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.utils.functional import maybe_list
+from kombu.utils.url import maybe_sanitize_url
 
 from celery_delayq.errors import InvalidETA
+from celery_delayq.integration.replace import Replace
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.scheduled import Filter, ScheduledTask
 from celery_delayq.settings import Hidden
@@ -128,3 +130,44 @@ def hide(sender: Any, **_: Any) -> None:
     if isinstance(own, Mapping) and isinstance(own.get(_SETTING), str):
         hidden = {**own, _SETTING: Hidden(own[_SETTING])}
         conf.broker_transport_options = {**options, "delayq": hidden}
+
+
+def without_passwords(_owner: Any, info: Callable[..., Any]) -> Callable[..., Any]:
+    """Tell the broker in ``stats`` by its parts: kombu takes our whole URL for the host."""
+
+    def info_without_passwords(step: Any, consumer: Any) -> Any:
+        plain = getattr(getattr(consumer.connection, "transport", None), "plain", None)
+        if plain is None:
+            return info(step, consumer)
+        told = plain.info()
+        del told["password"], told["alternates"]
+        told["transport"] = f"delayq+{told['transport']}"
+        told["hostname"] = maybe_sanitize_url(told["hostname"])  # the URL of a socket
+        return {"broker": told}
+
+    return info_without_passwords
+
+
+#: Made when a worker starts.
+CHANGES = (
+    Replace(
+        target="celery.worker.control:Panel.data[scheduled]",
+        by=scheduled,
+        why="inspect scheduled shows the schedule of the worker's queues",
+    ),
+    Replace(
+        target="celery.worker.control:Panel.data[dump_schedule]",
+        by=scheduled,
+        why="the same under its other name",
+    ),
+    Replace(
+        target="celery.worker.control:Panel.data[query_task]",
+        by=query_task,
+        why="inspect query_task finds scheduled tasks",
+    ),
+    Replace(
+        target="celery.worker.consumer.connection:Connection.info",
+        by=without_passwords,
+        why="inspect stats would show the URL of the broker with its password",
+    ),
+)

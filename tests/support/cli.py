@@ -17,6 +17,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
 from celery_delayq.cli import delayq
+from tests.support import passwords
 
 #: Begins the command of a process that is to be interrupted: shells start what runs in their
 #: background with SIGINT ignored. Whoever watches it comes first, on a busy machine too.
@@ -73,6 +74,7 @@ class CommandLine:
             )
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
+        passwords.check(f"delayq {' '.join(args)}", f"{result.stdout}\n{result.stderr}")
         return Ran(result.exit_code, result.stdout, result.stderr)
 
 

@@ -51,7 +51,7 @@ REDIS: dict[str, Callable[[OnRedis], Iterator[Finding]]] = {
 RABBITMQ: dict[str, Callable[[Celery, Any], Iterator[Finding]]] = {
     "latency": rabbitmq.latency,
     "delays": rabbitmq.delays,
-    "leaders": rabbitmq.leaders,
+    "queues": rabbitmq.queues,
     "unroutable": rabbitmq.unroutable,
     "after a restart": rabbitmq.after_restart,
     "alarms": rabbitmq.alarms,  # the last one: RabbitMQ reads no more from who was blocked

@@ -73,8 +73,8 @@ def delays(app: Celery, channel: Channel) -> Iterator[Finding]:
             )
 
 
-def leaders(app: Celery, channel: Channel) -> Iterator[Finding]:
-    """Each queue must answer: a quorum queue without a leader does not."""
+def queues(app: Celery, channel: Channel) -> Iterator[Finding]:
+    """Each queue must answer: a classic one whose node is away does not."""
     names = [*app.amqp.queues.consume_from, *channel.topology.delay_queues()]
     for name in names:
         trial = channel.connection.channel()
@@ -83,7 +83,7 @@ def leaders(app: Celery, channel: Channel) -> Iterator[Finding]:
         except ChannelError as exc:
             if exc.reply_code != 404 or "home node" in exc.reply_text:
                 yield Finding(
-                    "leaders",
+                    "queues",
                     FAULT,
                     f"queue {spelled(name)} does not answer: {spelled(exc.reply_text)}",
                     "start the nodes that have its replicas (rabbitmq-queues quorum_status)",
@@ -107,7 +107,7 @@ def unroutable(_app: Celery, channel: Channel) -> Iterator[Finding]:
 
 
 def after_restart(_app: Celery, _channel: Channel) -> Iterator[Finding]:
-    """No client can see how long RabbitMQ waits before it sends messages on again."""
+    """What no client can see: leaders of quorum queues, and some settings."""
     yield Finding(
         "after a restart",
         UNKNOWN,
@@ -115,4 +115,10 @@ def after_restart(_app: Celery, _channel: Channel) -> Iterator[Finding]:
         "few tasks are up to six minutes late after a crash",
         "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}]. in advanced.config "
         "(docs/rabbitmq.md)",
+    )
+    yield Finding(
+        "leaders",
+        UNKNOWN,
+        "a quorum queue without a leader, since most of its nodes are away, answers like any other",
+        "rabbitmq-queues check_if_node_is_quorum_critical, rabbitmq-queues quorum_status <queue>",
     )

@@ -59,9 +59,9 @@ TELLING = {
 #: What shows none.
 OTHERS = {
     "cancel", "cancel-canvas", "count", "dead archive", "dead export", "dead import", "dead purge",
-    "dispatch", "export", "fsck", "import", "migrate", "pause", "periodic import",
-    "periodic pause", "periodic remove", "periodic run-now", "resume", "run-now", "stats",
-    "topology",
+    "dispatch", "doctor", "export", "fsck", "health", "import", "metrics", "migrate", "pause",
+    "periodic import", "periodic pause", "periodic remove", "periodic run-now", "resume", "run-now",
+    "stats", "topology",
 }  # fmt: skip
 
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\d\S*")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from celery import Celery
 
+from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.support.scene import TIMEOUT, Control, StartWorker
+from tests.integration.conftest import MakeApp
+from tests.support.scene import TIMEOUT, Control, StartWorker, start_worker
 
 
 def answer(app: Celery, worker: WorkerProcess, what: str = "scheduled", *about: Any) -> Any:
@@ -155,3 +159,22 @@ def test_paused_and_revoked_tasks_are_told_of(control: Control) -> None:
 
     assert sorted(ids(answer(control.app, worker))) == ["later", "paused_due"]
     assert answer(control.app, worker, "revoked") == ["gone"]
+
+
+def test_what_workers_say_of_themselves_has_no_password_of_the_broker(
+    make_app: MakeApp,
+    delayq_worker: StartWorker,
+    delayq_redis_factory: Callable[..., EmbeddedRedis],
+) -> None:
+    server = delayq_redis_factory(password="s3cret")
+    url = server.url_for("delayq+redis")
+    start_worker(delayq_worker, "delayq_tasks", "threads", broker_url=url, result_backend=None)
+    inspect = make_app(broker=url).control.inspect(limit=1, timeout=20)
+
+    [stats] = inspect.stats().values()
+    told = json.dumps([stats, inspect.conf(), inspect.report()], default=str)
+
+    broker = stats["broker"]
+    assert (broker["hostname"], broker["port"]) == ("127.0.0.1", server.port)
+    assert broker["transport"] == "delayq+redis"
+    assert "s3cret" not in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from redis import Redis
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from tests.integration.conftest import MakeApp
+from tests.support.cli import CommandLine
 from tests.support.late import OUR_TRANSPORT, check_it_runs, send_late, start_worker
 from tests.support.scene import StartWorker
 from tests.support.tls import Certificates, make_certificates, tls_server_program
@@ -102,3 +104,22 @@ def test_a_server_of_another_authority_is_not_trusted(
         app.send_task("url.add", (2, 3), countdown=60)
 
     assert secure_redis.client.keys() == []
+
+
+def test_a_client_without_a_certificate_is_refused_before_its_password_counts(
+    make_app: MakeApp, secure_redis: SecureRedis
+) -> None:
+    broker = re.sub("&ssl_(certfile|keyfile)=[^&]*", "", secure_redis.url("delayq+rediss"))
+
+    ran = CommandLine(make_app(broker=broker))("health", "--ready")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert "not ready: " in ran.err
+    assert secure_redis.client.acl_log() == []
+
+
+def test_health_and_doctor_work_over_tls(make_app: MakeApp, secure_redis: SecureRedis) -> None:
+    cli = CommandLine(make_app(broker=secure_redis.url("delayq+rediss")))
+
+    assert cli("health", "--ready").out == "ready\n"
+    assert cli("doctor").code == 0
