@@ -332,7 +332,7 @@ def test_a_server_that_refuses_all_writes_is_found_also_where_checks_need_them(
 
 
 def test_what_the_account_may_not_ask_cannot_be_told(patient: Patient, tmp_path: Path) -> None:
-    no_right(patient, "-config|get", "-info")
+    no_right(patient, "-config", "-info")
 
     found = findings(patient, "--role", "producer")
 
