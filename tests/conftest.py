@@ -15,6 +15,8 @@ from tests.support import passwords
 from tests.support.left_out import need_rabbitmq
 
 pytest_plugins = ["celery_delayq.testing.fixtures"]
+if os.environ.get("TEST_LEAST_RIGHTS"):
+    pytest_plugins.append("tests.support.least_rights")
 
 
 @pytest.fixture(scope="session")
