@@ -44,22 +44,22 @@ class FromRedis:
         return self._ask(self._slow.read)
 
     def _read(self, store: Store) -> Sheet:
-        sheet, gauges, totals = Sheet(), GaugeStore(store), TotalsStore(store)
+        sheet, gauges = Sheet(), GaugeStore(store)
         server = gauges.server()
         known = layouts(server.registry)
         names = sorted({*known, *self._consumed})
         queues = gauges.queues({name: known.get(name, store.layout) for name in names})
-        counters, ticks = totals.read(names), totals.ticks()
+        ticks = TotalsStore(store).ticks()
         _put_server(sheet, server)
         for name in names:
             found = queues[name]
             if isinstance(found, QueueGauges):
                 self._broken.pop(name, None)
                 _put_queue(sheet, name, found, server.now, name in server.paused)
+                self._put_totals(sheet, name, found.totals, server)
             elif self._broken.get(name) != str(found):
                 self._broken[name] = str(found)
                 logger.error("No numbers of queue %r, fsck tells more: %s", name, found)
-            self._put_totals(sheet, name, counters[name], server)
         if ticks.epoch:
             epoch = self._epoch(server, "", ticks.epoch, [*ticks.outcomes.values()])
             for outcome, count in ticks.outcomes.items():
@@ -94,7 +94,7 @@ def _put_server(sheet: Sheet, server: ServerGauges) -> None:
 
 
 def _put_queue(sheet: Sheet, name: str, found: QueueGauges, now: int, is_paused: bool) -> None:
-    size, leased = found
+    size, _, leased = found
     # The due entries of a paused queue wait for its resume, as do those of a paused task.
     paused = size.paused + size.overdue * is_paused
     overdue = 0 if is_paused else size.overdue

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, cast
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.lookup import to_text
+from celery_delayq.model.totals import Totals
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import pack
+from celery_delayq.store.scripting.pipelining import Line
 from celery_delayq.store.scripting.replies import Sizes
 from celery_delayq.store.scripting.runner import StorePart, is_denied
 
@@ -55,9 +59,10 @@ class ServerGauges(NamedTuple):
 
 
 class QueueGauges(NamedTuple):
-    """Sizes of a queue, and how many messages processes hold."""
+    """Sizes and counters of a queue at one moment, and how many messages processes hold."""
 
     sizes: Sizes
+    totals: Totals
     leased: int
 
 
@@ -113,17 +118,17 @@ class GaugeStore(StorePart):
         CommandRefused
             The account may not read them.
         """
-        calls = [self._store.sizes_call(name, layout) for name, layout in layouts.items()]
-        replies = dict(zip(layouts, self._store.run_all(calls), strict=True))
         found: dict[str, QueueGauges | CommandRefused] = {}
         sizes: dict[str, Sizes] = {}
-        for name, reply in replies.items():
-            if not isinstance(reply, Exception):
-                sizes[name] = Sizes.read(reply)
-            elif is_denied(reply) or not isinstance(reply, CommandRefused):
-                raise reply
-            else:
+        totals: dict[str, Totals] = {}
+        replies = self._replies(_packed(self._store, tuple(layouts.items())), len(layouts))
+        for name, reply in zip(layouts, replies, strict=True):
+            if isinstance(reply, CommandRefused):
                 found[name] = reply
+            else:
+                parts = iter(reply[1].split(b" "))
+                sizes[name] = Sizes.read(reply[0])
+                totals[name] = Totals.read(dict(zip(parts, parts, strict=False)))
         with self._store.client.pipeline(transaction=False) as pipe:
             for name, size in sizes.items():
                 for worker_id in size.worker_ids:
@@ -131,8 +136,25 @@ class GaugeStore(StorePart):
             held = iter(pipe.execute())
         for name, size in sizes.items():
             leased = sum(next(held) for _ in size.worker_ids)
-            found[name] = QueueGauges(size, leased)
+            found[name] = QueueGauges(size, totals[name], leased)
         return found
+
+    def _replies(self, commands: bytes, number: int) -> list[Any]:
+        """Send commands, and return so many replies; a refusal is one too."""
+        line, replies = Line(), list[Any]()
+        try:
+            line.open(self._store.client.connection_pool)
+            line.send_packed(commands)
+            for _ in range(number):
+                try:
+                    replies.append(line.read())
+                except CommandRefused as exc:
+                    if is_denied(exc):
+                        raise
+                    replies.append(exc)
+        finally:
+            line.close(unread=len(replies) < number)
+        return replies
 
     def periodic(self, now: int) -> tuple[dict[str, int], int]:
         """Return the number of periodic entries by status, and how many of them are late."""
@@ -159,6 +181,13 @@ class GaugeStore(StorePart):
                 found += next(self._scan.messages(name, place.start, place.stop, len(place)), [])
             if found:
                 yield length / len(found), found
+
+
+@lru_cache(maxsize=4)
+def _packed(store: Store, layouts: tuple[tuple[str, Layout], ...]) -> bytes:
+    """Return the commands that read queues: the same for each scrape, and it takes long."""
+    calls = [store.sizes_call(name, layout) for name, layout in layouts]
+    return pack(call.command(source=place == 0) for place, call in enumerate(calls))
 
 
 def _name(queue: bytes) -> str | None:

@@ -214,10 +214,12 @@ class Store(ScriptRunner):
 
     def sizes(self, queue: str, layout: Layout) -> Sizes:
         """Return the sizes of a queue at one moment."""
-        return Sizes.read(self.run(self.sizes_call(queue, layout)))
+        return Sizes.read(self.run(self.sizes_call(queue, layout))[0])
 
     def sizes_call(self, queue: str, layout: Layout) -> Call:
-        """Return the call for :meth:`sizes`; :meth:`Sizes.read` reads its reply."""
+        """Return the call for :meth:`sizes`; :meth:`Sizes.read` reads the first part of its reply,
+        the second one has the counters.
+        """
         key = self.keys.queue(queue)
         keys = [*key.state, key.dead, key.leases, self.keys.clock, key.quarantined]
         return Call("schedule/counts", [*keys, *self.keys.ready_lists(queue, layout)], [])

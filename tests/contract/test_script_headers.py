@@ -65,7 +65,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "dispatch/defer_queue": (lambda s: s.defer_queue("q", 1.0), [5, b"q", b"7"]),
     "dispatch/resign": (lambda s: s.resign("me"), 1),
-    "schedule/counts": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0, 0, b"", 0]),
+    "schedule/counts": (lambda s: s.sizes("q", Layout()), [b"5 1 1 7 0 0 0 - 0 me", b"acked 1"]),
     "scan/tasks": (lambda s: s.scheduled_tasks("q"), [b"", b"tasks.add", 1]),
     "schedule/purge": (lambda s: s.purge("q"), [3, 1, 2]),
     "schedule/exists": (lambda s: s.control.exists("q", [("id", "message_id")]), b"-"),

@@ -59,8 +59,12 @@ class Line:
 
     def send(self, commands: Iterable[tuple[Any, ...]]) -> None:
         """Send commands."""
+        self.send_packed(pack(commands))
+
+    def send_packed(self, commands: bytes) -> None:
+        """Send commands as :func:`~celery_delayq.store.scripting.calls.pack` returns them."""
         with translating():
-            self._connection.send_packed_command([pack(commands)])
+            self._connection.send_packed_command([commands])
 
     def read(self) -> Any:
         """Return the next reply."""

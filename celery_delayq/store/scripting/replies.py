@@ -111,7 +111,7 @@ class Held(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The reply of ``schedule/counts.lua``: how much is in each state in one queue.
+    """Of the reply of ``schedule/counts.lua``: how much is in each state in one queue.
 
     *now*, *first_due* and *oldest_ready* are in ms since 1970: Redis' clock, the due of the first
     entry and the earliest due of the messages to be taken next. *leasing* is the number of
@@ -130,10 +130,18 @@ class Sizes(NamedTuple):
     worker_ids: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, reply: Sequence[Any]) -> Sizes:
-        """Read the reply."""
-        now, scheduled, overdue, first, dead, ready, paused, oldest, leasing, *ids = reply
-        dues = (int(float(due)) if due else None for due in (first, oldest))
-        first_due, oldest_ready = dues
-        numbers = (int(now), scheduled, ready, dead, overdue, first_due, paused)
-        return cls(*numbers, oldest_ready, leasing, tuple(each.decode() for each in ids))
+    def read(cls, line: bytes) -> Sizes:
+        """Read the first part of the reply."""
+        now, scheduled, overdue, first, dead, ready, paused, oldest, leasing, *ids = line.split()
+        first_due, oldest_ready = (
+            None if due == b"-" else int(float(due)) for due in (first, oldest)
+        )
+        return cls(
+            *(int(now), int(scheduled), int(ready), int(dead), int(overdue), first_due),
+            *(
+                int(paused),
+                oldest_ready,
+                int(leasing),
+                tuple(each.decode("utf-8", "replace") for each in ids),
+            ),
+        )

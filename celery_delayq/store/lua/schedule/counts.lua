@@ -3,10 +3,10 @@
 -- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 totals
 --          10 dead  11 leases  12 clock  13 quarantined  14… ready lists
 -- ARGV     –
--- Returns  {now (ms), scheduled, overdue, due of the first (ms) or '', dead, ready, paused_due, the
---          earliest due (ms) of the messages to be taken next, or '', how many leases last, up to 1,000 of
---          all worker ids with a lease…}; what is paused and due is scheduled too, but neither
---          overdue nor the first
+-- Returns  {'<now (ms)> <scheduled> <overdue> <due of the first (ms) or -> <dead> <ready> <paused_due>
+--          <the earliest due (ms) of the messages to be taken next, or -> <how many leases last>', then up
+--          to 1,000 of all worker ids with a lease, after spaces; what was counted, joined by spaces};
+--          what is paused and due is scheduled too, but neither overdue nor the first
 -- Repeat   reads only
 -- @include clock
 -- @include record
@@ -26,15 +26,20 @@ end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 -- A lease that ended by Redis' clock, less the time for which it stood still in outages, was not extended.
 local stood = tonumber(redis.call('HGET', KEYS[12], 'stood')) or 0
+-- Numbers as one string: clients read many short replies slowly. A broken key of counters hides no queue.
+local totals = redis.pcall('HGETALL', TOTALS)
 return {
-  now,
-  redis.call('ZCARD', KEYS[1]),
-  redis.call('ZCOUNT', KEYS[1], '-inf', now),
-  first and tonumber(first) < PAUSED_OFFSET and first or '',
-  redis.call('HLEN', KEYS[10]),
-  ready,
-  redis.call('ZCARD', KEYS[4]),
-  oldest and string.format('%.0f', oldest) or '',
-  redis.call('ZCOUNT', KEYS[11], string.format('%.0f', now - stood), '+inf'),
-  unpack(redis.call('ZRANGE', KEYS[11], 0, 999)),
+  table.concat({
+    string.format('%.0f', now),
+    redis.call('ZCARD', KEYS[1]),
+    redis.call('ZCOUNT', KEYS[1], '-inf', now),
+    first and tonumber(first) < PAUSED_OFFSET and first or '-',
+    redis.call('HLEN', KEYS[10]),
+    ready,
+    redis.call('ZCARD', KEYS[4]),
+    oldest and string.format('%.0f', oldest) or '-',
+    redis.call('ZCOUNT', KEYS[11], string.format('%.0f', now - stood), '+inf'),
+    unpack(redis.call('ZRANGE', KEYS[11], 0, 999)),
+  }, ' '),
+  table.concat(totals['err'] and {} or totals, ' '),
 }
