@@ -291,9 +291,11 @@ def _note(opening: asyncio.Task[Any]) -> None:
 
 
 def _needs_thread(app: Celery, task: Any) -> bool:
-    """Whether sending asks more than Redis: a canvas stores what joins its parts in the result
-    backend, and an eager task runs at once.
+    """Whether sending does more than to ask Redis.
+
+    A canvas stores what joins its parts in the result backend, an eager task runs at once, and an
+    event ``task-sent`` goes out while its dispatcher holds a lock.
     """
-    if isinstance(task, Signature):
-        return type(task) is not Signature or app.conf.task_always_eager
-    return not isinstance(task, str) and app.conf.task_always_eager
+    conf = app.conf
+    canvas = isinstance(task, Signature) and type(task) is not Signature
+    return canvas or conf.task_always_eager or conf.task_send_sent_event

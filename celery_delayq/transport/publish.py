@@ -153,7 +153,9 @@ class PublishChannel(stock.Channel):
         if envelope.is_task(message):
             check_identity(message["headers"])
         result = super().basic_publish(message, exchange, routing_key, **kwargs)
-        if self._unbound is not None and envelope.is_task(message):
+        # Forgotten at once: on an event loop others use this channel while a message is stored.
+        unbound, self._unbound = self._unbound, None
+        if unbound is not None and envelope.is_task(message):
             why = f"no queue is bound to exchange {exchange!r} with routing key {routing_key!r}"
             task_id = str(message["headers"]["id"])
             logger.error("Task %r is a dead letter: %s", task_id, why)

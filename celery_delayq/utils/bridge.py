@@ -48,14 +48,18 @@ class _Runner(greenlet or object):  # type: ignore[misc]
 
     def run(self, function: Callable[[], Any]) -> None:
         """Run the function that comes with each switch."""
-        while True:
-            try:
-                done = _Done(function())
-            except GreenletExit:
-                raise
-            except BaseException as exc:
-                done = _Done(error=exc)
-            function = self.parent.switch(done)
+        calls = [function]
+        while True:  # keeping nothing of a call that has ended
+            calls.append(self.parent.switch(_outcome(calls.pop())))
+
+
+def _outcome(function: Callable[[], Any]) -> _Done:
+    try:
+        return _Done(function())
+    except GreenletExit:
+        raise
+    except BaseException as exc:
+        return _Done(error=exc)
 
 
 class Bridge:
@@ -90,6 +94,7 @@ class Bridge:
         current = getcurrent()
         # In the coroutine's own context, as if this called the function.
         runner.parent, runner.gr_context = current, current.gr_context
+        found: Any = None
         try:
             found = runner.switch(function)
             while type(found) is not _Done:
@@ -100,7 +105,8 @@ class Bridge:
                 else:
                     found = runner.switch(value)
         finally:
-            self._give_back(runner)
+            # One that still waits, as its coroutine was closed, is not used again.
+            self._give_back(runner if type(found) is _Done else _Runner(self))
         if found.error is not None:
             try:
                 raise found.error
@@ -121,6 +127,7 @@ class Bridge:
             raise
 
     def _give_back(self, runner: _Runner) -> None:
+        runner.gr_context = None
         while self._waiting:
             promised = self._waiting.popleft()
             if not promised.done():

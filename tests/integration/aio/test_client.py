@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, chain, chord, group, signals
+from kombu import Exchange, Queue
 from redis import Redis
 
 from celery_delayq import DeadFilter, DelayQ, Filter
@@ -193,6 +194,45 @@ def test_replaying_a_dead_letter(delayq: DelayQ, add: Any, redis: Redis) -> None
 
     assert run(delayq, use) == (Outcome.DONE, 0)
     assert [each["headers"]["id"] for each in ready(redis)] == ["one"]
+
+
+def test_topics_and_unbound_keys_at_the_same_time(make_app: MakeApp, redis: Redis) -> None:
+    news = Queue("news", Exchange("news", type="topic"), routing_key="news.#")
+    app = make_app(task_queues=[Queue("celery"), news])
+    add = app.tasks["tasks.add"]
+
+    async def use(client: AsyncDelayQ) -> list[str]:
+        await client.apply_async(add, (0, 0), queue="news", task_id="first", countdown=60)
+        keys = [("news.one" if n % 2 else "other", n) for n in range(40)]
+        calls = (
+            client.apply_async(add, (n, n), exchange="news", routing_key=key, countdown=60)
+            for key, n in keys
+        )
+        await asyncio.gather(*calls)
+        return [str(each.task) async for each in client.dead_letters()]
+
+    dead = run(DelayQ.of(app), use)
+
+    assert dead == ["tasks.add"] * 20
+    args = sorted(each["headers"]["argsrepr"] for each in stored(redis, "news"))
+    assert args == sorted(["(0, 0)", *(f"({n}, {n})" for n in range(1, 40, 2))])
+
+
+def test_events_of_sent_tasks(make_app: MakeApp, redis: Redis) -> None:
+    app = make_app(task_send_sent_event=True)
+
+    async def use(client: AsyncDelayQ) -> None:
+        await asyncio.gather(
+            *(client.apply_async("tasks.add", (n, n), countdown=60) for n in range(40))
+        )
+
+    with redis.pubsub() as events:
+        events.psubscribe("*celeryev*")
+        assert events.get_message(timeout=10)
+        run(DelayQ.of(app), use)
+        seen = [events.get_message(timeout=10) for _ in range(40)]
+
+    assert all("task.sent" in str(each) for each in seen)
 
 
 # -- bad input
