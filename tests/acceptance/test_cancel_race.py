@@ -155,6 +155,7 @@ def test_no_task_is_cancelled_and_runs_all_the_same(
         b"delayq:clock",
         b"{q}:leases",
         b"{q}:request_numbers",
+        b"{q}:totals",
     }
     left = delayq_redis.client.scan_iter(count=1000)
     assert {key for key in left if not is_answer(key)} <= kept
