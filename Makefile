@@ -40,7 +40,7 @@ matrix: .venv/installed servers ## unit, Lua, contract and conformance tests on 
 bench: .venv/installed ## this package beside stock Celery, same run, same Redis
 	$(BIN)/python -m tests.benchmarks --json benchmarks.json --figures
 
-simulation: .venv/installed ## fleets of dispatchers in virtual time, the table of docs/scaling.md
+simulation: .venv/installed ## fleets of dispatchers in virtual time, the tables of docs/scaling.md
 	$(BIN)/python -m tests.simulation $(SIMULATION_ARGS)
 
 soak: .venv/installed servers ## faults in their long form, 30 minutes; their table goes into docs/guarantees.md

@@ -1,4 +1,4 @@
-"""Print the table of ``docs/scaling.md``: ``python -m tests.simulation [--real]``."""
+"""Print the tables of ``docs/scaling.md``: ``python -m tests.simulation [--real]``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ WARM, SECONDS = 5.0, 10.0
 SIZES = (1, 10, 50, 100, 200, 1_000, 10_000)
 REAL_SIZES = (1, 10, 50)
 
+#: Runs of which the worst is shown where dispatchers are lost, and with which fleets.
+RUNS = 20
+LOSING_SIZES = (2, 10, 200, 1_000)
+
 
 def main() -> None:
     """Print a row for each size of a fleet."""
@@ -25,11 +29,30 @@ def main() -> None:
         fleet = Fleet(size, steady(rate, WARM + SECONDS), queues=queues)
         fleet.run(WARM)
         print(_row(size, rate, queues, fleet.run(SECONDS)))
+    print(
+        "\n| dispatchers | the one on duty is killed, ms late | all but one are killed, ms late |"
+    )
+    print("| ---: | ---: | ---: |")
+    for size in LOSING_SIZES:
+        print(f"| {size:,} | {_worst(size, 1):.0f} | {_worst(size, size - 1):.0f} |")
     if "--real" in sys.argv[1:]:
         print("\nReal, in one process on this machine:\n")
         for size in REAL_SIZES:
             outcome, load = real.run(size, 200, SECONDS)
             print(_row(size, 200, 1, outcome), f"Redis {load:.1%} of a core")
+
+
+def _worst(size: int, lost: int) -> float:
+    """Return by how many ms an entry is late at most when the one on duty and others are killed."""
+    late = []
+    for seed in range(RUNS):
+        fleet = Fleet(size, steady(200, WARM + 1.5, seed), seed=seed)
+        fleet.run(WARM)
+        on_duty = fleet.on_duty
+        others = [each for each in fleet.members if each is not on_duty]
+        fleet.kill([*([on_duty] if on_duty else []), *others][:lost])
+        late += fleet.run(1.5).late
+    return max(late) * 1000
 
 
 def _row(size: int, rate: int, queues: int, outcome: Outcome) -> str:
