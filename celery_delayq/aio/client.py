@@ -128,14 +128,15 @@ class AsyncDelayQ:
         A call that is cancelled has stored the task once or not at all.
         """
         binding = await self._bound()
+        publisher = None if _needs_thread(self.app, task) else binding.publisher
+        if publisher is not None:
+            options.setdefault("producer", publisher.producer)
         if isinstance(task, str):
             send = partial(self.app.send_task, task, args, kwargs, **options)
         else:
             send = partial(task.apply_async, args, kwargs, **options)
-        if binding.publisher is None or _needs_thread(self.app, task):
-            return await binding.in_thread(lambda _: send())
-        producer = binding.publisher.producer
-        return await binding.on_loop(lambda _: send(**{"producer": producer, **options}))
+        run = binding.bridge.in_thread if publisher is None else binding.bridge.run
+        return await run(send)
 
     async def schedule_many(
         self,

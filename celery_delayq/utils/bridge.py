@@ -90,7 +90,17 @@ class Bridge:
 
         Cancelling raises ``CancelledError`` in the function, where it waits.
         """
-        runner = self._idle.pop() if self._idle else await self._next_idle()
+        if self._idle:
+            runner = self._idle.pop()
+        else:  # first come, first served
+            promised: asyncio.Future[_Runner] = asyncio.get_running_loop().create_future()
+            self._waiting.append(promised)
+            try:
+                runner = await promised
+            except BaseException:
+                if promised.done() and not promised.cancelled():
+                    self._give_back(promised.result())
+                raise
         current = getcurrent()
         # In the coroutine's own context, as if this called the function.
         runner.parent, runner.gr_context = current, current.gr_context
@@ -114,17 +124,6 @@ class Bridge:
                 del found
         result: T = found.value
         return result
-
-    async def _next_idle(self) -> _Runner:
-        """Wait for a greenlet, first come, first served."""
-        promised: asyncio.Future[_Runner] = asyncio.get_running_loop().create_future()
-        self._waiting.append(promised)
-        try:
-            return await promised
-        except BaseException:
-            if promised.done() and not promised.cancelled():
-                self._give_back(promised.result())
-            raise
 
     def _give_back(self, runner: _Runner) -> None:
         runner.gr_context = None
