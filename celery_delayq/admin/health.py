@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from uuid import uuid4
 
+from amqp.exceptions import AMQPError
 from celery import Celery
 from kombu import Connection
 
@@ -68,7 +69,7 @@ def _why_not(app: Celery, timeout: float) -> str:
         return str(exc)
     except ConfigError:
         raise
-    except (DelayQError, *BROKER_ERRORS, OSError) as exc:
+    except (DelayQError, *BROKER_ERRORS, AMQPError, OSError) as exc:
         return describe_error(exc, app)
     return ""
 

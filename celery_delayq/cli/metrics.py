@@ -21,6 +21,10 @@ from celery_delayq.store.error_text import BROKER_ERRORS, is_away
 #: several times, and for Python after each.
 SWITCH_INTERVAL = 0.0005
 
+#: Seconds to wait for Redis. Without an end, a server that vanished with no last word is waited for
+#: until the kernel gives up.
+PATIENCE = 5.0
+
 
 @command()
 @name_option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
@@ -55,6 +59,7 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
     except ImportError as exc:
         raise ConfigError(f'metrics need {exc.name}: pip install "celery-delayq[metrics]"') from exc
     try:
+        _expect_answers(delayq)
         # What will not change by itself is reported at once: another broker, a wrong password.
         _ = delayq.session.on_rabbitmq or delayq.store.now_ms()
     except BROKER_ERRORS as exc:
@@ -81,3 +86,11 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
     exporter.stop()
     server.shutdown()
     server.server_close()
+
+
+def _expect_answers(delayq: DelayQ) -> None:
+    """Give up connections to a silent Redis, unless the app has timeouts of its own."""
+    if not delayq.session.on_rabbitmq:
+        conf = delayq.app.conf
+        timeouts = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
+        conf.broker_transport_options = {**timeouts, **(conf.broker_transport_options or {})}

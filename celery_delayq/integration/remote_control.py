@@ -132,6 +132,13 @@ def hide(sender: Any, **_: Any) -> None:
         conf.broker_transport_options = {**options, "delayq": hidden}
 
 
+#: What ``stats`` says of a broker. Options may hold passwords too.
+_TOLD = {
+    *("transport", "hostname", "port", "virtual_host", "uri_prefix"),
+    *("connect_timeout", "heartbeat", "failover_strategy", "login_method", "insist"),
+}
+
+
 def without_passwords(_owner: Any, info: Callable[..., Any]) -> Callable[..., Any]:
     """Tell the broker in ``stats`` by its parts: kombu takes our whole URL for the host."""
 
@@ -139,8 +146,7 @@ def without_passwords(_owner: Any, info: Callable[..., Any]) -> Callable[..., An
         plain = getattr(getattr(consumer.connection, "transport", None), "plain", None)
         if plain is None:
             return info(step, consumer)
-        told = plain.info()
-        del told["password"], told["alternates"]
+        told = {name: value for name, value in plain.info().items() if name in _TOLD}
         told["transport"] = f"delayq+{told['transport']}"
         told["hostname"] = maybe_sanitize_url(told["hostname"])  # the URL of a socket
         return {"broker": told}

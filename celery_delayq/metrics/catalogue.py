@@ -91,7 +91,8 @@ METRICS: tuple[MetricInfo, ...] = (
         "entries",
         "queue",
         "state",
-        help=f"Entries by state: {', '.join(STATES)}; each is in one of them.",
+        help=f"Entries by state: {', '.join(STATES)}; each is in one of them; leased "
+        "ones are counted a moment after the others.",
         on_rabbitmq=True,
     ),
     _gauge(

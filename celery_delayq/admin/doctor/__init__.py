@@ -8,6 +8,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from amqp.exceptions import AMQPError
 from celery import Celery
 
 from celery_delayq.admin.accounts import Role
@@ -100,9 +101,9 @@ def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
         found.checks.append(name)
         try:
             found.findings += check()
-        except (DelayQError, *BROKER_ERRORS) as exc:
+        except (DelayQError, *BROKER_ERRORS, AMQPError, OSError) as exc:
             # A full server or a replica refuses more than one check, and one tells why.
-            lost = isinstance(exc, BrokerUnavailable)
+            lost = isinstance(exc, (BrokerUnavailable, OSError))
             todo = (
                 "run this with an account that may (docs/accounts.md); a hosted Redis shows its "
                 "settings on a page of its own"

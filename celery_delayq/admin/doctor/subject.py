@@ -8,6 +8,7 @@ from typing import Any, cast
 from celery import Celery
 
 from celery_delayq.admin.stats import Stats, gather
+from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 
@@ -31,8 +32,17 @@ class OnRedis:
         return cast("dict[str, Any]", self.store.client.info(section))
 
     def config(self, name: str) -> str:
-        """Return a setting of the server; "" where it does not know it."""
-        return str(cast("dict[str, str]", self.store.client.config_get(name)).get(name, ""))
+        """Return a setting of the server.
+
+        Raises
+        ------
+        CommandRefused
+            The server does not tell it, as some hosted ones.
+        """
+        found = cast("dict[str, str]", self.store.client.config_get(name))
+        if name not in found:
+            raise CommandRefused(f"Redis does not tell its setting {name}")
+        return str(found[name])
 
     def _stats(self) -> Stats:
         return gather(self.store, self.app.amqp.queues.consume_from, 1000)
