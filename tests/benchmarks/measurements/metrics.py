@@ -25,7 +25,7 @@ SCRAPES, PAUSE, ROUNDS = 250, 0.05, 3
 
 SCRAPE = Row(
     "metrics-scrape",
-    "a scrape, p99, 50 queues, 200 tasks ({:,} | {:,} entries)",
+    "a scrape, p99, 50 queues, 200 tasks ({:,} and {:,} entries)",
     "ms",
     Better.LOWER,
     at_most(20, "ms"),

@@ -45,19 +45,21 @@ POOLS = (Pool.SOLO, Pool.PREFORK)
 
 PUBLISH = Row(
     "rabbitmq-publish-eta",
-    "publish one by one with confirms, ETA",
+    "RabbitMQ: publish one by one with confirms, ETA",
     "tasks/s",
     Better.HIGHER,
     ratio_at_least(2),
 )
 PUBLISH_BATCH = Row(
     "rabbitmq-publish-batch-eta",
-    f"publish in a batch of {BATCH} with confirms, ETA; Celery: one by one",
+    f"RabbitMQ: publish in a batch of {BATCH} with confirms, ETA; Celery: one by one",
     "tasks/s",
     Better.HIGHER,
     ratio_at_least(8),
 )
-EARLY = Row("rabbitmq-early", "started before their time", "tasks", Better.LOWER, at_most(0))
+EARLY = Row(
+    "rabbitmq-early", "RabbitMQ: started before their time", "tasks", Better.LOWER, at_most(0)
+)
 
 Outcome = TypeVar("Outcome")
 
@@ -194,7 +196,10 @@ def _figures(
     rate: int, most: int, seen: tuple[list[list[float]], list[list[float]]]
 ) -> Iterator[Figure]:
     def row(name: str, title: str, target: Target | None = None) -> Row:
-        name, title = f"rabbitmq-lateness-{rate}-{name}", f"lateness at {rate} due/s: {title}"
+        name, title = (
+            f"rabbitmq-lateness-{rate}-{name}",
+            f"RabbitMQ: lateness at {rate} due/s: {title}",
+        )
         return Row(name, title, "ms", Better.LOWER, target, digits=1)
 
     stock, ours = seen
@@ -238,7 +243,7 @@ def immediate(bench: Bench) -> Iterator[Figure]:
 
             row = Row(
                 f"rabbitmq-immediate-{pool.name.lower()}",
-                f"immediate tasks through one {pool} worker",
+                f"RabbitMQ: immediate tasks through one {pool} worker",
                 "tasks/s",
                 Better.HIGHER,
                 ratio_at_least(0.9),
