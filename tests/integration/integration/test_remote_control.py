@@ -177,4 +177,7 @@ def test_what_workers_say_of_themselves_has_no_password_of_the_broker(
     broker = stats["broker"]
     assert (broker["hostname"], broker["port"]) == ("127.0.0.1", server.port)
     assert broker["transport"] == "delayq+redis"
+    assert broker.keys().isdisjoint(
+        {"userid", "password", "ssl", "transport_options", "alternates"}
+    )
     assert "s3cret" not in told
