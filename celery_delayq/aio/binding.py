@@ -7,12 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from kombu.utils.functional import retry_over_time
-
 from celery_delayq.aio.results import Results
 from celery_delayq.aio.session import LoopSession
 from celery_delayq.app import DelayQ
-from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.integration.install import AIO
 from celery_delayq.integration.replace import make
 from celery_delayq.schedule.schedule_many import publish_retries
@@ -61,17 +58,17 @@ class Binding:
             await self.publisher.open()
 
     def _connect(self) -> None:
-        app = self._delayq.app
+        app, session = self._delayq.app, self._delayq.session
         app.finalize()
         self.results.load()
-        if self._delayq.session.on_rabbitmq:
+        if session.on_rabbitmq:
             return
+        session.check_broker()
         for name in scripts.names():
             scripts.load(name)
-        store = partial(getattr, self._delayq.session, "store")
-        retries = publish_retries(app) or {"max_retries": 1}
-        retry_over_time(store, BrokerUnavailable, **retries)
-        self.publisher = LoopPublisher(app, self.bridge, self._connections)
+        retries = publish_retries(app) or {"max_retries": 0}
+        self.publisher = LoopPublisher(app, self.bridge, self._connections, retries)
+        _ = session.store  # for the threads; checks the layout
         self._of_loop = copy.copy(self._delayq)
         self._of_loop.session = LoopSession(app, self.publisher.store)
 

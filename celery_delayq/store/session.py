@@ -73,26 +73,16 @@ class Session:
         with self._lock:
             if self._store is None:
                 with self.app.connection_for_write() as connection:
-                    if hasattr(connection.transport, "dead_letter_connection"):
-                        raise NotSupported(
-                            "RabbitMQ can neither list, count, cancel, move nor pause scheduled "
-                            "tasks, nor keep periodic entries and a history (what it has: delayq "
-                            f"stats, revoke, celery beat); the broker is {connection.as_uri()}, "
-                            "a broker delayq+redis:// can"
-                        )
-                    channel = getattr(connection.transport, "Channel", None)
-                    if not getattr(channel, "capabilities", ()):
-                        kind = connection.transport.driver_type
-                        example = "amqp://localhost//" if kind == "amqp" else "redis://localhost/0"
-                        raise NotSupported(
-                            f"the broker is {connection.as_uri()}; DelayQ needs a URL that begins "
-                            f"with delayq+, such as delayq+{example}, or "
-                            "broker_transport='celery_delayq.transport:Transport'"
-                        )
+                    _check_broker(connection)
                     store = connection.default_channel.new_store()
                     check_layout(store.client, store.keys)
                     self._store = store
             return self._store
+
+    def check_broker(self) -> None:
+        """Raise NotSupported where the app's broker is not one of ours; it makes no connection."""
+        with self.app.connection_for_write() as connection:
+            _check_broker(connection)
 
     @property
     def dead_letter_connection(self) -> Any:
@@ -156,3 +146,22 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_broker(connection: Any) -> None:
+    if hasattr(connection.transport, "dead_letter_connection"):
+        raise NotSupported(
+            "RabbitMQ can neither list, count, cancel, move nor pause scheduled "
+            "tasks, nor keep periodic entries and a history (what it has: delayq "
+            f"stats, revoke, celery beat); the broker is {connection.as_uri()}, "
+            "a broker delayq+redis:// can"
+        )
+    channel = getattr(connection.transport, "Channel", None)
+    if not getattr(channel, "capabilities", ()):
+        kind = connection.transport.driver_type
+        example = "amqp://localhost//" if kind == "amqp" else "redis://localhost/0"
+        raise NotSupported(
+            f"the broker is {connection.as_uri()}; DelayQ needs a URL that begins "
+            f"with delayq+, such as delayq+{example}, or "
+            "broker_transport='celery_delayq.transport:Transport'"
+        )

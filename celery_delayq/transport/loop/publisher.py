@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from celery import Celery
@@ -31,10 +31,13 @@ class LoopPublisher:
         For what blocks.
     size : int
         Connections for messages and scripts.
+    retries : Mapping[str, Any]
+        How often it tries to connect, as in ``task_publish_retry_policy``.
     """
 
-    def __init__(self, app: Celery, threads: Bridge, size: int) -> None:
+    def __init__(self, app: Celery, threads: Bridge, size: int, retries: Mapping[str, Any]) -> None:
         self._connection = app.connection_for_write()
+        self._connection.ensure_connection(**retries)
         self._connection.ensure = self._ensure
         channel = self._channel = self._connection.channel()
         channel.pool.disconnect()
