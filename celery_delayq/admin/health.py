@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -15,6 +14,7 @@ from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
 from celery_delayq.store.server_checks import check_layout, check_writable
 from celery_delayq.transport.amqp.channel import Channel as RabbitMQChannel
 from celery_delayq.transport.amqp.messages import Routed
+from celery_delayq.utils.deadline import NotInTime, begin
 
 
 def why_not_ready(app: Celery, timeout: float = 5.0) -> str:
@@ -30,30 +30,15 @@ def why_not_ready(app: Celery, timeout: float = 5.0) -> str:
     ConfigError
         A setting or the URL is wrong, or the broker is not one of ours.
     """
-    return within(lambda: _why_not(app, timeout), timeout) or ""
+    return within(lambda: _why_not(app, timeout), timeout)
 
 
 def within(question: Callable[[], str], timeout: float) -> str:
-    """Return the answer to a question, or that there is none in time.
-
-    It is asked in a thread of its own: name servers and sockets have timeouts of their own, or
-    none.
-    """
-    answers: list[str | BaseException] = []
-
-    def ask() -> None:
-        try:
-            answers.append(question())
-        except BaseException as exc:
-            answers.append(exc)
-
-    thread = threading.Thread(target=ask, name="delayq-health", daemon=True)
-    thread.start()
-    thread.join(timeout)
-    answer = answers[0] if answers else f"the broker did not answer in {timeout:g} s"
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+    """Return the answer to a question, or that there is none in time."""
+    try:
+        return begin(question).result(timeout)
+    except NotInTime:
+        return f"the broker did not answer in {timeout:g} s"
 
 
 def _why_not(app: Celery, timeout: float) -> str:

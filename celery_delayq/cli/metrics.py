@@ -59,7 +59,7 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
     except ImportError as exc:
         raise ConfigError(f'metrics need {exc.name}: pip install "celery-delayq[metrics]"') from exc
     try:
-        _expect_answers(delayq)
+        expect_answers(delayq)
         # What will not change by itself is reported at once: another broker, a wrong password.
         _ = delayq.session.on_rabbitmq or delayq.store.now_ms()
     except BROKER_ERRORS as exc:
@@ -88,7 +88,7 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
     server.server_close()
 
 
-def _expect_answers(delayq: DelayQ) -> None:
+def expect_answers(delayq: DelayQ) -> None:
     """Give up connections to a silent Redis, unless the app has timeouts of its own."""
     if not delayq.session.on_rabbitmq:
         conf = delayq.app.conf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 
 class Epochs:
@@ -13,8 +13,8 @@ class Epochs:
     """
 
     def __init__(self) -> None:
-        self._names: dict[tuple[str, str], str] = {}
-        self._exported: dict[tuple[str, str], Sequence[int]] = {}
+        #: By owner and source: the epoch and the values that were last exported.
+        self._known: dict[str, dict[str, tuple[str, Sequence[int]]]] = {}
 
     def name(self, owner: str, source: str, values: Sequence[int], now: int) -> str:
         """Return the epoch under which to export *values*.
@@ -28,10 +28,13 @@ class Epochs:
         now : int
             A time, for the name of a new epoch.
         """
-        name = self._names.get((owner, source), source)
-        last = self._exported.get((owner, name), values)
+        known = self._known.setdefault(owner, {})
+        name, last = known.get(source, (source, values))
         if any(value < before for value, before in zip(values, last, strict=True)):
             name = f"{source}.{now}"
-        self._names[owner, source] = name
-        self._exported[owner, name] = values
+        known[source] = name, values
         return name
+
+    def keep(self, owners: Container[str]) -> None:
+        """Forget all other owners."""
+        self._known = {owner: each for owner, each in self._known.items() if owner in owners}

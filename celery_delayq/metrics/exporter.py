@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotInTime
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from celery_delayq import __version__
 from celery_delayq.app import DelayQ
@@ -16,11 +14,10 @@ from celery_delayq.metrics.from_rabbitmq import FromRabbitMQ
 from celery_delayq.metrics.from_redis import FromRedis
 from celery_delayq.metrics.sheet import Sheet
 from celery_delayq.store.error_text import describe_error
+from celery_delayq.utils.deadline import NotInTime, begin
 from celery_delayq.utils.text import spelled
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 #: Seconds between the end of a slow reading and the next one, and at least so many times as long as
 #: the reading took: it keeps Python, and Redis, from scrapes.
@@ -77,41 +74,45 @@ class Exporter:
 
     def scrape(self, timeout: float = TIMEOUT) -> bytes:
         """Return all metrics in Prometheus' text format; the broker has *timeout* seconds."""
-        with self._lock:
-            began = time.monotonic()
-            found = self._read(timeout)
-            own = Sheet()
-            own.put("up", int(found is not None))
-            own.put("build_info", 1, __version__, self._source.broker)
-            own.put("scrape_duration_seconds", time.monotonic() - began)
-            if found is not None:
-                self._success = time.time()
-            if self._success is not None:
-                own.put("last_success_timestamp_seconds", self._success)
-            return own.text() if found is None else own.text() + found + self._slow
+        began = time.monotonic()
+        found = self._read(timeout)
+        own = Sheet()
+        own.put("up", int(found is not None))
+        own.put("build_info", 1, __version__, self._source.broker)
+        own.put("scrape_duration_seconds", time.monotonic() - began)
+        if found is not None:
+            self._success = time.time()
+        if self._success is not None:
+            own.put("last_success_timestamp_seconds", self._success)
+        return own.text() if found is None else own.text() + found + self._slow
 
     def _read(self, timeout: float) -> bytes | None:
         """Return the numbers, None while the broker is away."""
-        try:
-            # A connection may hang. Then there is one thread that waits, and no more.
+        with self._lock:
+            # A connection may hang. Then there is one thread that waits for it, and no more:
+            # scrapes at the same time share what it reads.
             if self._reading is None or self._reading.done():
-                self._reading = _begin(self._source.read)
-            found = self._reading.result(timeout)
+                self._reading = begin(self._source.read)
+            reading = self._reading
+        try:
+            found = reading.result(timeout)
         except NotInTime:
-            self._failed(f"the broker has not answered for {timeout:g} s")
+            self._note_outage(f"the broker has not answered for {timeout:g} s")
         except Exception as exc:
-            self._failed(describe_error(exc, self._app))
+            self._note_outage(describe_error(exc, self._app))
         else:
-            if self._outage:
-                logger.warning("reconnected, metrics are complete again")
-                self._outage = ""
+            self._note_outage("")
             return found
         return None
 
-    def _failed(self, why: str) -> None:
-        if why != self._outage:
-            self._outage = why
+    def _note_outage(self, why: str) -> None:
+        """Log why there are no metrics, and that there are some again; each once."""
+        with self._lock:
+            before, self._outage = self._outage, why
+        if why and why != before:
             logger.error("No metrics, delayq_up is 0: %s", spelled(why))
+        elif before and not why:
+            logger.warning("reconnected, metrics are complete again")
 
     def refresh(self) -> None:
         """Read what takes longer; an error is logged."""
@@ -128,17 +129,3 @@ class Exporter:
             began = time.monotonic()
             self.refresh()
             wait = max(EVERY, REST * (time.monotonic() - began))
-
-
-def _begin(function: Callable[[], T]) -> Future[T]:
-    """Call a function in a thread that nobody waits for at the end of the process."""
-    future: Future[T] = Future()
-
-    def call() -> None:
-        try:
-            future.set_result(function())
-        except Exception as exc:
-            future.set_exception(exc)
-
-    threading.Thread(target=call, name="delayq-scrape", daemon=True).start()
-    return future

@@ -12,7 +12,7 @@ from celery_delayq.metrics.slow_numbers import SlowNumbers
 from celery_delayq.model.totals import Totals
 from celery_delayq.store.gauges import GaugeStore, QueueGauges, ServerGauges
 from celery_delayq.store.schedule import Store, layouts
-from celery_delayq.store.totals import TotalsStore
+from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,6 @@ class FromRedis:
         self._consumed = frozenset(delayq.app.amqp.queues)
         self._slow = SlowNumbers(self._consumed, tasks)
         self._epochs = Epochs()
-        self._broken: dict[str, str] = {}
 
     def read(self) -> bytes:
         """Return what a scrape reads, in Prometheus' text format."""
@@ -49,26 +48,29 @@ class FromRedis:
         known = layouts(server.registry)
         names = sorted({*known, *self._consumed})
         queues = gauges.queues({name: known.get(name, store.layout) for name in names})
-        ticks = TotalsStore(store).ticks()
+        for key in server.broken:
+            _warn(key)
         _put_server(sheet, server)
         for name in names:
             found = queues[name]
-            if isinstance(found, QueueGauges):
-                self._broken.pop(name, None)
-                _put_queue(sheet, name, found, server.now, name in server.paused)
+            if not isinstance(found, QueueGauges):
+                _warn(f"queue {name!r}", str(found))
+                continue
+            _put_queue(sheet, name, found, server.now, name in server.paused)
+            if found.leased is None:
+                _warn(f"leased messages of queue {name!r}")
+            if found.totals is None:
+                _warn(f"counters of queue {name!r}")
+            elif found.totals.epoch:
                 self._put_totals(sheet, name, found.totals, server)
-            elif self._broken.get(name) != str(found):
-                self._broken[name] = str(found)
-                logger.error("No numbers of queue %r, fsck tells more: %s", name, found)
-        if ticks.epoch:
+        if (ticks := server.ticks).epoch:
             epoch = self._epoch(server, "", ticks.epoch, [*ticks.outcomes.values()])
             for outcome, count in ticks.outcomes.items():
                 sheet.put("ticks_total", count, outcome, epoch)
+        self._epochs.keep({"", *(f"q{name}" for name in names)})
         return sheet
 
     def _put_totals(self, sheet: Sheet, name: str, totals: Totals, server: ServerGauges) -> None:
-        if not totals.epoch:
-            return
         counts, dead = totals.counts, totals.dead_lettered
         values = [*(counts[counter] for counter in COUNTERS), *dead.values()]
         epoch = self._epoch(server, f"q{name}", totals.epoch, values)
@@ -81,6 +83,10 @@ class FromRedis:
         # Two exporters, and one that was started anew, call it the same after a failover.
         source = f"{epoch}-{server.lineage}" if server.lineage else epoch
         return self._epochs.name(owner, source, values, server.now)
+
+
+def _warn(what: str, why: str = "a key of a wrong type") -> None:
+    warn_once(logger, f"No numbers of {what}, fsck tells more: {why}")
 
 
 def _put_server(sheet: Sheet, server: ServerGauges) -> None:
@@ -106,7 +112,8 @@ def _put_queue(sheet: Sheet, name: str, found: QueueGauges, now: int, is_paused:
     sheet.put("entries", size.scheduled - paused, name, "scheduled")
     sheet.put("entries", paused, name, "paused")
     sheet.put("entries", size.ready, name, "ready")
-    sheet.put("entries", leased, name, "leased")
+    if leased is not None:
+        sheet.put("entries", leased, name, "leased")
     sheet.put("entries", size.dead, name, "dead")
     sheet.put("overdue_entries", overdue, name)
     sheet.put("oldest_due_age_seconds", max(waits) / 1000, name)

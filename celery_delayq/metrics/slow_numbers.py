@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from celery_delayq.errors import CommandRefused
 from celery_delayq.metrics.catalogue import STATUSES
@@ -37,28 +38,27 @@ class SlowNumbers:
         """Return them in Prometheus' text format."""
         sheet, gauges = Sheet(), GaugeStore(store)
         scheduled, ready = ByTask(), ByTask()
-
-        def read_queue(queue: str, layout: Layout) -> None:
-            for task, count in store.scheduled_tasks(queue).items():
-                scheduled[queue, task] = count
-            for task, count in estimated(gauges.ready_samples(queue, layout)).items():
-                ready[queue, task] = count
-            memory = store.memory(queue)
-            if memory is not None:
-                sheet.put("schedule_memory_bytes", memory, queue)
-
-        known = layouts(store.registry())
+        known: dict[str, Layout] = {}
+        with _unless_refused("of the registry of queues"):
+            known = layouts(store.registry())
         for queue in sorted({*known, *self._consumed}):
-            try:
-                read_queue(queue, known.get(queue, store.layout))
-            except CommandRefused as exc:
-                warn_once(logger, f"No numbers by task of queue {queue!r}, fsck tells more: {exc}")
+            with _unless_refused(f"of scheduled tasks of queue {queue!r}"):
+                for task, count in store.scheduled_tasks(queue).items():
+                    scheduled[queue, task] = count
+            with _unless_refused(f"of ready tasks of queue {queue!r}"):
+                samples = gauges.ready_samples(queue, known.get(queue, store.layout))
+                for task, count in estimated(samples).items():
+                    ready[queue, task] = count
+            if (memory := store.memory(queue)) is not None:
+                sheet.put("schedule_memory_bytes", memory, queue)
         kept = {pair for pair, _ in (scheduled + ready).most_common(self._tasks)}
         for name, counts in (("scheduled", scheduled), ("ready", ready)):
             for (queue, task), count in limited(counts, kept).items():
                 sheet.put(f"{name}_entries", count, queue, task)
-        self._put_periodic(sheet, *gauges.periodic(store.now_ms()))
-        self._histograms.refresh(store)
+        with _unless_refused("of periodic entries"):
+            self._put_periodic(sheet, *gauges.periodic(store.now_ms()))
+        with _unless_refused("of runs"):
+            self._histograms.refresh(store)
         return sheet.text() + self._histograms.text()
 
     def _put_periodic(self, sheet: Sheet, statuses: dict[str, int], late: int) -> None:
@@ -68,3 +68,12 @@ class SlowNumbers:
         known["unreadable"] = sum(statuses.values()) - sum(known.values())
         for status in STATUSES:
             sheet.put("periodic_entries", known[status], status)
+
+
+@contextmanager
+def _unless_refused(what: str) -> Iterator[None]:
+    """Leave out what Redis refuses, and say so once; the other numbers stay."""
+    try:
+        yield
+    except CommandRefused as exc:
+        warn_once(logger, f"No numbers {what}: {exc}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.lookup import to_text
-from celery_delayq.model.totals import Totals
+from celery_delayq.model.totals import TickTotals, Totals
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.schedule import Store
@@ -41,29 +41,38 @@ class ServerGauges(NamedTuple):
         Stored layout of each queue.
     paused : frozenset[str]
         The paused queues.
+    ticks : TickTotals
+        What became of the ticks of periodic entries.
     dispatched : int | None
         When a dispatcher last had nothing left to move, or moved something (ms), None if never.
     memory : tuple[int, int] | None
         Bytes that Redis uses, and its limit or 0; None where Redis does not say.
     lineage : str
         Another text after each failover and restart of Redis; ``""`` where Redis does not say.
+    broken : Sequence[str]
+        Keys of a wrong type: what stands in them is as if they were not there.
     """
 
     now: int
     skew: float
     registry: Mapping[str, bytes]
     paused: frozenset[str]
+    ticks: TickTotals
     dispatched: int | None
     memory: tuple[int, int] | None
     lineage: str
+    broken: Sequence[str]
 
 
 class QueueGauges(NamedTuple):
-    """Sizes and counters of a queue at one moment, and how many messages processes hold."""
+    """Sizes and counters of a queue at one moment, and how many messages processes hold.
+
+    None for what has a key of a wrong type.
+    """
 
     sizes: Sizes
-    totals: Totals
-    leased: int
+    totals: Totals | None
+    leased: int | None
 
 
 class GaugeStore(StorePart):
@@ -82,20 +91,20 @@ class GaugeStore(StorePart):
         CommandRefused
             The account may not read them.
         """
+        keys = (self._keys.queues, self._keys.control, self._keys.ticks, self._keys.clock)
         began = time.time()
         with self._store.client.pipeline(transaction=False) as pipe:
             pipe.time()
-            pipe.hgetall(self._keys.queues)
-            pipe.hgetall(self._keys.control)
-            pipe.hget(self._keys.clock, "dispatched")
+            for key in keys:
+                pipe.hgetall(key)
             pipe.info("memory")
             pipe.info("replication")
             *found, memory, replication = pipe.execute(raise_on_error=False)
         here = (began + time.time()) / 2
-        for each in found:
-            if isinstance(each, Exception):
-                raise each
-        (seconds, micros), registry, control, dispatched = found
+        broken = [key for key, each in zip(keys, found[1:], strict=True) if _is_broken(each)]
+        (seconds, micros), registry, control, ticks, clock = (
+            {} if _is_broken(each) else each for each in found
+        )
         # An account may be without INFO.
         told = {} if isinstance(memory, Exception) else memory
         used = (int(told["used_memory"]), int(told.get("maxmemory", 0))) if told else None
@@ -105,9 +114,11 @@ class GaugeStore(StorePart):
             skew=here - (seconds + micros / 1_000_000),
             registry={name: text for each, text in registry.items() if (name := _name(each))},
             paused=frozenset(to_text(name[1:]) for name in control if name[:1] == b"q"),
-            dispatched=None if dispatched is None else int(dispatched),
+            ticks=TickTotals.read(ticks),
+            dispatched=int(clock[b"dispatched"]) if b"dispatched" in clock else None,
             memory=used,
             lineage=str(replid)[:8],
+            broken=broken,
         )
 
     def queues(self, layouts: Mapping[str, Layout]) -> dict[str, QueueGauges | CommandRefused]:
@@ -120,22 +131,22 @@ class GaugeStore(StorePart):
         """
         found: dict[str, QueueGauges | CommandRefused] = {}
         sizes: dict[str, Sizes] = {}
-        totals: dict[str, Totals] = {}
+        totals: dict[str, Totals | None] = {}
         replies = self._replies(_packed(self._store, tuple(layouts.items())), len(layouts))
         for name, reply in zip(layouts, replies, strict=True):
             if isinstance(reply, CommandRefused):
                 found[name] = reply
             else:
-                parts = iter(reply[1].split(b" "))
                 sizes[name] = Sizes.read(reply[0])
-                totals[name] = Totals.read(dict(zip(parts, parts, strict=False)))
+                totals[name] = None if reply[1] == b"-" else _totals(reply[1])
         with self._store.client.pipeline(transaction=False) as pipe:
             for name, size in sizes.items():
                 for worker_id in size.worker_ids:
                     pipe.hlen(self._keys.queue(name).leased(worker_id))
-            held = iter(pipe.execute())
+            replies = iter(pipe.execute(raise_on_error=False))
         for name, size in sizes.items():
-            leased = sum(next(held) for _ in size.worker_ids)
+            held = [next(replies) for _ in size.worker_ids]
+            leased = None if any([*map(_is_broken, held)]) else sum(held)
             found[name] = QueueGauges(size, totals[name], leased)
         return found
 
@@ -188,6 +199,20 @@ def _packed(store: Store, layouts: tuple[tuple[str, Layout], ...]) -> bytes:
     """Return the commands that read queues: the same for each scrape, and it takes long."""
     calls = [store.sizes_call(name, layout) for name, layout in layouts]
     return pack(call.command(source=place == 0) for place, call in enumerate(calls))
+
+
+def _totals(text: bytes) -> Totals:
+    parts = iter(text.split(b" "))
+    return Totals.read(dict(zip(parts, parts, strict=False)))
+
+
+def _is_broken(reply: Any) -> bool:
+    """Return whether a reply says that a key is of a wrong type; raises any other refusal."""
+    if not isinstance(reply, Exception):
+        return False
+    if "WRONGTYPE" not in str(reply):
+        raise reply
+    return True
 
 
 def _name(queue: bytes) -> str | None:

@@ -59,7 +59,8 @@ class RepairTracking(RepairPart):
     def wrong_shared_types(self) -> list[str]:
         """Return the same of the keys of all queues."""
         keys = self._keys
-        return self._wrong({keys.control: "hash", keys.revoked: "zset", keys.history: "stream"})
+        hashes = dict.fromkeys((keys.control, keys.clock, keys.ticks), "hash")
+        return self._wrong({**hashes, keys.revoked: "zset", keys.history: "stream"})
 
     def _wrong(self, wanted: Mapping[str, str]) -> list[str]:
         """Return the texts of ``expect_type`` in ``include/types.lua``."""

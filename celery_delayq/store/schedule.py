@@ -20,7 +20,6 @@ from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
 from celery_delayq.store.scripting.replies import Adopted, Held, Look, Promoted, Sizes
 from celery_delayq.store.scripting.runner import ScriptRunner
-from celery_delayq.store.totals import TotalsStore
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +49,6 @@ class Store(ScriptRunner):
     def history(self) -> HistoryStore:
         """What is done with the history of runs."""
         return HistoryStore(self)
-
-    @property
-    def totals(self) -> TotalsStore:
-        """What the scripts have counted."""
-        return TotalsStore(self)
 
     # -- from one state to the next
 
@@ -102,7 +96,7 @@ class Store(ScriptRunner):
     ) -> Promoted:
         """Move up to *limit* due entries of a queue to its ready lists.
 
-        With *note* the time is stored: see :meth:`TotalsStore.last_dispatch`. If any moved,
+        With *note* the time is stored, as ``dispatched`` of ``keys.clock``. If any moved,
         *dispatcher* is on duty then; with ``""`` that does not change.
         """
         key, limits = self.keys.queue(queue), layout.limits

@@ -24,6 +24,7 @@ from tests.support.keyspace import snapshot
 from tests.support.leases import ack
 from tests.support.model_clock import lease_now, relative
 from tests.support.model_state import messages_in, observed, state_of
+from tests.support.totals import totals_of
 
 WANTED = int(os.environ.get("DELAYQ_EXAMPLES", "0"))
 EXAMPLES = WANTED or scaled(80, 500)
@@ -56,7 +57,7 @@ class Machine(DeadLetterMachine):
 
     @invariant()
     def each_is_counted_once(self) -> None:
-        totals = self.store.totals.read([QUEUE])[QUEUE]
+        totals = totals_of(self.client, QUEUE)
         found = totals.counts | {f"dead:{name}": n for name, n in totals.dead_lettered.items()}
         assert +Counter(found) == +self.model.counted
 

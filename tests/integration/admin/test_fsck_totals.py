@@ -8,10 +8,11 @@ from redis import Redis
 from celery_delayq.store.repair_tracking import RepairTracking
 from celery_delayq.store.schedule import Store
 from tests.support.drift import by_kind, labelled, lease, look, numbers, put, schedule
+from tests.support.totals import totals_of
 
 
 def counted(store: Store) -> dict[str, int]:
-    counts = store.totals.read(["q"])["q"].counts
+    counts = totals_of(store.client, "q").counts
     return {name: number for name, number in counts.items() if number}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 
 import pytest
 
@@ -11,8 +13,11 @@ from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp, Through
-from tests.integration.metrics.conftest import Export, Values
+from tests.integration.metrics.conftest import Export, Values, values_of
 from tests.support.proxy import Fault
+
+# The package has the command under this name.
+metrics_command = import_module("celery_delayq.cli.metrics")
 
 #: What an exporter knows without the broker.
 OWN = {
@@ -61,18 +66,40 @@ def test_a_connection_cut_during_a_scrape_is_made_again(through: Through, export
         proxy.forget_rules()
 
 
-def test_a_broker_that_hangs_is_away(through: Through, export: Export) -> None:
+def test_a_broker_that_hangs_is_away_for_all_who_ask(
+    through: Through, export: Export, caplog: pytest.LogCaptureFixture
+) -> None:
     proxy, delayq = through()
     exported = export(delayq)
     exported.now()
 
-    with proxy.frozen():
+    with proxy.frozen(), ThreadPoolExecutor(8) as threads:
         began = time.monotonic()
-        found = exported.text(timeout=0.2), exported.text(timeout=0.2)
+        found = [*threads.map(exported.text, [0.5] * 8)]
         assert time.monotonic() - began < 2
 
-    assert [b"delayq_up 0\n" in each for each in found] == [True, True]
+    assert [b"delayq_up 0\n" in each for each in found] == [True] * 8
     wait_until(lambda: up(exported.now()) == 1, 20, "the exporter goes on")
+    assert sum("has not answered for 0.5 s" in text for text in caplog.messages) == 1
+
+
+def test_a_host_that_vanished_is_given_up(
+    through: Through, export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No end of the connection arrives, as after a power cut."""
+    monkeypatch.setattr(metrics_command, "PATIENCE", 0.3)
+    proxy, delayq = through()
+    metrics_command.expect_answers(delayq)
+    exported = export(delayq)
+    assert up(exported.now()) == 1
+
+    with proxy.frozen():
+        began = time.monotonic()
+        found = values_of(exported.text(timeout=20.0))
+        assert time.monotonic() - began < 5
+
+    assert up(found) == 0
+    assert up(exported.now()) == 1
 
 
 def test_an_exporter_may_start_before_redis(through: Through, export: Export) -> None:

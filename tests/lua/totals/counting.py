@@ -5,11 +5,12 @@ from __future__ import annotations
 from celery_delayq.model.totals import Totals
 from celery_delayq.store.schedule import Store
 from tests.lua.bench import DEFAULT, QUEUE, Bench
+from tests.support.totals import totals_of
 
 
 def counted(store: Store, queue: str = QUEUE) -> dict[str, int]:
     """Return the counters that are not 0."""
-    return _shown(store.totals.read([queue])[queue])
+    return _shown(totals_of(store.client, queue))
 
 
 def _shown(totals: Totals) -> dict[str, int]:
@@ -33,7 +34,7 @@ class Counting:
         self._before: dict[str, dict[str, int]] = {}
 
     def __call__(self, queue: str = QUEUE) -> dict[str, int]:
-        totals = self._store.totals.read([queue])[queue]
+        totals = totals_of(self._store.client, queue)
         now, before = _shown(totals), self._before.get(queue, {})
         self._before[queue] = now
         assert totals.present == present(self._store, queue)

@@ -8,18 +8,19 @@ from importlib.resources import files
 from celery_delayq.store.scripting import scripts
 from tests.lua.bench import QUEUE, Bench, labelled
 from tests.lua.totals.counting import Counting, counted
+from tests.support.totals import totals_of
 
 
 def test_counting_begins_anew_where_the_counters_are_gone(store: Bench) -> None:
     store.put(labelled("a"))
-    first = store.totals.read([QUEUE])[QUEUE].epoch
+    first = totals_of(store.client, QUEUE).epoch
     store.put(labelled("b"))
-    assert store.totals.read([QUEUE])[QUEUE].epoch == first
+    assert totals_of(store.client, QUEUE).epoch == first
 
     store.client.delete("{q}:totals")
     store.put(labelled("c"))
 
-    second = store.totals.read([QUEUE])[QUEUE]
+    second = totals_of(store.client, QUEUE)
     assert int(first) < int(second.epoch) <= (store.now_ms() + 1) * 1000
     assert second.accepted == 1
 
@@ -50,17 +51,6 @@ def test_a_full_server_counts_what_it_does(store: Bench, new: Counting) -> None:
         store.make_room()
 
     assert new() == {"acked": 1, "redelivered": 1}
-
-
-def test_many_queues_are_read_at_once(store: Bench) -> None:
-    names = [f"q{n}" for n in range(600)]
-    for name in names[::100]:
-        store.put(labelled("a"), queue=name)
-
-    found = store.totals.read(names)
-
-    assert [*found] == names
-    assert {name for name, totals in found.items() if totals.accepted} == set(names[::100])
 
 
 #: What brings messages into a queue, makes them ready or takes them out.

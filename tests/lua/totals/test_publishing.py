@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from celery_delayq.model.envelope import Entry
+from celery_delayq.store.gauges import GaugeStore
 from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
 from tests.lua.bench import DEFAULT, QUEUE, Bench, entry, labelled
 from tests.lua.totals.counting import Counting
@@ -84,7 +85,7 @@ def test_imported_entries_are_accepted_once(twice: Bench, new: Counting) -> None
 
 
 def test_ticks_are_counted_by_outcome(twice: Bench, new: Counting) -> None:
-    store, ticks = PeriodicStore(twice), twice.totals.ticks
+    store, gauges = PeriodicStore(twice), GaugeStore(twice)
     store.write([Writing("name", "", "line\n{}", 7)])
 
     def fire(line: str, then: str, refused: str, *entries: Any) -> None:
@@ -99,8 +100,9 @@ def test_ticks_are_counted_by_outcome(twice: Bench, new: Counting) -> None:
     fire("line3", "line4", "line3", keeping("c"))  # it waits, and is tried again
 
     assert new() == {"accepted": 1}
-    assert ticks().outcomes == {"scheduled": 1, "overlap": 1, "duplicate": 0}
-    assert ticks().epoch
+    ticks = gauges.server().ticks
+    assert ticks.outcomes == {"scheduled": 1, "overlap": 1, "duplicate": 0}
+    assert ticks.epoch
 
 
 def test_what_is_due_is_promoted(store: Bench, new: Counting) -> None:
@@ -132,15 +134,16 @@ def test_a_dispatcher_notes_that_nothing_is_left_or_that_it_promotes(store: Benc
     store.client.delete("delayq:clock")
     store.overdue("a")
     store.next_queue()
-    assert store.totals.last_dispatch() is None
+    gauges = GaugeStore(store)
+    assert gauges.server().dispatched is None
 
     store.promote()
-    assert store.totals.last_dispatch() is None
+    assert gauges.server().dispatched is None
     store.promote(note=True)
-    noted = store.totals.last_dispatch()
-    assert noted == pytest.approx(store.now_ms() / 1000, abs=60)
+    noted = gauges.server().dispatched
+    assert noted == pytest.approx(store.now_ms(), abs=60_000)
 
     store.client.hdel("delayq:clock", "seen")  # it is written a few times a second at most
     store.client.hset("delayq:clock", "dispatched", 5)
     store.next_queue()
-    assert store.totals.last_dispatch() != 0.005
+    assert gauges.server().dispatched != 5

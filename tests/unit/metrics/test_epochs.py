@@ -39,3 +39,14 @@ def test_no_series_gets_smaller(told: list[tuple[str, list[int]]]) -> None:
         before = exported.get(name, values)
         assert all(value >= old for value, old in zip(values, before, strict=True))
         exported[name] = values
+
+
+def test_owners_that_went_away_are_forgotten() -> None:
+    epochs = Epochs()
+    epochs.name("gone", "a", [5], 1)
+    epochs.name("q", "a", [5], 1)
+
+    epochs.keep({"q", "others"})
+
+    assert epochs.name("gone", "a", [0], 2) == "a"
+    assert epochs.name("q", "a", [0], 2) == "a.2"

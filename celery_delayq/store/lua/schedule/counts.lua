@@ -5,7 +5,8 @@
 -- ARGV     –
 -- Returns  {'<now (ms)> <scheduled> <overdue> <due of the first (ms) or -> <dead> <ready> <paused_due>
 --          <the earliest due (ms) of the messages to be taken next, or -> <how many leases last>', then up
---          to 1,000 of all worker ids with a lease, after spaces; what was counted, joined by spaces};
+--          to 1,000 of all worker ids with a lease, after spaces; what was counted, joined by spaces,
+--          or - for a key of another type};
 --          what is paused and due is scheduled too, but neither overdue nor the first
 -- Repeat   reads only
 -- @include clock
@@ -25,7 +26,7 @@ for i = 14, #KEYS do
 end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 -- A lease that ended by Redis' clock, less the time for which it stood still in outages, was not extended.
-local stood = tonumber(redis.call('HGET', KEYS[12], 'stood')) or 0
+local stood = tonumber(redis.pcall('HGET', KEYS[12], 'stood')) or 0
 -- Numbers as one string: clients read many short replies slowly. A broken key of counters hides no queue.
 local totals = redis.pcall('HGETALL', TOTALS)
 return {
@@ -41,5 +42,5 @@ return {
     redis.call('ZCOUNT', KEYS[11], string.format('%.0f', now - stood), '+inf'),
     unpack(redis.call('ZRANGE', KEYS[11], 0, 999)),
   }, ' '),
-  table.concat(totals['err'] and {} or totals, ' '),
+  table.concat(totals['err'] and {'-'} or totals, ' '),
 }
