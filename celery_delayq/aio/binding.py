@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable
 from functools import partial
@@ -45,6 +46,8 @@ class Binding:
         self._delayq = delayq
         self._connections = connections
         self.bridge = Bridge(THREADS, GREENLETS)
+        #: Leaves threads to the calls that the async iterators given to ``schedule_many`` make.
+        self.feeding = asyncio.Semaphore(THREADS // 2)
         self.results = Results(delayq.app, self.bridge)
         self.publisher: LoopPublisher | None = None
         #: The same client on connections of the loop.

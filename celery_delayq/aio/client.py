@@ -15,7 +15,7 @@ from celery_delayq.aio.feed import feed_of
 from celery_delayq.aio.periodic import AsyncPeriodicTasks
 from celery_delayq.app import DelayQ
 from celery_delayq.deadletters.client import DeadLetters
-from celery_delayq.errors import ConfigError
+from celery_delayq.errors import ConfigError, InvalidOption
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
 from celery_delayq.schedule.schedule_many import BATCH
 from celery_delayq.utils.delegation import delegate, method_of
@@ -118,6 +118,8 @@ class AsyncDelayQ:
 
         Raises
         ------
+        InvalidOption
+            *task* is none, or an option is wrong.
         QueueFull, StoreFull, UniqueConflict
             Nothing was stored.
         BrokerUnavailable
@@ -127,6 +129,8 @@ class AsyncDelayQ:
         -----
         A call that is cancelled has stored the task once or not at all.
         """
+        if not isinstance(task, str) and not hasattr(task, "apply_async"):
+            raise InvalidOption(f"task={task!r}: expected a task, a signature or a task's name")
         binding = await self._bound()
         publisher = None if _needs_thread(self.app, task) else binding.publisher
         if publisher is not None:
@@ -165,13 +169,15 @@ class AsyncDelayQ:
         When the caller is cancelled it ends before the next item; a batch that is being sent is
         sent.
         """
-        feed = feed_of(items)
-        try:
-            return await self._schedule_many(
-                feed, task=task, on_outcome=on_outcome, signals=signals, batch=batch, **options
-            )
-        finally:
-            feed.stop()
+        binding = await self._bound()
+        async with binding.feeding:
+            feed = feed_of(items)
+            try:
+                return await self._schedule_many(
+                    feed, task=task, on_outcome=on_outcome, signals=signals, batch=batch, **options
+                )
+            finally:
+                feed.stop()
 
     _schedule_many = in_thread(DelayQ.schedule_many)
 
@@ -194,6 +200,8 @@ class AsyncDelayQ:
         ------
         celery.exceptions.TimeoutError
             It was not there in time.
+        InvalidFilter, InvalidOption
+            *id* is no id, or *timeout* no number of seconds.
         NotSupported
             The result backend is ``rpc://``.
         """

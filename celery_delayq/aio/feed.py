@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Iterable, Iterator
+from contextlib import aclosing, nullcontext
 from typing import Any
 
 from celery_delayq.aio.calls import Abandoned
@@ -54,9 +55,11 @@ class AsyncFeed(Feed):
         self._pumping = asyncio.ensure_future(self._pump(items))
 
     async def _pump(self, items: AsyncIterable[Any]) -> None:
+        closing: Any = aclosing(items) if hasattr(items, "aclose") else nullcontext()
         try:
-            async for item in items:
-                await self._queue.put(item)
+            async with closing:
+                async for item in items:
+                    await self._queue.put(item)
         except Exception as exc:
             self._error = exc
         await self._queue.put(_END)

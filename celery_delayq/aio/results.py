@@ -12,9 +12,11 @@ from celery.backends.rpc import RPCBackend
 from celery.exceptions import TimeoutError
 from celery.result import AsyncResult, ResultSet
 
-from celery_delayq.errors import NotSupported
+from celery_delayq.errors import InvalidOption, NotSupported
+from celery_delayq.schedule.reader import id_of
 from celery_delayq.transport.loop.subscription import Subscription
 from celery_delayq.utils.bridge import Bridge
+from celery_delayq.utils.numbers import is_finite
 
 #: Seconds after which a result is read again, should a notification be lost.
 POLL = 1.0
@@ -54,7 +56,9 @@ class Results:
             finally:
                 for each in waits:
                     each.cancel()
-        result = given if isinstance(given, AsyncResult) else self._app.AsyncResult(given)
+        if timeout is not None and not is_finite(timeout):
+            raise InvalidOption(f"timeout={timeout!r}: expected seconds, or None")
+        result = given if isinstance(given, AsyncResult) else self._app.AsyncResult(id_of(given))
         if result.ignored:
             return None
         waiting = asyncio.ensure_future(self._ended(result))

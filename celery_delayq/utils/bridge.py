@@ -19,7 +19,7 @@ from contextvars import copy_context
 from functools import partial, wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from celery_delayq.errors import ConfigError
+from celery_delayq.errors import BrokerUnavailable, ConfigError
 
 try:
     from greenlet import GreenletExit, getcurrent, greenlet
@@ -84,11 +84,13 @@ class Bridge:
         self._executor = ThreadPoolExecutor(threads, "celery_delayq.aio", _mark_thread)
         self._idle = [_Runner(self) for _ in range(greenlets)]
         self._waiting: deque[asyncio.Future[_Runner]] = deque()
+        self._is_closed = False
 
     async def run(self, function: Callable[[], T]) -> T:
         """Call a function in a greenlet, and await what it waits for.
 
-        Cancelling raises ``CancelledError`` in the function, where it waits.
+        Cancelling raises ``CancelledError`` in the function, where it waits. After :meth:`close`
+        it raises BrokerUnavailable, as :meth:`in_thread` does.
         """
         if self._idle:
             runner = self._idle.pop()
@@ -101,6 +103,9 @@ class Bridge:
                 if promised.done() and not promised.cancelled():
                     self._give_back(promised.result())
                 raise
+        if self._is_closed:
+            self._give_back(runner)
+            raise _closed()
         current = getcurrent()
         # In the coroutine's own context, as if this called the function.
         runner.parent, runner.gr_context = current, current.gr_context
@@ -139,12 +144,19 @@ class Bridge:
 
         Cancelling does not stop the function.
         """
+        if self._is_closed:
+            raise _closed()
         call = partial(copy_context().run, function)
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Take no more calls, and let the threads end."""
+        self._is_closed = True
         self._executor.shutdown(wait=False)
+
+
+def _closed() -> BrokerUnavailable:
+    return BrokerUnavailable("the client was closed")
 
 
 def _mark_thread() -> None:

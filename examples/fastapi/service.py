@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from tasks import delayq, remind
 
 from celery_delayq.aio import AsyncDelayQ
-from celery_delayq.errors import BrokerUnavailable, QueueFull
+from celery_delayq.errors import BrokerUnavailable, InvalidETA, QueueFull
 
 
 @asynccontextmanager
@@ -54,6 +54,8 @@ async def add(new: NewReminder, delayq: Client) -> dict[str, str]:
     """Send it later."""
     try:
         sent = await delayq.apply_async(remind, (new.to, new.text), countdown=new.seconds)
+    except InvalidETA as exc:
+        raise HTTPException(422, str(exc)) from exc
     except QueueFull as exc:
         raise HTTPException(429, str(exc)) from exc
     except BrokerUnavailable as exc:

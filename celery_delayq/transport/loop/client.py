@@ -69,8 +69,8 @@ class LoopConnections:
 
     async def fetch(self, request: bytes) -> Any:
         """Do as :meth:`ask` in a coroutine."""
+        await self.open()
         with translating():
-            await self.open()
             return self._checked(await _least_busy(self.open_sockets()).ask(request))
 
     def open_sockets(self) -> list[LoopSocket]:
@@ -78,10 +78,11 @@ class LoopConnections:
         return [each for each in self._sockets if each.is_open]
 
     async def open(self) -> None:
-        """Open the connections that are missing."""
+        """Open the connections that are missing; raises the errors of :meth:`ask`."""
         if len(self.open_sockets()) < self._size:
-            # A caller that is cancelled leaves it to the others.
-            await asyncio.shield(self._open_missing())
+            with translating():
+                # A caller that is cancelled leaves it to the others.
+                await asyncio.shield(self._open_missing())
 
     def close(self) -> None:
         """Close them for good; calls without a reply get an error."""

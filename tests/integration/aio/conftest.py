@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from celery_delayq import DelayQ
@@ -20,6 +20,21 @@ def run(delayq: DelayQ, use: Callable[[AsyncDelayQ], Awaitable[T]], **options: A
             return await asyncio.wait_for(use(client), 60)
 
     return asyncio.run(main())
+
+
+async def all_of(items: AsyncIterator[T]) -> list[T]:
+    """Return what an async iterator yields."""
+    return [each async for each in items]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds, for half a minute at most."""
+
+    async def poll() -> None:
+        while not condition():
+            await asyncio.sleep(0.005)
+
+    await asyncio.wait_for(poll(), 30)
 
 
 class CancelledAt(Generic[T]):

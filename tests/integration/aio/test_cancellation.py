@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from celery import group
 from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
-from tests.integration.aio.conftest import CancelledAt
+from tests.integration.aio.conftest import CancelledAt, all_of, run
 from tests.integration.conftest import Through, ready, stored
+
+#: A message of the task, as a producer stores it.
+DEAD = json.dumps(
+    {
+        "body": base64.b64encode(b"[[1, 2], {}, {}]").decode(),
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": {"lang": "py", "task": "tasks.add", "id": "dead"},
+        "properties": {
+            "body_encoding": "base64",
+            "delivery_info": {"exchange": "", "routing_key": "celery"},
+            "delivery_tag": "dead",
+        },
+    }
+).encode()
 
 Call = Callable[[AsyncDelayQ, Any], Awaitable[Any]]
 
@@ -23,6 +42,9 @@ CALLS: dict[str, Call] = {
     "cancel": lambda client, _: client.cancel("there"),
     "reschedule": lambda client, _: client.reschedule("there", countdown=600),
     "run_now": lambda client, _: client.run_now("there"),
+    "replay": lambda client, _: client.replay("dead"),
+    "canvas": lambda client, add: client.apply_async(group(add.s(1, 2).set(task_id="one"))),
+    "periodic": lambda client, add: client.periodic.add("tick", 60, add, (1, 2)),
     "pause": lambda client, _: client.pause(queue="celery"),
     "list": lambda client, _: client.list(),
     "result": lambda client, _: client.result("there", timeout=0.01),
@@ -35,10 +57,6 @@ async def several() -> Any:
     for n in range(3):
         yield {"args": (n, n), "countdown": 60, "id": f"many-{n}"}
         await asyncio.sleep(0)
-
-
-async def all_of(items: Any) -> list[Any]:
-    return [each async for each in items]
 
 
 async def awaited(call: Awaitable[Any]) -> Any:
@@ -54,6 +72,7 @@ def test_cancelled_at_each_await(
         """Cancel a call there, and use the client again; return whether it came so far."""
         redis.flushdb()
         add.apply_async((0, 0), countdown=60, task_id="there")
+        delayq.store.add_dead_letter("celery", "dead", "broken", DEAD)
         async with AsyncDelayQ(delayq, connections=1) as client:
             if not connected:
                 await client.close()
@@ -67,7 +86,10 @@ def test_cancelled_at_each_await(
             await client.cancel(after.id)
         ids = [each["headers"]["id"] for each in (*stored(redis), *ready(redis))]
         assert len(ids) == len({*ids}), ids
-        assert {*ids} <= {"there", "one", "many-0", "many-1", "many-2"}
+        dead = delayq.count_dead()
+        if name == "replay":
+            assert dead + ids.count("dead") == 1
+        assert {*ids} <= {"there", "one", "dead", "many-0", "many-1", "many-2"}
         return call.was_reached
 
     number = 1
@@ -100,3 +122,27 @@ def test_a_call_that_times_out_leaves_a_usable_connection(through: Through, redi
     ids = [each["headers"]["id"] for each in stored(redis)]
     assert len(ids) == len({*ids})
     assert {"first", "last"} <= {*ids} <= {"first", "last", *(f"id-{n}" for n in range(20))}
+
+
+def test_calls_that_time_out_at_random_moments(delayq: DelayQ, add: Any, redis: Redis) -> None:
+    moments = random.Random(22)
+    told: dict[str, bool] = {}
+
+    async def send(client: AsyncDelayQ, id: str) -> None:
+        call = client.apply_async(add, (1, 2), countdown=60, task_id=id)
+        try:
+            await asyncio.wait_for(call, moments.random())
+            told[id] = True
+        except asyncio.TimeoutError:
+            told[id] = False
+
+    async def use(client: AsyncDelayQ) -> Any:
+        await asyncio.gather(*(send(client, f"id-{n}") for n in range(300)))
+        return [id for id in told if await client.get(id)]
+
+    found = run(delayq, use)
+
+    ids = [each["headers"]["id"] for each in stored(redis)]
+    assert sorted(ids) == sorted(found)
+    assert {id for id, was_sent in told.items() if was_sent} <= {*ids}
+    assert {*told.values()} == {True, False}

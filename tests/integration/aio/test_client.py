@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from datetime import datetime
 from typing import Any
 
 import pytest
 from celery import Celery, chain, chord, group, signals
 from kombu import Exchange, Queue
+from kombu.exceptions import SerializerNotInstalled
 from redis import Redis
 
 from celery_delayq import DeadFilter, DelayQ, Filter
 from celery_delayq.aio import AsyncDelayQ
-from celery_delayq.errors import InvalidETA, NotSupported, QueueFull, StoreFull, UniqueConflict
+from celery_delayq.errors import (
+    InvalidETA,
+    InvalidOption,
+    NotSupported,
+    QueueFull,
+    StoreFull,
+    UniqueConflict,
+)
 from celery_delayq.model.scheduled import Outcome
 from tests.integration.aio.conftest import run
 from tests.integration.conftest import MakeApp, ready, stored
@@ -72,6 +81,12 @@ def test_a_thousand_calls_at_once_are_stored_once_each(
 
 def test_a_task_without_a_delay_is_ready(delayq: DelayQ, add: Any, redis: Redis) -> None:
     sent = run(delayq, lambda client: client.apply_async(add, (1, 2)))
+
+    assert [each["headers"]["id"] for each in ready(redis)] == [sent.id]
+
+
+def test_a_task_whose_eta_was_long_ago_is_ready(delayq: DelayQ, add: Any, redis: Redis) -> None:
+    sent = run(delayq, lambda client: client.apply_async(add, (1, 2), eta=datetime(1, 1, 1)))
 
     assert [each["headers"]["id"] for each in ready(redis)] == [sent.id]
 
@@ -278,8 +293,11 @@ def test_a_message_that_cannot_be_made_is_the_error_of_the_call(
             await client.apply_async(add, (object(), 2), countdown=60)
         with pytest.raises(TypeError):
             await client.apply_async(add, (1, 2, 3))
-        with pytest.raises(AttributeError):
-            await client.apply_async(17)
+        with pytest.raises(SerializerNotInstalled):
+            await client.apply_async(add, (1, 2), serializer="none such")
+        for wrong in (17, None, [add.s(1, 2)]):
+            with pytest.raises(InvalidOption, match="task="):
+                await client.apply_async(wrong)
         await client.apply_async(add, (1, 2), countdown=60)
 
     run(delayq, use)

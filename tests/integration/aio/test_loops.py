@@ -9,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from celery import chain
 from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
 from celery_delayq.errors import BrokerUnavailable, ConfigError
 from celery_delayq.utils import bridge
+from tests.integration.aio.conftest import all_of, until
 from tests.integration.conftest import Through, stored
 
 
@@ -84,21 +86,59 @@ def test_it_is_used_again_after_its_loop_was_closed(delayq: DelayQ, add: Any, re
     assert len(stored(redis)) == 2
 
 
-def test_closing_ends_calls_that_wait(through: Through) -> None:
+@pytest.mark.parametrize("method", ["get", "apply_async"])
+def test_closing_ends_calls_that_wait(method: str, through: Through) -> None:
     proxy, delayq = through(task_publish_retry=False)
+    add = delayq.app.tasks["tasks.add"]
 
     async def main() -> list[Any]:
         client = AsyncDelayQ(delayq)
-        await client.connect()
-        with proxy.frozen():
-            calls = [asyncio.ensure_future(client.get(f"id-{n}")) for n in range(100)]
-            await asyncio.sleep(0.1)
-            await client.close()
-            return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
+        await client.apply_async(add, (1, 2), countdown=60)
+        proxy.hold("control/find", "schedule/add")
+        calls: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(
+                client.get("one")
+                if method == "get"
+                else client.apply_async(add, (1, 2), countdown=60)
+            )
+            for _ in range(100)
+        ]
+        await until(lambda: proxy.held)
+        await client.close()
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
 
     found = asyncio.run(main())
 
     assert all(isinstance(each, BrokerUnavailable) for each in found), {*map(repr, found)}
+
+
+def test_closing_while_it_connects_and_while_it_iterates(delayq: DelayQ, add: Any) -> None:
+    async def main() -> list[Any]:
+        client = AsyncDelayQ(delayq)
+        first = asyncio.ensure_future(client.count())
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(client.close())
+        await asyncio.sleep(0)
+        calls = (
+            client.get("one"),
+            client.count(),
+            client.result("one"),
+            client.apply_async(add, (1, 2)),
+            client.apply_async(chain(add.s(1, 2), add.s(3))),
+        )
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        await asyncio.gather(first, closing, return_exceptions=True)
+        for n in range(200):
+            await client.apply_async(add, (n, n), countdown=60)
+        entries = client.entries()
+        await anext(entries)
+        await client.close()
+        rest = asyncio.ensure_future(all_of(entries))
+        return [*found, *await asyncio.gather(rest, return_exceptions=True)]
+
+    found = asyncio.run(main())
+
+    assert all(isinstance(each, BrokerUnavailable) for each in found), found
 
 
 def test_it_says_when_greenlet_is_missing(delayq: DelayQ, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,9 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ, results
-from celery_delayq.errors import NotSupported
-from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.aio.conftest import run
+from celery_delayq.errors import BrokerUnavailable, InvalidFilter, InvalidOption, NotSupported
+from tests.integration.aio.conftest import run, until
 from tests.integration.conftest import MakeApp
-from tests.support.proxy import Proxy
 
 
 def store(delayq: DelayQ, id: str, value: Any, state: str = states.SUCCESS) -> Any:
@@ -33,14 +31,14 @@ def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_polling")
-def test_results_are_awaited_before_and_after_they_are_there(delayq: DelayQ) -> None:
+def test_results_are_awaited_before_and_after_they_are_there(delayq: DelayQ, redis: Redis) -> None:
     async def use(client: AsyncDelayQ) -> Any:
         await store(delayq, "early", [1])
         early = await client.result("early", timeout=20)
         threads = threading.active_count()
         waiting = [asyncio.ensure_future(client.result(f"id-{n}")) for n in range(200)]
         twice = asyncio.ensure_future(client.result(AsyncResult("id-7", app=delayq.app)))
-        await asyncio.sleep(0.2)
+        await until(lambda: len(redis.pubsub_channels("celery-task-meta-id-*")) == 200)
         assert threading.active_count() <= threads + 1  # one that connects
         for n in range(200):
             await store(delayq, f"id-{n}", n)
@@ -77,23 +75,47 @@ def test_groups_and_chains(delayq: DelayQ) -> None:
 
 
 def test_a_lost_notification_costs_one_poll(
-    make_app: MakeApp, delayq_redis: RedisUnderTest, redis: Redis
+    delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Proxy(delayq_redis.port) as proxy:
-        app = make_app()
-        backend = f"redis://127.0.0.1:{proxy.port}/0"
-        app.conf.result_backend = backend
-        delayq = DelayQ.of(app)
+    monkeypatch.setattr(results, "POLL", 0.1)
+    meta = {"status": "SUCCESS", "result": 3, "traceback": None, "children": []}
 
-        async def use(client: AsyncDelayQ) -> Any:
-            waiting = asyncio.ensure_future(client.result("one"))
-            await asyncio.sleep(0.2)
-            meta = {"status": "SUCCESS", "result": 3, "traceback": None, "children": []}
-            # As one whose notification is lost: not published.
-            redis.set("celery-task-meta-one", app.backend.encode({**meta, "task_id": "one"}))
-            return await asyncio.wait_for(waiting, 20)
+    async def use(client: AsyncDelayQ) -> Any:
+        waiting = asyncio.ensure_future(client.result("one"))
+        await until(lambda: redis.pubsub_channels("celery-task-meta-one"))
+        # As one whose notification is lost: not published.
+        encoded = delayq.app.backend.encode({**meta, "task_id": "one"})
+        redis.set("celery-task-meta-one", encoded)
+        return await asyncio.wait_for(waiting, 20)
 
-        assert run(delayq, use) == 3
+    assert run(delayq, use) == 3
+
+
+def test_closing_ends_waiting(
+    delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "POLL", 0.1)
+
+    async def use(client: AsyncDelayQ) -> None:
+        waiting = asyncio.ensure_future(client.result("one"))
+        await until(lambda: redis.pubsub_channels("celery-task-meta-one"))
+        await client.close()
+        with pytest.raises(BrokerUnavailable):
+            await waiting
+
+    run(delayq, use)
+
+
+def test_what_is_no_id_or_no_time_is_refused(delayq: DelayQ) -> None:
+    async def use(client: AsyncDelayQ) -> None:
+        for id in (None, 7, [1]):
+            with pytest.raises(InvalidFilter, match="id="):
+                await client.result(id)
+        for timeout in (float("nan"), "1"):
+            with pytest.raises(InvalidOption, match="timeout="):
+                await client.result("one", timeout=timeout)  # type: ignore[arg-type]
+
+    run(delayq, use)
 
 
 def test_another_backend_is_polled(make_app: MakeApp, tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
+from celery_delayq.aio.binding import THREADS
 from celery_delayq.schedule.items import InvalidItem, ManyFailed
-from tests.integration.aio.conftest import run
+from tests.integration.aio.conftest import run, until
 from tests.integration.conftest import stored
 
 
@@ -56,19 +57,40 @@ def test_the_error_of_an_iterator_tells_the_position(
 def test_a_cancelled_call_ends_before_the_next_item(delayq: DelayQ, add: Any, redis: Redis) -> None:
     taken: list[int] = []
 
-    async def endless() -> AsyncIterator[dict[str, Any]]:
-        for n in range(1_000_000):
-            taken.append(n)
-            yield item(n)
-            await asyncio.sleep(0)
+    async def endless(ended: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
+        try:
+            for n in range(1_000_000):
+                taken.append(n)
+                yield item(n)
+                await asyncio.sleep(0)
+        finally:
+            ended.set()
 
     async def use(client: AsyncDelayQ) -> None:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(client.schedule_many(endless(), task=add, batch=50), 1)
-        number = len(taken)
-        await asyncio.sleep(0.2)
-        assert len(taken) == number
+        ended = asyncio.Event()
+        call = asyncio.ensure_future(client.schedule_many(endless(ended), task=add, batch=50))
+        await until(lambda: len(taken) > 200)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await ended.wait()
         # The threads of the call have ended, or this would wait for them.
         await client.apply_async(add, (1, 2), countdown=60)
 
     run(delayq, use)
+
+
+def test_iterators_may_call_the_client(delayq: DelayQ, add: Any, redis: Redis) -> None:
+    """More of them than the client has threads, each waiting for a call in another thread."""
+
+    async def asking(client: AsyncDelayQ) -> AsyncIterator[dict[str, Any]]:
+        await client.count()
+        yield {"args": (1, 2), "countdown": 60}
+
+    async def use(client: AsyncDelayQ) -> None:
+        calls = (client.schedule_many(asking(client), task=add) for _ in range(2 * THREADS))
+        await asyncio.gather(*calls)
+
+    run(delayq, use)
+
+    assert len(stored(redis)) == 2 * THREADS
