@@ -52,10 +52,14 @@ def test_a_unix_socket_with_a_password(delayq_redis_factory: Servers, make_app: 
         check(make_app(broker=server.socket_url("delayq+redis+socket", database=2)), client)
 
 
-def test_sentinel_and_a_failover(watched: Watched, make_app: MakeApp) -> None:
-    app = make_app(broker=watched.url(), **NAMED)
+def test_sentinel(watched: Watched, make_app: MakeApp) -> None:
     with watched.master.client(db=2) as client:
-        check(app, client)
+        check(make_app(broker=watched.url(), **NAMED), client)
+
+
+@pytest.mark.full
+def test_a_failover_by_sentinel(watched: Watched, make_app: MakeApp) -> None:
+    app = make_app(broker=watched.url(), **NAMED)
 
     async def use(client: AsyncDelayQ) -> None:
         await client.apply_async(app.tasks["tasks.add"], (1, 2), countdown=60, task_id="before")

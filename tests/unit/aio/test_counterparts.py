@@ -10,7 +10,9 @@ import pytest
 
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
+from celery_delayq.aio.calls import on_loop
 from celery_delayq.aio.periodic import AsyncPeriodicTasks
+from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.periodic.client import PeriodicTasks
 
 PAGE = Path(__file__).parents[3] / "docs" / "asyncio.md"
@@ -27,19 +29,55 @@ def explained() -> set[str]:
     return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
+def run_on_the_loop() -> set[str]:
+    """Return the names in the row of what runs on the loop."""
+    [row] = re.findall(r"^\| (.*) \| on the loop:", PAGE.read_text("utf-8"), re.MULTILINE)
+    return {*re.findall(r"`(\w+)`", row)}
+
+
+#: These ask nobody.
+CONTEXT = {"context", "current_context", "add_context_provider"}
+
+#: What is no method that hands its call on.
+OWN = {"schedule_many", "close", "periodic", "app"}
+
+
 @pytest.mark.parametrize(
     ("sync", "own"), [(DelayQ, AsyncDelayQ), (PeriodicTasks, AsyncPeriodicTasks)]
 )
-def test_each_name_has_a_counterpart_with_the_same_arguments(sync: type, own: type) -> None:
-    shared = public(sync) & public(own)
-    assert len(shared) > 5
-    for name in shared - {"dead_letters", "schedule_many", "close", "periodic", "app"}:
-        assert inspect.signature(getattr(own, name)) == inspect.signature(getattr(sync, name)), name
+def test_each_counterpart_calls_the_method_of_its_name(sync: type, own: type) -> None:
+    names = public(sync) & public(own) - OWN
+    assert len(names) > 5
+    for name in names:
+        of_sync, of_own = getattr(sync, name), getattr(own, name)
+        if name == "dead_letters":  # an object that is called
+            of_sync = DeadLetters.__call__
+        assert inspect.unwrap(of_own) is inspect.unwrap(of_sync), name
+        assert inspect.signature(of_own) == inspect.signature(of_sync), name
+
+
+def test_each_counterpart_is_awaited_or_iterated() -> None:
+    for kind in (AsyncDelayQ, AsyncPeriodicTasks):
+        kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        plain = {
+            name for name in public(kind) if not any(is_(getattr(kind, name)) for is_ in kinds)
+        }
+        assert plain <= {"app", "periodic", *CONTEXT}
 
 
 def test_each_name_without_a_counterpart_is_explained() -> None:
     assert public(DelayQ) - public(AsyncDelayQ) == explained()
     assert public(PeriodicTasks) <= public(AsyncPeriodicTasks)
+
+
+def test_the_docs_say_what_runs_on_the_loop() -> None:
+    code = on_loop(DelayQ.get).__code__
+    found = {
+        name
+        for name in public(AsyncDelayQ)
+        if getattr(getattr(AsyncDelayQ, name), "__code__", None) is code
+    }
+    assert run_on_the_loop() == {"apply_async", "result", *found}
 
 
 def test_schedule_many_takes_the_same_arguments() -> None:
