@@ -39,7 +39,7 @@ _SCRIPTS: dict[Role, Sequence[str]] = {
     ),
     "dispatcher": _scripts(
         schedule="add push_ready",
-        dispatch="promote next_queue defer_queue",
+        dispatch="promote next_queue defer_queue resign",
         leases="reclaim_expired",
         deadletters="add trim",
         periodic="claim_due fire compare_and_set announce_version",
@@ -65,7 +65,7 @@ _PLAIN["worker"] = _PLAIN["producer"] | {
 _PLAIN["dispatcher"] = {
     *("eval", "evalsha", "time", "exists", "publish", "subscribe", "unsubscribe", "script|load"),
     *("hget", "hgetall", "hset", "hlen", "hscan", "zadd", "zcard", "zrange", "zrem", "zscan"),
-    *("zremrangebyscore", "set", "get", "sadd", "smembers", "llen"),
+    *("zrangebyscore", "set", "get", "sadd", "smembers", "llen"),
 }
 _PLAIN["exporter"] = {
     *("eval", "evalsha", "time", "exists", "hget", "hgetall", "zcount", "zcard", "zrange", "zscan"),

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from celery import Celery
 
@@ -36,9 +36,8 @@ def warn(store: Store, app: Celery) -> None:
 def running(store: Store, app: Celery) -> list[str]:
     """Return the name of each running beat: those that use this package, and RedBeat."""
     client, key = store.client, store.keys.celery_beats
-    now = store.now_ms()
-    client.zremrangebyscore(key, "-inf", now)
-    found = [name.decode("utf-8", "replace") for name in client.zrange(key, 0, -1)]
+    names = cast("list[bytes]", client.zrangebyscore(key, store.now_ms(), "+inf"))
+    found = [name.decode("utf-8", "replace") for name in names]
     if client.exists(_lock_of_redbeat(app)):
         found.append("RedBeat")
     return found
@@ -68,8 +67,9 @@ def begin(sender: Any, **_: Any) -> None:
         with Session(app) as session:
             store = session.store
             while True:
-                till = store.now_ms() + int(ALIVE * 1000)
-                store.client.zadd(store.keys.celery_beats, {name: till})
+                now, key = store.now_ms(), store.keys.celery_beats
+                store.client.zadd(key, {name: now + int(ALIVE * 1000)})
+                store.client.zremrangebyscore(key, "-inf", now)
                 loop.recovered()
                 _never.wait(KEEP)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
-from time import perf_counter
 
 from amqp.exceptions import ChannelError
 from celery import Celery
 
-from celery_delayq.admin.doctor.finding import FAULT, UNKNOWN, WARNING, Finding
+from celery_delayq.admin.doctor import round_trip
+from celery_delayq.admin.doctor.finding import FAULT, UNKNOWN, Finding
 from celery_delayq.admin.health import ask_rabbitmq
 from celery_delayq.admin.rabbitmq import topology
 from celery_delayq.errors import BrokerBlocked
@@ -17,9 +16,8 @@ from celery_delayq.transport.amqp.channel import Channel
 from celery_delayq.transport.amqp.sizes import ready_messages
 from celery_delayq.utils.text import spelled
 
-#: Seconds that a round trip may take, and to wait for an answer.
-MAX_LATENCY, _TIMEOUT = 0.020, 5.0
-_TRIPS = 9
+#: Seconds to wait for an answer.
+_TIMEOUT = 5.0
 
 
 def alarms(_app: Celery, channel: Channel) -> Iterator[Finding]:
@@ -37,19 +35,9 @@ def alarms(_app: Celery, channel: Channel) -> Iterator[Finding]:
 
 
 def latency(_app: Celery, channel: Channel) -> Iterator[Finding]:
-    """Each publish is a round trip."""
-    seconds = []
-    for _ in range(_TRIPS):
-        began = perf_counter()
-        channel.basic_qos(0, 0, False)
-        seconds.append(perf_counter() - began)
-    if (typical := median(seconds)) > MAX_LATENCY:
-        yield Finding(
-            "latency",
-            WARNING,
-            f"a round trip takes {typical * 1000:.0f} ms (more than {MAX_LATENCY * 1000:.0f})",
-            "move workers and RabbitMQ closer",
-        )
+    """RabbitMQ must answer soon."""
+    todo = "move workers and RabbitMQ closer"
+    yield from round_trip.latency(lambda: channel.basic_qos(0, 0, False), todo)
 
 
 def delays(app: Celery, channel: Channel) -> Iterator[Finding]:

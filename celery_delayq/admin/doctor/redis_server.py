@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from statistics import median
-from typing import Any
 
+from celery_delayq.admin.doctor import round_trip
 from celery_delayq.admin.doctor.finding import FAULT, WARNING, Finding
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.store.server_checks import EVICTION, evicts
 
-#: Seconds by which clocks may differ, and that an answer may take.
-MAX_SKEW, MAX_LATENCY = 1.0, 0.020
+#: Seconds by which clocks may differ.
+MAX_SKEW = 1.0
 #: How full memory and connections may be.
 FULL = 0.9
 #: Scripts in the cache of the server; this package has about 60.
 MAX_SCRIPTS = 500
-_PINGS = 9
 
 
 def role(subject: OnRedis) -> Iterator[Finding]:
@@ -132,15 +130,9 @@ def clock(subject: OnRedis) -> Iterator[Finding]:
 
 
 def latency(subject: OnRedis) -> Iterator[Finding]:
-    """Each publish and each batch of a worker is a round trip."""
-    seconds = [_seconds(subject.store.client.ping) for _ in range(_PINGS)]
-    if (typical := median(seconds)) > MAX_LATENCY:
-        yield Finding(
-            "latency",
-            WARNING,
-            f"a round trip takes {typical * 1000:.0f} ms (more than {MAX_LATENCY * 1000:.0f})",
-            "move workers and Redis closer; see SLOWLOG GET and redis-cli --intrinsic-latency",
-        )
+    """Redis must answer soon."""
+    todo = "move workers and Redis closer; see SLOWLOG GET and redis-cli --intrinsic-latency"
+    yield from round_trip.latency(subject.store.client.ping, todo)
 
 
 def script_cache(subject: OnRedis) -> Iterator[Finding]:
@@ -154,9 +146,3 @@ def script_cache(subject: OnRedis) -> Iterator[Finding]:
             "find it (MONITOR, SLOWLOG GET) and give values as ARGV; SCRIPT FLUSH frees them, and "
             "this package sends its scripts again",
         )
-
-
-def _seconds(call: Any) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began

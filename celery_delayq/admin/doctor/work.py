@@ -14,11 +14,10 @@ from celery_delayq.integration import beat_guard
 from celery_delayq.store.schedule import layouts
 from celery_delayq.utils.text import spelled
 
-#: Seconds for which entries may be overdue, and messages may wait without a worker, a lease stay
-#: after its end, a periodic entry be late.
-OVERDUE, WAITING, ENDED = 5.0, 60.0, 60.0
-#: Seconds to wait for answers of workers.
-_ANSWERS = 1.0
+#: Seconds for which entries may be overdue, a periodic entry be late, a lease stay after its end.
+OVERDUE, LATE, ENDED = 5.0, 60.0, 60.0
+#: Seconds to wait for answers of workers, and until an idle one has taken any message.
+_ANSWERS, _TAKEN = 1.0, 1.5
 #: kombu's visibility timeout, in seconds.
 _VISIBILITY = 3600
 
@@ -56,13 +55,27 @@ def dispatchers(subject: OnRedis) -> Iterator[Finding]:
 
 def consumers(subject: OnRedis) -> Iterator[Finding]:
     """Someone must take ready messages."""
-    for queue in subject.stats().queues:
-        if queue.ready and not queue.leased and not queue.is_paused and queue.oldest_age > WAITING:
+    store, known = subject.store, layouts(subject.store.registry())
+
+    def first(queue: str) -> bytes | None:
+        layout = known.get(queue, store.layout)
+        return next(store.ready_messages(queue, layout, 1), None)
+
+    stats = subject.stats().queues
+    idle = [each for each in stats if each.ready and not each.leased and not each.is_paused]
+    before = [first(each.name) for each in idle]
+    if not idle:
+        return
+    # While this waits for answers, an idle worker takes the first message.
+    answers = _ask_workers(subject, "active_queues", _TAKEN)
+    consumed = {each["name"] for queues in answers.values() for each in queues}
+    for queue, message in zip(idle, before, strict=True):
+        if queue.name not in consumed and message == first(queue.name) is not None:
             yield Finding(
                 "consumers",
                 FAULT,
-                f"{spelled(queue.name)}: {queue.ready:,} messages are ready, one for "
-                f"{queue.oldest_age:,.0f} s, and no worker holds any of this queue",
+                f"{spelled(queue.name)}: {queue.ready:,} messages are ready, and no worker takes "
+                "them",
                 f"start a worker with -Q {spelled(queue.name)}",
             )
 
@@ -111,7 +124,7 @@ def periodic(subject: OnRedis) -> Iterator[Finding]:
     """Someone must fire periodic entries."""
     store = subject.store
     first = cast("list[Any]", store.client.zrange(store.keys.periodic_at, 0, 0, withscores=True))
-    if first and (late := (store.now_ms() - first[0][1]) / 1000) > WAITING:
+    if first and (late := (store.now_ms() - first[0][1]) / 1000) > LATE:
         yield Finding(
             "periodic",
             FAULT,
@@ -134,8 +147,7 @@ def running_beats(subject: OnRedis) -> Iterator[Finding]:
 
 def stock_workers(subject: OnRedis) -> Iterator[Finding]:
     """Tasks that stock workers take from a shared queue have stock's guarantees."""
-    inspect = subject.app.control.inspect(timeout=_ANSWERS)
-    for name, stats in sorted((inspect.stats() or {}).items()):
+    for name, stats in sorted(_ask_workers(subject, "stats", _ANSWERS).items()):
         broker = stats.get("broker", {})
         if broker.get("transport") != "redis":
             continue
@@ -156,3 +168,11 @@ def stock_workers(subject: OnRedis) -> Iterator[Finding]:
             f"stock workers hold {held:,} messages, or have left them when they ended",
             "once all stock workers are stopped: celery -A <app> delayq migrate --from stock",
         )
+
+
+def _ask_workers(subject: OnRedis, question: str, seconds: float) -> dict[str, Any]:
+    """Return the answers of workers to a command of ``inspect``, by their names."""
+    # Closed at once, so that what is kept for the answers goes too.
+    with subject.app.connection_for_write() as connection:
+        inspect = subject.app.control.inspect(timeout=seconds, connection=connection)
+        return getattr(inspect, question)() or {}

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,13 +18,14 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.admin import accounts
-from celery_delayq.admin.doctor import REDIS
+from celery_delayq.admin.doctor import REDIS, work
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine
 from tests.support.faults.clocks import wrong_clock
+from tests.support.keyspace import now_of, snapshot
 from tests.support.proxy import Proxy
 from tests.support.scene import StartWorker, start_worker
 
@@ -150,7 +150,7 @@ def few_replicas(patient: Patient) -> None:
 
 def slow_link(patient: Patient) -> None:
     proxy = patient.stack.enter_context(Proxy(patient.server.port))
-    proxy.latency = 0.05
+    proxy.latency = 0.025
     patient.broker = f"delayq+redis://127.0.0.1:{proxy.port}/0"
 
 
@@ -161,8 +161,8 @@ def many_scripts(patient: Patient) -> None:
         pipe.execute()
 
 
-def no_right(patient: Patient, *rules: str) -> None:
-    given = [*accounts.rules("worker", ["celery"]), *rules]
+def no_right(patient: Patient, *rules: str, role: accounts.Role = "worker") -> None:
+    given = [*accounts.rules(role, ["celery"]), *rules]
     patient.client.execute_command("ACL", "SETUSER", "app", "on", ">s3cret", *given)
     patient.broker = f"delayq+redis://app:s3cret@127.0.0.1:{patient.server.port}/0"
 
@@ -184,14 +184,21 @@ def other_steps(patient: Patient) -> None:
 
 
 def nobody_dispatches(patient: Patient) -> None:
-    app = patient.app()
-    app.send_task("add", (1, 1), countdown=0.1)
-    time.sleep(5.5)
+    patient.stack.enter_context(pytest.MonkeyPatch.context()).setattr(work, "OVERDUE", 0.2)
+    patient.app().send_task("add", (1, 1), countdown=0.1)
+    client = patient.client
+    wait_until(
+        lambda: client.zcount("{celery}:due", 0, (now_of(client) - 0.3) * 1000), what="it is late"
+    )
 
 
 def nobody_consumes(patient: Patient) -> None:
     app = patient.app()
     app.send_task("add", (1, 1), eta=datetime.now(timezone.utc) - timedelta(minutes=5))
+
+
+def nobody_was_started(patient: Patient) -> None:
+    patient.app().send_task("add", (1, 1))
 
 
 def nobody_reclaims(patient: Patient) -> None:
@@ -271,7 +278,9 @@ FAULTS: dict[Callable[[Patient], None], set[str]] = {
     lacking_command: {"rights"},
     lacking_keys: {"rights"},
     other_steps: {"queues"},
+    nobody_dispatches: {"dispatchers"},
     nobody_consumes: {"consumers"},
+    nobody_was_started: {"consumers"},
     left_by_stock: {"stock workers"},
     drift: {"fsck"},
     late_acks_alone: {"settings"},
@@ -283,7 +292,6 @@ FAULTS: dict[Callable[[Patient], None], set[str]] = {
 }
 #: The same with more servers or processes, or a wait.
 SLOW_FAULTS: dict[Callable[[Patient], None], set[str]] = {
-    nobody_dispatches: {"dispatchers"},
     nobody_reclaims: {"leases"},
     beat: {"beat"},
     stock_worker: {"stock workers"},
@@ -329,6 +337,62 @@ def test_a_server_that_refuses_all_writes_is_found_also_where_checks_need_them(
     fault(patient)
 
     assert check in {each["check"] for each in findings(patient)}
+
+
+@pytest.mark.full
+def test_a_busy_worker_is_a_consumer(patient: Patient) -> None:
+    """Of early acknowledgements: it holds nothing while its task runs."""
+    worker = patient.worker(
+        "liveness_tasks",
+        concurrency=1,
+        conf={"worker_prefetch_multiplier": 1, "worker_disable_prefetch": True},
+    )
+    for _ in range(3):
+        patient.app().send_task("stand_still", (60,))
+    worker.wait_log("received")
+
+    found = {each["check"] for each in findings(patient)}
+    worker.kill()
+
+    assert "consumers" not in found
+
+
+def test_it_changes_nothing(patient: Patient) -> None:
+    patient.at_least_once = True
+    app = patient.app()
+    app.send_task("add", (1, 1), countdown=60)
+    app.send_task("add", (1, 1))
+    DelayQ.of(app).store.register("celery")
+    patient.client.zadd("delayq:celery_beats", {"has ended": 5})
+    patient.client.hset("unacked", "tag", "[{}, '', 'celery']")
+    patient.client.hset("{celery}:leased:me", "1:1", "junk")
+    before = snapshot(patient.client)
+
+    found = findings(patient)
+
+    assert {"consumers", "stock workers", "fsck"} <= {each["check"] for each in found}
+    after = snapshot(patient.client)
+    after.pop("_kombu.binding_deadlines", None)  # new kombu's, of the exchange for answers
+    assert after == before
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_what_a_hidden_config_would_tell_cannot_be_told(
+    patient: Patient, delayq_redis_factory: Callable[..., EmbeddedRedis], renamed: bool
+) -> None:
+    """By a missing right, and as hosted servers do it."""
+    patient.at_least_once = True
+    if renamed:
+        server = delayq_redis_factory(options={"rename-command": 'CONFIG ""'})
+        patient.broker = server.url_for("delayq+redis")
+    else:
+        no_right(patient, "-config", role="operator")
+
+    ran = CommandLine(patient.app())("doctor", "--json")
+
+    assert (ran.code, ran.err) == (0, "")
+    found = {each["check"]: each["level"] for each in ran.json["findings"]}
+    assert found == dict.fromkeys(("eviction", "persistence", "connections"), "cannot tell")
 
 
 def test_what_the_account_may_not_ask_cannot_be_told(patient: Patient, tmp_path: Path) -> None:

@@ -1,0 +1,31 @@
+"""The time of a round trip to a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from statistics import median
+from time import perf_counter
+
+from celery_delayq.admin.doctor.finding import WARNING, Finding
+
+#: Seconds that a round trip may take, and how many are made.
+MAX_LATENCY = 0.020
+_TRIPS = 9
+
+
+def latency(trip: Callable[[], object], todo: str) -> Iterator[Finding]:
+    """Each publish, and on Redis each batch of a worker, is a round trip."""
+    typical = median(_seconds(trip) for _ in range(_TRIPS))
+    if typical > MAX_LATENCY:
+        yield Finding(
+            "latency",
+            WARNING,
+            f"a round trip takes {typical * 1000:.0f} ms (more than {MAX_LATENCY * 1000:.0f})",
+            todo,
+        )
+
+
+def _seconds(trip: Callable[[], object]) -> float:
+    began = perf_counter()
+    trip()
+    return perf_counter() - began
