@@ -24,9 +24,9 @@ P = ParamSpec("P")
 #: Threads of one client.
 THREADS = 16
 
-#: Calls that one client runs on the loop at a time: enough to keep Redis busy, so few that they
-#: stay in the processor's caches.
-GREENLETS = 64
+#: Limit of the calls that one client runs on the loop at a time: enough to keep Redis busy, so few
+#: that they stay in the processor's caches.
+CALLS_AT_ONCE = 64
 
 
 class Binding:
@@ -45,7 +45,7 @@ class Binding:
     def __init__(self, delayq: DelayQ, connections: int) -> None:
         self._delayq = delayq
         self._connections = connections
-        self.bridge = Bridge(THREADS, GREENLETS)
+        self.bridge = Bridge(THREADS, CALLS_AT_ONCE)
         #: Leaves threads to the calls that the async iterators given to ``schedule_many`` make.
         self.feeding = asyncio.Semaphore(THREADS // 2)
         self.results = Results(delayq.app, self.bridge)

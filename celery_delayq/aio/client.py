@@ -18,6 +18,7 @@ from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.errors import ConfigError, InvalidOption
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
 from celery_delayq.schedule.schedule_many import BATCH
+from celery_delayq.utils.bridge import read_error
 from celery_delayq.utils.delegation import delegate, method_of
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ class AsyncDelayQ:
         if self._opening is None:
             self._loop = asyncio.get_running_loop()
             self._opening = asyncio.ensure_future(self._open())
-            self._opening.add_done_callback(_note)
+            self._opening.add_done_callback(read_error)
         # A caller that is cancelled leaves it to the others.
         return await asyncio.shield(self._opening)
 
@@ -291,12 +292,6 @@ class AsyncDelayQ:
         binding, self._binding, self._opening, self._loop = self._binding, None, None, None
         if binding is not None:
             binding.close()
-
-
-def _note(opening: asyncio.Task[Any]) -> None:
-    """Keep asyncio from logging an error when all who waited were cancelled."""
-    if not opening.cancelled():
-        opening.exception()
 
 
 def _needs_thread(app: Celery, task: Any) -> bool:

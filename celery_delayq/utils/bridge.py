@@ -155,6 +155,12 @@ class Bridge:
         self._executor.shutdown(wait=False)
 
 
+def read_error(done: asyncio.Future[Any]) -> None:
+    """Read the error of a future, which keeps asyncio from logging one that nobody waits for."""
+    if not done.cancelled():
+        done.exception()
+
+
 def _closed() -> BrokerUnavailable:
     return BrokerUnavailable("the client was closed")
 

@@ -88,4 +88,5 @@ def test_reminders_are_found_moved_counted_and_cancelled(http: httpx.Client) -> 
     assert http.get("/reminders").json() == {"scheduled": 0}
     assert http.get(f"/reminders/{first}").status_code == 404
     assert http.delete("/reminders/unknown").status_code == 409
+    assert http.post("/reminders", json=new(1e300)).status_code == 422
     assert http.get("/reminders/unknown/result", params={"timeout": 0.2}).status_code == 504

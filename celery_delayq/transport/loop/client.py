@@ -98,7 +98,7 @@ class LoopConnections:
         """Open connections, once for all who want it at the same time."""
         if self._opening is None or self._opening.done():
             self._opening = asyncio.ensure_future(self._open())
-            self._opening.add_done_callback(_note_error)
+            self._opening.add_done_callback(bridge.read_error)
         return self._opening
 
     async def _open(self) -> None:
@@ -125,12 +125,6 @@ def _least_busy(sockets: list[LoopSocket]) -> LoopSocket:
     if not sockets:
         raise ConnectionError("the connections were closed meanwhile")
     return min(sockets, key=len)
-
-
-def _note_error(opening: asyncio.Task[None]) -> None:
-    """Keep asyncio from logging an error that nobody waited for: the next call tries again."""
-    if not opening.cancelled():
-        opening.exception()
 
 
 def _connected(pool: ConnectionPool) -> Any:
@@ -172,7 +166,7 @@ class LoopClient(Client):
         return super().pipeline(*args, **kwargs)
 
 
-def on_loop(pool: ConnectionPool, threads: Bridge, size: int) -> LoopClient:
+def new_loop_client(pool: ConnectionPool, threads: Bridge, size: int) -> LoopClient:
     """Return a client for a loop, with connections of its own beside those of a new pool."""
     pool.connection_kwargs = _with_resp2(pool.connection_kwargs)
     client = LoopClient(connection_pool=pool)

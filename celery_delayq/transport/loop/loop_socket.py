@@ -11,6 +11,7 @@ from typing import Any
 from redis.exceptions import ConnectionError, TimeoutError
 
 from celery_delayq.transport.loop.replies import ReplyReader
+from celery_delayq.utils.bridge import read_error
 
 #: Bytes of requests at which they are sent at once, not when the loop turns.
 _SEND = 16384
@@ -82,7 +83,7 @@ class LoopSocket:
 
     def tell(self, request: bytes) -> None:
         """Send a request whose reply nobody needs."""
-        self.ask(request).add_done_callback(_note)
+        self.ask(request).add_done_callback(read_error)
 
     def close(self, error: Exception | None = None) -> None:
         """Close the connection; calls without a reply get the error."""
@@ -196,9 +197,3 @@ class LoopSocket:
             self._timer = self._loop.call_later(left, self._check_silence)
         else:
             self.close(TimeoutError("Timeout reading from socket"))
-
-
-def _note(answer: asyncio.Future[Any]) -> None:
-    """Keep asyncio from logging an error that nobody waits for."""
-    if not answer.cancelled():
-        answer.exception()

@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery
 
 from celery_delayq.store.schedule import Store
-from celery_delayq.transport.loop.client import LoopClient, on_loop
+from celery_delayq.transport.loop.client import LoopClient, new_loop_client
 from celery_delayq.utils import bridge
 from celery_delayq.utils.bridge import Bridge
 
@@ -42,7 +42,7 @@ class LoopPublisher:
         channel = self._channel = self._connection.channel()
         channel.pool.disconnect()
         channel._pool = channel._get_pool()
-        self.client: LoopClient = on_loop(channel.pool, threads, size)
+        self.client: LoopClient = new_loop_client(channel.pool, threads, size)
         store = channel.store
         channel._store = Store(self.client, store.keys, store.layout, store.limits)
         # Each as a whole: a call that is cancelled meanwhile leaves the thread its connection.
