@@ -40,10 +40,11 @@ _OFFSET = "x-stream-offset"
 
 
 class View(NamedTuple):
-    """What a stream of dead letters has at one moment."""
+    """What a stream of dead letters has at one moment; *marked* is the offset of the last mark."""
 
     settled: set[int]
     last: int
+    marked: int
 
 
 class StoredDeadLetter(NamedTuple):
@@ -106,14 +107,23 @@ class DeadLetterStream:
         for stream, body in ((self._name, b""), (self._marks, b"[]")):
             self._append(stream, [(body, {})])
 
-    def view(self) -> View:
-        """Return which dead letters there are now."""
-        marks = self._messages(self._marks, 0, self._last(self._marks))
+    def view(self, marked: int = -1) -> View:
+        """Return which dead letters there are now.
+
+        Of the settled ones it has those whose mark comes after the offset *marked*.
+        """
+        last_mark = self._last(self._marks)
+        marks = self._messages(self._marks, marked + 1, last_mark)
         settled: set[int] = set()
         for mark in marks:
             with suppress(ValueError, TypeError):  # anybody may send something else to a queue
                 settled.update(json.loads(mark.body))
-        return View(settled, self._last(self._name))
+        return View(settled, self._last(self._name), last_mark)
+
+    def oldest(self) -> int:
+        """Return the offset of the first message that the stream still has, which has one."""
+        with _Reading(self._channel.connection, self._name, "first", ahead=1) as reading:
+            return int(next(iter(reading)).headers[_OFFSET])
 
     def page(self, view: View, first: int) -> tuple[list[StoredDeadLetter], int]:
         """Return some dead letters of a view, oldest first, and the *first* of the next page.
@@ -198,13 +208,15 @@ class DeadLetterStream:
 class _Reading:
     """Reads a stream on a channel of its own."""
 
-    def __init__(self, connection: Any, stream: str, first: int | str) -> None:
+    def __init__(
+        self, connection: Any, stream: str, first: int | str, *, ahead: int = _AHEAD
+    ) -> None:
         self._connection = connection
         self._arrived: deque[Any] = deque()
         self._done = False
         self.last = -1
         self.channel = connection.channel()
-        self.channel.basic_qos(0, _AHEAD, False)
+        self.channel.basic_qos(0, ahead, False)
         try:
             self._tag = self.channel.basic_consume(
                 stream, callback=self._on_message, arguments={"x-stream-offset": first}

@@ -88,7 +88,7 @@ def test_a_reader_that_ends_early_leaves_the_rest_in_the_stream(store: Any) -> N
 
     for _ in range(5):
         assert next(iter(store.read())).dead_lettered.id == "0"
-        page, _ = store.ask(lambda stream: stream.page(View(set(), 0), 0))
+        page, _ = store.ask(lambda stream: stream.page(View(set(), 0, -1), 0))
         assert len(page) == 1
 
     assert _ids(store) == ids
