@@ -103,7 +103,8 @@ class Settings:
     #: limit.
     max_deliveries: int = _number(5, 0, 1_000_000)
 
-    #: Longest wait of an idle consumer between two looks at its queues, in seconds.
+    #: Longest wait of an idle consumer between two looks at its queues, in seconds. Below the
+    #: default it leaves them to no dispatcher.
     block_timeout: float = _number(1.05, 0.01, 1.05)
 
     #: How many replicas must have a message before a publish returns (``WAIT``).

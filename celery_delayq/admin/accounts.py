@@ -29,7 +29,7 @@ _SCRIPTS: dict[Role, Sequence[str]] = {
     "producer": _scripts(schedule="add push_ready", deadletters="add"),
     "worker": _scripts(
         schedule="add push_ready",
-        dispatch="promote next_queue defer_queue resign",
+        dispatch="promote next_queue defer_queue resign wake_ready",
         leases="acquire extend ack requeue dead_letter replace reclaim_expired use_retry_budget",
         control="cancel find revoke",  # for remote control, as scan/range
         deadletters="add page delete trim",
@@ -39,7 +39,7 @@ _SCRIPTS: dict[Role, Sequence[str]] = {
     ),
     "dispatcher": _scripts(
         schedule="add push_ready",
-        dispatch="promote next_queue defer_queue resign",
+        dispatch="promote next_queue defer_queue resign wake_ready",
         leases="reclaim_expired",
         deadletters="add trim",
         periodic="claim_due fire compare_and_set announce_version",

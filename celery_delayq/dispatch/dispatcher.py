@@ -19,10 +19,10 @@ from typing import Any
 
 from celery_delayq.dispatch.acks import LOST
 from celery_delayq.dispatch.pacing import PollTimer
+from celery_delayq.dispatch.ready_lists import ReadyLists, Registry
 from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.settings import Settings
-from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Look
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
@@ -35,6 +35,9 @@ DEFER = 1.0
 #: but after so many seconds without it, it is.
 SHORT_SLEEP = 0.005
 LISTEN_EVERY = 0.1
+
+#: Seconds for which it still hears wake-ups when it is not on duty any more.
+HEAR = 2.0
 
 #: Seconds between two looks at whether some dead letters are to be forgotten: of one queue after
 #: the other, so that it costs the same for any number of queues.
@@ -82,10 +85,13 @@ class Dispatcher(threading.Thread):
         self._id = secrets.token_hex(6)
         # Often enough that lease time passes: see ``dispatch/next_queue.lua``.
         self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6))
-        self._layouts: dict[str, Layout] = {}
-        self._layouts_read = float("-inf")
+        self._registry = Registry(settings.registry_refresh)
+        #: The ready lists, and whether the fleet looks at them.
+        self.ready_lists = ReadyLists(self._registry)
         self._listened = float("-inf")
-        self._listens = False
+        #: Whether it is counted, and whether it hears wake-ups.
+        self._listens = self._hears = False
+        self._on_duty_at = float("-inf")
         self._trimmed = float("-inf")
         self._noted = float("-inf")
         self._to_trim: list[str] = []
@@ -119,7 +125,8 @@ class Dispatcher(threading.Thread):
         self._timer.reconnected()
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
             self._listen(pubsub)
-            self._listens = bool(pubsub.subscribed)
+            self._listens = self._hears = bool(pubsub.subscribed)
+            self._on_duty_at = time.monotonic()
             self._look()
             self._loop.recovered()
             if not self._has_started:
@@ -128,6 +135,7 @@ class Dispatcher(threading.Thread):
             while not self._stopping.is_set():
                 self._sleep(pubsub)
                 self._dispatch()
+                self._hear(pubsub)
 
     def _after_failure(self, is_outage: bool) -> None:
         """Count an error; after an outage connect to the new master, if there is one."""
@@ -140,8 +148,10 @@ class Dispatcher(threading.Thread):
     def _listen(self, pubsub: Any) -> None:
         """Subscribe to wake-ups; an account without that right only polls."""
         try:
-            pubsub.subscribe(self._store.keys.wake)
-            pubsub.get_message(timeout=self._settings.dispatch_interval)
+            channels = self._store.keys.fleet, self._store.keys.wake
+            pubsub.subscribe(*channels)
+            for _ in channels:
+                pubsub.get_message(timeout=self._settings.dispatch_interval)
         except CommandRefused as exc:
             logger.warning(
                 "This account may not listen to %s (%s): tasks may start up to %s s late",
@@ -150,6 +160,20 @@ class Dispatcher(threading.Thread):
                 self._settings.dispatch_interval,
             )
             pubsub.reset()
+
+    def _hear(self, pubsub: Any) -> None:
+        """Listen to wake-ups on duty only: Redis sends each to all that listen."""
+        now = time.monotonic()
+        if self._timer.on_duty:
+            self._on_duty_at = now
+        if not self._listens or self._hears == (now - self._on_duty_at < HEAR):
+            return
+        self._hears = not self._hears
+        if not self._hears:
+            pubsub.unsubscribe(self._store.keys.wake)
+        else:
+            pubsub.subscribe(self._store.keys.wake)
+            self._timer.look_now(SHORT_SLEEP)  # there may have been one
 
     def _sleep(self, pubsub: Any) -> None:
         """Sleep until it is time; on duty, a wake-up message may make that earlier."""
@@ -174,7 +198,7 @@ class Dispatcher(threading.Thread):
         me = self._id if self._timer.takes_duty_by_promoting or self._timer.on_duty else ""
         try:
             promoted = self._store.promote(
-                *(queue, self._layout(queue), self._settings.dispatch_batch),
+                *(queue, self._registry.layout(self._store, queue), self._settings.dispatch_batch),
                 note=note,
                 dispatcher=me,
             )
@@ -203,9 +227,12 @@ class Dispatcher(threading.Thread):
         has ended."""
         me = self._id if self._timer.may_take_duty else ""
         look = self.tally.last = self._store.next_queue(
-            self._settings.lease / 3, me, listens=self._listens
+            *(self._settings.lease / 3, me),
+            listens=self._listens,
+            ready_every=self.ready_lists.every,
         )
         self._timer.after(look)
+        self.ready_lists.after(self._store, look)
         for queue in look.reclaim_expired:
             self._reclaim(queue)
         now = time.monotonic()
@@ -224,7 +251,7 @@ class Dispatcher(threading.Thread):
             queue = self._to_trim.pop()
             try:
                 # By the layout that its own consumers wrote: other apps may share this Redis.
-                self._store.dead_letters.trim_by(queue, self._layout(queue))
+                self._store.dead_letters.trim_by(queue, self._registry.layout(self._store, queue))
             except CommandRefused as exc:
                 self.tally.errors += 1
                 logger.error("trimming dead letters failed: queue=%s: %s", queue, exc)
@@ -238,8 +265,9 @@ class Dispatcher(threading.Thread):
             worker_id = ""
             try:
                 worker_id = leases.first_to_end(queue) or ""
+                layout = self._registry.layout(self._store, queue)
                 more, *counts = leases.reclaim_expired(
-                    queue, self._layout(queue), worker_id, limit, most, max_gap
+                    queue, layout, worker_id, limit, most, max_gap
                 )
             except CommandRefused as exc:
                 self.tally.errors += 1
@@ -251,11 +279,3 @@ class Dispatcher(threading.Thread):
                     "lease of %s expired: queue=%s requeued=%d quarantined=%d dead_lettered=%d",
                     *(worker_id, queue, *counts),
                 )
-
-    def _layout(self, queue: str) -> Layout:
-        now = time.monotonic()
-        age = now - self._layouts_read
-        if age > self._settings.registry_refresh or queue not in self._layouts:
-            self._layouts = layouts(self._store.registry())
-            self._layouts_read = now
-        return self._layouts.setdefault(queue, Layout())

@@ -111,6 +111,11 @@ class PollTimer:
         if self.on_duty and wake_at < self._wake_at:
             self.queue, self._wake_at = queue, wake_at
 
+    def look_now(self, unless_within: float) -> None:
+        """Look at the next-due index now, unless the next look is so soon anyway."""
+        if self.wait() > unless_within:
+            self.queue, self._wake_at = None, self.monotonic()
+
     @property
     def next_queue(self) -> str | None:
         """The queue to promote from now; None when it is time to look at the next-due index."""

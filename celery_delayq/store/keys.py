@@ -211,6 +211,9 @@ class Keys:
         #: Channel: ``<µs until due> <queue>`` when an entry came that is due earlier. Redis'
         #: channels span its databases, so the name holds the database.
         self.wake = f"{own}wake:{database}"
+        #: Channel without messages, to which dispatchers listen to be counted. Only the
+        #: one on duty listens to :attr:`wake`, so that a message does not wake them all.
+        self.fleet = f"{own}fleet:{database}"
         #: Channel: a message when periodic entries were written.
         self.periodic_wake = f"{own}periodic_wake:{database}"
 
@@ -220,6 +223,10 @@ class Keys:
     def answer(self, token: str) -> str:
         """String: the same for a call that concerns no queue."""
         return f"{self.prefix}delayq:answer:{token}"
+
+    def interrupt(self, name: str) -> str:
+        """List: an element that ends the wait of one idle channel; expires."""
+        return f"{self.prefix}delayq:interrupt:{name}"
 
     def budget(self, name: str) -> str:
         """Set: the retries of all members of a canvas, where they share a number of them."""

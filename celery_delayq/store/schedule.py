@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, cast
 
 from celery_delayq.errors import CommandRefused
@@ -18,7 +19,7 @@ from celery_delayq.store.leases import LeaseStore
 from celery_delayq.store.scan import PAGE, ScanStore
 from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
-from celery_delayq.store.scripting.replies import Adopted, Held, Look, Promoted, Sizes
+from celery_delayq.store.scripting.replies import READY, Adopted, Held, Look, Promoted, Sizes
 from celery_delayq.store.scripting.runner import ScriptRunner
 
 logger = logging.getLogger(__name__)
@@ -128,7 +129,12 @@ class Store(ScriptRunner):
     # -- when to look at what
 
     def next_queue(
-        self, max_gap: float = 10.0, dispatcher: str = "", *, listens: bool = False
+        self,
+        max_gap: float = 10.0,
+        dispatcher: str = "",
+        *,
+        listens: bool = False,
+        ready_every: float = 0.0,
     ) -> Look:
         """Return which queue to look at next, and let lease time pass.
 
@@ -141,13 +147,55 @@ class Store(ScriptRunner):
             Whoever asks, which is on duty then if nobody else is; ``""`` for none.
         listens : bool
             Whether it hears wake-ups, and is one of the fleet that is counted.
+        ready_every : float
+            Seconds after which it is to look at the ready lists, unless another one has; 0: it
+            does not look at them.
         """
-        keys = [self.keys.next_due, self.keys.lease_ends, self.keys.clock]
-        args = [int(max_gap * 1000), dispatcher, self.keys.wake if listens else ""]
+        keys = [self.keys.next_due, self.keys.lease_ends, self.keys.clock, self.keys.queues]
+        args = [int(max_gap * 1000), dispatcher, self.keys.fleet if listens else ""]
+        args += int(ready_every * 1000), self.keys.wake
         reply = self.run(Call("dispatch/next_queue", keys, args))
-        *head, on_duty, fleet = reply[:5]
-        look = self._look(head, reply[5:])
-        return look._replace(on_duty=bool(on_duty), fleet=int(fleet))
+        *head, on_duty, fleet, queues, ready = reply[:7]
+        look = self._look(head, reply[7:])
+        return look._replace(
+            on_duty=bool(on_duty), fleet=int(fleet), queues=int(queues), ready=READY[int(ready)]
+        )
+
+    def ready_in(self, queues: Iterable[tuple[str, Layout]]) -> bool:
+        """Return whether something is ready, or quarantined, in one of the queues."""
+        lists = [*chain.from_iterable(self._ready_keys(*each) for each in queues)]
+        return bool(lists and self.client.exists(*lists))
+
+    def wake_ready(self, queues: Iterable[tuple[str, Layout]]) -> None:
+        """Wake consumers of each of the queues in which something is ready.
+
+        Raises
+        ------
+        CommandRefused
+            Of one queue or more; others are done.
+        """
+        calls = [self.wake_ready_call(*each) for each in queues]
+        for reply in self.run_all(calls):
+            if isinstance(reply, Exception):
+                raise reply
+
+    def wake_ready_call(self, queue: str, layout: Layout) -> Call:
+        """Return the call that does it for one queue."""
+        key = self.keys.queue(queue)
+        keys = [key.wake, self.keys.control, key.quarantined, key.quarantine_turn]
+        keys += self.keys.ready_lists(queue, layout)
+        return Call("dispatch/wake_ready", keys, [queue])
+
+    def interrupt(self, name: str) -> None:
+        """End the wait of an idle channel."""
+        key = self.keys.interrupt(name)
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.lpush(key, "")
+            pipe.expire(key, 60)
+            pipe.execute()
+
+    def _ready_keys(self, queue: str, layout: Layout) -> list[str]:
+        return [*self.keys.ready_lists(queue, layout), self.keys.queue(queue).quarantined]
 
     def resign(self, dispatcher: str) -> None:
         """Leave the duty to the dispatcher that looks next."""

@@ -73,6 +73,7 @@ class ConsumeChannel(NotYetChannel):
         self.serves_worker = self.serves_worker or worker.consumes_tasks(self)
         self._fetcher.fair_share.forget([queue])
         self.leases_any = any(map(self.leases_from, self.consumed))
+        self._fetcher.idle.interrupt()
         if no_ack or not self.can_schedule(queue):
             return
         self.store.register(queue)
@@ -86,6 +87,7 @@ class ConsumeChannel(NotYetChannel):
         queue = self._tag_to_queue.get(consumer_tag)
         self._consumers_of.pop(queue, None)
         self.leases_any = any(map(self.leases_from, self.consumed))
+        self._fetcher.idle.interrupt()
         self._fetcher.finish()
         taken = self._fetcher.take_all()
         self._fetcher.taken.extend(each for each in taken if each.queue != queue)

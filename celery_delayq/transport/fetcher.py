@@ -20,6 +20,7 @@ from celery_delayq.store.leases import Reserved
 from celery_delayq.store.scripting.calls import pack
 from celery_delayq.store.scripting.runner import is_demoted
 from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
+from celery_delayq.transport.idle import IdleWait
 from celery_delayq.transport.requests import Popped, Request, Taken
 from celery_delayq.transport.settle import SettleChannel
 
@@ -44,6 +45,7 @@ class Fetcher:
         self.fair_share = FairShare()
         self.batch = BatchSize()
         self.controls = Controls()
+        self.idle = IdleWait(channel)
         self._thread = 0
         self._channel = channel
         self._requests: list[Request] = []
@@ -52,7 +54,6 @@ class Fetcher:
         self._asked = ""
         self._looking = False
         self._looking_popped: list[str] = []
-        self._looked = 0.0
         self._exhausted = False
         self._send_sources = True
         self._refused: dict[str, float] = {}
@@ -175,24 +176,12 @@ class Fetcher:
         return commands
 
     def _block(self) -> None:
-        """Look at the ready lists, which stock producers fill without a sign, or wait for a sign.
-
-        One look each ``block_timeout``, however many queues there are.
-        """
-        channel, keys = self._channel, self._channel.store.keys
-        timeout = channel.settings.block_timeout
+        """Look at the ready lists, or wait for a sign."""
         leased = self._leased()
-        now = time.monotonic()
-        if leased and now - self._looked >= timeout and not channel.keeper.makes_room:
-            self._looked = now
-            ready = chain.from_iterable(keys.ready_lists(q, channel.layout) for q in leased)
-            quarantined = (keys.queue(queue).quarantined for queue in leased)
-            self._send("look", [("EXISTS", *ready, *quarantined)])
-            return
-        wake = [keys.queue(queue).wake for queue in leased]
-        lists = [*wake, *self._popped_lists()]
-        if lists:
-            self._send("sign", [("BRPOP", *lists, timeout)])
+        if look := self.idle.look(leased):
+            self._send("look", [look])
+        elif wait := self.idle.wait(leased, self._popped_lists(), briefly=bool(self._refused)):
+            self._send("sign", [wait])
 
     def _leased(self) -> list[str]:
         """Return the queues to lease from."""
@@ -325,8 +314,7 @@ class Fetcher:
         """Note the messages of a reply as held, and return them."""
         self.fair_share.learn(queue, reserved.more)
         if reserved.messages:
-            # Stock producers may push while we work: look before the next wait.
-            self._looked = 0.0
+            self.idle.took_some()
         if reserved.room:
             self._channel.keeper.make_room()
             self._alone_next = queue
@@ -347,10 +335,10 @@ class Fetcher:
             self.fair_share.forget(channel.consumed)
             return None
         key = reply[0].decode()
-        for queue in channel.consumed:
-            if key == channel.store.keys.queue(queue).wake:
-                self.fair_share.forget([queue])
-                return None
+        sign = self.idle.sign(key)
+        if sign is not None:
+            self.fair_share.forget([sign])
+            return None
         queue = key[len(channel.global_keyprefix) :].rsplit(channel.sep, 1)[0]
         channel._queue_cycle.rotate(queue)
         return Popped(queue, reply[1])

@@ -162,6 +162,11 @@ class Transport(stock.Transport):
         server_checks.check_version(self._avail_channels[0].store.client)
         return connection
 
+    @property
+    def looks_at_ready_lists(self) -> bool:
+        """Whether the fleet of dispatchers wakes consumers for messages of stock producers."""
+        return self._dispatcher is not None and self._dispatcher.ready_lists.are_looked_at
+
     def start_dispatcher(self, channel: ConsumeChannel) -> None:
         """Promote due entries while *channel* consumes."""
         self._dispatching.add(channel)

@@ -45,7 +45,7 @@ def ready(store: Store) -> object:
 CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "schedule/add": (lambda s: s.schedule("q", ENTRY), [5, b"s"]),
     "dispatch/promote": (lambda s: s.promote("q", Layout(), 100), [5, b"", b"", 1, 0, 0]),
-    "dispatch/next_queue": (lambda s: s.next_queue(), [5, b"q", b"7", 0, 1, b"q"]),
+    "dispatch/next_queue": (lambda s: s.next_queue(), [5, b"q", b"7", 0, 1, 2, 1, b"q"]),
     "schedule/push_ready": (ready, 1),
     "leases/acquire": (
         lambda s: s.leases.acquire("q", "me", 30.0, "1", 5),
@@ -64,6 +64,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         [b"0", 1, 0, 0],
     ),
     "dispatch/defer_queue": (lambda s: s.defer_queue("q", 1.0), [5, b"q", b"7"]),
+    "dispatch/wake_ready": (lambda s: s.run(s.wake_ready_call("q", Layout())), 1),
     "dispatch/resign": (lambda s: s.resign("me"), 1),
     "schedule/counts": (lambda s: s.sizes("q", Layout()), [b"5 1 1 7 0 0 0 - 0 me", b"acked 1"]),
     "scan/tasks": (lambda s: s.scheduled_tasks("q"), [b"", b"tasks.add", 1]),

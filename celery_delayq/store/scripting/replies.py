@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from celery_delayq.model.publish_outcome import Put, Stored
 
@@ -68,13 +68,20 @@ def in_threes(parts: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
     return zip(*[iter(parts)] * 3, strict=True)
 
 
+ReadyLook = Literal["nobody", "another", "own turn"]
+
+#: Who looks at the ready lists, by the code of ``dispatch/next_queue.lua``.
+READY: tuple[ReadyLook, ...] = get_args(ReadyLook)
+
+
 class Look(NamedTuple):
     """Which queue to look at next and when: *now* in µs, *due* in ms since 1970, by Redis' clock.
 
     The finer unit is worth half a millisecond of lateness. *reclaim_expired* are queues with a
     lease that has ended, where that was asked for. *on_duty* says whether whoever asked is on duty
     (:mod:`celery_delayq.dispatch.pacing`), *fleet* how many dispatchers listen, 0 where Redis does
-    not say; None where that was not asked for.
+    not say; None where that was not asked for. *queues* is the number of registered queues, *ready*
+    who looks at their ready lists.
     """
 
     now: int
@@ -83,6 +90,8 @@ class Look(NamedTuple):
     reclaim_expired: tuple[str, ...] = ()
     on_duty: bool | None = None
     fleet: int | None = None
+    queues: int | None = None
+    ready: ReadyLook = "nobody"
 
     @property
     def wait(self) -> float | None:

@@ -40,7 +40,7 @@ def dispatcher(delayq_redis: RedisUnderTest) -> Iterator[StartDispatcher]:
         started.append(thread)
         thread.start()
         wait_until(
-            lambda: delayq_redis.client.pubsub_numsub(Keys().wake)[0][1] >= len(started),
+            lambda: delayq_redis.client.pubsub_numsub(Keys().fleet)[0][1] >= len(started),
             what="the dispatcher listens",
         )
         return thread

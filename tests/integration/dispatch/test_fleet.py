@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from celery_delayq.dispatch.dispatcher import Dispatcher
-from celery_delayq.dispatch.pacing import LOOK_MOST
+from celery_delayq.dispatch.pacing import LOOK_LEAST, LOOK_MOST
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
@@ -36,7 +36,7 @@ def start(delayq_redis: RedisUnderTest) -> Iterator[Start]:
         thread.start()
         wait_until(
             lambda: (
-                delayq_redis.client.pubsub_numsub(Keys().wake)[0][1]
+                delayq_redis.client.pubsub_numsub(Keys().fleet)[0][1]
                 >= sum(each.is_alive() for each in started)
             ),
             what="the dispatcher listens",
@@ -77,6 +77,27 @@ def test_dispatchers_off_duty_do_not_aim_at_the_next_entry(store: Store, start: 
     assert calls(store.client) - before <= 20 * 3 + 20 * seconds / 0.3
     assert sum(each.tally.promoted for each in fleet) == 20
     assert sum(each.tally.promoted > 0 for each in fleet) <= 5
+
+
+def test_only_the_one_on_duty_is_woken_by_what_is_published(
+    store: Store, start: Start, delayq_redis: RedisUnderTest
+) -> None:
+    def hear() -> int:
+        return int(delayq_redis.client.pubsub_numsub(Keys().wake)[0][1])
+
+    for _ in range(6):
+        start()
+    wait_until(lambda: hear() == 1, what="the others do not listen any more")
+
+    late = [promoted(store) for _ in range(5)]
+
+    assert sorted(late)[2] < LOOK_LEAST / 2
+    had = store.client.hget(CLOCK, "duty")
+    # As if it had been killed: another one hears wake-ups from then on.
+    store.client.hset(CLOCK, mapping={"duty": "lost", "duty_at": store.now_ms() - 10_000})
+    wait_until(lambda: store.client.hget(CLOCK, "duty") not in (had, b"lost"), what="another one")
+    wait_until(lambda: hear() == 1, what="one listens")
+    assert sorted(promoted(store) for _ in range(5))[2] < LOOK_LEAST / 2
 
 
 def test_one_of_the_others_takes_over_from_a_dispatcher_that_is_lost(

@@ -166,7 +166,9 @@ def test_the_design_lists_every_key() -> None:
 
     listed = set(re.findall(r"`((?:\{q\}|delayq):\w+)(?::<[\w ]+>)?`", text))
     with_more = {f"{{q}}:{name}" for name in ("answer", "leased")}
-    with_more |= {f"delayq:{name}" for name in ("answer", "budget", "worker_id", "periodic_wake")}
+    with_more |= {
+        f"delayq:{name}" for name in ("answer", "budget", "worker_id", "interrupt", "periodic_wake")
+    }
     assert listed == of_queues | {key.replace(":7", "") for key in of_all} | with_more
 
 

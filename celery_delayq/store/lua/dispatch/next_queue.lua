@@ -1,17 +1,32 @@
 -- Tell which queue to look at next, and when; let lease time pass, and tell where a lease ended. Where
 -- nothing is due, note that too: dispatchers are up to date.
 --
--- KEYS     1 next_due  2 lease_ends  3 clock
+-- KEYS     1 next_due  2 lease_ends  3 clock  4 queues
 -- ARGV     1 longest time since the last look (ms): after a longer one, and when the clock was set
 --          back, lease time has stood still  2 the dispatcher, '' for none that takes the duty  3 the
---          channel to which dispatchers listen, '' for a dispatcher that does not
+--          channel to which dispatchers listen, '' for a dispatcher that does not  4 longest time since
+--          somebody looked at the ready lists (ms), 0 for a dispatcher that does not look at them
+--          5 the channel to which dispatchers of earlier versions listen, and the one on duty
 -- Returns  {now (µs), queue or '', due (ms) or '', 1 when the dispatcher is on duty, else 0, how many
---          dispatchers listen, 0 when that is not known, some of the queues with an ended lease…}
--- Repeat   the same
+--          dispatchers listen, 0 when that is not known, how many queues are registered, whether the
+--          ready lists are looked at: 2 when it is this dispatcher's turn, 1 when another one has, 0
+--          when nobody does, some of the queues with an ended lease…}
+-- Repeat   the same, but another dispatcher is to look at the ready lists
 -- @include clock
 -- @include dispatch/next_due
 -- @include lease
 -- @include dispatch/duty
+
+-- Who looks at the ready lists is not the one on duty: whoever comes when it is time.
+local function ready_turn(clock, most, now)
+  local looked = tonumber(redis.call('HGET', clock, 'ready_looked')) or 0
+  local is_fresh = looked <= now and now - looked < math.max(most, 1000)
+  if most > 0 and not (is_fresh and now - looked < most) then
+    redis.call('HSET', clock, 'ready_looked', string.format('%.0f', now))
+    return 2
+  end
+  return is_fresh and 1 or 0
+end
 
 local now = now_us()
 local ms = to_ms(now)
@@ -30,9 +45,13 @@ if ms < seen or ms - seen >= math.min(200, ARGV[1] / 10) then
     redis.call('HSET', KEYS[3], 'dispatched', seen_now)
   end
 end
-local listening = ARGV[3] ~= '' and redis.pcall('PUBSUB', 'NUMSUB', ARGV[3]) or {}
-local fleet = tonumber(listening[2]) or 0
+local listening = ARGV[3] ~= '' and redis.pcall('PUBSUB', 'NUMSUB', ARGV[3], ARGV[5]) or {}
+local fleet = math.max(tonumber(listening[2]) or 0, tonumber(listening[4]) or 0)
 reply[4], reply[5] = on_duty(KEYS[3], ARGV[2], fleet == 1, ms), fleet
+-- A registry of another type stops no promotion.
+local queues = redis.pcall('HLEN', KEYS[4])
+reply[6] = type(queues) == 'number' and queues or 0
+reply[7] = ready_turn(KEYS[3], tonumber(ARGV[4]), ms)
 local ended = redis.call(
   'ZRANGEBYSCORE', KEYS[2], '-inf', lease_now(KEYS[3], ARGV[1]), 'LIMIT', 0, 100)
 for _, queue in ipairs(ended) do

@@ -1,0 +1,110 @@
+"""Looks at the ready lists of all queues, which stock producers fill without a sign.
+
+One dispatcher of the fleet does it for all consumers: whoever comes when it is time, so that the
+loss of none delays the next look. It wakes the consumers of a queue in which something is ready.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from itertools import islice
+
+from celery_delayq.dispatch.pacing import MODEST
+from celery_delayq.errors import CommandRefused
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.scripting.replies import Look
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks of the fleet. With the longest wait of one of two dispatchers this is
+#: less than the 1.1 s within which a message of a stock producer starts.
+EVERY = 0.65
+
+#: Queues at which one command looks.
+AT_ONCE = 100
+
+#: Seconds without a look of its own dispatcher after which a consumer looks itself.
+SILENT = 2.0
+
+#: Seconds between two readings of the registry for looks, where the number of queues is the same.
+REREAD = 5.0
+
+
+class Registry:
+    """The registered queues and how their ready lists are laid out, read now and then.
+
+    Parameters
+    ----------
+    refresh : float
+        Seconds between two readings.
+    """
+
+    def __init__(self, refresh: float) -> None:
+        self._refresh = refresh
+        self._layouts: dict[str, Layout] = {}
+        self._read = float("-inf")
+        self._size = 0
+
+    def layout(self, store: Store, queue: str) -> Layout:
+        """Return the layout of a queue, kombu's default for one that is not registered."""
+        if queue not in self._layouts or self._age > self._refresh:
+            self._reread(store)
+        return self._layouts.setdefault(queue, Layout())
+
+    def all(self, store: Store, size: int | None) -> Iterator[tuple[str, Layout]]:
+        """Return an iterator over all queues, of which Redis counts *size*."""
+        if size != self._size or self._age > min(self._refresh, REREAD):
+            self._reread(store)
+        return iter([*self._layouts.items()])
+
+    @property
+    def _age(self) -> float:
+        return time.monotonic() - self._read
+
+    def _reread(self, store: Store) -> None:
+        found = store.registry()
+        self._layouts, self._size = layouts(found), len(found)
+        self._read = time.monotonic()
+
+
+class ReadyLists:
+    """When it is the turn of a dispatcher to look at the ready lists, and what it does then."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._modest_until = self._fresh_until = float("-inf")
+
+    @property
+    def every(self) -> float:
+        """Seconds after which to look if nobody has; 0 for not at all, after an error."""
+        return 0.0 if time.monotonic() < self._modest_until else EVERY
+
+    @property
+    def are_looked_at(self) -> bool:
+        """Whether consumers may leave it to the fleet. For any thread."""
+        return time.monotonic() < self._fresh_until
+
+    def after(self, store: Store, look: Look) -> None:
+        """Look, if it is this dispatcher's turn."""
+        is_fresh = look.ready != "nobody"
+        if look.ready == "own turn":
+            try:
+                self._look(store, self._registry.all(store, look.queues))
+            except CommandRefused as exc:  # others may have that right
+                is_fresh = False
+                is_first = self._modest_until == float("-inf")
+                self._modest_until = time.monotonic() + MODEST
+                if is_first:
+                    logger.warning(
+                        "account may not look at all ready lists (%s): each worker looks itself",
+                        exc,
+                    )
+        self._fresh_until = time.monotonic() + SILENT if is_fresh else float("-inf")
+
+    def _look(self, store: Store, queues: Iterator[tuple[str, Layout]]) -> None:
+        while some := [*islice(queues, AT_ONCE)]:
+            if store.ready_in(some):
+                store.wake_ready(some)

@@ -1,0 +1,93 @@
+"""What an idle channel waits for."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from celery_delayq.settings import Settings
+from celery_delayq.transport.settle import SettleChannel
+
+#: Seconds for which a channel waits for a sign where the fleet looks at ready lists for it.
+LONG = 15.0
+
+#: The longest setting of ``block_timeout``; with a shorter one a channel looks itself.
+LEAVES_IT = Settings().block_timeout
+
+Command = tuple[Any, ...]
+
+
+class IdleWait:
+    """Waits for a sign that a queue has got something.
+
+    Stock producers leave none. The dispatchers of the fleet look at the ready lists for all idle
+    consumers (:mod:`celery_delayq.dispatch.ready_lists`); where they do not, this channel does.
+    """
+
+    def __init__(self, channel: SettleChannel) -> None:
+        self._channel = channel
+        self._looked = 0.0
+        #: Queues by the list that has a sign of them; ``""`` for what only ends the wait.
+        self._signs: dict[str, str] = {}
+        self._interrupt = secrets.token_hex(6)
+        self._is_long = False
+
+    def took_some(self) -> None:
+        """Note that it was busy: stock producers may have pushed meanwhile."""
+        self._looked = 0.0
+
+    def look(self, leased: Sequence[str]) -> Command | None:
+        """Return the command that looks at the ready lists, None when it is not time.
+
+        One look each ``block_timeout``, however many queues there are.
+        """
+        channel, keys = self._channel, self._channel.store.keys
+        now = time.monotonic()
+        wait = LONG if self._may_be_long() else channel.settings.block_timeout
+        if not leased or now - self._looked < wait or channel.keeper.makes_room:
+            return None
+        self._looked = now
+        ready = chain.from_iterable(keys.ready_lists(q, channel.layout) for q in leased)
+        return ("EXISTS", *ready, *(keys.queue(queue).quarantined for queue in leased))
+
+    def wait(
+        self, leased: Sequence[str], popped: Sequence[str], *, briefly: bool
+    ) -> Command | None:
+        """Return the command that waits for a sign, or for a message of the lists *popped*.
+
+        With *briefly* some queue is left alone for a moment.
+        """
+        channel = self._channel
+        keys = channel.store.keys
+        self._signs = {keys.queue(queue).wake: queue for queue in leased}
+        if not (self._signs or popped):
+            return None
+        self._is_long = self._may_be_long() and not briefly
+        timeout = channel.settings.block_timeout
+        if self._is_long:
+            self._signs[keys.interrupt(self._interrupt)] = ""
+            # kombu takes a connection for dead where a reply is so late.
+            health = channel.health_check_interval or 2 * LONG
+            timeout = max(timeout, min(LONG, 0.6 * health))
+        return ("BRPOP", *self._signs, *popped, timeout)
+
+    def sign(self, key: str) -> str | None:
+        """Return of which queue a list has a sign, ``""`` for none; None for another list."""
+        return self._signs.get(key)
+
+    def interrupt(self) -> None:
+        """End a long wait, as the channel consumes other queues now."""
+        if self._is_long and self._channel._in_poll:
+            self._is_long = False
+            self._channel.store.interrupt(self._interrupt)
+
+    def _may_be_long(self) -> bool:
+        channel = self._channel
+        return (
+            channel.settings.block_timeout >= LEAVES_IT
+            and not channel.keeper.makes_room
+            and bool(channel.connection.looks_at_ready_lists)
+        )

@@ -1,0 +1,223 @@
+"""Dispatchers of a fleet look at ready lists for all idle consumers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import pytest
+from kombu import Connection, Consumer, Queue
+from redis import Redis
+
+from celery_delayq.dispatch.ready_lists import EVERY
+from celery_delayq.store.keys import Layout
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+
+pytestmark = pytest.mark.each_server
+
+#: Within which time a message of a stock producer starts, with room for a slow machine.
+STARTS = 1.1 + 0.3
+
+Take = Callable[[Any], Any]
+
+
+class Idle:
+    """A consumer in a thread, which waits in Redis."""
+
+    def __init__(self, url: str, take: Take, queues: tuple[str, ...], **settings: Any) -> None:
+        self._url, self._take, self._queues = url, take, queues
+        self._options = {"delayq": settings}
+        self._ending = threading.Event()
+        self._more: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def consume(self, queue: str) -> None:
+        """Consume one more queue, in the thread of the consumer, as a worker does."""
+        self._more.append(queue)
+
+    def end(self) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with Connection(self._url, transport_options=self._options) as connection:
+            channel = connection.channel()
+            queues = [Queue(name) for name in self._queues]
+            with Consumer(channel, queues, on_message=self._take, prefetch_count=1) as consumer:
+                while not self._ending.is_set():
+                    while self._more:
+                        consumer.add_queue(Queue(self._more.pop()))
+                        consumer.consume()
+                    with suppress(TimeoutError):
+                        connection.drain_events(timeout=0.05)
+
+
+@contextmanager
+def fleet(
+    url: str, size: int, take: Take, queues: tuple[str, ...] = ("a",), **settings: Any
+) -> Iterator[list[Idle]]:
+    with ExitStack() as stack:
+        started = [Idle(url, take, queues, **settings) for _ in range(size)]
+        for each in started:
+            stack.callback(each.end)
+        yield started
+
+
+def waiting(redis: Redis, seconds: float) -> int:
+    """Return how many clients wait in Redis for so long at least."""
+    return sum(
+        client["cmd"] == "brpop" and int(client["idle"]) >= seconds
+        for client in redis.client_list()
+    )
+
+
+def calls(redis: Redis, name: str) -> int:
+    """Return how often clients and scripts called a command."""
+    found = redis.info("commandstats").get(f"cmdstat_{name}", {"calls": 0})
+    return int(found["calls"])
+
+
+def wait_for(got: list[float], number: int) -> None:
+    wait_until(lambda: len(got) == number, what="it is taken")
+
+
+@pytest.fixture
+def stock_url(delayq_redis: RedisUnderTest) -> str:
+    return delayq_redis.url
+
+
+@pytest.fixture
+def got() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def take(got: list[float]) -> Take:
+    def note(message: Any) -> None:
+        got.append(time.monotonic())
+        message.ack()
+
+    return note
+
+
+def push(redis: Redis, url: str, queue: str = "a") -> float:
+    """Push a message as a stock producer does."""
+    with Connection(url) as stock:
+        stock.Producer().publish("x", routing_key=queue)
+    return time.monotonic()
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_what_stock_producers_push_starts_within_a_look_of_the_fleet(
+    size: int, got: list[float], take: Take, delayq_broker_url: str, redis: Redis, stock_url: str
+) -> None:
+    with fleet(delayq_broker_url, size, take):
+        wait_until(lambda: waiting(redis, 2) == size, what="all leave it to the fleet")
+        late = []
+        for number in range(1, 4):
+            pushed = push(redis, stock_url)
+            wait_for(got, number)
+            late.append(got[-1] - pushed)
+            wait_until(lambda: not redis.exists("{a}:wake"), what="the sign is taken")
+
+    assert sorted(late)[1] < STARTS
+
+
+def test_an_idle_consumer_of_a_fleet_sends_few_commands(
+    take: Take, delayq_broker_url: str, redis: Redis
+) -> None:
+    size, seconds = 4, 4.0
+    with fleet(delayq_broker_url, size, take):
+        wait_until(lambda: waiting(redis, 2) == size, what="all leave it to the fleet")
+        redis.config_resetstat()
+        time.sleep(seconds)
+        waits, looks = calls(redis, "brpop"), calls(redis, "exists")
+
+    assert waits <= size
+    assert 1 <= looks <= seconds / EVERY + 1 + size
+
+
+def test_one_message_wakes_one_of_many_idle_consumers(
+    got: list[float], take: Take, delayq_broker_url: str, redis: Redis, stock_url: str
+) -> None:
+    size = 12
+    with fleet(delayq_broker_url, size, take):
+        wait_until(lambda: waiting(redis, 2) == size, what="all leave it to the fleet")
+        redis.config_resetstat()
+        push(redis, stock_url)
+        wait_for(got, 1)
+        wait_until(lambda: waiting(redis, 0) == size, what="all wait again")
+
+        # The one that was woken waits again; another one's wait may have ended meanwhile.
+        assert calls(redis, "brpop") <= 1 + 2
+
+
+def test_the_next_look_comes_though_the_dispatcher_whose_turn_it_was_is_lost(
+    got: list[float], take: Take, delayq_broker_url: str, redis: Redis, stock_url: str
+) -> None:
+    with fleet(delayq_broker_url, 2, take):
+        wait_until(lambda: waiting(redis, 2) == 2, what="all leave it to the fleet")
+        # As if it had been killed after it had been told to look.
+        redis.hset("delayq:clock", "ready_looked", redis.time()[0] * 1000)
+        pushed = push(redis, stock_url)
+        wait_for(got, 1)
+
+    assert got[0] - pushed < 2 * STARTS
+
+
+def test_a_queue_that_is_consumed_later_is_not_kept_waiting(
+    got: list[float], take: Take, delayq_broker_url: str, redis: Redis, stock_url: str
+) -> None:
+    with fleet(delayq_broker_url, 1, take) as [consumer]:
+        wait_until(lambda: waiting(redis, 2) == 1, what="it leaves it to the fleet")
+        with Connection(delayq_broker_url) as connection:
+            connection.Producer().publish("x", routing_key="b", declare=[Queue("b")])
+        consumer.consume("b")
+        asked = time.monotonic()
+        wait_for(got, 1)
+
+    assert got[0] - asked < STARTS
+    assert not [*redis.scan_iter("delayq:interrupt:*")]
+
+
+@pytest.mark.parametrize("settings", [{"dispatch": False}, {"block_timeout": 0.5}])
+def test_without_a_dispatcher_of_its_own_a_consumer_looks_itself(
+    settings: dict[str, Any],
+    got: list[float],
+    take: Take,
+    delayq_broker_url: str,
+    redis: Redis,
+    stock_url: str,
+) -> None:
+    with fleet(delayq_broker_url, 1, take, **settings):
+        wait_until(lambda: waiting(redis, 0) == 1, what="it waits")
+        pushed = push(redis, stock_url)
+        wait_for(got, 1)
+        assert waiting(redis, 2) == 0
+
+    assert got[0] - pushed < STARTS
+
+
+def test_a_dispatcher_that_may_not_look_at_all_queues_leaves_it_to_each_consumer(
+    got: list[float], take: Take, delayq_broker_url: str, redis: Redis, stock_url: str
+) -> None:
+    redis.hset("delayq:queues", "foreign", Layout().text)
+    redis.execute_command(
+        *("ACL", "SETUSER", "poor", "on", ">x", "allchannels", "+@all"),
+        *("~delayq:*", "~{a}:*", "~a", "~a\x06*", "~_kombu*", "~unacked*"),
+    )
+    try:
+        with fleet(delayq_broker_url.replace("//", "//poor:x@"), 1, take):
+            wait_until(lambda: waiting(redis, 0) == 1, what="it waits")
+            time.sleep(2.5)
+            pushed = push(redis, stock_url)
+            wait_for(got, 1)
+    finally:
+        redis.execute_command("ACL", "DELUSER", "poor")
+
+    assert got[0] - pushed < STARTS
