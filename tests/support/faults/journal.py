@@ -107,6 +107,17 @@ class Journal:
             self.apply(group)
         return self
 
+    def compare(self) -> Counter[str]:
+        """Return the counters in Redis; fail where they are not what was counted here."""
+        assert self.off == []
+        totals, ledger = self.totals, self.counted.copy()
+        found = Counter(totals.counts | {f"dead:{k}": n for k, n in totals.dead_lettered.items()})
+        found["dropped"] = found.pop("cancelled") + found.pop("replaced") + found.pop("taken")
+        for name in ("leased", "back"):
+            ledger.pop(name, None)
+        assert +found == +ledger
+        return found
+
     def apply(self, group: list[Command]) -> None:
         """Apply the commands of one script, and tell what became of messages by that."""
         self._moved, self._replaced, self._reasons = Counter(), [], {}
