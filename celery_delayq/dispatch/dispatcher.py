@@ -39,6 +39,10 @@ LISTEN_EVERY = 0.1
 #: Seconds for which it still hears wake-ups when it is not on duty any more.
 HEAR = 2.0
 
+#: Seconds before the moment at which it stops to listen: a poll of a socket takes whole ms, and up
+#: to one too many.
+LISTEN_UNTIL = 0.002
+
 #: Seconds between two looks at whether some dead letters are to be forgotten: of one queue after
 #: the other, so that it costs the same for any number of queues.
 TRIM_EVERY = 30.0
@@ -182,8 +186,8 @@ class Dispatcher(threading.Thread):
             if not pubsub.subscribed or (wait <= SHORT_SLEEP and recently):
                 self._stopping.wait(wait)
                 return
+            told = pubsub.get_message(timeout=max(0.0, wait - LISTEN_UNTIL))
             self._listened = time.monotonic()
-            told = pubsub.get_message(timeout=wait)
             if told is not None:
                 wait_us, _, queue = told["data"].decode().partition(" ")
                 self._timer.wake_in(queue, int(wait_us) / 1_000_000)

@@ -27,6 +27,7 @@ from celery_delayq.integration import (
     worker,
     worker_checks,
 )
+from celery_delayq.integration.pool import pipes
 from celery_delayq.integration.replace import Connect, Register, Replace, make, mixed_into
 
 
@@ -291,6 +292,16 @@ WORKER = (
         target="celery.concurrency.asynpool:ResultHandler._flush_outqueue",
         by=worker.ending_flush,
         why="a stopping worker waits for ever for the rest of a killed child's result",
+    ),
+    Replace(
+        target="celery.concurrency.asynpool:ResultHandler._make_process_result",
+        by=pipes.reading_on,
+        why="the pipe of a child is registered with the poller again for each message from it",
+    ),
+    Replace(
+        target="celery.concurrency.asynpool:AsynPool._create_write_handlers",
+        by=pipes.writing_at_once,
+        why="a task is written to a free child only when the poller has said that there is room",
     ),
     *remote_control.CHANGES,
 )

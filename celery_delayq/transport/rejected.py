@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
+
+from kombu.serialization import registry
+from kombu.utils import json
+
+from celery_delayq.model.envelope import decode
 
 #: What Celery raises on a task message that is not made as it expects.
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError)
+
+_JSON = "application/json"
 
 
 class RejectsUndecodable:
@@ -14,6 +22,9 @@ class RejectsUndecodable:
 
     undecodable: BaseException | None = None
     errors: list[Any]
+    accept: Any
+    body: Any
+    content_type: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -21,11 +32,26 @@ class RejectsUndecodable:
             _, self.undecodable, _ = self.errors[0]
 
     def _decode(self) -> Any:
+        if self._is_usual_json:
+            with suppress(Exception):  # kombu finds it too, and raises its own
+                return decode(self.body)
         try:
             return super()._decode()  # type: ignore[misc]
         except Exception as exc:
             self.undecodable = exc
             raise
+
+    @property
+    def _is_usual_json(self) -> bool:
+        """Whether kombu would read the body as JSON, in its own way."""
+        return (
+            self.content_type == _JSON
+            and self.accept is not None
+            and _JSON in self.accept
+            and isinstance(self.body, bytes)
+            and self.body != b""
+            and registry._decoders.get(_JSON) is json.loads
+        )
 
     def ack(self, multiple: bool = False) -> None:
         """Acknowledge; Celery and kombu also acknowledge messages that they cannot decode."""

@@ -11,6 +11,7 @@ import pytest
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from hypothesis import given
 from hypothesis import strategies as st
+from kombu.utils import json as kombu_json
 
 from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.model import envelope
@@ -179,3 +180,17 @@ def test_what_kombu_could_make_no_message_of_is_found(message: Any) -> None:
     envelope.check_envelope(task_message())
     with pytest.raises(RecordError):
         envelope.check_envelope(message)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": [{"__type__": "decimal", "__value__": "1.50"}, {"b": "\\u20ac"}]}',
+        '{"a": {"\\u005f\\u005ftype__": "decimal", "__value__": "2"}}',
+        '{"a": {"_\\u005Ftype\\u005f_": "bytes", "__valu\\u0065__": "x"}}',
+        '{"a": {"__type__": "decimal"}, "b": "__type__"}',
+        '{"a": "\\u00e9", "b": [1, 2.5, null, true]}',
+    ],
+)
+def test_a_message_is_decoded_as_kombu_decodes_it(text: str) -> None:
+    assert envelope.decode(text.encode()) == kombu_json.loads(text)

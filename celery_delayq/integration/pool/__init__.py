@@ -1,0 +1,1 @@
+"""Changes to the pools of a Celery worker."""

@@ -1,0 +1,69 @@
+"""Between a prefork worker and its children: the same messages with less work for each.
+
+Celery registers the pipe of a child with the poller for each message that it writes or reads, and
+writes a task only when the poller has said that there is room: two turns of the event loop and
+eight calls of the kernel for each task, more than the rest of its way through the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from celery.concurrency.asynpool import SCHED_STRATEGY_FAIR
+from kombu.asynchronous.hub import Hub
+
+
+class StillRegistered:
+    """An event loop that leaves a descriptor as it is where a call would change nothing."""
+
+    consolidate_callback: Callable[[list[int]], None]
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._hub, name)
+
+    def add_reader(self, fd: int, callback: Any, *args: Any) -> None:
+        """Add a reader that is not there yet."""
+        if self._hub.readers.get(fd) != (callback, args):
+            self._hub.add_reader(fd, callback, *args)
+
+    def remove_writer(self, fd: int) -> None:
+        """Remove a writer that is there."""
+        if fd in self._hub.writers:
+            self._hub.remove_writer(fd)
+
+
+def reading_on(_owner: type, make: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a pool register the pipe of a child again only where that is needed."""
+
+    def make_process_result(handler: Any, hub: Hub) -> Any:
+        return make(handler, StillRegistered(hub))
+
+    return make_process_result
+
+
+def writing_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., None]:
+    """Have a pool write a task to a free child at once.
+
+    A pipe without room takes the rest when the poller says that it has some. Children that
+    take a task each before one gets a second (``-O fair``, the default) have an empty pipe.
+    """
+
+    def create_write_handlers(pool: Any, hub: Hub, *args: Any, **kwargs: Any) -> None:
+        loop = StillRegistered(hub)
+        create(pool, loop, *args, **kwargs)
+        write = hub.consolidate_callback = loop.consolidate_callback
+        if pool.sched_strategy != SCHED_STRATEGY_FAIR:
+            return
+        busy, children, waiting = pool._busy_workers, pool._all_inqueues, pool.outbound_buffer
+
+        def on_poll_start() -> None:
+            if waiting and len(busy) < len(children):
+                write([fd for fd in children if fd not in busy])
+
+        pool.on_poll_start = on_poll_start
+
+    return create_write_handlers
