@@ -105,7 +105,8 @@ def rules(
     keys = Keys(prefix, database)
     stock = f"{prefix}/{database}."
     if role == "producer":
-        patterns, channels = [keys.next_due, keys.queues], [keys.wake]
+        patterns = [keys.next_due, keys.queues]
+        channels = [keys.wake, f"{stock}celeryev/task.*"]  # task-sent, task-revoked
     else:
         patterns = [f"{prefix}delayq:*"]
         channels = [f"{prefix}delayq:*"] if role != "exporter" else []
