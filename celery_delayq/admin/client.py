@@ -15,13 +15,8 @@ class Admin:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def stats(self, *, ready_limit: int = 100_000) -> Stats:
+    def stats(self) -> Stats:
         """Return the number of tasks by state, queue and task, and their memory.
-
-        Parameters
-        ----------
-        ready_limit : int
-            Most ready messages of a queue that are read to count them by task.
 
         Returns
         -------
@@ -42,4 +37,4 @@ class Admin:
         if self._session.on_rabbitmq:
             return cast("Stats", gather_rabbitmq(self._session.app))
         consumed = self._session.app.amqp.queues.consume_from
-        return self._session.ask(lambda store: gather(store, consumed, ready_limit))
+        return self._session.ask(lambda store: gather(store, consumed))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from celery_delayq.model.envelope import due_of_eta, own_of
+from celery_delayq.store.gauges import GaugeStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.schedule import Store, layouts
@@ -42,7 +43,8 @@ class QueueStats:
         Seconds since the moment at which the longest waiting due task was due, whether it is
         ready or still scheduled; 0 when none waits.
     scheduled_tasks, ready_tasks : dict[str, int]
-        The same by task name, without ready messages beyond the limit of the call.
+        The same by task name. Of ready messages an estimate by sample where there are more than
+        1,000 of one priority.
     memory : int | None
         Bytes of the schedule (``MEMORY USAGE``, sampled), None where Redis does not tell.
     """
@@ -97,16 +99,13 @@ class Stats:
         return asdict(self)
 
 
-def gather(store: Store, consumed: Iterable[str], ready_limit: int) -> Stats:
+def gather(store: Store, consumed: Iterable[str]) -> Stats:
     """Read the numbers of every registered queue and of those in *consumed*."""
     known = layouts(store.registry())
     names = sorted({*known, *consumed})
     used, most = store.server_memory()
     paused = store.control.controls().queues
-    queues = [
-        _queue(store, name, known.get(name, store.layout), ready_limit, name in paused)
-        for name in names
-    ]
+    queues = [_queue(store, name, known.get(name, store.layout), name in paused) for name in names]
     return Stats(
         **{name: sum(getattr(each, name) for each in queues) for name in _SUMS},
         oldest_age=max((each.oldest_age for each in queues), default=0.0),
@@ -117,17 +116,16 @@ def gather(store: Store, consumed: Iterable[str], ready_limit: int) -> Stats:
     )
 
 
-def _queue(
-    store: Store, name: str, layout: Layout, ready_limit: int, is_paused: bool
-) -> QueueStats:
+def _queue(store: Store, name: str, layout: Layout, is_paused: bool) -> QueueStats:
     size = store.sizes(name, layout)
-    tasks: Counter[str] = Counter()
+    tasks: defaultdict[str, float] = defaultdict(float)
     waits = [size.now - size.first_due] if size.overdue and size.first_due is not None else []
-    for data in store.ready_messages(name, layout, ready_limit):
-        task, due_ms = _task_and_due(data)
-        tasks[task] += 1
-        if due_ms is not None:
-            waits.append(max(0, size.now - due_ms))  # a task that was run early is not late
+    for weight, messages in GaugeStore(store).ready_samples(name, layout):
+        for data in messages:
+            task, due_ms = _task_and_due(data)
+            tasks[task] += weight
+            if due_ms is not None:
+                waits.append(max(0, size.now - due_ms))  # a task that was run early is not late
     return QueueStats(
         name=name,
         scheduled=size.scheduled,
@@ -140,7 +138,7 @@ def _queue(
         next_due=None if size.first_due is None else size.first_due / 1000,
         oldest_age=max(waits, default=0) / 1000,
         scheduled_tasks=store.scheduled_tasks(name),
-        ready_tasks=dict(tasks),
+        ready_tasks={task: round(number) for task, number in tasks.items()},
         memory=store.memory(name),
     )
 

@@ -24,6 +24,9 @@ SAMPLE = 1000
 #: In how many stretches they are read, spread evenly over the list.
 STRETCHES = 10
 
+#: How far from the ends of a list a stretch may be: Redis walks there, a node for some messages.
+DEEPEST = 50_000
+
 #: A periodic entry is late so many ms after its tick was due.
 LATE = 10_000
 
@@ -183,8 +186,10 @@ class GaugeStore(StorePart):
             if length <= SAMPLE:
                 places = [range(length)]
             else:
-                size = SAMPLE // STRETCHES
-                starts = (length * place // STRETCHES for place in range(STRETCHES))
+                size, near = SAMPLE // STRETCHES, min(length, 2 * DEEPEST)
+                starts = [near * place // STRETCHES for place in range(STRETCHES)]
+                half, beyond = STRETCHES // 2, length - near
+                starts = [*starts[:half], *(beyond + start for start in starts[half:])]
                 places = [range(start, start + size) for start in starts]
             found: list[bytes] = []
             for place in places:

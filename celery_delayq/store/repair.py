@@ -34,6 +34,9 @@ EXAMPLES = 3
 #: How many keys ``SCAN`` looks at in one call, and how many members of a key the others.
 PAGE = 1000
 
+#: The same of a list, in which each part is a walk.
+LIST_PAGE = 200
+
 _NAMES = "|".join(QUEUE_KEYS - {"answer", "leased", "wake", "quarantine_turn"})
 _OWN = re.compile(rf"\{{(.*)\}}:(?:(?:{_NAMES})|leased:(.+))", re.DOTALL)
 
@@ -281,7 +284,7 @@ class RepairStore(RepairPart):
 
     def _in_list(self, key: str) -> Iterator[bytes]:
         """Yield the items of a list, each that stays at least once."""
-        parts = self._scan.messages(key, 0, sys.maxsize, PAGE, newest=True)
+        parts = self._scan.messages(key, 0, sys.maxsize, LIST_PAGE, newest=True)
         return chain.from_iterable(parts)
 
     # -- to move over

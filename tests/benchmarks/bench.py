@@ -64,6 +64,7 @@ class Size:
     worker_rounds: int = 3
     idle_seconds: int = 20
     entries: tuple[int, int] = (1_000, 1_000_000)
+    large: tuple[int, int] = (10_000, 3_000_000)
 
 
 #: For the table.
@@ -82,6 +83,7 @@ QUICK = Size(
     worker_rounds=2,
     idle_seconds=6,
     entries=(1_000, 100_000),
+    large=(10_000, 100_000),
 )
 
 

@@ -45,4 +45,4 @@ class OnRedis:
         return str(found[name])
 
     def _stats(self) -> Stats:
-        return gather(self.store, self.app.amqp.queues.consume_from, 1000)
+        return gather(self.store, self.app.amqp.queues.consume_from)

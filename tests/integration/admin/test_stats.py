@@ -13,6 +13,7 @@ from rich.console import Console
 from celery_delayq import DelayQ
 from celery_delayq.admin.stats import QueueStats
 from celery_delayq.cli.stats import queues_table
+from celery_delayq.store import gauges
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
@@ -138,14 +139,20 @@ def test_a_worker_holds_what_it_runs_and_what_it_prefetched(
     assert delayq.stats().leased >= 2
 
 
-def test_ready_messages_are_read_up_to_a_limit(app: Celery, delayq: DelayQ) -> None:
-    for _ in range(20):
-        app.send_task("mail")
+def test_of_many_ready_messages_the_tasks_are_estimated(
+    app: Celery, delayq: DelayQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gauges, "SAMPLE", 20)
+    monkeypatch.setattr(gauges, "DEEPEST", 50)
+    with app.producer_pool.acquire() as producer:
+        for task in ("mail", "bill", "mail"):
+            for _ in range(50):
+                app.send_task(task, producer=producer)
 
-    [queue] = delayq.stats(ready_limit=7).queues
+    [queue] = delayq.stats().queues
 
-    assert queue.ready == 20
-    assert queue.ready_tasks == {"mail": 7}
+    assert queue.ready == 150
+    assert queue.ready_tasks == {"mail": 150}  # the 50 in the middle are too far from both ends
 
 
 @pytest.mark.usefixtures("filled")

@@ -7,17 +7,18 @@ local function take_room(bytes)
   room = room - bytes
 end
 
--- How many messages of unknown length to read at once: one at first, then as many as fit if they
--- are as long as the ones before, at most 10.
-local long = 0
+-- How many messages of unknown length to read at once: one at first, then twice as many each time if
+-- they fit when they are as long as the ones before, at most 40.
+local long, wanted = 0, 0.5
 
 local function few(most)
-  if long == 0 then
-    return 1
+  wanted = wanted * 2
+  local number = long > 0 and room / long or 1
+  if number > wanted then
+    number = wanted
   end
-  local number = room / long
-  if number > 10 then
-    number = 10
+  if number > 40 then
+    number = 40
   end
   if number > most then
     number = most

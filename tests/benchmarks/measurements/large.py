@@ -1,0 +1,308 @@
+"""What operations cost Redis, beside few entries and beside millions.
+
+There is nothing on stock to compare with, so the two columns are the two sizes. CPU of Redis is
+compared, since a call that waits for a core says nothing about the size.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from celery_delayq import DelayQ, Filter
+from celery_delayq.schedule.items import Item
+from celery_delayq.store.scripting import scripts
+from celery_delayq.testing import ManagedProcess, wait_until
+
+from ..bench import OURS, Bench, Station, percentile
+from ..model import Better, Figure, Row, Target, at_most, measurement
+from ..processes import APP, ROOT
+
+#: Calls of one entry that are measured, and entries of each operation on many.
+CALLS, SOME = 2_000, 5_000
+ROUNDS = 3
+
+TASK, PAUSED_TASK = "shop.tasks.send_reminder", "shop.tasks.paused"
+
+#: A call should not hold Redis longer, in µs.
+SLOW_US = 5_000
+
+
+def _steady(ratio: float = 1.25) -> Target:
+    return Target(f"ratio ≤ {ratio:g}", lambda f: f.ratio is not None and f.ratio <= ratio)
+
+
+def _row(name: str, title: str, unit: str, target: Target | None, digits: int = 1) -> Row:
+    return Row(f"large-{name}", f"{title} ({{:,}} | {{:,}})", unit, Better.LOWER, target, digits)
+
+
+COSTS = {
+    "publish": _row("publish", "publish, CPU of Redis", "µs/entry", _steady()),
+    "many": _row("many", "schedule_many, CPU of Redis", "µs/entry", _steady()),
+    "promote": _row("promote", "promote, CPU of Redis", "µs/entry", _steady()),
+    "get": _row("get", "get, CPU of Redis", "µs/entry", _steady()),
+    "reschedule": _row("reschedule", "reschedule, CPU of Redis", "µs/entry", _steady()),
+    "cancel": _row("cancel", "cancel, CPU of Redis", "µs/entry", _steady()),
+    "reschedule_all": _row("reschedule-all", "reschedule_all, CPU of Redis", "µs/entry", None),
+    "run_all_now": _row("run-all-now", "run_all_now, CPU of Redis", "µs/entry", None),
+    "cancel_all": _row("cancel-all", "cancel_all, CPU of Redis", "µs/entry", None),
+    "pause": _row("pause", "due in a pause, then resumed, CPU of Redis", "µs/entry", None),
+    "entries": _row("entries", "entries(), CPU of Redis", "µs/entry", None),
+}
+PAGE = _row("page", "a page of 100 anywhere, p99", "ms", at_most(10, "ms"), 2)
+STATS = _row("stats", "stats", "ms", None)
+WORKER = _row("worker", "start of a worker", "s", None, 2)
+FSCK = _row("fsck", "fsck", "s", None)
+EXPORT = _row("export", "export to a file", "s", None)
+RESTART = _row("restart", "restart of Redis with appendonly", "s", None, 2)
+MEMORY = _row("memory", "memory per entry", "bytes", _steady(1.02), 0)
+SLOW = Row(
+    "large-slow",
+    "calls that held Redis over 5 ms ({:,} | {:,})",
+    "per 1,000 calls",
+    Better.LOWER,
+    at_most(0),
+    2,
+)
+
+
+def _cpu(client: Any) -> float:
+    info = client.info("cpu")
+    return float(info["used_cpu_user"] + info["used_cpu_sys"])
+
+
+def _remind(order: int, text: str) -> None:
+    """Never runs here."""
+
+
+@dataclass
+class Filled:
+    """A database with very many entries, and what is done with it."""
+
+    station: Station
+    delayq: DelayQ
+    ids: list[str]
+    bytes_each: float
+
+    @property
+    def client(self) -> Any:
+        """Its Redis."""
+        return self.station.client
+
+    def cost(self, name: str) -> float:
+        """Run one operation, return the CPU of Redis for each entry, in µs."""
+        operation: Callable[[], int] = getattr(self, f"_{name}")
+        before = _cpu(self.client)
+        number = operation()
+        return (_cpu(self.client) - before) / number * 1e6
+
+    def _next_ids(self, number: int = CALLS) -> list[str]:
+        taken, self.ids = self.ids[:number], self.ids[number:]
+        return taken
+
+    def _publish(self) -> int:
+        task = self.delayq.app.tasks[TASK]
+        for n in range(CALLS):
+            task.apply_async((n, "x" * 200), countdown=_some_day())
+        return CALLS
+
+    def _many(self) -> int:
+        return self._schedule(SOME, TASK)
+
+    def _schedule(self, number: int, task: str, countdown: float | None = None) -> int:
+        self.delayq.schedule_many(
+            (Item(args=(n, "x" * 200), countdown=countdown or _some_day()) for n in range(number)),
+            task=task,
+        )
+        return number
+
+    def _get(self) -> int:
+        return sum(self.delayq.get(id) is not None for id in self.ids[:CALLS])
+
+    def _reschedule(self) -> int:
+        return sum(
+            bool(self.delayq.reschedule(id, countdown=_some_day())) for id in self.ids[:CALLS]
+        )
+
+    def _cancel(self) -> int:
+        return sum(bool(self.delayq.cancel(id)) for id in self._next_ids())
+
+    def _some(self, first: float) -> Filter:
+        """About so many entries, one span of the days over which they are spread."""
+        share = SOME / self.delayq.count()
+        begin, end = (_at(DAY * (1 + place)) for place in (first, first + share))
+        return Filter(task=TASK, due_from=begin, due_to=end)
+
+    def _reschedule_all(self) -> int:
+        return self.delayq.reschedule_all(self._some(0.1), by=1).done
+
+    def _run_all_now(self) -> int:
+        done = self.delayq.run_all_now(self._some(0.3)).done
+        self.client.delete("celery")
+        return done
+
+    def _cancel_all(self) -> int:
+        return self.delayq.cancel_all(self._some(0.5)).done
+
+    def _entries(self) -> int:
+        return sum(1 for _ in zip(range(SOME * 4), self.delayq.entries(page=500), strict=False))
+
+    def _promote(self) -> int:
+        self._schedule(SOME, TASK, 2.0)
+        with self._dispatcher():
+            wait_until(lambda: self.client.llen("celery") == SOME, 60, "promoted")
+        self.client.delete("celery")
+        return SOME
+
+    def _pause(self) -> int:
+        self._schedule(SOME, PAUSED_TASK, 2.0)
+        self.delayq.pause(task=PAUSED_TASK)
+        with self._dispatcher():
+            wait_until(lambda: self.delayq.stats().paused == SOME, 60, "paused")
+            self.delayq.resume(task=PAUSED_TASK)
+            wait_until(lambda: self.client.llen("celery") == SOME, 60, "promoted")
+        self.client.delete("celery")
+        return SOME
+
+    @contextmanager
+    def _dispatcher(self) -> Iterator[None]:
+        command = [sys.executable, "-m", *APP, "delayq", "dispatch"]
+        env = self.station.settings.to_environment()
+        with ManagedProcess(command, env=env, cwd=ROOT):
+            yield
+
+    def pages(self) -> list[float]:
+        """How long pages in random places take, in ms."""
+        times = []
+        for _ in range(CALLS // 10):
+            due_from = _at(_some_day())
+            began = time.perf_counter()
+            self.delayq.list(due_from=due_from)
+            times.append((time.perf_counter() - began) * 1000)
+        return times
+
+    def stats(self) -> float:
+        """How long ``stats`` takes, in ms."""
+        return _seconds(self.delayq.stats) * 1000
+
+    def worker(self) -> float:
+        """How long a worker takes to start, in seconds."""
+        began = time.perf_counter()
+        with self.station.worker():
+            return time.perf_counter() - began
+
+    def fsck(self) -> float:
+        """How long ``fsck`` takes, in seconds."""
+        command = [sys.executable, "-m", *APP, "delayq", "fsck"]
+        env = self.station.settings.to_environment()
+
+        def run() -> None:
+            with ManagedProcess(command, env=env, cwd=ROOT) as process:
+                process.wait(3600)
+
+        return _seconds(run)
+
+    def export(self) -> float:
+        """How long an export takes, in seconds."""
+        with tempfile.TemporaryDirectory() as folder:
+            return _seconds(lambda: self.delayq.export_to(Path(folder) / "schedule.jsonl"))
+
+
+DAY = 86_400.0
+
+
+def _some_day() -> float:
+    """Return a countdown of one to two days, in seconds."""
+    return DAY * (1 + random.random())
+
+
+def _at(countdown: float) -> datetime:
+    return datetime.now(timezone.utc) + timedelta(seconds=countdown)
+
+
+def _seconds(operation: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    operation()
+    return time.perf_counter() - began
+
+
+@contextmanager
+def _filled(bench: Bench, number: int) -> Iterator[Filled]:
+    with bench.station(OURS) as station, station.delayq() as delayq:
+        for name in (TASK, PAUSED_TASK):
+            delayq.app.task(name=name)(_remind)
+        before = station.client.info("memory")["used_memory"]
+        bench.note(f"{number:,} entries")
+        ids = [f"{random.getrandbits(128):032x}" for _ in range(number)]
+        delayq.schedule_many(
+            (Item(args=(n, "x" * 200), countdown=_some_day(), id=id) for n, id in enumerate(ids)),
+            task=TASK,
+        )
+        used = station.client.info("memory")["used_memory"] - before
+        yield Filled(station, delayq, random.sample(ids, min(number, 10 * CALLS)), used / number)
+
+
+def _slow_calls(client: Any) -> Counter[str]:
+    """Return the calls in the slow log by name of script or command, and empty the log."""
+    names = {scripts.load(name).sha: name for name in scripts.names()}
+    seen: Counter[str] = Counter()
+    for each in client.slowlog_get(100_000):
+        words = each["command"].decode(errors="replace").split(maxsplit=2)
+        seen[names.get(words[1], words[0]) if len(words) > 1 else words[0]] += 1
+    client.slowlog_reset()
+    return seen
+
+
+def _calls(client: Any) -> int:
+    return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+
+@measurement("large", order=91)
+def large(bench: Bench) -> Iterator[Figure]:
+    """What operations cost Redis, beside few entries and beside millions."""
+    sizes = bench.size.large
+    with ExitStack() as stack:
+        filled = [stack.enter_context(_filled(bench, size)) for size in sizes]
+        few, many = filled
+        client = few.client
+        client.config_set("slowlog-log-slower-than", SLOW_US)
+        client.config_set("slowlog-max-len", 100_000)
+        _slow_calls(client)
+        slow: list[Counter[str]] = [Counter(), Counter()]
+        calls = [0, 0]
+
+        def measured(place: int, measure: Callable[[], float]) -> float:
+            before = _calls(client)
+            value = measure()
+            calls[place] += _calls(client) - before
+            slow[place].update(_slow_calls(client))
+            return value
+
+        def figure(row: Row, measure: Callable[[Filled], float], rounds: int = 1) -> Figure:
+            seen: list[list[float]] = [[], []]
+            for turn in range(rounds):
+                for place in (0, 1) if turn % 2 else (1, 0):
+                    bench.note(f"{row.name}: round {turn + 1} of {rounds}, {sizes[place]:,}")
+                    seen[place].append(measured(place, lambda: measure(filled[place])))  # noqa: B023
+            return row.titled(*sizes).figure(seen[0], seen[1])
+
+        for name, row in COSTS.items():
+            yield figure(row, lambda f: f.cost(name), ROUNDS)  # noqa: B023
+        yield figure(PAGE, lambda f: percentile(f.pages(), 99), ROUNDS)
+        yield figure(STATS, Filled.stats, ROUNDS)
+        yield figure(WORKER, Filled.worker, ROUNDS)
+        yield figure(FSCK, Filled.fsck)
+        yield figure(EXPORT, Filled.export)
+        yield MEMORY.titled(*sizes).figure([few.bytes_each], [many.bytes_each])
+        shares = [1000 * sum(slow[place].values()) / calls[place] for place in (0, 1)]
+        raw = {"calls": calls, "slow": [dict(one) for one in slow]}
+        yield SLOW.titled(*sizes).figure(shares[:1], shares[1:], raw)
