@@ -295,10 +295,10 @@ class DeadLetters(DeadLetterReader):
         for queue, layout in self._ask(lambda store: queues_of(store, filter.queue)).items():
             first: float | str = "-inf" if low is None else low
             last: float | str = "+inf" if high is None else high
-            told: list[bytes] = []
+            after = b""
             more = True
             while more:
-                place = (layout, first, last, told, uuid4().hex)
+                place = (layout, first, last, after, uuid4().hex)
                 found, left = self._ask(partial(_replay_in_place, queue, place))
                 if found.done:
                     bulk.outcomes[Outcome.DONE] += found.done
@@ -306,8 +306,10 @@ class DeadLetters(DeadLetterReader):
                         progress(bulk)
                 for dead_lettered in left:
                     yield DeadLetter.of(queue, dead_lettered)
-                told = told if found.last == first else []
-                told += [id for id, died in found.left if died == found.last]
+                if found.last != first:
+                    after = b""
+                for id, died in found.left:
+                    after = id if died == found.last else after
                 first, more = found.last, found.more
 
 

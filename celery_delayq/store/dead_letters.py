@@ -110,11 +110,11 @@ class DeadLetterStore(StorePart):
         ask = ask or (lambda question: question(self._runner))
         low: float | str = "-inf" if died_from is None else died_from
         high: float | str = "+inf" if died_to is None else died_to
-        told: list[bytes] = []  # of the last moment: several may have died then
+        after = b""  # the last one, since several may have died at that moment
         replies: deque[Any] = deque()
 
         def send() -> None:
-            call = self.page_call(queue, low, high, page, told)
+            call = self.page_call(queue, low, high, page, after)
             if line is None:
                 replies.append(ask(lambda runner: runner.run(call)))
             else:
@@ -126,9 +126,7 @@ class DeadLetterStore(StorePart):
                 more, sizes, text = replies.popleft()
                 found = []
                 for id, data, died in in_threes(cut(sizes, text)):
-                    if float(died) != low:
-                        low, told = float(died), []
-                    told.append(id)
+                    low, after = float(died), id
                     if data is not None:
                         found.append(DeadLettered.unpack(to_text(id), data))
                 if more == b"1" and line is not None:
@@ -144,13 +142,13 @@ class DeadLetterStore(StorePart):
         low: float | str,
         high: float | str,
         page: int,
-        told: Sequence[bytes],
+        after: bytes,
     ) -> Call:
         """Return the call for one of the :meth:`pages`: dead letters that died between *low* and
-        *high*, but for those at *low* that were *told* already.
+        *high*, behind the one named *after* that died at *low*.
         """
         key = self._keys.queue(queue)
-        args = [low, high, page, *told]
+        args = [low, high, page, after]
         return Call("deadletters/page", [key.dead, key.dead_at], args)
 
     def read(self, queue: str, ids: Sequence[bytes]) -> list[DeadLettered]:
@@ -209,7 +207,7 @@ class DeadLetterStore(StorePart):
         layout: Layout,
         died_from: float | str,
         died_to: float | str,
-        told: Sequence[bytes],
+        after: bytes,
         token: str,
         limit: int = REPLAYED_IN_PLACE,
     ) -> ReplayedInPlace:
@@ -222,12 +220,12 @@ class DeadLetterStore(StorePart):
         ----------
         died_from, died_to
             In ms since 1970; *died_from* may be ``-inf``.
-        told : Sequence[bytes]
-            Ids that died at *died_from* and were returned already.
+        after : bytes
+            Id of one that died at *died_from*, after which to begin; ``b""`` for none.
         """
         key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
         keys = [key.wake, key.dead, key.dead_at, key.answer(token), key.totals, *lists]
-        args = [died_from, died_to, limit, token, len(lists), *layout.steps, *told]
+        args = [died_from, died_to, limit, token, after, *layout.steps]
         reply = self._run("deadletters/replay_in_place", keys, args)
         head, _, ids = reply.partition(b"\n")
         more, last, done, *sizes = head.split()

@@ -100,9 +100,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "deadletters/add": (lambda s: s.add_dead_letter("q", "id", "reason", b"{}"), 1),
     "deadletters/replay_in_place": (
-        lambda s: s.dead_letters.replay_in_place(
-            "q", Layout(), "-inf", "+inf", [b"told"], "f" * 32
-        ),
+        lambda s: s.dead_letters.replay_in_place("q", Layout(), "-inf", "+inf", b"", "f" * 32),
         b"0 5 1 3 5\ntwo",
     ),
     "deadletters/replay": (
@@ -111,7 +109,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "deadletters/delete": (lambda s: s.dead_letters.delete("q", [("id", 5)]), b"d"),
     "deadletters/page": (
-        lambda s: s.run(s.dead_letters.page_call("q", 1, 2, 10, [b"id"])),
+        lambda s: s.run(s.dead_letters.page_call("q", 1, 2, 10, b"id")),
         [b"0", b"2 -1 1", b"id5"],
     ),
     "deadletters/trim": (lambda s: s.dead_letters.trim("q", 60.0, 10, 100), [0, 1]),

@@ -67,6 +67,24 @@ def test_when_it_goes_on_it_is_promoted_in_order_of_due(store: Bench) -> None:
     assert {"{q}:due", "{q}:paused_due", "{q}:tasks", "delayq:next_due"}.isdisjoint(store.state())
 
 
+def test_of_very_many_paused_tasks_a_call_looks_at_some(store: Bench) -> None:
+    tasks = [f"task{n:03}" for n in range(250)]
+    for task in tasks:
+        store.overdue(f"of-{task}", task=task)
+        store.pause(task=task)
+    while store.client.zcard("{q}:paused_due") < 250:
+        store.promote()
+    store.resume(task=tasks[10])
+    store.resume(task=tasks[240])
+
+    moved = [store.promote().moved for _ in range(4)]
+
+    assert moved == [1, 0, 1, 0]
+    assert store.next_queue().due is None
+    store.resume(task=tasks[10])
+    assert [store.promote().moved for _ in range(3)] == [0, 0, 0]
+
+
 def test_tasks_that_are_not_paused_go_past_it(store: Bench) -> None:
     store.overdue("a", "b")
     store.overdue("c", due_ms=9, task="other")

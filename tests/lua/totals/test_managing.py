@@ -139,6 +139,6 @@ def test_dead_letters_that_are_replayed_in_place_are_present_again(
     twice.add_dead_letter(QUEUE, "a", "rejected", json.dumps(message).encode())
     new()
 
-    twice.dead_letters.replay_in_place(QUEUE, DEFAULT, "-inf", "+inf", [], uuid4().hex)
+    twice.dead_letters.replay_in_place(QUEUE, DEFAULT, "-inf", "+inf", b"", uuid4().hex)
 
     assert new() == {"replayed": 1}

@@ -137,7 +137,7 @@ class Walk:
     def replay_in_place(self) -> None:
         self.store.add_dead_letter(QUEUE, f"t{next(self.numbers)}", "rejected", MESSAGE)
         token = f"t{next(self.numbers)}"
-        self.store.dead_letters.replay_in_place(QUEUE, DEFAULT, "-inf", "+inf", [], token)
+        self.store.dead_letters.replay_in_place(QUEUE, DEFAULT, "-inf", "+inf", b"", token)
 
     def purge(self) -> None:
         if self.random.random() < 0.2:

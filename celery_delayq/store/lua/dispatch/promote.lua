@@ -53,18 +53,30 @@ local function is_paused(task)
   return paused[task]
 end
 
--- Put back what was paused and due of tasks that go on; whether there is more of it.
+-- Put back what was paused and due of tasks that go on; whether there is more of it. A call looks at 100
+-- tasks. If there are more, PACE has the revision of the control and the place to go on from, '' at the
+-- end: then nobody looks again before the revision changes.
 local function unpause(most)
   expect_all(18, 'list')
-  local start = '-'
+  local revision = redis.call('HGET', KEYS[14], 'revision') or '0'
+  local looked = redis.call('HGET', KEYS[15], 'unpaused') or ''
+  local began, start = string.match(looked, '^(%d+) (.*)$')
+  if began ~= revision then
+    start = '-'
+  elseif start == '' then
+    return false
+  end
+  local tasks = 100
   while true do
     local first = redis.call('ZRANGEBYLEX', PAUSED_DUE, start, '+', 'LIMIT', 0, 1)[1]
     local task = first and string.match(first, '^[^%z]*')
-    if not task then
-      return false
-    elseif most <= 0 then
-      return true
+    if tasks == 0 or (not task and began == revision) then
+      redis.call('HSET', KEYS[15], 'unpaused', revision .. ' ' .. (task and start or ''))
     end
+    if not task or most <= 0 or tasks == 0 then
+      return task ~= nil
+    end
+    tasks = tasks - 1
     local after = '(' .. task .. '\1'
     if is_paused(task) then
       start = after

@@ -17,34 +17,20 @@
 -- Repeat   reads only
 -- @include record
 -- @include room
+-- @include ranks
 
 local limit, most, step = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local with_records = ARGV[9] == '1'
-
--- The first rank at which an entry stands behind a place, which may be empty meanwhile.
-local function rank_behind(score, name)
-  local from = redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. score)
-  local to = redis.call('ZCOUNT', KEYS[1], '-inf', score)
-  while from < to do
-    local middle = math.floor((from + to) / 2)
-    if is_before(name, redis.call('ZRANGE', KEYS[1], middle, middle)[1]) then
-      to = middle
-    else
-      from = middle + 1
-    end
-  end
-  return from
-end
 
 -- Add names and scores of the next entries between two scores to 'found', up to a number of them.
 local function add_by_due(found, first, last, number)
   local from = first == '-inf' and 0 or redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. first)
   if ARGV[2] ~= '' then
-    from = math.max(from, rank_behind(ARGV[2], ARGV[3]))
+    from = math.max(from, rank_behind(KEYS[1], ARGV[2], ARGV[3]))
   end
   local to = redis.call('ZCOUNT', KEYS[1], '-inf', last)
   if ARGV[4] ~= '' then
-    to = math.min(to, rank_behind(ARGV[4], ARGV[5]))
+    to = math.min(to, rank_behind(KEYS[1], ARGV[4], ARGV[5]))
   end
   to = math.min(to, from + number - #found / 2) - 1
   for _, one in ipairs(from <= to and redis.call('ZRANGE', KEYS[1], from, to, 'WITHSCORES') or {}) do
