@@ -36,11 +36,22 @@ def note_revoked(app: Any, ids: Iterable[str], reason: str, request: Any = None)
     if not ids:
         return
     try:
-        with app.events.default_dispatcher() as dispatcher:
+        with (
+            app.amqp.producer_pool.acquire(block=True) as producer,
+            # In groups, as workers send theirs: one message for many events.
+            app.events.Dispatcher(
+                producer.connection,
+                channel=producer.channel,
+                buffer_while_offline=False,
+                buffer_group={"task"},
+                buffer_limit=100,
+            ) as dispatcher,
+        ):
             for id in ids:
                 dispatcher.send(
                     "task-revoked", uuid=id, terminated=False, signum=None, expired=False
                 )
+            dispatcher.flush()
     except Exception:
         logger.exception("Nobody was told by event that %d tasks are revoked", len(ids))
     for id in ids:
