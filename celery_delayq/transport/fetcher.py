@@ -98,7 +98,7 @@ class Fetcher:
             return False
         self._let_off()
         self._riding = channel.keeper.acks.take(ride=True)
-        self._send("requests", [*self._calls(), *self._looks(leased)])
+        self._send("requests", self._looks(leased), calls=self._calls())
         return True
 
     def ask_ahead(self) -> None:
@@ -148,7 +148,7 @@ class Fetcher:
             return True
         return not (self.taken or (channel.serves_worker and worker.backlog()))
 
-    def _calls(self) -> list[tuple[Any, ...]]:
+    def _calls(self) -> bytes:
         channel, keeper = self._channel, self._channel.keeper
         me, lease, others = keeper.worker_id, keeper.lease, keeper.others
         acquire_call = channel.store.leases.acquire_call
@@ -159,7 +159,9 @@ class Fetcher:
             for share, number in self._requests
         ]
         sources, self._send_sources = self._send_sources, False
-        return [call.command(source=sources) for call in calls]
+        if sources:
+            return pack([call.command(source=True) for call in calls])
+        return b"".join([call.packed() for call in calls])
 
     def _looks(self, leased: list[str]) -> list[tuple[Any, ...]]:
         """Return the commands that ask whether other queues have got something."""
@@ -203,13 +205,13 @@ class Fetcher:
         order: list[str] = channel._queue_cycle.consume(len(channel.active_queues))
         return [queue for queue in order if queue not in self._refused]
 
-    def _send(self, asked: str, commands: list[tuple[Any, ...]]) -> None:
+    def _send(self, asked: str, commands: list[tuple[Any, ...]], *, calls: bytes = b"") -> None:
         channel = self._channel
         connection = channel.client.connection
         self._asked = asked
         # No health check: it would wait for its reply here, and where it fails redis-py connects
         # again by itself, unknown to the poller.
-        connection.send_packed_command([pack(commands)], check_health=False)
+        connection.send_packed_command([calls + pack(commands)], check_health=False)
         channel._in_poll = connection
         channel._brpop_sent_at = time.monotonic()
 

