@@ -63,6 +63,11 @@ def not_above_stock(factor: float, slack: float, unit: str) -> Target:
     )
 
 
+def at_most_above_stock(limit: float, unit: str) -> Target:
+    """Our own value, in the row's unit, is at most ``limit`` above stock's in the same run."""
+    return Target(f"≤ stock + {limit:g} {unit}", lambda f: f.ours <= f.stock + limit)
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the table.

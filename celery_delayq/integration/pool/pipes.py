@@ -60,10 +60,18 @@ def writing_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., 
             return
         busy, children, waiting = pool._busy_workers, pool._all_inqueues, pool.outbound_buffer
 
-        def on_poll_start() -> None:
+        put = pool._quick_put
+
+        def write_to_free() -> None:
             if waiting and len(busy) < len(children):
                 write([fd for fd in children if fd not in busy])
 
-        pool.on_poll_start = on_poll_start
+        def put_and_write(job: Any) -> None:
+            put(job)
+            write_to_free()
+
+        pool._quick_put = put_and_write
+        # For what waits until a child starts or ends.
+        pool.on_poll_start = write_to_free
 
     return create_write_handlers

@@ -20,7 +20,7 @@ from ..records import Record
 #: Tasks a second that every worker reaches; a slower one is not waited for.
 SLOWEST = 100
 
-TARGETS = {Pool.SOLO: 4.0, Pool.PREFORK: 2.5, Pool.THREADS: 2.5}
+TARGETS = {Pool.SOLO: 5.0, Pool.PREFORK: 4.0, Pool.THREADS: 2.5}
 
 
 @dataclass(frozen=True)

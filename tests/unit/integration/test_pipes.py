@@ -93,11 +93,25 @@ def test_free_children_are_written_to_before_the_loop_polls(
 
     def create(pool: Pool, loop: Any) -> None:
         loop.consolidate_callback = pool.written.append
+        pool._quick_put = pool.outbound_buffer.append
 
     pipes.writing_at_once(Pool, create)(pool, hub)
     pool.on_poll_start()
 
     assert (pool.written, hub.consolidate_callback) == (written, pool.written.append)
+
+
+def test_a_task_is_written_to_a_free_child_when_it_comes(hub: CountingHub) -> None:
+    pool = Pool(SCHED_STRATEGY_FAIR, 0, {1, 2})
+
+    def create(pool: Pool, loop: Any) -> None:
+        loop.consolidate_callback = pool.written.append
+        pool._quick_put = pool.outbound_buffer.append
+
+    pipes.writing_at_once(Pool, create)(pool, hub)
+    pool._quick_put("task")
+
+    assert (pool.outbound_buffer, pool.written) == (["task"], [[3]])
 
 
 def test_children_that_hold_several_tasks_are_written_to_as_celery_does(hub: CountingHub) -> None:
