@@ -54,6 +54,8 @@ def doctor(delayq: DelayQ, role: str, as_json: bool) -> None:
             output.print(_text(each), soft_wrap=True)
         output.print(", ".join(f"{name} {version}" for name, version in found.versions.items()))
         said = f"{len(found.wrong)} finding(s)" if found.wrong else "nothing wrong"
+        unknown = len(found.findings) - len(found.wrong)
+        said += f", {unknown} cannot be told" if unknown else ""
         output.print(f"{len(found.checks)} checks: {said}")
     if found.wrong:
         raise click.exceptions.Exit(1)
