@@ -33,6 +33,7 @@ class MetricsServer(ThreadingTCPServer):
     """
 
     allow_reuse_address = daemon_threads = True
+    request_queue_size = 128  # of more that connect at once, some wait for a second
 
     def __init__(self, host: str, port: int, scrape: Callable[[float], bytes]) -> None:
         self.scrape = scrape

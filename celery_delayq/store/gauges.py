@@ -118,7 +118,7 @@ class GaugeStore(StorePart):
             registry={name: text for each, text in registry.items() if (name := _name(each))},
             paused=frozenset(to_text(name[1:]) for name in control if name[:1] == b"q"),
             ticks=TickTotals.read(ticks),
-            dispatched=int(clock[b"dispatched"]) if b"dispatched" in clock else None,
+            dispatched=int(text) if (text := clock.get(b"dispatched", b"")).isdigit() else None,
             memory=used,
             lineage=str(replid)[:8],
             broken=broken,

@@ -107,10 +107,13 @@ def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
             todo = (
                 "run this with an account that may (docs/accounts.md); a hosted Redis shows its "
                 "settings on a page of its own"
-                if is_denied(exc)
+                if is_denied(exc) or "unknown command" in str(exc)
                 else "see the other findings, and run this again"
             )
             found.findings.append(Finding(name, FAULT if lost else UNKNOWN, str(exc), todo))
+        except (ValueError, OverflowError):
+            todo = "celery -A <app> delayq fsck shows what is wrong there"
+            found.findings.append(Finding(name, UNKNOWN, "a stored number cannot be read", todo))
 
 
 def _away(session: Session, timeout: float) -> str:

@@ -143,7 +143,9 @@ class Sizes(NamedTuple):
         """Read the first part of the reply."""
         now, scheduled, overdue, first, dead, ready, paused, oldest, leasing, *ids = line.split()
         first_due, oldest_ready = (
-            None if due == b"-" else int(float(due)) for due in (first, oldest)
+            # Others may have written an infinite score.
+            None if due == b"-" else int(max(0.0, float(due)))
+            for due in (first, oldest)
         )
         return cls(
             *(int(now), int(scheduled), int(ready), int(dead), int(overdue), first_due),

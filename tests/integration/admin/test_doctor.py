@@ -393,6 +393,7 @@ def test_what_a_hidden_config_would_tell_cannot_be_told(
     assert (ran.code, ran.err) == (0, "")
     found = {each["check"]: each["level"] for each in ran.json["findings"]}
     assert found == dict.fromkeys(("eviction", "persistence", "connections"), "cannot tell")
+    assert "docs/accounts.md" in ran.json["findings"][0]["todo"]
 
 
 def test_what_the_account_may_not_ask_cannot_be_told(patient: Patient, tmp_path: Path) -> None:
@@ -403,6 +404,15 @@ def test_what_the_account_may_not_ask_cannot_be_told(patient: Patient, tmp_path:
     assert {each["level"] for each in found} == {"cannot tell"}
     asked = {"eviction", "persistence", "disk", "memory", "role"}
     assert asked <= {each["check"] for each in found}
+
+
+def test_unreadable_numbers_end_no_other_check(patient: Patient) -> None:
+    patient.client.hset("delayq:clock", "seen", "of somebody else")
+    patient.client.zadd("delayq:periodic_at", {"of somebody else": "-inf"})
+
+    found = {each["check"]: each["level"] for each in findings(patient)}
+
+    assert found["leases"] == "cannot tell"
 
 
 def test_a_stock_broker_is_wrong_use(patient: Patient) -> None:

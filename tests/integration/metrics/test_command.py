@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import ExitStack
 from http.client import HTTPConnection
 
 import pytest
@@ -100,3 +101,11 @@ def test_the_server_answers_each_path() -> None:
     assert [status for status, _ in answers] == [200, 200, 200, 200, 200, 404, 501]
     assert [body for _, body in answers[:4]] == [b"text\n"] * 3 + [b""]
     assert seen == [5.0, 1.5, 5.0, 5.0]
+
+
+def test_many_connect_at_once() -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(MetricsServer("127.0.0.1", 0, lambda _: b""))
+        for _ in range(50):
+            # None is accepted yet.
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=1))

@@ -185,6 +185,15 @@ def test_a_broken_queue_does_not_hide_the_others(
     assert sum("No numbers of queue 'mail'" in text for text in caplog.messages) == 1
 
 
+def test_unreadable_times_hide_nothing(delayq: DelayQ, redis: Redis, export: Export) -> None:
+    redis.zadd("{celery}:due", {"of somebody else": "-inf"})
+    redis.hset("delayq:clock", "dispatched", "of somebody else")
+
+    found = export(delayq).now("up", "overdue_entries", "last_dispatch_timestamp_seconds")
+
+    assert found == {("delayq_up",): 1, ("delayq_overdue_entries", "celery"): 1}
+
+
 def test_counters_never_get_smaller_under_one_epoch(
     delayq: DelayQ, redis: Redis, export: Export
 ) -> None:
