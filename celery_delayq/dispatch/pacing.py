@@ -20,9 +20,9 @@ OVERDUE = 0.005
 
 #: Seconds between two looks of a dispatcher that is not on duty: so many for each of the fleet,
 #: at least, at most. The most is what the last survivor of a fleet may be late, with the jitter.
-LOOK_EACH = 0.008
-LOOK_LEAST, LOOK_MOST = 0.35, 0.85
-JITTER = 0.1
+LOOK_EACH = 0.009
+LOOK_LEAST, LOOK_MOST = 0.35, 0.9
+JITTER = 0.05
 
 #: Seconds between two promotions of a steady stream, so that each moves several entries: alone,
 #: for each of the fleet more, at most.

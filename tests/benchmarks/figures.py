@@ -45,6 +45,7 @@ TABLES = {
     "periodic": Table("stock", "ours", ("periodic-",)),
     "spark": Table("stock", "ours", ("spark-",)),
     "history": Table("without", "with", ("history-",)),
+    "fleet": Table("one or few", "a fleet", ("fleet-",)),
 }
 #: Fields of a measured figure that the file does not keep.
 _OF_ROUNDS = ("name", "stock_rounds", "ours_rounds", "raw")
