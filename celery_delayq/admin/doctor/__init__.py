@@ -61,7 +61,7 @@ RABBITMQ: dict[str, Callable[[Celery, Any], Iterator[Finding]]] = {
 _PACKAGES = ("celery-delayq", "celery", "kombu", "redis", "amqp")
 
 
-def diagnose(session: Session, *, role: Role = "worker", timeout: float = 10.0) -> Diagnosis:
+def diagnose(session: Session, *, role: Role = "worker", timeout: float = 5.0) -> Diagnosis:
     """Make all checks; each that cannot be made says so, and the others go on.
 
     Parameters
@@ -81,7 +81,10 @@ def diagnose(session: Session, *, role: Role = "worker", timeout: float = 10.0) 
     with app.connection_for_write() as connection:
         found.findings += settings.settings(app, connection)
     if why := _away(session, timeout):
-        todo = "start it, or correct the URL; celery -A <app> delayq health --ready asks again"
+        todo = (
+            "start it, or correct address, user or password in the URL; "
+            "celery -A <app> delayq health --ready asks again"
+        )
         found.findings.append(Finding("broker", FAULT, why, todo))
     elif session.on_rabbitmq:
         with open_channel(app) as channel:

@@ -136,22 +136,23 @@ class Filled:
     def _cancel(self) -> int:
         return sum(bool(self.delayq.cancel(id)) for id in self._next_ids())
 
-    def _some(self, first: float) -> Filter:
+    def _some(self) -> Filter:
         """About so many entries, one span of the days over which they are spread."""
         share = SOME / self.delayq.count()
+        first = random.random() * (1 - share)
         begin, end = (_at(DAY * (1 + place)) for place in (first, first + share))
         return Filter(task=TASK, due_from=begin, due_to=end)
 
     def _reschedule_all(self) -> int:
-        return self.delayq.reschedule_all(self._some(0.1), by=1).done
+        return self.delayq.reschedule_all(self._some(), by=1).done
 
     def _run_all_now(self) -> int:
-        done = self.delayq.run_all_now(self._some(0.3)).done
+        done = self.delayq.run_all_now(self._some()).done
         self.client.delete("celery")
         return done
 
     def _cancel_all(self) -> int:
-        return self.delayq.cancel_all(self._some(0.5)).done
+        return self.delayq.cancel_all(self._some()).done
 
     def _entries(self) -> int:
         return sum(1 for _ in zip(range(SOME * 4), self.delayq.entries(page=500), strict=False))
