@@ -25,12 +25,12 @@ FAR = datetime(2100, 1, 1, tzinfo=timezone.utc)
 
 
 def state(delayq: DelayQ) -> dict[str, Any]:
-    """All that is stored but wake-ups."""
+    """All that is stored but wake-ups, and names of processes, of earlier tests too."""
     found = snapshot(delayq.store.client)
     return {
         key: value
         for key, value in found.items()
-        if not key.startswith("_kombu.") and not key.endswith(":wake")
+        if not key.startswith(("_kombu.", "delayq:worker_id:")) and not key.endswith(":wake")
     }
 
 

@@ -62,17 +62,23 @@ def fleet(
     url: str, size: int, take: Take, queues: tuple[str, ...] = ("a",), **settings: Any
 ) -> Iterator[list[Idle]]:
     with ExitStack() as stack:
+        wait_until(lambda: not dispatchers(), what="those of earlier tests have ended")
+        stack.callback(wait_until, lambda: not dispatchers(), what="all dispatchers have ended")
         started = [Idle(url, take, queues, **settings) for _ in range(size)]
         for each in started:
             stack.callback(each.end)
         yield started
 
 
+def dispatchers() -> list[threading.Thread]:
+    """Return the dispatchers of this process: they end some time after their connections."""
+    return [each for each in threading.enumerate() if each.name == "delayq-dispatcher"]
+
+
 def waiting(redis: Redis, seconds: float) -> int:
     """Return how many clients wait in Redis for so long at least."""
     return sum(
-        client["cmd"] == "brpop" and int(client["idle"]) >= seconds
-        for client in redis.client_list()
+        "b" in client["flags"] and int(client["idle"]) >= seconds for client in redis.client_list()
     )
 
 
