@@ -34,7 +34,7 @@ def why_not_ready(app: Celery, timeout: float = 5.0) -> str:
 
 
 def within(question: Callable[[], str], timeout: float) -> str:
-    """Return the answer to a question, or that there is none in time."""
+    """Return what *question* returns, or that the broker did not answer in *timeout* seconds."""
     try:
         return begin(question).result(timeout)
     except NotInTime:

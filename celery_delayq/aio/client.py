@@ -120,7 +120,7 @@ class AsyncDelayQ:
         Raises
         ------
         InvalidOption
-            *task* is none, or an option is wrong.
+            *task* is no task, signature or name of a task, or an option is wrong.
         QueueFull, StoreFull, UniqueConflict
             Nothing was stored.
         BrokerUnavailable

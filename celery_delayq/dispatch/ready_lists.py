@@ -89,7 +89,8 @@ class ReadyLists:
 
     def after(self, store: Store, look: Look) -> None:
         """Look, if it is this dispatcher's turn."""
-        is_fresh = look.ready != "nobody"
+        # Who may not look at them leaves it to nobody: the others may end while it waits.
+        is_fresh = look.ready != "nobody" and self.every > 0
         if look.ready == "own turn":
             try:
                 self._look(store, self._registry.all(store, look.queues))

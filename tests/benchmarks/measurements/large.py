@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -293,11 +295,11 @@ def large(bench: Bench) -> Iterator[Figure]:
             for turn in range(rounds):
                 for place in (0, 1) if turn % 2 else (1, 0):
                     bench.note(f"{row.name}: round {turn + 1} of {rounds}, {sizes[place]:,}")
-                    seen[place].append(measured(place, lambda: measure(filled[place])))  # noqa: B023
+                    seen[place].append(measured(place, partial(measure, filled[place])))
             return row.titled(*sizes).figure(seen[0], seen[1])
 
         for name, row in COSTS.items():
-            yield figure(row, lambda f: f.cost(name), ROUNDS)  # noqa: B023
+            yield figure(row, methodcaller("cost", name), ROUNDS)
         yield figure(PAGE, lambda f: percentile(f.pages(), 99), ROUNDS)
         yield figure(STATS, Filled.stats, ROUNDS)
         yield figure(WORKER, Filled.worker, ROUNDS)

@@ -220,7 +220,8 @@ def test_a_dispatcher_that_may_not_look_at_all_queues_leaves_it_to_each_consumer
     try:
         with fleet(delayq_broker_url.replace("//", "//poor:x@"), 1, take):
             wait_until(lambda: waiting(redis, 0) == 1, what="it waits")
-            time.sleep(2.5)
+            redis.config_resetstat()
+            wait_until(lambda: calls(redis, "exists") >= 3, what="it looks, and looks again")
             pushed = push(redis, stock_url)
             wait_for(got, 1)
     finally:

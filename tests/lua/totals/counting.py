@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import json
+
 from celery_delayq.model.totals import Totals
 from celery_delayq.store.schedule import Store
 from tests.lua.bench import DEFAULT, QUEUE, Bench
 from tests.support.totals import totals_of
+
+#: A message that can be replayed as it is.
+MESSAGE = json.dumps(
+    {
+        "body": "W10=",
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {
+            **{"lang": "py", "task": "t", "id": "a", "shadow": None, "eta": None},
+            **{"expires": None, "group": None, "group_index": None, "retries": 1},
+            "timelimit": [None, None],
+        },
+        "properties": {
+            "delivery_info": {"exchange": "", "routing_key": "q"},
+            **{"priority": 0, "body_encoding": "base64", "delivery_tag": "x"},
+        },
+    }
+).encode()
 
 
 def counted(store: Store, queue: str = QUEUE) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from uuid import uuid4
 
 import pytest
@@ -11,7 +10,7 @@ from celery_delayq.store.dead_letters import Replay
 from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.repair_tracking import RepairTracking, Tracked
 from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, labelled, message_of
-from tests.lua.totals.counting import Counting, counted
+from tests.lua.totals.counting import MESSAGE, Counting, counted
 
 OTHER = "other"
 
@@ -122,21 +121,7 @@ def test_a_replayed_dead_letter_is_present_again(twice: Bench, new: Counting, du
 def test_dead_letters_that_are_replayed_in_place_are_present_again(
     twice: Bench, new: Counting
 ) -> None:
-    message = {
-        "body": "W10=",
-        "content-encoding": "utf-8",
-        "content-type": "application/json",
-        "headers": {
-            **{"lang": "py", "task": "t", "id": "a", "shadow": None, "eta": None},
-            **{"expires": None, "group": None, "group_index": None, "retries": 1},
-            "timelimit": [None, None],
-        },
-        "properties": {
-            "delivery_info": {"exchange": "", "routing_key": "q"},
-            **{"priority": 0, "body_encoding": "base64", "delivery_tag": "x"},
-        },
-    }
-    twice.add_dead_letter(QUEUE, "a", "rejected", json.dumps(message).encode())
+    twice.add_dead_letter(QUEUE, "a", "rejected", MESSAGE)
     new()
 
     twice.dead_letters.replay_in_place(QUEUE, DEFAULT, "-inf", "+inf", b"", uuid4().hex)

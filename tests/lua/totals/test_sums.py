@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import count
 from random import Random
 from typing import Any
@@ -13,29 +12,11 @@ from celery_delayq.store.dead_letters import Replay
 from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
 from celery_delayq.store.scripting.replies import Held
 from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, labelled, repeating
-from tests.lua.totals.counting import present
+from tests.lua.totals.counting import MESSAGE, present
 from tests.support.drift import look
 from tests.support.totals import totals_of
 
 STEPS = 250
-
-#: A message that can be replayed as it is.
-MESSAGE = json.dumps(
-    {
-        "body": "W10=",
-        "content-encoding": "utf-8",
-        "content-type": "application/json",
-        "headers": {
-            **{"lang": "py", "task": "t", "id": "a", "shadow": None, "eta": None},
-            **{"expires": None, "group": None, "group_index": None, "retries": 1},
-            "timelimit": [None, None],
-        },
-        "properties": {
-            "delivery_info": {"exchange": "", "routing_key": "q"},
-            **{"priority": 0, "body_encoding": "base64", "delivery_tag": "x"},
-        },
-    }
-).encode()
 
 
 class Walk:
