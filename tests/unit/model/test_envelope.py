@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from celery.utils.time import maybe_iso8601, maybe_make_aware
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kombu.utils import json as kombu_json
 
@@ -27,11 +27,12 @@ def task_message(eta: str | None = "2030-01-01T00:00:00+00:00", **headers: Any) 
 
 
 @given(st.datetimes(timezones=st.just(timezone.utc)))
+@example(datetime.min.replace(tzinfo=timezone.utc))
 def test_an_eta_is_rounded_up_so_that_nothing_is_early(moment: datetime) -> None:
     due = due_of_eta(moment)
 
-    back = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=due.ms - 1)
-    assert back < moment <= back + timedelta(milliseconds=1)
+    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    assert timedelta(milliseconds=due.ms - 1) < since <= timedelta(milliseconds=due.ms)
     assert not due.relative
     assert due_of_eta(moment.isoformat()) == due
 
