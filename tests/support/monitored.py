@@ -205,11 +205,19 @@ class Monitored:
         """Return the values of an expression now."""
         return [float(each["value"][1]) for each in self.ask("query", query=expression)]
 
-    def since(self, expression: str, begin: float) -> float | None:
-        """Return since when an expression has had any value, after a moment."""
+    def since(self, expression: str, begin: float, lasting: float = 0.0) -> float | None:
+        """Return since when, after a moment, an expression has had a value for so many seconds."""
         step = INTERVAL / 4
         found = self.ask("query_range", query=expression, start=begin, end=time.time(), step=step)
-        return min((float(each["values"][0][0]) for each in found), default=None)
+        times = sorted({float(time) for each in found for time, _ in each["values"]})
+        first = last = None
+        for now in times:
+            if first is None or last is None or now - last > 1.5 * step:
+                first = now
+            if now - first >= lasting:
+                return first
+            last = now
+        return None
 
     def load(self) -> Iterator[None]:
         """Send tasks, some each time, for as long as it is asked for."""
