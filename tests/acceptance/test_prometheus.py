@@ -129,8 +129,8 @@ def test_each_alert_fires_and_clears_and_each_panel_has_values(
     monitored.redis.restart()
     expect_cleared("Down")
 
-    # Then each of them fired in time by Prometheus' own clock, from when its expression was true and
-    # stayed so: on a busy machine a single scrape may fail.
+    # Then each of them fired in time by Prometheus' own clock, from when its expression was true
+    # and stayed so: on a busy machine a single scrape may fail.
     assert {*monitored.fired} == {*known}
     missed = max(monitored.values("prometheus_rule_group_iterations_missed_total"), default=0)
     for name, expression in known.items():
