@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from inspect import signature
 from typing import Any
 
 from celery import Celery
 from celery._state import get_current_task
 from celery.app.amqp import AMQP as CeleryAMQP  # noqa: N811 - a class, named in capitals
+from celery.utils.nodenames import anon_nodename
 from kombu import Exchange, Producer, Queue
 
 from celery_delayq.errors import ConfigError
@@ -142,6 +144,7 @@ class AMQPMixin:
         for option, value in (("argsrepr", args or ()), ("kwargsrepr", kwargs or {})):
             if options.get(option) is None:
                 options[option] = plain_repr(value)
+        options.setdefault("origin", _origin())
         message = super().as_task_v2(  # type: ignore[misc]
             task_id, name, args, kwargs, countdown, eta, *rest, **options
         )
@@ -218,12 +221,15 @@ def renew(app: Celery) -> None:
 
 
 def in_less_time(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the lookup of a setting, which raises an exception inside for each place without it."""
+    """Wrap the lookup of a setting, which raises an exception inside for each place without it, and
+    works out the other names of a setting each time.
+    """
 
     @wraps(stock)
     def find(settings: Any, key: str) -> Any:
         if settings.key_t is None:
-            names = settings._to_keys(key)
+            known = vars(settings).setdefault("_delayq_names", {})
+            names = known.get(key) or known.setdefault(key, settings._to_keys(key))
             for place in settings.maps:
                 for name in names:
                     if name in place:
@@ -231,6 +237,11 @@ def in_less_time(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
         return stock(settings, key)
 
     return find
+
+
+#: Celery's name of this process, with its pid. Celery makes it anew for each message.
+_origin = cache(anon_nodename)
+os.register_at_fork(after_in_child=_origin.cache_clear)
 
 
 #: Values whose ``repr`` is what Celery's ``saferepr`` makes of them, but for some texts.

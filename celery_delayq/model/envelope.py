@@ -264,35 +264,38 @@ def message_id_of(message: Mapping[str, Any]) -> str:
 def without_eta(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of *message* that a worker runs at once, the ETA kept as a property.
 
-    The worker sets aside every message that has an ETA, even a past one. The original must stay
-    as it is: kombu publishes the same dicts again after a connection error and to the second
-    queue of a topic.
+    A worker sets aside messages with an ETA, even a past one. The original stays as it is: kombu
+    publishes it again after a connection error, and to the second queue of a topic.
     """
-    headers, properties = message["headers"], dict(message["properties"])
-    own = {n: v for n, v in properties.pop(PROPERTY, {}).items() if n not in _FOR_SENDING}
-    if headers.get("eta") is not None:
-        own["eta"] = headers["eta"]
+    headers, properties, own = _for_worker(message)
     if own:
         properties[PROPERTY] = own
-    return {**message, "headers": {**headers, "eta": None}, "properties": properties}
+    return {**message, "headers": headers, "properties": properties}
 
 
 def labelled(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return :func:`without_eta` of *message* with a label in its first bytes, for scripts.
 
-    The label is ``<id> <message_id> <skip_after in ms> <unique key>``, percent-encoded, see
-    ``include/record.lua``. Readers of JSON ignore the order of keys.
+    The label is ``<id> <message_id> <skip_after in ms> <unique key>``, percent-encoded
+    (``include/record.lua``). Readers of JSON ignore the order of keys.
     """
-    sent = without_eta(message)
-    properties = dict(sent.pop("properties"))
-    own = properties.pop(PROPERTY, {})
-    key = unique_key(own)
+    headers, properties, own = _for_worker(message)
+    id, key = entry_id(headers["id"]), unique_key(own)
+    label = label_of(id, message_id_of(message), own.get("skip_after", 0), key)
     if "unique" in own:  # the key is in the label
         own["unique"] = {name: value for name, value in own["unique"].items() if name != "key"}
-    id, message_id = entry_id(message["headers"]["id"]), message_id_of(message)
-    label = label_of(id, message_id, own.get("skip_after", 0), key)
-    own = {"label": label, **{name: own[name] for name in own if name != "label"}}
-    return {"properties": {PROPERTY: own, **properties}, **sent}
+    own.pop("label", None)
+    first = {"properties": {PROPERTY: {"label": label, **own}, **properties}}
+    return {**first, **message, **first, "headers": headers}
+
+
+def _for_worker(message: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Return copies of headers, properties and, apart, our own data, which has the ETA."""
+    headers, properties = message["headers"], dict(message["properties"])
+    own = {n: v for n, v in properties.pop(PROPERTY, {}).items() if n not in _FOR_SENDING}
+    if headers.get("eta") is not None:
+        own["eta"] = headers["eta"]
+    return {**headers, "eta": None}, properties, own
 
 
 def label_of(id: str, message_id: str, skip_after: int, key: str) -> str:

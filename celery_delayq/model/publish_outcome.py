@@ -6,8 +6,6 @@ around Celery's ``send_task``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, NamedTuple
 
@@ -38,15 +36,18 @@ class PublishOutcome(NamedTuple):
 _collected: ContextVar[list[PublishOutcome] | None] = ContextVar("delayq_outcomes", default=None)
 
 
-@contextmanager
-def collecting() -> Iterator[list[PublishOutcome]]:
+class collecting:  # noqa: N801 - a context manager, at a third of the cost of a generator
     """Collect the outcomes of messages that are sent inside."""
-    outcomes: list[PublishOutcome] = []
-    token = _collected.set(outcomes)
-    try:
-        yield outcomes
-    finally:
-        _collected.reset(token)
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> list[PublishOutcome]:
+        outcomes: list[PublishOutcome] = []
+        self._token = _collected.set(outcomes)
+        return outcomes
+
+    def __exit__(self, *_: object) -> None:
+        _collected.reset(self._token)
 
 
 def note(queue: str, task_id: str, put: Put, replaced: bytes = b"") -> None:

@@ -41,7 +41,8 @@ class PublishBatch:
         #: The last call of each kind for each queue.
         self._open: dict[tuple[Callable[[str], Any], str], Any] = {}
         self._buffered = 0
-        self._routed: list[Callable[[], None]] = []
+        #: Of the message being routed: where each part goes, the queue, and the part.
+        self._routed: list[tuple[Callable[[str], Any] | None, str, tuple[Any, ...]]] = []
         self._line = Line()
         #: For each outstanding reply its script call, or None for another command.
         self._unread: deque[Call | None] = deque()
@@ -53,8 +54,11 @@ class PublishBatch:
         self._check_usable()
         self._routed.clear()
         result = self.channel.basic_publish(message, _publish_batch=self, **kwargs)
-        for add in self._routed:
-            add()
+        for new, queue, part in self._routed:
+            if new is None:
+                self._commands.append(part)
+            else:
+                self._call(new, queue).add(*part)
         self._buffered += len(self._routed)
         if self._buffered >= self.max_size:
             self._send()
@@ -63,17 +67,15 @@ class PublishBatch:
     def add(self, name: str, key: str, *args: Any) -> None:
         """Add one of kombu's commands for the message being routed."""
         command = (name.upper(), f"{self.channel.global_keyprefix}{key}", *args)
-        self._routed.append(lambda: self._commands.append(command))
+        self._routed.append((None, "", command))
 
     def add_entry(self, queue: str, entry: Entry) -> None:
         """Add an entry for the message being routed."""
-        new = self.channel.store.puts
-        self._routed.append(lambda: self._call(new, queue).add(entry))
+        self._routed.append((self.channel.store.puts, queue, (entry,)))
 
     def add_ready(self, queue: str, step: int, message: bytes) -> None:
         """Add a message that is to run at once."""
-        new = self.channel.store.ready_call
-        self._routed.append(lambda: self._call(new, queue).add(step, message))
+        self._routed.append((self.channel.store.ready_call, queue, (step, message)))
 
     def flush(self) -> None:
         """Send the buffer and wait until Redis has taken all of it.
