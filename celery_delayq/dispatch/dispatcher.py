@@ -9,7 +9,6 @@ A lost message or a dead dispatcher costs one ``dispatch_interval`` at most.
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_delayq.dispatch.acks import LOST
+from celery_delayq.dispatch.lease_keeper import new_worker_id
 from celery_delayq.dispatch.pacing import PollTimer
 from celery_delayq.dispatch.ready_lists import ReadyLists, Registry
 from celery_delayq.errors import CommandRefused, StoreFull
@@ -86,7 +86,7 @@ class Dispatcher(threading.Thread):
         self._settings = settings
         self._stopping = threading.Event()
         self._has_started = False
-        self._id = secrets.token_hex(6)
+        self._id = new_worker_id()
         # Often enough that lease time passes: see ``dispatch/next_queue.lua``.
         self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6))
         self._registry = Registry(settings.registry_refresh)
@@ -180,7 +180,7 @@ class Dispatcher(threading.Thread):
             self._timer.look_now(SHORT_SLEEP)  # there may have been one
 
     def _sleep(self, pubsub: Any) -> None:
-        """Sleep until it is time; on duty, a wake-up message may make that earlier."""
+        """Sleep until it is time, which messages may change."""
         while (wait := self._timer.wait()) and not self._stopping.is_set():
             recently = time.monotonic() - self._listened < LISTEN_EVERY
             if not pubsub.subscribed or (wait <= SHORT_SLEEP and recently):
@@ -188,7 +188,12 @@ class Dispatcher(threading.Thread):
                 return
             told = pubsub.get_message(timeout=max(0.0, wait - LISTEN_UNTIL))
             self._listened = time.monotonic()
-            if told is not None:
+            if told is None:
+                continue
+            if told["channel"].decode() == self._store.keys.fleet:
+                self._timer.heard()
+                self.ready_lists.heard(told["data"] == b"1")
+            else:
                 wait_us, _, queue = told["data"].decode().partition(" ")
                 self._timer.wake_in(queue, int(wait_us) / 1_000_000)
 

@@ -45,7 +45,7 @@ JOIN_TIMEOUT = 1.0
 
 
 def new_worker_id() -> str:
-    """Return a name for this process that no other has or had."""
+    """Return a name for this process, or a part of it, that no other has or had."""
     host = re.sub(r"[^\w.-]", "-", socket.gethostname())
     return f"{host}.{os.getpid()}.{secrets.token_hex(6)}"
 

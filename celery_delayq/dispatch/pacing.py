@@ -2,8 +2,10 @@
 
 One dispatcher of a fleet is on duty: the one that promoted last. It wakes at the moment an entry is
 due. The others look now and then, the less often the more they are, and promote only entries that
-are overdue, so that the work does not grow with their number. Duty is a hint: a dispatcher that is
-killed or too slow on duty costs the wait for the next look of any other.
+are overdue, so that the work does not grow with their number. Redis tells them all when the one on
+duty has looked; when they do not hear that any more they look at once. Duty is a hint: a dispatcher
+that is too slow on duty costs the wait for the next look of any other, and one that is killed less
+than half a second.
 """
 
 from __future__ import annotations
@@ -19,16 +21,18 @@ from celery_delayq.store.scripting.replies import Look, Promoted
 OVERDUE = 0.005
 
 #: Seconds between two looks of a dispatcher that is not on duty: so many for each of the fleet,
-#: at least, at most. The most is what the last survivor of a fleet may be late, with the jitter.
-LOOK_EACH = 0.009
+#: at least; at most where it does not hear the one on duty.
+LOOK_EACH = 0.012
 LOOK_LEAST, LOOK_MOST = 0.35, 0.9
 JITTER = 0.05
 
-#: Seconds between two promotions of a steady stream, so that each moves several entries: alone,
-#: for each of the fleet more, at most.
-GATHER = 0.0015
-GATHER_EACH = 0.00002
-GATHER_MOST = 0.005
+#: Seconds between two looks of the one on duty, which the others hear.
+HEARTBEAT = 0.25
+#: After so many missing ones another dispatcher looks: at least, at most.
+MISSING = (1.3, 1.7)
+
+#: Seconds between two promotions of a steady stream, so that each moves several entries.
+GATHER = 0.0012
 
 #: Seconds by which it stands back where it finds nothing to promote again and again: at first, at
 #: most.
@@ -41,7 +45,12 @@ ASIDE, MODEST = 2.0, 60.0
 
 def wait_off_duty(fleet: int) -> float:
     """Return the seconds between two looks of one of so many that is not on duty, 0 for unknown."""
-    return min(max(LOOK_LEAST, fleet * LOOK_EACH), LOOK_MOST) if fleet else LOOK_MOST
+    return min(_wait_heard(fleet), LOOK_MOST)
+
+
+def _wait_heard(fleet: int) -> float:
+    """Return the same where the one on duty is heard."""
+    return max(LOOK_LEAST, fleet * LOOK_EACH) if fleet else LOOK_MOST
 
 
 @dataclass(slots=True)
@@ -67,6 +76,8 @@ class PollTimer:
     #: How many dispatchers there are, as far as is known.
     fleet: int = 1
     _wake_at: float = 0.0
+    #: Off duty, when to look if the one on duty is not heard until then.
+    _silent_at: float = float("-inf")
     _looked: float = float("-inf")
     _stand_back: float = 0.0
     _is_spread: bool = False
@@ -75,35 +86,55 @@ class PollTimer:
 
     def after(self, look: Look, promoted: Promoted | None = None) -> None:
         """Plan by Redis' answer; *promoted* is given after a promotion."""
+        has_taken_duty = promoted is not None and look.on_duty and not self.on_duty
         if look.on_duty is not None:
             self.on_duty = look.on_duty
         if look.fleet is not None:
             self.fleet = look.fleet
             self._looked = self.monotonic()
-        wait = self.interval if look.wait is None else min(look.wait, self.interval)
+        wait = self._most if look.wait is None else min(look.wait, self._most)
         self.queue = look.queue
         if promoted is not None and promoted.moved and look.wait == 0:
             wait = 0.0  # a full batch, or several queues: go on, on duty or not
         elif not self.on_duty:
             if promoted is not None or not look.is_overdue(OVERDUE):
                 self.queue, wait = None, self._until_next_look()
+        elif has_taken_duty and self.fleet > 1:
+            self._looked, wait = float("-inf"), 0.0  # so that the others hear it
         elif promoted is not None and look.wait is not None:
-            wait = min(max(wait, self._gather(promoted)), self.interval)
+            wait = min(max(wait, self._gather(promoted)), self._most)
         self._wake_at = self.monotonic() + wait
+
+    @property
+    def _most(self) -> float:
+        """Most seconds between two looks."""
+        return min(self.interval, HEARTBEAT) if self.on_duty and self.fleet > 1 else self.interval
+
+    def heard(self) -> None:
+        """Note that the one on duty has looked."""
+        missing = min(self.interval, HEARTBEAT) * self.uniform(*MISSING)
+        self._silent_at = self.monotonic() + missing
 
     def _gather(self, promoted: Promoted) -> float:
         """Return the least seconds until the next promotion of a steady stream."""
         low, high = STAND_BACK
         is_in_vain = not (promoted.moved or promoted.dead_lettered)
         self._stand_back = min(max(2 * self._stand_back, low), high) if is_in_vain else 0.0
-        return min(GATHER + self.fleet * GATHER_EACH, GATHER_MOST) + self._stand_back
+        return GATHER + self._stand_back
 
     def _until_next_look(self) -> float:
-        wait = wait_off_duty(self.fleet)
-        if not self._is_spread:  # a fleet may have started, or reconnected, at the same moment
+        heard = _wait_heard(self.fleet)
+        unheard = min(heard, LOOK_MOST)
+        if self._is_spread:
+            jitter = self.uniform(1 - JITTER, 1 + JITTER)
+            heard, unheard = heard * jitter, unheard * jitter
+        else:  # a fleet may have started, or reconnected, at the same moment
             self._is_spread = True
-            wait = self.uniform(0.0, wait)
-        return min(wait * self.uniform(1 - JITTER, 1 + JITTER), self.interval)
+            heard, unheard = self.uniform(0.0, heard), self.uniform(0.0, unheard)
+        now = self.monotonic()
+        if self._silent_at <= now:
+            self._silent_at = now + min(unheard, self.interval)
+        return heard
 
     def wake_in(self, queue: str, seconds: float) -> None:
         """Note that *queue* has an entry due in *seconds*, which is for the one on duty."""
@@ -119,11 +150,12 @@ class PollTimer:
     @property
     def next_queue(self) -> str | None:
         """The queue to promote from now; None when it is time to look at the next-due index."""
-        return None if self.monotonic() - self._looked >= self.interval else self.queue
+        return None if self.monotonic() - self._looked >= self._most else self.queue
 
     def wait(self) -> float:
         """Return for how many seconds to sleep, 0 when it is time."""
-        return max(0.0, self._wake_at - self.monotonic())
+        at = self._wake_at if self.on_duty else min(self._wake_at, self._silent_at)
+        return max(0.0, at - self.monotonic())
 
     def reconnected(self) -> None:
         """Spread the next look: all of a fleet may have connected anew at the same moment."""

@@ -103,6 +103,13 @@ class ReadyLists:
                         "account may not look at all ready lists (%s): each worker looks itself",
                         exc,
                     )
+        self._note(is_fresh)
+
+    def heard(self, is_fresh: bool) -> None:
+        """Note whether others look at them, as the one on duty has found."""
+        self._note(is_fresh and self.every > 0)
+
+    def _note(self, is_fresh: bool) -> None:
         self._fresh_until = time.monotonic() + SILENT if is_fresh else float("-inf")
 
     def _look(self, store: Store, queues: Iterator[tuple[str, Layout]]) -> None:

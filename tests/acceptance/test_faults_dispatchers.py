@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.testing import wait_until
-from tests.support.faults.checker import Verdict
 from tests.support.faults.killer import Killer
-from tests.support.faults.leftovers import left_in, ready_ids
+from tests.support.faults.promoted import promoted
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import Passes, Stage
 
@@ -32,21 +31,6 @@ def test_stopped_and_killed_dispatchers_promote_each_entry_once(
     wait_until(lambda: not stage.redis.exists("{celery}:due"), 20, "all is promoted")
     stage.stop_processes()
     passes(promoted(stage, sent, len(killer.strikes)))
-
-
-def promoted(stage: Stage, sent: list[str], strikes: int) -> Verdict:
-    """Judge by what is in the ready list now."""
-    ready = ready_ids(stage.redis, "celery")
-    left = left_in(stage.redis)
-    verdict = Verdict(published=len(sent), runs=sum(ready.values()))
-    verdict.lost = {
-        key: "is nowhere" for key in sent if not any(key in ids for ids in left.values())
-    }
-    verdict.twice = {key: f"is ready {n} times" for key, n in ready.items() if n > 1}
-    verdict.left = dict.fromkeys(left.get("scheduled", ()), "is still scheduled")
-    verdict.dead = dict.fromkeys(left.get("dead", ()), "is a dead letter")
-    verdict.notes["strikes"] = str(strikes)
-    return verdict
 
 
 def test_an_entry_that_is_ready_twice_would_be_told(stage: Stage) -> None:

@@ -10,7 +10,7 @@ from tests.simulation.fleet import Fleet, Outcome, steady
 #: Seconds before a run is measured, and for which.
 WARM, SECONDS = 5.0, 10.0
 
-SIZES = (1, 10, 50, 100, 200, 1_000, 10_000)
+SIZES = (1, 2, 10, 50, 100, 200, 1_000, 10_000)
 REAL_SIZES = (1, 10, 50)
 
 #: Runs of which the worst is shown where dispatchers are lost, and with which fleets.

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from celery_delayq.dispatch.pacing import PollTimer
 from celery_delayq.store.scripting.replies import Look, Promoted
 
-#: Seconds that a call takes in Redis, and on the way there and back.
+#: Seconds that a call takes in Redis, telling one dispatcher that the one on duty has looked, and
+#: the way there and back.
 SERVICE = 0.00003
+TELLING = 0.000001
 ROUND_TRIP = 0.0003
 
 #: Seconds by which a sleep is too long, at most.
@@ -38,6 +40,8 @@ class Member:
     timer: PollTimer
     alive: bool = True
     stopped: bool = False
+    #: When it calls next, as far as is known.
+    turn: float = float("inf")
 
 
 @dataclass
@@ -46,6 +50,8 @@ class Outcome:
 
     seconds: float
     calls: int = 0
+    #: How often a dispatcher was told that the one on duty has looked.
+    told: int = 0
     late: list[float] = field(default_factory=list)
     #: Calls of each member.
     by_member: dict[int, int] = field(default_factory=dict)
@@ -63,7 +69,7 @@ class Outcome:
     @property
     def load(self) -> float:
         """The part of the time for which Redis works for dispatchers."""
-        return self.calls_a_second * SERVICE
+        return (self.calls * SERVICE + self.told * TELLING) / self.seconds
 
     def percentile(self, part: float) -> float:
         """Return by how many seconds *part* of the entries are late at most."""
@@ -143,13 +149,19 @@ class Fleet:
         outcome = self.outcome = Outcome(seconds)
         end = self.now + seconds
         while self._turns and self._turns[0][0] < end:
-            self.now, _, member = heapq.heappop(self._turns)
-            if member.alive and not member.stopped:
+            at, _, member = heapq.heappop(self._turns)
+            if at != member.turn or not member.alive or member.stopped:
+                continue
+            self.now = at
+            if (wait := member.timer.wait()) > 1e-9:  # it has heard the one on duty since
+                self._call(member, at + wait)
+            else:
                 self._turn(member)
         self.now = end
         return outcome
 
     def _call(self, member: Member, at: float) -> None:
+        member.turn = at
         heapq.heappush(self._turns, (at, member.number, member))
 
     def _turn(self, member: Member) -> None:
@@ -164,6 +176,8 @@ class Fleet:
             fleet = self._alive
             is_on_duty = self._takes_duty(member, begin, wins=fleet == 1)
             look, promoted = self._look(begin)._replace(on_duty=is_on_duty, fleet=fleet), None
+            if is_on_duty and fleet > 1:
+                self._tell(member)
         else:
             moved = self._promote(queue, begin)
             look = self._look(begin)
@@ -173,6 +187,19 @@ class Fleet:
         timer.after(look, promoted)
         wait = timer.wait()
         self._call(member, self.now + wait + (self._random.uniform(0, OVERSLEPT) if wait else 0))
+
+    def _tell(self, on_duty: Member) -> None:
+        """Have all others hear that the one on duty has looked."""
+        for member in self.members:
+            if member.alive and member is not on_duty:
+                self._free_at += TELLING
+                self.outcome.told += 1
+                if member.stopped:
+                    continue
+                member.timer.heard()
+                at = self.now + member.timer.wait()
+                if at < member.turn:
+                    self._call(member, at)
 
     def _takes_duty(self, member: Member, now: float, *, wins: bool) -> bool:
         ms = int(now * 1000)

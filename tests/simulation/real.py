@@ -53,7 +53,7 @@ def run(size: int, rate: float, seconds: float) -> tuple[Outcome, float]:
             each.stop()
         for each in fleet:
             each.join()
-        outcome = Outcome(seconds, int(after[0] - before[0]), late)
+        outcome = Outcome(seconds, int(after[0] - before[0]), late=late)
         return outcome, (after[1] - before[1]) / seconds
 
 

@@ -33,6 +33,7 @@ FIRST = (
     "workers",
     "leases",
     "dispatchers",
+    "fleets",
     "redis",
     "rabbitmq",
     "rabbitmq_cuts",

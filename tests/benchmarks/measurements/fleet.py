@@ -148,13 +148,16 @@ def _used(client: Any) -> tuple[float, float]:
 
 
 def _idle(bench: Bench, others: int) -> float:
-    """Return how many commands an idle worker sends each second beside other dispatchers."""
+    """Return how many commands an idle worker that is not on duty sends each second beside other
+    dispatchers.
+    """
     with ExitStack() as stack:
         station = stack.enter_context(bench.station(OURS))
-        worker = stack.enter_context(station.worker())
         url = bench.server.url_for("redis", station.database)
+        # Before the worker, so that one of them is on duty.
         for number in [others // 3] * 3 if others else []:
             stack.enter_context(Members(url, number)).wait_ready()
+        worker = stack.enter_context(station.worker())
         time.sleep(REST)
         ports = {str(each.laddr.port) for each in psutil.Process(worker.pid).net_connections()}
         seconds = float(bench.size.idle_seconds)

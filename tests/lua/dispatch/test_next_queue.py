@@ -81,3 +81,33 @@ def test_what_waits_to_be_delivered_alone_counts_as_ready(store: Bench) -> None:
     store.client.lpush("{q}:quarantined", b"0\nb", b"3\nc")
 
     assert store.sizes("q", Layout()).ready == 3
+
+
+def test_the_others_hear_when_the_one_on_duty_looks(store: Bench) -> None:
+    with store.client.pubsub(ignore_subscribe_messages=True) as one:
+        one.subscribe(store.keys.fleet)
+        one.get_message(timeout=5)
+        alone = store.next_queue(dispatcher="on duty", listens=True, ready_every=1.0)
+        with store.client.pubsub(ignore_subscribe_messages=True) as other:
+            other.subscribe(store.keys.fleet)
+            other.get_message(timeout=5)
+            looks = [
+                store.next_queue(dispatcher=who, listens=True, ready_every=ready)
+                for who, ready in (("on duty", 1.0), ("off duty", 1.0), ("on duty", 0.0))
+            ]
+            heard = [
+                message and message["data"]
+                for message in (
+                    one.get_message(timeout=0.1),
+                    *(other.get_message(timeout=0.1) for _ in range(3)),
+                )
+            ]
+
+    assert [(look.on_duty, look.fleet) for look in (alone, *looks)] == [
+        (True, 1),
+        (True, 2),
+        (False, 2),
+        (True, 2),
+    ]
+    # Whether somebody looks at the ready lists, too.
+    assert heard == [b"1", b"1", b"1", None]

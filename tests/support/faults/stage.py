@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tests.support.proxy import Proxy
 
 ROOT = Path(__file__).parents[3]
 APP = "tests.apps.fault_tasks"
+DISPATCH = ("celery", "-A", f"{APP}:app", "delayq", "dispatch")
 
 
 #: Of the fixtures ``make_stage`` and ``passes``.
@@ -131,11 +132,17 @@ class Stage:
         return worker.start()
 
     def dispatchers(
-        self, count: int, *, through: Proxy | None = None, **delayq: Any
+        self,
+        count: int,
+        *,
+        through: Proxy | None = None,
+        env: Mapping[str, str] | None = None,
+        module: Sequence[str] = DISPATCH,
+        **delayq: Any,
     ) -> list[ManagedProcess]:
         """Start so many ``celery delayq dispatch`` side by side, and wait until all dispatch."""
-        env = {**self._env(delayq), "CELERY_BROKER_URL": self._url(through)}
-        command = [sys.executable, "-m", "celery", "-A", f"{APP}:app", "delayq", "dispatch"]
+        env = {**self._env(delayq), "CELERY_BROKER_URL": self._url(through), **(env or {})}
+        command = [sys.executable, "-m", *module]
         started = []
         for _ in range(count):
             log = self._folder / f"dispatcher-{len(self._processes)}.log"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.dispatch.pacing import JITTER, LOOK_MOST
 from tests.simulation.fleet import Fleet, Outcome, steady
 
 #: Seconds of a run before it is measured.
@@ -31,10 +30,10 @@ def test_100_dispatchers_with_10_due_a_second_make_at_most_200_calls_a_second() 
 
 
 @pytest.mark.parametrize("size", [1000, 10_000])
-def test_a_large_fleet_costs_one_look_each_in_its_longest_wait(size: int) -> None:
+def test_the_work_does_not_grow_with_the_fleet(size: int) -> None:
     outcome = run(size, 200, 2.0)
 
-    assert outcome.calls_a_second <= size / LOOK_MOST * 1.1 + 200
+    assert outcome.calls_an_entry <= 2
     assert outcome.percentile(0.99) <= 0.025
 
 
@@ -57,14 +56,14 @@ def test_the_one_on_duty_is_replaced_within_half_a_second(size: int, lose: objec
 
 
 @pytest.mark.parametrize("size", [10, 200, 2000])
-def test_the_last_survivor_is_no_more_than_one_second_late(size: int) -> None:
+def test_the_last_survivor_is_no_more_than_half_a_second_late(size: int) -> None:
     fleet = Fleet(size, steady(200, 8))
     fleet.run(WARM)
 
     fleet.kill(fleet.members[1:])
     outcome = fleet.run(5.0)
 
-    assert max(outcome.late) < LOOK_MOST * (1 + JITTER) + 0.05
+    assert max(outcome.late) < 0.5
     assert len(outcome.late) > 900
 
 

@@ -7,19 +7,17 @@ import pytest
 from celery_delayq.dispatch.pacing import (
     ASIDE,
     GATHER,
-    GATHER_EACH,
-    GATHER_MOST,
+    HEARTBEAT,
     JITTER,
     LOOK_EACH,
     LOOK_LEAST,
     LOOK_MOST,
+    MISSING,
     MODEST,
     STAND_BACK,
     PollTimer,
 )
 from celery_delayq.store.scripting.replies import Look, Promoted
-
-ALONE = GATHER + GATHER_EACH
 
 
 @pytest.fixture
@@ -44,6 +42,7 @@ def promote(timer: PollTimer, answer: Promoted) -> None:
 def watcher(timer: PollTimer, fleet: int) -> PollTimer:
     """Make another one be on duty, and the first look be over."""
     timer.after(look(None, on_duty=False, fleet=fleet))
+    timer.monotonic = lambda: 200.0
     return timer
 
 
@@ -99,16 +98,10 @@ def test_a_full_batch_is_followed_by_the_next_at_once(timer: PollTimer) -> None:
     assert timer.wait() == 0
 
 
-@pytest.mark.parametrize(
-    ("fleet", "wait"), [(1, ALONE), (100, GATHER + 100 * GATHER_EACH), (10_000, GATHER_MOST)]
-)
-def test_a_steady_stream_is_moved_several_at_a_time_the_more_the_larger_the_fleet(
-    timer: PollTimer, fleet: int, wait: float
-) -> None:
-    timer.after(look(None, on_duty=True, fleet=fleet))
+def test_a_steady_stream_is_moved_several_at_a_time(timer: PollTimer) -> None:
     promote(timer, promoted(1, 1))
 
-    assert timer.wait() == pytest.approx(wait)
+    assert timer.wait() == pytest.approx(GATHER)
 
 
 def test_what_cannot_be_promoted_is_tried_less_and_less_often(timer: PollTimer) -> None:
@@ -119,8 +112,8 @@ def test_what_cannot_be_promoted_is_tried_less_and_less_often(timer: PollTimer) 
     promote(timer, promoted(1, 5))
 
     assert waits == sorted(waits)
-    assert waits[0] == pytest.approx(STAND_BACK[0] + ALONE)
-    assert waits[-1] == pytest.approx(STAND_BACK[1] + ALONE)
+    assert waits[0] == pytest.approx(STAND_BACK[0] + GATHER)
+    assert waits[-1] == pytest.approx(STAND_BACK[1] + GATHER)
     assert timer.wait() == pytest.approx(0.005)
 
 
@@ -140,15 +133,51 @@ def test_off_duty_it_looks_less_often_the_larger_the_fleet(
     assert timer.queue is None
 
 
-def test_the_longest_wait_is_less_than_a_second() -> None:
-    assert LOOK_MOST * (1 + JITTER) < 1.0
+@pytest.mark.parametrize(
+    ("fleet", "wait"), [(2, LOOK_LEAST), (200, 200 * LOOK_EACH), (10_000, 10_000 * LOOK_EACH)]
+)
+def test_a_fleet_looks_at_a_fixed_rate_for_as_long_as_the_one_on_duty_is_heard(
+    timer: PollTimer, fleet: int, wait: float
+) -> None:
+    watcher(timer, fleet).after(look(20, on_duty=False, fleet=fleet))
+
+    waits = []
+    for beat in range(int(wait / HEARTBEAT) + 1):
+        timer.monotonic = lambda at=200 + beat * HEARTBEAT: at  # type: ignore[misc]
+        timer.heard()
+        waits.append(timer.wait())
+
+    silent = HEARTBEAT * sum(MISSING) / 2
+    assert waits == pytest.approx(
+        [min(silent, wait - beat * HEARTBEAT) for beat in range(len(waits))]
+    )
+
+
+def test_when_the_one_on_duty_is_lost_others_look_within_half_a_second(timer: PollTimer) -> None:
+    watcher(timer, 200).after(look(None, on_duty=False, fleet=200))
+    timer.uniform = max
+    timer.heard()
+
+    assert HEARTBEAT < timer.wait() < 0.45
+    assert LOOK_MOST * (1 + JITTER) < 1.0  # where nothing is heard
 
 
 def test_the_first_look_of_a_fleet_that_starts_at_once_is_spread(timer: PollTimer) -> None:
-    for _ in range(2):
+    for at in (100.0, 200.0):
+        timer.monotonic = lambda at=at: at  # type: ignore[misc]
         timer.after(look(None, on_duty=False, fleet=200))
         assert timer.wait() == pytest.approx(LOOK_MOST / 2)
         timer.reconnected()
+
+
+def test_on_duty_in_a_fleet_it_looks_so_often_that_the_others_hear_it(timer: PollTimer) -> None:
+    timer.after(look(None, on_duty=True, fleet=2))
+    assert timer.wait() == pytest.approx(HEARTBEAT)
+
+    timer.after(look(0, on_duty=True, fleet=2))
+    timer.monotonic = lambda: 100.0 + HEARTBEAT
+
+    assert timer.next_queue is None
 
 
 @pytest.mark.parametrize(("due", "queue"), [(-4, None), (-5, "q")])
@@ -162,7 +191,8 @@ def test_off_duty_it_promotes_only_what_is_overdue(
 
 
 def test_off_duty_it_does_not_listen(timer: PollTimer) -> None:
-    watcher(timer, 3).wake_in("q", 0.001)
+    timer.after(look(None, on_duty=False, fleet=3))
+    timer.wake_in("q", 0.001)
 
     assert timer.wait() > 0.1
 
@@ -170,8 +200,9 @@ def test_off_duty_it_does_not_listen(timer: PollTimer) -> None:
 def test_whoever_promotes_what_is_overdue_is_on_duty(timer: PollTimer) -> None:
     promote(watcher(timer, 3), promoted(1, 5, on_duty=True))
 
-    assert timer.queue == "q"
-    assert timer.wait() == pytest.approx(0.005)
+    assert timer.on_duty
+    assert timer.next_queue is None  # but looks first, so that the others hear it
+    assert timer.wait() == 0
 
 
 def test_whoever_comes_second_is_off_duty(timer: PollTimer) -> None:

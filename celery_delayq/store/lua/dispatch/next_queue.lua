@@ -1,5 +1,6 @@
 -- Tell which queue to look at next, and when; let lease time pass, and tell where a lease ended. Where
--- nothing is due, note that too: dispatchers are up to date.
+-- nothing is due, note that too: dispatchers are up to date. The others hear when the one on duty looks,
+-- and whether the ready lists are looked at: '1' or '0'.
 --
 -- KEYS     1 next_due  2 lease_ends  3 clock  4 queues
 -- ARGV     1 longest time since the last look (ms): after a longer one, and when the clock was set
@@ -52,6 +53,9 @@ reply[4], reply[5] = on_duty(KEYS[3], ARGV[2], fleet == 1, ms), fleet
 local queues = redis.pcall('HLEN', KEYS[4])
 reply[6] = type(queues) == 'number' and queues or 0
 reply[7] = ready_turn(KEYS[3], tonumber(ARGV[4]), ms)
+if reply[4] == 1 and fleet > 1 then
+  redis.pcall('PUBLISH', ARGV[3], math.min(reply[7], 1))
+end
 local ended = redis.call(
   'ZRANGEBYSCORE', KEYS[2], '-inf', lease_now(KEYS[3], ARGV[1]), 'LIMIT', 0, 100)
 for _, queue in ipairs(ended) do

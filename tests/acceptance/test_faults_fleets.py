@@ -1,0 +1,156 @@
+"""Fleets of dispatchers whose members are lost, come and go: nothing twice, nothing early or late.
+
+There is no worker: what is promoted stays in the ready list, and Redis notes when that was. The
+clocks of all members are minutes apart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from celery_delayq.settings import Limits
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.testing import ManagedProcess, wait_until
+from tests.support.faults.clocks import wrong_clock
+from tests.support.faults.killer import Killer, restart
+from tests.support.faults.promoted import lateness, promoted
+from tests.support.faults.scale import scaled, seeds
+from tests.support.faults.stage import MakeStage, Passes, Stage
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1800))]
+
+#: Seconds by which an entry may be late while one dispatcher lives. `make bench` shows that it is
+#: half of that on a machine with nothing else to do.
+MOST = 1.0
+
+#: Seconds in which entries are due.
+SECONDS = scaled(8.0, 120.0)
+
+EAGER = ("tests.support.faults.eager",)
+
+Fleet = list[ManagedProcess]
+
+
+def fleet_of(stage: Stage, count: int, folder: Path) -> Fleet:
+    """Start dispatchers, in three groups with different clocks."""
+    stage.redis.hset(Keys().queues, "celery", Layout(limits=Limits(history=1)).text)
+    off = {"fast": 300, "slow": -300, "right": 0}
+    groups = [
+        stage.dispatchers(
+            count // 3 + (n < count % 3),
+            env=wrong_clock(seconds, folder / name) if seconds else None,
+        )
+        for n, (name, seconds) in enumerate(off.items())
+    ]
+    return [each for group in groups for each in group]
+
+
+def on_duty(stage: Stage, fleet: Fleet) -> ManagedProcess:
+    """Return the process of the dispatcher on duty, when one of the fleet has it."""
+    by_pid = {str(each.pid): each for each in fleet}
+
+    def found() -> ManagedProcess | None:
+        who = stage.redis.hget(Keys().clock, "duty")
+        return None if who is None else by_pid.get(who.decode().split(".")[-2])
+
+    member = wait_until(found, 10, "one of the fleet is on duty")
+    assert member is not None
+    return member
+
+
+def send(stage: Stage) -> list[str]:
+    """Send tasks that are due one after the other."""
+    return stage.producer.send_spread(int(100 * SECONDS), "faults.work", 1.0, 1.0 + SECONDS)
+
+
+def judge(stage: Stage, passes: Passes, sent: list[str], killer: Killer) -> None:
+    """Let the rest be promoted, and see whether all was in time."""
+    wait_until(lambda: not stage.redis.exists("{celery}:due"), 20, "all is promoted")
+    stage.stop_processes()
+    late = max(lateness(stage).values())
+    verdict = promoted(stage, sent, len(killer.strikes))
+    verdict.notes["late"] = f"{late:.2f} s"
+    passes(verdict)
+    assert late < MOST
+
+
+@pytest.mark.parametrize("seed", seeds(1, 3))
+@pytest.mark.parametrize("loss", ["killed", "stopped"])
+def test_losing_the_one_on_duty_again_and_again_costs_less_than_a_second(
+    stage: Stage, passes: Passes, tmp_path: Path, loss: str, seed: int
+) -> None:
+    killer = Killer(stage, seed)
+    fleet = fleet_of(stage, scaled(3, 20), tmp_path)
+    lose: Callable[[ManagedProcess], None] = {
+        "killed": killer.power_cut,
+        # Longer than anyone waits for it.
+        "stopped": lambda process: killer.stop(process, 1.5),
+    }[loss]
+    sent = send(stage)
+
+    while stage.redis.exists("{celery}:due"):
+        killer.let_pass(0.3, 0.6)
+        lost = on_duty(stage, fleet)
+        killer.strikes.append(lost.name)
+        lose(lost)
+        restart(lost)
+
+    assert len(set(killer.strikes)) > 1, "the duty was with one of them all the time"
+    judge(stage, passes, sent, killer)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 3))
+def test_members_that_come_and_go_each_second_promote_all_in_time(
+    stage: Stage, passes: Passes, tmp_path: Path, seed: int
+) -> None:
+    """Nobody knows how many they are. One stays."""
+    killer = Killer(stage, seed)
+    _, *others = fleet_of(stage, scaled(4, 12), tmp_path)
+    sent = send(stage)
+
+    while stage.redis.exists("{celery}:due"):
+        killer.let_pass(0.8, 1.2)
+        for lost in killer.random.sample(others, len(others) // 2):
+            killer.strikes.append(lost.name)
+            killer.power_cut(lost)
+            lost.start()
+
+    judge(stage, passes, sent, killer)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 3))
+def test_dispatchers_that_know_nothing_of_duty_do_no_harm(
+    stage: Stage, passes: Passes, tmp_path: Path, seed: int
+) -> None:
+    """Two versions of the package in one fleet: some aim at each entry, whoever is on duty."""
+    killer = Killer(stage, seed)
+    fleet = [*fleet_of(stage, scaled(2, 6), tmp_path), *stage.dispatchers(2, module=EAGER)]
+    sent = send(stage)
+
+    while stage.redis.exists("{celery}:due"):
+        killer.let_pass(0.3, 0.6)
+        killer.strike(fleet, [killer.power_cut])
+
+    judge(stage, passes, sent, killer)
+
+
+def test_redis_comes_back_with_all_due_at_once(
+    make_stage: MakeStage, passes: Passes, tmp_path: Path
+) -> None:
+    """The whole fleet finds them at the same moment."""
+    stage = make_stage(broker_options={"appendfsync": "always"})
+    fleet_of(stage, scaled(3, 20), tmp_path)
+    began, first = time.monotonic(), scaled(6.0, 60.0)
+    sent = stage.producer.send_spread(scaled(10_000, 100_000), "faults.work", first, first + 1)
+
+    stage.broker.kill()
+    time.sleep(max(0.0, began + first + scaled(2.0, 60.0) - time.monotonic()))  # it is away
+    stage.broker.start()
+
+    wait_until(lambda: not stage.redis.exists("{celery}:due"), 120, "all is promoted")
+    stage.stop_processes()
+    passes(promoted(stage, sent, 1))

@@ -1,0 +1,39 @@
+"""A dispatcher that knows nothing of duty, as those of earlier versions.
+
+It aims at the next due time, whoever else does: ``python -m tests.support.faults.eager``.
+"""
+
+from __future__ import annotations
+
+import os
+
+from redis import Redis
+
+from celery_delayq.dispatch.dispatcher import Dispatcher
+from celery_delayq.dispatch.pacing import PollTimer
+from celery_delayq.settings import Settings
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.replies import Look, Promoted
+
+
+class EagerTimer(PollTimer):
+    """Takes itself for the only dispatcher."""
+
+    def after(self, look: Look, promoted: Promoted | None = None) -> None:
+        """Plan as if nobody else were there."""
+        super().after(look._replace(on_duty=True, fleet=1), promoted)
+
+
+def main() -> None:
+    """Dispatch until the process is killed."""
+    url = os.environ["CELERY_BROKER_URL"].removeprefix("delayq+")
+    settings = Settings()
+    dispatcher = Dispatcher(Store(Redis.from_url(url), Keys(), Layout()), settings)
+    dispatcher._timer = EagerTimer(settings.dispatch_interval)
+    print("dispatching", flush=True)
+    dispatcher.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""What dispatchers have done where no worker takes anything: all stays in the ready list."""
+
+from __future__ import annotations
+
+from tests.support.faults.checker import Verdict
+from tests.support.faults.leftovers import left_in, ready_ids
+from tests.support.faults.stage import Stage
+
+#: A setting with which Redis notes when each entry became ready.
+NOTED = {"history": 1}
+
+
+def promoted(stage: Stage, sent: list[str], strikes: int) -> Verdict:
+    """Judge by what is in the ready list now."""
+    ready = ready_ids(stage.redis, "celery")
+    left = left_in(stage.redis)
+    verdict = Verdict(published=len(sent), runs=sum(ready.values()))
+    verdict.lost = {
+        key: "is nowhere" for key in sent if not any(key in ids for ids in left.values())
+    }
+    verdict.twice = {key: f"is ready {n} times" for key, n in ready.items() if n > 1}
+    verdict.left = dict.fromkeys(left.get("scheduled", ()), "is still scheduled")
+    verdict.dead = dict.fromkeys(left.get("dead", ()), "is a dead letter")
+    verdict.early = {key: f"by {-late} s" for key, late in lateness(stage).items() if late < 0}
+    verdict.notes["strikes"] = str(strikes)
+    return verdict
+
+
+def lateness(stage: Stage) -> dict[str, float]:
+    """Return by id by how many seconds each entry was late, where :data:`NOTED` was set."""
+    late = {}
+    for id, value in stage.redis.hgetall("{celery}:ready_index").items():
+        _, due, _, _, *noted = value.decode().split(" ")
+        if noted:
+            late[id.decode()] = (int(noted[0]) - int(due)) / 1000
+    return late
