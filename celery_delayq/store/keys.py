@@ -2,7 +2,8 @@
 
 Our own keys carry the queue's name as a hash tag, so that all of a queue's keys share one
 slot. The ready lists keep the names that kombu gives them: stock producers, stock workers
-and Flower use the same lists.
+and Flower use the same lists. On a Redis Cluster each name begins with a hash tag
+(:mod:`celery_delayq.model.cluster_tags`), so that all keys of its queues share one slot.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from operator import attrgetter
 
-from celery_delayq.errors import RecordError
+from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.settings import Limits
 
 #: What kombu puts between a queue's name and a priority step.
@@ -216,9 +217,29 @@ class Keys:
         self.fleet = f"{own}fleet:{database}"
         #: Channel: a message when periodic entries were written.
         self.periodic_wake = f"{own}periodic_wake:{database}"
+        #: String, on a Redis Cluster: how many hash tags there are.
+        self.cluster_tags = f"{own}cluster_tags"
 
     def __repr__(self) -> str:
         return f"Keys(prefix={self.prefix!r}, database={self.database})"
+
+    def of_tag(self, tag: str) -> Keys:
+        """Return the names for the queues of one hash tag of a Redis Cluster.
+
+        Each is that of a single Redis behind the tag, ``{dq07-5}:{mail}:due``, and so none is that
+        of another queue's list. Redis goes by the first braces.
+
+        Raises
+        ------
+        ConfigError
+            The prefix has a brace.
+        """
+        if "{" in self.prefix:
+            raise ConfigError(
+                f"global_keyprefix {self.prefix!r}: expected one without '{{' on a Redis Cluster, "
+                "where the first braces of a key decide on its node"
+            )
+        return Keys(f"{self.prefix}{{{tag}}}:")
 
     def answer(self, token: str) -> str:
         """String: the same for a call that concerns no queue."""

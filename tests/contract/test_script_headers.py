@@ -250,10 +250,10 @@ def header(name: str, part: str) -> list[Item]:
     return items
 
 
-def call_of(name: str) -> Recorder:
+def call_of(name: str, names: Keys | None = None) -> Recorder:
     call, reply = CALLS[name]
     recorder = Recorder(reply)
-    call(Store(recorder, Keys(), Layout()))
+    call(Store(recorder, names or Keys(), Layout()))
     recorder.keys = [re.sub(r":answer:[\w-]+", ":answer:token", key) for key in recorder.keys]
     return recorder
 

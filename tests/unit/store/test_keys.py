@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kombu import Connection
 
-from celery_delayq.errors import RecordError
+from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import DEFAULT_SEP, DEFAULT_STEPS, Keys, Layout
 
@@ -15,6 +15,19 @@ def test_our_keys_of_a_queue_share_its_hash_tag() -> None:
 
     assert keys.due == "app.{mail}:due"
     assert all("{mail}" in name for name in (*keys.schedule, keys.dead, keys.dead_at))
+
+
+def test_on_a_cluster_the_tag_stands_before_the_name_of_a_single_redis() -> None:
+    keys = Keys("app.").of_tag("dq07-12")
+
+    assert keys.queue("mail").due == "app.{dq07-12}:{mail}:due"
+    assert keys.ready("mail", 3, Layout()) == "app.{dq07-12}:mail\x06\x163"
+    assert keys.next_due == "app.{dq07-12}:delayq:next_due"
+
+
+def test_a_prefix_with_a_brace_is_refused_on_a_cluster() -> None:
+    with pytest.raises(ConfigError, match=r"global_keyprefix '\{app\}:': expected one without"):
+        Keys("{app}:").of_tag("dq07-12")
 
 
 def test_names_with_one_prefix_in_one_database_have_one_text() -> None:

@@ -1,0 +1,162 @@
+"""Connections to whichever node of a Redis Cluster is the master of a slot.
+
+To all above it, a slot is a single Redis whose address may change, as with Sentinel: a moved slot
+is a lost connection, and the next one goes to its new master.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+from redis import Connection, ConnectionPool, Redis
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    ClusterDownError,
+    ConnectionError,
+    MovedError,
+    ReadOnlyError,
+    ResponseError,
+    TimeoutError,
+    TryAgainError,
+)
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.utils import native_threads
+
+#: Seconds to connect to a node in order to ask it for all others; another one may answer.
+ASK_TIMEOUT = 2.0
+
+
+#: What a node answers that does not serve the slot, or not now. ASK too is waited for and not
+#: followed: while a slot moves, both nodes refuse a script some of whose keys are missing.
+_NOT_HERE = (MovedError, AskError, TryAgainError, ClusterDownError, ReadOnlyError)
+
+
+class Address(NamedTuple):
+    """Where a node is."""
+
+    host: str
+    port: int
+
+
+class _Range(NamedTuple):
+    first: int
+    last: int
+    master: Address
+
+
+class Nodes:
+    """The masters of a cluster's slots, as one of its nodes has told; read again when it changed.
+
+    Parameters
+    ----------
+    seeds : Sequence[Address]
+        Nodes to ask first. Later the masters are asked too.
+    options : Any
+        What all connections are made with, such as a password or timeouts.
+    """
+
+    def __init__(self, seeds: Sequence[Address], **options: Any) -> None:
+        self._seeds = seeds
+        self._options = options
+        self._ranges: list[_Range] = []
+        self._is_stale = True
+        #: How often the slots were read.
+        self.revision = 0
+        self._lock = threading.Lock()
+        native_threads.renew_locks(self, "_lock")
+
+    def master_of(self, slot: int) -> tuple[Address, int]:
+        """Return the master of a slot, and the revision by which it is.
+
+        Raises
+        ------
+        redis.exceptions.ConnectionError
+            No node answers, or none has the slot. That may pass.
+        ConfigError
+            A node is no part of a cluster.
+        """
+        with self._lock:
+            if self._is_stale:
+                self._ranges = self._read()
+                self._is_stale = False
+                self.revision += 1
+            for first, last, master in self._ranges:
+                if first <= slot <= last:
+                    return master, self.revision
+            self._is_stale = True
+        raise ConnectionError(f"no node of the Redis Cluster has slot {slot}")
+
+    def changed(self, revision: int) -> None:
+        """Have the slots read again, unless they were since *revision*: many connections may see
+        one change."""
+        with self._lock:
+            self._is_stale = self._is_stale or revision == self.revision
+
+    def client(self, slot: int) -> Redis:
+        """Return a client with connections of its own to the master of a slot."""
+        pool = ConnectionPool(_SlotConnection, nodes=self, slot=slot, **self._options)
+        native_threads.renew_locks(pool, "_fork_lock", "_lock")
+        return Redis(connection_pool=pool)
+
+    def _read(self) -> list[_Range]:
+        """Ask one node after the other."""
+        problems = []
+        masters = (each.master for each in self._ranges)
+        for address in dict.fromkeys((*masters, *self._seeds)):
+            try:
+                return [*self._ask(address)]
+            except (AuthenticationError, ConnectionError, TimeoutError) as exc:
+                problems.append(f"{address.host}:{address.port}: {exc}")
+        raise ConnectionError(f"no node of the Redis Cluster answers: {'; '.join(problems)}")
+
+    def _ask(self, address: Address) -> Iterator[_Range]:
+        timeouts = {"socket_connect_timeout": ASK_TIMEOUT, "socket_timeout": ASK_TIMEOUT}
+        with Redis(*address, **{**self._options, **timeouts}) as client:
+            try:
+                # In two words, else redis-py has the reply in a form that depends on its version.
+                found = cast("list[Any]", client.execute_command("CLUSTER", "SLOTS"))
+            except ResponseError as exc:
+                if "cluster support disabled" not in str(exc):
+                    raise
+                raise ConfigError(
+                    f"the Redis at {address.host}:{address.port} is no part of a cluster: use a "
+                    "delayq+redis:// URL for it"
+                ) from exc
+        for first, last, (host, port, *_), *_ in found:
+            # A node that was not told its own address says none.
+            yield _Range(first, last, Address(host.decode() if host else address.host, port))
+
+
+class _SlotConnection(Connection):
+    """A connection to the master of one slot; a slot that has moved is a lost connection."""
+
+    def __init__(self, *, nodes: Nodes, slot: int, **options: Any) -> None:
+        super().__init__(**options)
+        self._nodes, self._slot, self._revision = nodes, slot, 0
+
+    def _connect(self) -> Any:
+        master, self._revision = self._nodes.master_of(self._slot)
+        self.host, self.port = master
+        try:
+            return super()._connect()
+        except OSError:
+            self._nodes.changed(self._revision)
+            raise
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        """Return the next reply."""
+        try:
+            return super().read_response(*args, **options)
+        except (ConnectionError, TimeoutError):
+            self._nodes.changed(self._revision)
+            raise
+        except _NOT_HERE as exc:
+            self._nodes.changed(self._revision)
+            self.disconnect()
+            raise ConnectionError(
+                f"slot {self._slot} is not served by {self.host}:{self.port}: {exc}"
+            ) from exc

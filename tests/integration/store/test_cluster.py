@@ -1,0 +1,168 @@
+"""The stores of a Redis Cluster: real masters and replicas, moved slots and lost nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from celery_delayq.dispatch.dispatcher import Dispatcher
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.errors import BrokerUnavailable, ConfigError
+from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
+from celery_delayq.settings import Settings
+from celery_delayq.store.cluster.nodes import Address, Nodes
+from celery_delayq.store.cluster.shards import Shards
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.schedule import Store
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.lua.bench import entry
+from tests.support.cluster import Cluster
+
+pytestmark = pytest.mark.full
+
+TAGS = cluster_tags(12)
+#: A queue of each tag.
+QUEUES = {tag_of(f"q{number}", TAGS): f"q{number}" for number in range(200)}
+
+
+@pytest.fixture
+def cluster(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> Cluster:
+    """Return three masters, each with a replica."""
+    return Cluster.start(delayq_redis_factory)
+
+
+@pytest.fixture
+def shards(cluster: Cluster) -> Iterator[Shards]:
+    """Connect without redis-py's own retries."""
+    found = Shards(cluster.nodes(retry=Retry(NoBackoff(), 0)), Keys("shop:"), Layout())
+    yield found
+    found.disconnect()
+
+
+def comes_back(store: Store, queue: str) -> None:
+    """Wait until a lost shard answers again."""
+
+    def answers() -> bool:
+        try:
+            return store.scheduled(queue) >= 0
+        except BrokerUnavailable:
+            return False
+
+    wait_until(answers, what="the shard to answer")
+
+
+def test_a_task_goes_its_whole_way_on_the_master_of_its_tag(
+    cluster: Cluster, shards: Shards
+) -> None:
+    for tag, queue in QUEUES.items():
+        store = shards.of(queue)
+        store.register(queue)
+        store.schedule(queue, entry("a", 5, relative=True))
+        wait_until(partial(_promotes_one, store, queue), what="the entry to be due")
+        [(field, message, _)] = store.leases.acquire(queue, "me", 30, "1", 5).messages
+        assert message == b'{"id": "a"}'
+        store.run(store.leases.ack_call(queue, "me", {field: b""}))
+
+        with cluster.master_of(slot_of(tag)).client() as client:
+            assert client.hget(store.keys.queues, queue) is not None
+    names = {name.decode() for each in cluster.masters for name in _names(each)}
+    tagged = {name for name in names if name.startswith("shop:{dq")}
+    assert names - tagged == {"shop:delayq:cluster_tags"}
+
+
+def _promotes_one(store: Store, queue: str) -> bool:
+    return store.promote(queue, Layout(), 10).moved == 1
+
+
+def _names(server: EmbeddedRedis) -> list[bytes]:
+    with server.client() as client:
+        return list(client.scan_iter())
+
+
+def test_a_dispatcher_listens_at_the_master_of_its_tag_and_promotes(shards: Shards) -> None:
+    queue = QUEUES[TAGS[7]]
+    given = shards.of(queue)
+    thread = Dispatcher(given, Settings.from_options({}))
+    thread.start()
+    try:
+        wait_until(lambda: given.client.pubsub_numsub(given.keys.fleet)[0][1], what="listening")
+        given.register(queue)
+        given.schedule(queue, entry("a", 100, relative=True))
+
+        found = given.client.brpop(given.keys.ready(queue, 0, Layout()), timeout=5)
+
+        assert found is not None
+        assert found[1] == b'{"id": "a"}'
+    finally:
+        thread.stop()
+        thread.join()
+
+
+def test_calls_wait_while_a_slot_moves_and_go_on_at_its_new_master(
+    cluster: Cluster, shards: Shards
+) -> None:
+    tag, queue = TAGS[1], QUEUES[TAGS[1]]
+    store = shards.of(queue)
+    store.schedule(queue, entry("a", 60_000, relative=True))
+    target = cluster.masters[2]
+    cluster.begin_move(slot_of(tag), target)
+    with pytest.raises(BrokerUnavailable, match=rf"slot {slot_of(tag)} is not served by"):
+        store.schedule(queue, entry("b", 60_000, relative=True))
+    cluster.finish_move(slot_of(tag), target)
+    comes_back(store, queue)
+
+    store.schedule(queue, entry("b", 60_000, relative=True))
+
+    assert store.scheduled(queue) == 2
+    with target.client() as client:
+        assert client.zcard(store.keys.queue(queue).due) == 2
+
+
+def test_a_killed_master_holds_up_its_own_queues_only(cluster: Cluster, shards: Shards) -> None:
+    tag, queue, other = TAGS[0], QUEUES[TAGS[0]], QUEUES[TAGS[11]]
+    master = cluster.master_of(slot_of(tag))
+    call = shards.of(queue).puts(queue)
+    call.add(entry("a", 60_000, relative=True))
+    shards.of(queue).run_replicated(call, replicas=1, seconds=5.0)
+    master.kill()
+
+    with pytest.raises(BrokerUnavailable):
+        shards.of(queue).scheduled(queue)
+    shards.of(other).schedule(other, entry("b", 60_000, relative=True))
+    comes_back(shards.of(queue), queue)
+
+    assert shards.of(queue).scheduled(queue) == 1
+    with cluster.replica_of(master).client() as client:
+        assert client.role()[0] == b"master"
+
+
+def test_another_number_of_tags_is_refused(cluster: Cluster, shards: Shards) -> None:
+    with pytest.raises(ConfigError, match="6 hash tags: this cluster has 12"):
+        Shards(cluster.nodes(), Keys("shop:"), Layout(), number=6)
+
+
+def test_a_slot_without_a_node_is_said(cluster: Cluster, shards: Shards) -> None:
+    tag = TAGS[4]
+    with cluster.master_of(slot_of(tag)).client() as client:
+        client.execute_command("CLUSTER", "DELSLOTS", slot_of(tag))
+
+    with pytest.raises(BrokerUnavailable, match=rf"slot {slot_of(tag)}\b"):
+        shards.of(QUEUES[tag]).scheduled(QUEUES[tag])
+
+    assert shards.of(QUEUES[TAGS[9]]).scheduled(QUEUES[TAGS[9]]) == 0
+
+
+def test_a_single_redis_is_refused(delayq_redis: RedisUnderTest) -> None:
+    nodes = Nodes([Address("127.0.0.1", delayq_redis.port)])
+    with pytest.raises(ConfigError, match=r"no part of a cluster: use a delayq\+redis:// URL"):
+        Shards(nodes, Keys(), Layout())
+
+
+def test_nodes_that_are_away_are_named() -> None:
+    with pytest.raises(BrokerUnavailable, match=r"no node of the Redis Cluster answers.*:1: "):
+        Shards(Nodes([Address("127.0.0.1", 1)], retry=Retry(NoBackoff(), 0)), Keys(), Layout())
