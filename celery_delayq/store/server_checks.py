@@ -25,16 +25,17 @@ EVICTION = (
 OLDEST = (6, 2)
 
 
-def check_version(client: Redis) -> None:
-    """Refuse a server older than Redis 6.2; one that hides its version passes.
+def check_server(client: Redis) -> None:
+    """Refuse a server older than Redis 6.2, and a node of a cluster; one that hides it passes.
 
     Raises
     ------
     UnsupportedServer
-        The server is too old.
+        The server is too old, or a node of a cluster.
     """
     try:
-        version = str(cast("dict[str, object]", client.info("server"))["redis_version"])
+        told = cast("dict[str, object]", client.info("server"))
+        version = str(told["redis_version"])
     except (ResponseError, KeyError) as exc:
         warn_once(
             logger,
@@ -46,6 +47,11 @@ def check_version(client: Redis) -> None:
         raise UnsupportedServer(
             f"Redis {version} is too old for celery_delayq: "
             f"use {'.'.join(map(str, OLDEST))} or newer, or a Valkey"
+        )
+    if told.get("redis_mode") == "cluster":
+        raise UnsupportedServer(
+            "this Redis is a node of a Redis Cluster, which celery_delayq does not support yet: "
+            "use one without cluster mode"
         )
 
 

@@ -159,7 +159,7 @@ class Transport(stock.Transport):
         except ResponseError as exc:
             server_checks.check_refusal(exc)
             raise
-        server_checks.check_version(self._avail_channels[0].store.client)
+        server_checks.check_server(self._avail_channels[0].store.client)
         return connection
 
     @property

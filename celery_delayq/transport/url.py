@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from kombu import Connection
 
-from celery_delayq.errors import ConfigError
+from celery_delayq.errors import ConfigError, NotSupported
 from celery_delayq.integration.broker_urls import RABBITMQ, SCHEMES
 from celery_delayq.utils.credentials import hide
 
@@ -39,6 +39,9 @@ _TCP_OPTIONS = (
 _CERT_REQS = ("required", "optional", "none", "CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE")
 
 _ENCODED = "in a user name or password the characters / ? # ; are written %2F %3F %23 %3B"
+
+#: The schemes of a Redis Cluster, in plain text and over TLS.
+_CLUSTER = ("rediscluster", "redisclusters")
 
 _DEFAULT_PORTS = {
     "redis": 6379,
@@ -81,6 +84,8 @@ def plain_connection(connection: Connection) -> Connection:
     ------
     ConfigError
         The URL is not one of ours.
+    NotSupported
+        It is that of a Redis Cluster.
     """
     hostname = connection.hostname or ""
     alternates = [plain_url(url) for url in connection.alt or []]
@@ -119,6 +124,11 @@ def _checked(plain: str) -> SplitResult:
         raise ConfigError(
             "a broker URL, or a part of it after ';', has no scheme; valid are "
             f"{_valid_schemes()}; {_ENCODED}"
+        )
+    if scheme in _CLUSTER:
+        raise NotSupported(
+            f"broker URL scheme {scheme!r}: a Redis Cluster is not supported yet; valid are "
+            f"{_valid_schemes()}"
         )
     if scheme not in SCHEMES:
         raise ConfigError(

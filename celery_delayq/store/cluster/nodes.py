@@ -6,11 +6,13 @@ is a lost connection, and the next one goes to its new master.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from redis import Connection, ConnectionPool, Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import (
     AskError,
     AuthenticationError,
@@ -22,6 +24,7 @@ from redis.exceptions import (
     TimeoutError,
     TryAgainError,
 )
+from redis.retry import Retry
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.utils import native_threads
@@ -54,7 +57,7 @@ class Nodes:
     Parameters
     ----------
     seeds : Sequence[Address]
-        Nodes to ask first. Later the masters are asked too.
+        Nodes to ask. Later the masters are asked too.
     options : Any
         What all connections are made with, such as a password or timeouts.
     """
@@ -105,8 +108,9 @@ class Nodes:
     def _read(self) -> list[_Range]:
         """Ask one node after the other."""
         problems = []
-        masters = (each.master for each in self._ranges)
-        for address in dict.fromkeys((*masters, *self._seeds)):
+        known = [*{*(each.master for each in self._ranges), *self._seeds}]
+        # Another one each time: a node that is cut off from the others tells of old masters.
+        for address in random.sample(known, len(known)):
             try:
                 return [*self._ask(address)]
             except (AuthenticationError, ConnectionError, TimeoutError) as exc:
@@ -114,8 +118,9 @@ class Nodes:
         raise ConnectionError(f"no node of the Redis Cluster answers: {'; '.join(problems)}")
 
     def _ask(self, address: Address) -> Iterator[_Range]:
-        timeouts = {"socket_connect_timeout": ASK_TIMEOUT, "socket_timeout": ASK_TIMEOUT}
-        with Redis(*address, **{**self._options, **timeouts}) as client:
+        quick = {"socket_connect_timeout": ASK_TIMEOUT, "socket_timeout": ASK_TIMEOUT}
+        options = {**self._options, **quick, "retry": Retry(NoBackoff(), 0)}
+        with Redis(*address, **options) as client:
             try:
                 # In two words, else redis-py has the reply in a form that depends on its version.
                 found = cast("list[Any]", client.execute_command("CLUSTER", "SLOTS"))

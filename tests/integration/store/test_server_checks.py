@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import ConfigError, EarlierLayout, UnsupportedServer
-from celery_delayq.store.server_checks import check_refusal, check_version
+from celery_delayq.store.server_checks import check_refusal, check_server
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
@@ -44,6 +44,16 @@ def test_a_wrong_password_is_an_error_that_does_not_show_it(
     assert "password" in str(caught.value).lower() or "AUTH" in str(caught.value)
 
 
+def test_a_node_of_a_cluster_is_refused(
+    make_app: MakeApp, delayq_redis_factory: Callable[..., EmbeddedRedis]
+) -> None:
+    server = delayq_redis_factory(options={"cluster-enabled": True})
+    app = make_app(broker=server.url_for("delayq+redis"))
+
+    with pytest.raises(UnsupportedServer, match="a node of a Redis Cluster"):
+        app.tasks["tasks.add"].apply_async((1, 2), countdown=9, retry_policy=NO_RETRY)
+
+
 @pytest.mark.parametrize(
     ("version", "fits"),
     [
@@ -61,10 +71,10 @@ def test_a_server_older_than_6_2_is_refused(version: str, fits: bool) -> None:
             return {"redis_version": version}
 
     if fits:
-        check_version(Server())
+        check_server(Server())
     else:
         with pytest.raises(UnsupportedServer, match=version):
-            check_version(Server())
+            check_server(Server())
 
 
 def test_a_server_too_old_for_the_client_is_named_as_such() -> None:
