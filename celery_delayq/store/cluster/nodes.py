@@ -37,6 +37,9 @@ ASK_TIMEOUT = 2.0
 #: followed: while a slot moves, both nodes refuse a script some of whose keys are missing.
 _NOT_HERE = (MovedError, AskError, TryAgainError, ClusterDownError, ReadOnlyError)
 
+#: The same where redis-py has no classes for it outside of its own client for clusters.
+_CODES = ("MOVED ", "ASK ", "TRYAGAIN ", "CLUSTERDOWN ")
+
 
 class Address(NamedTuple):
     """Where a node is."""
@@ -159,7 +162,9 @@ class _SlotConnection(Connection):
         except (ConnectionError, TimeoutError):
             self._nodes.changed(self._revision)
             raise
-        except _NOT_HERE as exc:
+        except ResponseError as exc:
+            if not (isinstance(exc, _NOT_HERE) or str(exc).startswith(_CODES)):
+                raise
             self._nodes.changed(self._revision)
             self.disconnect()
             raise ConnectionError(
