@@ -44,7 +44,7 @@ class RedisUnderTest:
 
 def new_server(**options: Any) -> EmbeddedRedis:
     """Return a server that is not started yet, of the program that the tests are to run with."""
-    return EmbeddedRedis(executable=os.environ.get(SERVER_VARIABLE) or None, **options)
+    return EmbeddedRedis(**{"executable": os.environ.get(SERVER_VARIABLE) or None, **options})
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,9 @@ COUNT, SIZE = 80, 4_500_000
 #: times as long; one that takes one waits for the processors of a test machine, too.
 FACTOR = 16
 
+#: How often all is gone through before a call counts as long.
+TRIES = 3
+
 #: Seconds.
 LEASE = 2.0
 
@@ -130,15 +133,13 @@ def test_no_call_takes_much_longer_than_with_one_message(
     client.config_set("slowlog-log-slower-than", 500)  # µs
     app = make_app()
 
-    Way(app, client, delayq_worker, 1).go()
-    one = durations(client)
-    client.flushall()
-    durations(client)  # of what that took
-    Way(app, client, delayq_worker, COUNT).go()
-    many = durations(client)
+    def longest(count: int) -> Counter[str]:
+        client.flushall()
+        durations(client)  # of what that took
+        Way(app, client, delayq_worker, count).go()
+        return durations(client)
 
-    most = FACTOR * max(one.values())
-    assert {name: took for name, took in many.items() if took > most} == {}, (one, many)
+    one, many = longest(1), longest(COUNT)
     assert {
         "dispatch/promote",
         "leases/acquire",
@@ -148,3 +149,8 @@ def test_no_call_takes_much_longer_than_with_one_message(
         "deadletters/page",
         "scan/range",
     } <= many.keys()
+    for _ in range(TRIES - 1):
+        if max(many.values()) > FACTOR * max(one.values()):
+            # A call waited for a processor, or takes too many messages: that would come again.
+            many &= longest(COUNT)
+    assert max(many.values()) <= FACTOR * max(one.values()), (one, many)

