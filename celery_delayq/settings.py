@@ -68,7 +68,7 @@ ON_REDIS = (
     *("max_scheduled", "max_ready", "promote_rate", "queues", "wait_replicas"),
     *("history", "dead_letters_archive", "dead_letters_archive_after", "dead_letters_max"),
     *("dispatch", "dispatch_interval", "dispatch_batch", "registry_refresh", "block_timeout"),
-    *("lease", "wait_timeout", "revoke_expires"),
+    *("lease", "wait_timeout", "revoke_expires", "cluster_tags"),
 )
 ON_RABBITMQ = ("unit", "max_delay", "prefix", "queue_type", "max_length", "declare")
 
@@ -146,6 +146,9 @@ class Settings:
 
     #: For how many seconds Redis remembers a revoked id.
     revoke_expires: float = _number(86_400.0, 1.0, 31_536_000.0)
+
+    #: Redis Cluster: the number of hash tags among which queues are spread. It cannot change.
+    cluster_tags: int = _number(12, 1, 1024)
 
     #: RabbitMQ: the shortest delay in seconds, and the step of all. The same in all processes.
     unit: float = _number(0.025, 0.005, 60.0)

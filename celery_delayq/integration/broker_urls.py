@@ -11,20 +11,32 @@ from kombu.utils.imports import symbol_by_name
 #: The stock schemes of RabbitMQ's URLs.
 RABBITMQ = ("amqp", "amqps")
 
+#: Our schemes of a Redis Cluster, in plain text and over TLS; kombu has none.
+CLUSTER = ("rediscluster", "redisclusters")
+
 #: Our transport for RabbitMQ.
 TRANSPORT = "celery_delayq.transport.amqp.transport:Transport"
 
+#: That for a Redis Cluster.
+CLUSTER_TRANSPORT = "celery_delayq.transport.cluster.transport:ClusterTransport"
+
 #: The stock scheme behind each of ours.
-SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", *RABBITMQ)
+SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", *CLUSTER, *RABBITMQ)
+
+#: By scheme: our transport where it is not that of a single Redis.
+_TRANSPORTS = {
+    **dict.fromkeys(RABBITMQ, TRANSPORT),
+    **dict.fromkeys(CLUSTER, CLUSTER_TRANSPORT),
+}
 
 _PREFIX = "delayq+"
 
 
-def leads_to_rabbitmq(connection: Any) -> bool:
-    """Return whether the broker of a kombu connection is RabbitMQ, by its URL."""
+def _scheme_of(connection: Any) -> str:
+    """Return the stock scheme of the URL of a kombu connection."""
     url = str(connection.hostname or "")
     scheme = url.partition("://")[0] if "://" in url else str(connection.transport_cls)
-    return scheme.removeprefix(_PREFIX) in RABBITMQ
+    return scheme.removeprefix(_PREFIX)
 
 
 def is_ours(connection: Any) -> bool:
@@ -34,13 +46,15 @@ def is_ours(connection: Any) -> bool:
 
 
 def by_url(_owner: Any, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap ``Connection.get_transport_cls``: our transport for RabbitMQ where the URL says so."""
+    """Wrap ``Connection.get_transport_cls``: our transport for the broker that the URL names."""
 
     @wraps(stock)
     def get_transport_cls(connection: Any) -> Any:
         found = stock(connection)
-        is_ours = getattr(found, "__module__", "") == "celery_delayq.transport.redis"
-        return symbol_by_name(TRANSPORT) if is_ours and leads_to_rabbitmq(connection) else found
+        if getattr(found, "__module__", "") != "celery_delayq.transport.redis":
+            return found
+        other = _TRANSPORTS.get(_scheme_of(connection))
+        return found if other is None else symbol_by_name(other)
 
     return get_transport_cls
 

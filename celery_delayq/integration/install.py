@@ -110,7 +110,7 @@ TRANSPORT = (
     Replace(
         target="kombu.connection:Connection.get_transport_cls",
         by=broker_urls.by_url,
-        why="kombu sees only delayq of delayq+amqp://, and it has two transports",
+        why="kombu sees only delayq of delayq+amqp://, and we have three transports",
     ),
     Replace(
         target="celery.app.base:detect_quorum_queues",

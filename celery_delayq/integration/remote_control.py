@@ -39,11 +39,11 @@ TIMER_PRIORITY = 6
 def _read(state: Any, read: Callable[[Store, str], list[ScheduledTask]]) -> list[ScheduledTask]:
     """Read the schedule of each of the worker's queues; [] without a schedule or without Redis."""
     consumer = state.consumer.task_consumer
-    if consumer is None or not hasattr(consumer.channel, "store"):
+    if consumer is None or not hasattr(consumer.channel, "store_of"):
         return []
     try:
-        store = consumer.channel.store
-        return [*chain(*(read(store, queue.name) for queue in consumer.queues))]
+        store_of = consumer.channel.store_of
+        return [*chain(*(read(store_of(each.name), each.name) for each in consumer.queues))]
     except Exception:
         logger.exception("The schedule could not be read")
         return []

@@ -25,13 +25,18 @@ EVICTION = (
 OLDEST = (6, 2)
 
 
-def check_server(client: Redis) -> None:
-    """Refuse a server older than Redis 6.2, and a node of a cluster; one that hides it passes.
+def check_server(client: Redis, *, in_cluster: bool = False) -> None:
+    """Refuse a server older than Redis 6.2; one that hides its version passes.
+
+    Parameters
+    ----------
+    in_cluster : bool
+        Whether it may be, and is, a node of a Redis Cluster.
 
     Raises
     ------
     UnsupportedServer
-        The server is too old, or a node of a cluster.
+        The server is too old, or a node of a cluster though it may be none.
     """
     try:
         told = cast("dict[str, object]", client.info("server"))
@@ -48,10 +53,10 @@ def check_server(client: Redis) -> None:
             f"Redis {version} is too old for celery_delayq: "
             f"use {'.'.join(map(str, OLDEST))} or newer, or a Valkey"
         )
-    if told.get("redis_mode") == "cluster":
+    if told.get("redis_mode") == "cluster" and not in_cluster:
         raise UnsupportedServer(
-            "this Redis is a node of a Redis Cluster, which celery_delayq does not support yet: "
-            "use one without cluster mode"
+            "this Redis is a node of a Redis Cluster: use a delayq+rediscluster:// URL for it, or "
+            "delayq+redisclusters:// over TLS"
         )
 
 

@@ -74,7 +74,10 @@ class Session:
             if self._store is None:
                 with self.app.connection_for_write() as connection:
                     _check_broker(connection)
-                    store = connection.default_channel.new_store()
+                    channel = connection.default_channel
+                    if hasattr(channel, "new_stores"):
+                        raise NotSupported("this is not supported on a Redis Cluster yet")
+                    store = channel.new_store()
                     check_layout(store.client, store.keys)
                     self._store = store
             return self._store

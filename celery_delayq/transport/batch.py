@@ -8,10 +8,12 @@ from typing import Any
 
 from kombu import exceptions
 from kombu.transport import redis as stock
+from redis.exceptions import ResponseError
 
 from celery_delayq.errors import NotReplicated
 from celery_delayq.model import publish_outcome
 from celery_delayq.model.envelope import Entry
+from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
 from celery_delayq.store.scripting.pipelining import Line
@@ -36,16 +38,10 @@ class PublishBatch:
     def __init__(self, channel: stock.Channel, max_size: int) -> None:
         self.channel = channel
         self.max_size = max_size
-        self._commands: list[tuple[Any, ...]] = []
-        self._calls: list[Puts | Readies] = []
-        #: The last call of each kind for each queue.
-        self._open: dict[tuple[Callable[[str], Any], str], Any] = {}
+        self._outboxes: dict[Store, _Outbox] = {}
         self._buffered = 0
-        #: Of the message being routed: where each part goes, the queue, and the part.
-        self._routed: list[tuple[Callable[[str], Any] | None, str, tuple[Any, ...]]] = []
-        self._line = Line()
-        #: For each outstanding reply its script call, or None for another command.
-        self._unread: deque[Call | None] = deque()
+        #: Of the message being routed: where each part goes, how, and the part.
+        self._routed: list[tuple[Store, Callable[[str], Any] | None, str, tuple[Any, ...]]] = []
         self._unusable: str | None = None
         channel.connection.batches += 1
 
@@ -54,11 +50,14 @@ class PublishBatch:
         self._check_usable()
         self._routed.clear()
         result = self.channel.basic_publish(message, _publish_batch=self, **kwargs)
-        for new, queue, part in self._routed:
+        for store, new, queue, part in self._routed:
+            outbox = self._outboxes.get(store)
+            if outbox is None:
+                outbox = self._outboxes[store] = _Outbox(store)
             if new is None:
-                self._commands.append(part)
+                outbox.commands.append(part)
             else:
-                self._call(new, queue).add(*part)
+                outbox.call(new, queue).add(*part)
         self._buffered += len(self._routed)
         if self._buffered >= self.max_size:
             self._send()
@@ -67,15 +66,17 @@ class PublishBatch:
     def add(self, name: str, key: str, *args: Any) -> None:
         """Add one of kombu's commands for the message being routed."""
         command = (name.upper(), f"{self.channel.global_keyprefix}{key}", *args)
-        self._routed.append((None, "", command))
+        self._routed.append((self.channel.store, None, "", command))
 
     def add_entry(self, queue: str, entry: Entry) -> None:
         """Add an entry for the message being routed."""
-        self._routed.append((self.channel.store.puts, queue, (entry,)))
+        store = self.channel.store_of(queue)
+        self._routed.append((store, store.puts, queue, (entry,)))
 
     def add_ready(self, queue: str, step: int, message: bytes) -> None:
         """Add a message that is to run at once."""
-        self._routed.append((self.channel.store.ready_call, queue, (step, message)))
+        store = self.channel.store_of(queue)
+        self._routed.append((store, store.ready_call, queue, (step, message)))
 
     def flush(self) -> None:
         """Send the buffer and wait until Redis has taken all of it.
@@ -93,7 +94,8 @@ class PublishBatch:
         settings = self.channel.settings
         if settings.wait_replicas:
             try:
-                self._line.wait(settings.wait_replicas, settings.wait_timeout)
+                for outbox in self._outboxes.values():
+                    outbox.line.wait(settings.wait_replicas, settings.wait_timeout)
             except NotReplicated:
                 raise
             except Exception as exc:
@@ -111,59 +113,25 @@ class PublishBatch:
         self._unusable = "is closed"
         self._forget()
         self.channel.connection.batches -= 1
-        self._line.close(unread=bool(self._unread))
+        for outbox in self._outboxes.values():
+            outbox.line.close(unread=bool(outbox.unread))
 
     def _send(self) -> None:
         """Send the buffer, after reading the replies to the one before."""
         self._read()
-        commands = [*self._commands, *self._script_commands()]
-        sent: list[Any] = [None] * len(self._commands) + self._calls
-        self._forget()
-        if not commands:
-            return
+        self._buffered = 0
         try:
-            if not self._line:
-                self._line.open(self.channel.pool)
-            self._line.send(commands)
+            for outbox in self._outboxes.values():
+                outbox.send()
         except Exception as exc:
             raise self._failed(exc) from exc
-        self._unread.extend(sent)
-
-    def _call(self, new: Callable[[str], Any], queue: str) -> Any:
-        """Return the script call for a queue, by *new*, that takes another message."""
-        call = self._open.get((new, queue))
-        if call is None or call.is_full:
-            call = self._open[new, queue] = new(queue)
-            self._calls.append(call)
-        return call
-
-    def _script_commands(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the commands of the script calls.
-
-        The first one of each script carries the source: one that the server does not know would
-        fail all.
-        """
-        known: set[Script] = set()
-        for call in self._calls:
-            source = call.script not in known
-            known.add(call.script)
-            yield call.command(source=source)
 
     def _read(self) -> None:
         """Read all outstanding replies."""
         errors: list[Exception] = []
         try:
-            while self._unread:
-                call = self._unread[0]
-                try:
-                    reply = self._line.read()
-                    if isinstance(call, Puts):
-                        puts = zip(call.ids, replies.Puts.read(reply).puts, strict=True)
-                        found = (publish_outcome.refusal(call.queue, *put) for put in puts)
-                        errors += filter(None, found)
-                except self.channel.ResponseError as exc:
-                    errors.append(exc)
-                self._unread.popleft()
+            for outbox in self._outboxes.values():
+                outbox.read(errors)
         except Exception as exc:
             raise self._failed(exc) from exc
         if errors:
@@ -178,9 +146,8 @@ class PublishBatch:
         return error
 
     def _forget(self) -> None:
-        self._commands.clear()
-        self._calls.clear()
-        self._open.clear()
+        for outbox in self._outboxes.values():
+            outbox.forget()
         self._buffered = 0
 
     def _check_usable(self) -> None:
@@ -188,3 +155,74 @@ class PublishBatch:
             failed = self._unusable == "cannot be reused after a failure"
             error = exceptions.BatchPublishError if failed else RuntimeError
             raise error(f"Redis publish batch {self._unusable}")
+
+
+class _Outbox:
+    """The buffer of one store, and its connection.
+
+    Parameters
+    ----------
+    store : Store
+        Where it goes.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.commands: list[tuple[Any, ...]] = []
+        self.line = Line()
+        #: For each outstanding reply its script call, or None for another command.
+        self.unread: deque[Call | None] = deque()
+        self._store = store
+        self._calls: list[Puts | Readies] = []
+        #: The last call of each kind for each queue.
+        self._open: dict[tuple[Callable[[str], Any], str], Any] = {}
+
+    def call(self, new: Callable[[str], Any], queue: str) -> Any:
+        """Return the script call for a queue, by *new*, that takes another message."""
+        call = self._open.get((new, queue))
+        if call is None or call.is_full:
+            call = self._open[new, queue] = new(queue)
+            self._calls.append(call)
+        return call
+
+    def send(self) -> None:
+        """Send what is there."""
+        commands = [*self.commands, *self._script_commands()]
+        sent: list[Any] = [None] * len(self.commands) + self._calls
+        self.forget()
+        if commands:
+            if not self.line:
+                self.line.open(self._store.client.connection_pool)
+            self.line.send(commands)
+            self.unread.extend(sent)
+
+    def _script_commands(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the commands of the script calls.
+
+        The first one of each script carries the source: one that the server does not know would
+        fail all.
+        """
+        known: set[Script] = set()
+        for call in self._calls:
+            source = call.script not in known
+            known.add(call.script)
+            yield call.command(source=source)
+
+    def read(self, errors: list[Exception]) -> None:
+        """Read all outstanding replies; refusals go into *errors*."""
+        while self.unread:
+            call = self.unread[0]
+            try:
+                reply = self.line.read()
+                if isinstance(call, Puts):
+                    puts = zip(call.ids, replies.Puts.read(reply).puts, strict=True)
+                    found = (publish_outcome.refusal(call.queue, *put) for put in puts)
+                    errors += filter(None, found)
+            except ResponseError as exc:
+                errors.append(exc)
+            self.unread.popleft()
+
+    def forget(self) -> None:
+        """Drop what is not sent."""
+        self.commands.clear()
+        self._calls.clear()
+        self._open.clear()

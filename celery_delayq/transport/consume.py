@@ -70,7 +70,7 @@ class ConsumeChannel(NotYetChannel):
         if queue in self._fanout_queues:
             return
         self._consumers_of[queue] = no_ack, callback
-        self.serves_worker = self.serves_worker or worker.consumes_tasks(self)
+        self.serves_worker = self.serves_worker or worker.consumes_tasks(self.whole)
         self._fetcher.fair_share.forget([queue])
         self.leases_any = any(map(self.leases_from, self.consumed))
         self._fetcher.idle.interrupt()
@@ -142,7 +142,7 @@ class ConsumeChannel(NotYetChannel):
 
     def _settle(self, keeper: LeaseKeeper) -> None:
         """Before closing, give back fetched messages and send acknowledgements."""
-        lost = worker.lost_connection(self)
+        lost = worker.lost_connection(self.whole)
         taken = self._fetcher.last(wait=not lost)
         if lost:
             # No message stands for these, so the keeper gives them back.
@@ -294,7 +294,7 @@ class ConsumeChannel(NotYetChannel):
             raw = envelope.decode(item)
             envelope.check_envelope(raw)
             no_ack, _ = self._consumers_of.get(queue, (True, None))
-            due = None if no_ack or not self.can_schedule(queue) else self._due_later(raw)
+            due = None if no_ack or not self.can_schedule(queue) else self._due_later(queue, raw)
             entry = None if due is None else self._entry(raw, due)
         except Exception as exc:
             self.add_dead_letter_item(queue, item, exc)

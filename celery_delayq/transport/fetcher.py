@@ -80,7 +80,7 @@ class Fetcher:
     @property
     def is_content(self) -> bool:
         """Whether there is nothing to send now that no reply is awaited."""
-        if self._requests or self._popped_wait or "can_consume" in vars(self._channel.qos):
+        if self._requests or self._popped_wait or self._channel.asks_for_each:
             return False
         return not self._is_worth_it(self._credit())
 
@@ -131,14 +131,18 @@ class Fetcher:
     def _credit(self) -> int:
         """Return how many messages may be taken beside those on their way."""
         qos = self._channel.qos
-        waiting = len(self.taken) + sum(request.share.limit for request in self._requests)
-        if "can_consume" in vars(qos):
-            # Celery wants to be asked for each one (worker_disable_prefetch).
+        waiting: int = self._channel.fetched
+        if self._channel.asks_for_each:
             return 0 if waiting else int(qos.can_consume())
         credit: int | None = qos.can_consume_max_estimate()
         if credit is None:  # no limit: one at a time but for a worker that wants it so
             credit = self.batch.size if self._channel.serves_worker else 1
         return credit - waiting
+
+    @property
+    def waiting(self) -> int:
+        """How many messages are here, or may come, that are not handed out."""
+        return len(self.taken) + sum(request.share.limit for request in self._requests)
 
     def _is_worth_it(self, credit: int) -> bool:
         """Return whether to ask now; not for each message alone while the pool has enough to do."""

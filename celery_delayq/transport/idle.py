@@ -89,5 +89,5 @@ class IdleWait:
         return (
             channel.settings.block_timeout >= LEAVES_IT
             and not channel.keeper.makes_room
-            and bool(channel.connection.looks_at_ready_lists)
+            and bool(channel.connection.looks_at_ready_lists(channel.place))
         )

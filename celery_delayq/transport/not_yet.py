@@ -23,6 +23,16 @@ class NotYetChannel(SettleChannel):
 
     _fetcher: Fetcher
 
+    @property
+    def fetched(self) -> int:
+        """How many messages are here, or may come, that are not handed out."""
+        return self._fetcher.waiting
+
+    @property
+    def asks_for_each(self) -> bool:
+        """Whether Celery wants to be asked for each message (``worker_disable_prefetch``)."""
+        return "can_consume" in vars(self.qos)
+
     #: ms since 1970 at which the last message was paused and due.
     _paused_due_at = 0
 
@@ -61,7 +71,7 @@ class NotYetChannel(SettleChannel):
         A message whose moment has passed loses its ETA: the worker would keep it in memory and
         raise prefetch.
         """
-        due = self._due_later(message._raw)
+        due = self._due_later(taken.queue, message._raw)
         if due is None:
             return False
         # The message as it came, without the data of this delivery.
@@ -82,13 +92,13 @@ class NotYetChannel(SettleChannel):
         self.qos.ack(taken.tag)
         return True
 
-    def _due_later(self, raw: dict[str, Any]) -> Due | None:
+    def _due_later(self, queue: str, raw: dict[str, Any]) -> Due | None:
         """Return the ETA of a message that must be scheduled, or None."""
         try:
             due = envelope.due_of(raw)
         except InvalidETA:
             return None  # Celery rejects it, with its own error in the log
-        return None if due is None or self._is_short(due) else due
+        return None if due is None or self._is_short(queue, due) else due
 
     def _entry(self, raw: dict[str, Any], due: Due) -> Entry:
         check_own(raw["properties"])

@@ -88,6 +88,19 @@ class PublishChannel(stock.Channel):
         client = Redis(connection_pool=pool)
         return Store(client, self.store.keys, self.layout, self.settings.limits)
 
+    @property
+    def whole(self) -> Any:
+        """The channel that Celery knows: this one, or the one of which it is a part."""
+        return self
+
+    def store_of(self, _queue: str) -> Store:
+        """Return our data of a queue."""
+        return self.store
+
+    def place_of(self, _queue: str) -> str:
+        """Return the :attr:`place` where the messages of a queue are."""
+        return self.place
+
     def _create_client(self, asynchronous: bool = False) -> Any:
         """Return kombu's client; the one for commands is kept, not made for each of them."""
         if asynchronous:
@@ -161,7 +174,8 @@ class PublishChannel(stock.Channel):
             logger.error("Task %r is a dead letter: %s", task_id, why)
             details = pack_details({"unbound": [exchange, routing_key]})
             # Under the exchange, of which there are few: a routing key may be anything.
-            self.store.add_dead_letter(exchange, task_id, why, envelope.encode(message), details)
+            data = envelope.encode(message)
+            self.store_of(exchange).add_dead_letter(exchange, task_id, why, data, details)
         return result
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
@@ -172,7 +186,10 @@ class PublishChannel(stock.Channel):
         lasts = self.can_schedule(queue)
         batch = kwargs.get("_publish_batch")
         if retry_of is not None and not (
-            lasts and batch is None and retry_of.place == self.place and _is_first(message, queue)
+            lasts
+            and batch is None
+            and retry_of.place == self.place_of(queue)
+            and _is_first(message, queue)
         ):
             retry_of, message = None, delivery.without_retry_of(message)
         if not lasts:
@@ -182,32 +199,35 @@ class PublishChannel(stock.Channel):
         step = self.priority(self._get_message_priority(message, reverse=False))
         if retry_of is not None:
             self._put_retry(queue, Entry.of(message, step, due or Due(0)), retry_of)
-        elif not envelope.is_special(message) and (due is None or self._is_short(due)):
+        elif not envelope.is_special(message) and (due is None or self._is_short(queue, due)):
             data = envelope.encode(message)
             if batch is not None:
                 batch.add_ready(queue, step, data)
             else:
-                ready = self.store.ready_call(queue)
+                store = self.store_of(queue)
+                ready = store.ready_call(queue)
                 ready.add(step, data)
-                self._run(ready)
+                self._run(store, ready)
         elif batch is not None:
             batch.add_entry(queue, Entry.of(message, step, due or Due(0)))
         else:
             # A retry that is refused would be lost where its message is acknowledged already.
             is_retry = bool(message["headers"].get("retries"))
-            call = self.store.puts(queue, retry=is_retry)
+            store = self.store_of(queue)
+            call = store.puts(queue, retry=is_retry)
             call.add(Entry.of(message, step, due or Due(0)))
-            _, [put], replaced = Puts.read(self._run(call))
+            _, [put], replaced = Puts.read(self._run(store, call))
             publish_outcome.note(queue, str(message["headers"]["id"]), put, replaced.get(0, b""))
 
     def _put_retry(self, queue: str, entry: Entry, held: HeldBy) -> None:
         """Schedule a retry in place of the running task's message."""
         worker_id, _, field = held.tag.partition(":")
         run = run_history.of_retry() if self.settings.history else b""
-        call = self.store.leases.replace_call(
+        store = self.store_of(queue)
+        call = store.leases.replace_call(
             queue, entry, held.queue, worker_id, field, when_due="push", run=run
         )
-        state = self._run(call)
+        state = self._run(store, call)
         if state == b"superseded":
             publish_outcome.note(queue, entry.id, Put("superseded"))
             logger.info(
@@ -220,7 +240,7 @@ class PublishChannel(stock.Channel):
                 entry.id,
             )
 
-    def _run(self, call: Call) -> Any:
+    def _run(self, store: Store, call: Call) -> Any:
         """Call the store, and wait for replicas if a setting says so.
 
         Raises
@@ -233,8 +253,8 @@ class PublishChannel(stock.Channel):
         try:
             if settings.wait_replicas:
                 replicas, seconds = settings.wait_replicas, settings.wait_timeout
-                return self.store.run_replicated(call, replicas, seconds)
-            return self.store.run(call)
+                return store.run_replicated(call, replicas, seconds)
+            return store.run(call)
         except ResponseError as exc:
             if is_denied(exc):
                 raise NotAllowed(
@@ -245,16 +265,20 @@ class PublishChannel(stock.Channel):
     @cached_property
     def place(self) -> str:
         """Which Redis database, under which prefix: the same for all channels that share it."""
-        where = f"{self.connection.place} {self.store.keys}"
+        return self._place_by(self.store.keys)
+
+    def _place_by(self, keys: Keys) -> str:
+        """Return the :attr:`place` of data under other keys."""
+        where = f"{self.connection.place} {keys}"
         return sha1(where.encode(), usedforsecurity=False).hexdigest()[:16]
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
         """Return the pipeline behind :meth:`kombu.Producer.batch`."""
         return PublishBatch(self, max_size)
 
-    def _is_short(self, due: Due) -> bool:
+    def _is_short(self, queue: str, due: Due) -> bool:
         """Return whether the delay is so short that the worker waits itself (``min_delay``)."""
         if not self.settings.min_delay:
             return False
-        wait_ms = due.ms if due.relative else due.ms - self.store.now_ms()
+        wait_ms = due.ms if due.relative else due.ms - self.store_of(queue).now_ms()
         return 0 < wait_ms < self.settings.min_delay * 1000

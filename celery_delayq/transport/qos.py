@@ -46,12 +46,17 @@ class QoS(stock.QoS):
 
     def restore_unacked(self, client: Any = None) -> None:
         """Put back all unacknowledged messages."""
+        leased = self.take_leased()
+        super().restore_unacked(client)
+        self.channel.hand_back(leased)
+
+    def take_leased(self) -> list[str]:
+        """Forget the messages that this process leases, and return their tags."""
         self._flush()
         leased = [tag for tag in self._delivered if self.channel.leased(tag)]
         for tag in leased:
             del self._delivered[tag]
-        super().restore_unacked(client)
-        self.channel.hand_back(leased)
+        return leased
 
     def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
         """Put back one message that kombu keeps."""

@@ -43,14 +43,15 @@ class Channel(ConsumeChannel):
         """Empty *queue* and return how many messages were in it, ready and scheduled."""
         if not self.can_schedule(queue):
             return int(super()._purge(queue))
-        scheduled, ready = self.store.purge(queue)
-        RepairStore(self.store).forget_counts(queue, self.store.layout)
+        store = self.store_of(queue)
+        scheduled, ready = store.purge(queue)
+        RepairStore(store).forget_counts(queue, store.layout)
         logger.info("Purged queue %r: %d ready, %d scheduled", queue, ready, scheduled)
         return ready + scheduled
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         if self.can_schedule(queue):
-            self.store.purge(queue, deleted=True)
+            self.store_of(queue).purge(queue, deleted=True)
         super()._delete(queue, *args, **kwargs)
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
@@ -90,6 +91,7 @@ class Transport(stock.Transport):
     """kombu's Redis transport with a schedule."""
 
     Channel: type[ConsumeChannel] = Channel
+    Poller: type[Poller] = Poller
     cycle: Any
 
     #: Leave the URL to us, and ask :meth:`as_uri` for the form to show.
@@ -104,15 +106,16 @@ class Transport(stock.Transport):
         self.temporary_queues: set[str] = set()
         #: How many batches of producers are open on this connection.
         self.batches = 0
-        self._dispatcher: Dispatcher | None = None
+        #: By the place of a channel.
+        self._dispatchers: dict[str, Dispatcher] = {}
         self._dispatching: set[ConsumeChannel] = set()
         if self.plain.transport_cls == "sentinel":
             self.Channel = SentinelChannel
             self.default_port = stock.SentinelTransport.default_port
-        _keep_alternates(client)
+        self._keep_alternates(client)
         super().__init__(client, **kwargs)
         self.cycle.poller.close()
-        self.cycle = Poller()
+        self.cycle = self.Poller()
 
     @property
     def place(self) -> str:
@@ -159,44 +162,55 @@ class Transport(stock.Transport):
         except ResponseError as exc:
             server_checks.check_refusal(exc)
             raise
-        server_checks.check_server(self._avail_channels[0].store.client)
+        self.check_server(self._avail_channels[0].store.client)
         return connection
 
-    @property
-    def looks_at_ready_lists(self) -> bool:
-        """Whether the fleet of dispatchers wakes consumers for messages of stock producers."""
-        return self._dispatcher is not None and self._dispatcher.ready_lists.are_looked_at
+    def check_server(self, client: Any) -> None:
+        """Refuse a server that lacks what the scripts need."""
+        server_checks.check_server(client)
+
+    def looks_at_ready_lists(self, place: str) -> bool:
+        """Return whether the fleet of dispatchers wakes consumers for messages of stock producers.
+
+        Parameters
+        ----------
+        place : str
+            That of a channel.
+        """
+        dispatcher = self._dispatchers.get(place)
+        return dispatcher is not None and dispatcher.ready_lists.are_looked_at
 
     def start_dispatcher(self, channel: ConsumeChannel) -> None:
         """Promote due entries while *channel* consumes."""
         self._dispatching.add(channel)
-        if self._dispatcher is None and self.settings.dispatch:
+        if channel.place not in self._dispatchers and self.settings.dispatch:
             server_checks.check_layout(channel.store.client, channel.store.keys)
             server_checks.warn_of_settings(channel.store.client)
-            self._dispatcher = Dispatcher(channel.new_store(), self.settings)
-            self._dispatcher.start()
+            dispatcher = Dispatcher(channel.new_store(), self.settings)
+            self._dispatchers[channel.place] = dispatcher
+            dispatcher.start()
 
     def stop_dispatcher(self, channel: ConsumeChannel) -> None:
-        """Stop promoting when the last channel that consumes has gone."""
+        """Stop promoting when the last channel that consumes there has gone."""
         self._dispatching.discard(channel)
-        if self._dispatcher is not None and not self._dispatching:
-            self._dispatcher.stop()
-            self._dispatcher = None
+        if all(each.place != channel.place for each in self._dispatching):
+            dispatcher = self._dispatchers.pop(channel.place, None)
+            if dispatcher is not None:
+                dispatcher.stop()
 
+    def _keep_alternates(self, client: Connection) -> None:
+        """Make a failover stay with this transport.
 
-def _keep_alternates(client: Connection) -> None:
-    """Make a failover stay with this transport.
-
-    ``Connection.switch`` takes the scheme of the next URL for the name of the transport (that
-    of a plain ``redis://`` is stock kombu, without a schedule) and keeps the last database.
-    """
-    ours = url.own_urls(client.alt or [])
-    if ours != (client.alt or []):
-        client.alt[:] = ours
-        client.cycle = client.failover_strategy(client.alt)
-        next(client.cycle)
-    if "://" not in (client.hostname or ""):
-        client.uri_prefix = None  # else a clone of a switched connection has no host
+        ``Connection.switch`` takes the scheme of the next URL for the name of the transport (that
+        of a plain ``redis://`` is stock kombu, without a schedule) and keeps the last database.
+        """
+        ours = url.own_urls(client.alt or [])
+        if ours != (client.alt or []):
+            client.alt[:] = ours
+            client.cycle = client.failover_strategy(client.alt)
+            next(client.cycle)
+        if "://" not in (client.hostname or ""):
+            client.uri_prefix = None  # else a clone of a switched connection has no host
 
 
 # A worker needs these also without ``DelayQ(app)``.

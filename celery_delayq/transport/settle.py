@@ -146,7 +146,7 @@ class SettleChannel(PublishChannel):
     def hand_back(self, tags: list[str]) -> None:
         """Put unacknowledged messages back: at once, or when their tasks have ended."""
         held = [tag for tag in tags if tag in self.keeper.held]
-        if worker.lost_connection(self):
+        if worker.lost_connection(self.whole):
             gc.collect()  # what Celery has dropped must not look alive
             self.keeper.orphan(held)
         else:
@@ -181,7 +181,7 @@ class SettleChannel(PublishChannel):
 
     def add_dead_letter_item(self, queue: str, item: bytes, exc: Exception) -> None:
         log_undecodable(queue, item, exc)
-        self.store.add_dead_letter(
+        self.store_of(queue).add_dead_letter(
             queue, f"undecodable-{uuid4()}", f"undecodable message: {exc}", item
         )
 

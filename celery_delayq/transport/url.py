@@ -13,8 +13,8 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from kombu import Connection
 
-from celery_delayq.errors import ConfigError, NotSupported
-from celery_delayq.integration.broker_urls import RABBITMQ, SCHEMES
+from celery_delayq.errors import ConfigError
+from celery_delayq.integration.broker_urls import CLUSTER, RABBITMQ, SCHEMES
 from celery_delayq.utils.credentials import hide
 
 #: What stands before the ``+``, and the alias under which kombu knows the transport.
@@ -40,13 +40,11 @@ _CERT_REQS = ("required", "optional", "none", "CERT_REQUIRED", "CERT_OPTIONAL", 
 
 _ENCODED = "in a user name or password the characters / ? # ; are written %2F %3F %23 %3B"
 
-#: The schemes of a Redis Cluster, in plain text and over TLS.
-_CLUSTER = ("rediscluster", "redisclusters")
-
 _DEFAULT_PORTS = {
     "redis": 6379,
     "rediss": 6379,
     "sentinel": 26379,
+    **dict.fromkeys(CLUSTER, 6379),
     "amqp": 5672,
     "amqps": 5671,
 }
@@ -84,8 +82,6 @@ def plain_connection(connection: Connection) -> Connection:
     ------
     ConfigError
         The URL is not one of ours.
-    NotSupported
-        It is that of a Redis Cluster.
     """
     hostname = connection.hostname or ""
     alternates = [plain_url(url) for url in connection.alt or []]
@@ -104,6 +100,8 @@ def plain_connection(connection: Connection) -> Connection:
         options["credential_provider"] = connection.credential_provider
     if "://" in hostname:
         this = plain_url(hostname)
+        if this.startswith(CLUSTER):
+            return Connection(";".join(_node_urls([this, *alternates])), **options)
         # All sentinels are asked for the master, not only the one that is this URL's.
         others = [url for url in alternates if url != this and this.startswith("sentinel:")]
         return Connection(";".join([this, *others]), **options)
@@ -118,17 +116,38 @@ def plain_connection(connection: Connection) -> Connection:
     )
 
 
+def _node_urls(urls: Sequence[str]) -> list[str]:
+    """Return the URLs of nodes of a Redis Cluster with the scheme of a single Redis.
+
+    What a further one leaves out is that of the first: all of them name the same cluster.
+    """
+    first = _checked(urls[0])
+    found = []
+    for url in dict.fromkeys(urls):
+        parts = _checked(url)
+        if parts.scheme != first.scheme:
+            raise ConfigError(
+                f"broker URLs {first.scheme}://… and {parts.scheme}://… of one broker: expected "
+                f"{PREFIX}+{first.scheme}:// for each node of the Redis Cluster"
+            )
+        own = urlsplit(_own_url(parts, first).removeprefix(f"{PREFIX}+"))
+        found.append(own._replace(scheme=parts.scheme.replace("rediscluster", "redis")).geturl())
+    return found
+
+
+def node_addresses(plain: Connection) -> list[tuple[str, int]]:
+    """Return host and port of each node in the URLs of a Redis Cluster."""
+    others = (urlsplit(url) for url in plain.alt or [])
+    told = [(plain.hostname, plain.port), *((each.hostname, each.port) for each in others)]
+    return [*dict.fromkeys((str(host), int(port)) for host, port in told)]
+
+
 def _checked(plain: str) -> SplitResult:
     scheme, separator, _ = plain.partition("://")
     if not separator:
         raise ConfigError(
             "a broker URL, or a part of it after ';', has no scheme; valid are "
             f"{_valid_schemes()}; {_ENCODED}"
-        )
-    if scheme in _CLUSTER:
-        raise NotSupported(
-            f"broker URL scheme {scheme!r}: a Redis Cluster is not supported yet; valid are "
-            f"{_valid_schemes()}"
         )
     if scheme not in SCHEMES:
         raise ConfigError(
@@ -168,6 +187,11 @@ def _checked(plain: str) -> SplitResult:
         raise ConfigError(
             f"the database{shown} of a broker URL {scheme}://… is no number, such as 0; {_ENCODED}"
         )
+    if scheme in CLUSTER and int(database):
+        raise ConfigError(
+            f"database {int(database)} in a broker URL {scheme}://…: a Redis Cluster has database "
+            "0 alone; use global_keyprefix to keep apps apart"
+        )
     return parts
 
 
@@ -184,7 +208,8 @@ def _own_url(parts: SplitResult, first: SplitResult | None) -> str:
         netloc = f"{userinfo}@localhost" if userinfo else "localhost"
         return f"{PREFIX}+{parts._replace(netloc=netloc, query='').geturl()}{query}"
     netloc, path, query = parts.netloc, parts.path, parts.query
-    if parts.scheme == "sentinel" and first is not None and first.scheme == "sentinel":
+    are_one = parts.scheme == "sentinel" or parts.scheme in CLUSTER
+    if are_one and first is not None and first.scheme == parts.scheme:
         if "@" not in netloc and "@" in first.netloc:
             netloc = f"{first.netloc.rpartition('@')[0]}@{netloc}"
         path = path if path.strip("/") else first.path

@@ -7,11 +7,10 @@ is a lost connection, and the next one goes to its new master.
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
-from redis import Connection, ConnectionPool, Redis
+from redis import Connection, ConnectionPool, Redis, SSLConnection
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AskError,
@@ -61,19 +60,20 @@ class Nodes:
     ----------
     seeds : Sequence[Address]
         Nodes to ask. Later the masters are asked too.
+    tls : bool
+        Whether all connections are over TLS.
     options : Any
         What all connections are made with, such as a password or timeouts.
     """
 
-    def __init__(self, seeds: Sequence[Address], **options: Any) -> None:
+    def __init__(self, seeds: Sequence[Address], *, tls: bool = False, **options: Any) -> None:
         self._seeds = seeds
+        self._tls = tls
         self._options = options
         self._ranges: list[_Range] = []
         self._is_stale = True
         #: How often the slots were read.
         self.revision = 0
-        self._lock = threading.Lock()
-        native_threads.renew_locks(self, "_lock")
 
     def master_of(self, slot: int) -> tuple[Address, int]:
         """Return the master of a slot, and the revision by which it is.
@@ -85,28 +85,45 @@ class Nodes:
         ConfigError
             A node is no part of a cluster.
         """
-        with self._lock:
-            if self._is_stale:
-                self._ranges = self._read()
-                self._is_stale = False
-                self.revision += 1
-            for first, last, master in self._ranges:
-                if first <= slot <= last:
-                    return master, self.revision
-            self._is_stale = True
+        ranges, revision = self._fresh()
+        for first, last, master in ranges:
+            if first <= slot <= last:
+                return master, revision
+        self._is_stale = True
         raise ConnectionError(f"no node of the Redis Cluster has slot {slot}")
+
+    def masters(self) -> tuple[list[Address], int]:
+        """Return all masters in any order, and the revision; raises what :meth:`master_of` does."""
+        ranges, revision = self._fresh()
+        found = [*{each.master for each in ranges}]
+        return random.sample(found, len(found)), revision
 
     def changed(self, revision: int) -> None:
         """Have the slots read again, unless they were since *revision*: many connections may see
         one change."""
-        with self._lock:
-            self._is_stale = self._is_stale or revision == self.revision
+        self._is_stale = self._is_stale or revision == self.revision
 
-    def client(self, slot: int) -> Redis:
-        """Return a client with connections of its own to the master of a slot."""
-        pool = ConnectionPool(_SlotConnection, nodes=self, slot=slot, **self._options)
+    def client(self, slot: int | None) -> Redis:
+        """Return a client with connections of its own to the master of a slot, or to any master."""
+        kind = SlotSSLConnection if self._tls else SlotConnection
+        pool = ConnectionPool(kind, nodes=self, slot=slot, **self._options)
         native_threads.renew_locks(pool, "_fork_lock", "_lock")
         return Redis(connection_pool=pool)
+
+    def _fresh(self) -> tuple[list[_Range], int]:
+        """Return the slots, read again if they have changed, and the revision.
+
+        Without a lock: threads and greenlets share this, and a second reading does no harm.
+        """
+        if self._is_stale:
+            self._is_stale = False  # first: it may become stale while it is read
+            try:
+                self._ranges = self._read()
+            except BaseException:
+                self._is_stale = True
+                raise
+            self.revision += 1
+        return self._ranges, self.revision
 
     def _read(self) -> list[_Range]:
         """Ask one node after the other."""
@@ -123,7 +140,9 @@ class Nodes:
     def _ask(self, address: Address) -> Iterator[_Range]:
         quick = {"socket_connect_timeout": ASK_TIMEOUT, "socket_timeout": ASK_TIMEOUT}
         options = {**self._options, **quick, "retry": Retry(NoBackoff(), 0)}
-        with Redis(*address, **options) as client:
+        kind = SSLConnection if self._tls else Connection
+        pool = ConnectionPool(kind, host=address.host, port=address.port, **options)
+        with Redis(connection_pool=pool) as client:
             try:
                 # In two words, else redis-py has the reply in a form that depends on its version.
                 found = cast("list[Any]", client.execute_command("CLUSTER", "SLOTS"))
@@ -139,21 +158,32 @@ class Nodes:
             yield _Range(first, last, Address(host.decode() if host else address.host, port))
 
 
-class _SlotConnection(Connection):
-    """A connection to the master of one slot; a slot that has moved is a lost connection."""
+class SlotConnection(Connection):
+    """A connection to the master of one slot; a slot that has moved is a lost connection.
 
-    def __init__(self, *, nodes: Nodes, slot: int, **options: Any) -> None:
+    Without a slot it goes to any master.
+    """
+
+    def __init__(self, *, nodes: Nodes, slot: int | None, **options: Any) -> None:
+        # redis-py's own pauses would hold up those who wait for other nodes.
+        options.setdefault("retry", Retry(NoBackoff(), 1))
         super().__init__(**options)
         self._nodes, self._slot, self._revision = nodes, slot, 0
 
     def _connect(self) -> Any:
-        master, self._revision = self._nodes.master_of(self._slot)
-        self.host, self.port = master
-        try:
-            return super()._connect()
-        except OSError:
-            self._nodes.changed(self._revision)
-            raise
+        if self._slot is None:
+            masters, self._revision = self._nodes.masters()
+        else:
+            master, self._revision = self._nodes.master_of(self._slot)
+            masters = [master]
+        while True:
+            self.host, self.port = masters.pop()
+            try:
+                return super()._connect()
+            except OSError:
+                self._nodes.changed(self._revision)
+                if not masters:
+                    raise
 
     def read_response(self, *args: Any, **options: Any) -> Any:
         """Return the next reply."""
@@ -170,3 +200,7 @@ class _SlotConnection(Connection):
             raise ConnectionError(
                 f"slot {self._slot} is not served by {self.host}:{self.port}: {exc}"
             ) from exc
+
+
+class SlotSSLConnection(SlotConnection, SSLConnection):
+    """The same over TLS."""

@@ -30,14 +30,12 @@ class Shards:
     limits : Callable[[str], Limits]
         Returns the limits of a queue.
     number : int
-        How many tags there are; the first one to come stores it in the cluster.
+        How many tags there are.
 
     Raises
     ------
     ConfigError
-        The cluster has another number of tags, or the prefix has a ``{``.
-    BrokerUnavailable
-        The cluster cannot be reached.
+        The prefix has a ``{``.
     """
 
     def __init__(
@@ -50,11 +48,9 @@ class Shards:
         number: int = DEFAULT_NUMBER,
     ) -> None:
         self._tags = cluster_tags(number)
-        own_keys = {tag: keys.of_tag(tag) for tag in self._tags}
-        _check_number(nodes, keys.cluster_tags, number)
         self._stores = {
-            tag: Store(nodes.client(slot_of(tag)), of_tag, layout, limits)
-            for tag, of_tag in own_keys.items()
+            tag: Store(nodes.client(slot_of(tag)), keys.of_tag(tag), layout, limits)
+            for tag in self._tags
         }
 
     def of(self, queue: str) -> Store:
@@ -71,8 +67,17 @@ class Shards:
             store.client.connection_pool.disconnect()
 
 
-def _check_number(nodes: Nodes, key: str, number: int) -> None:
-    """Store the number of tags, or refuse one that differs from the stored one."""
+def check_number(nodes: Nodes, keys: Keys, number: int) -> None:
+    """Store the number of tags in the cluster, unless it has one.
+
+    Raises
+    ------
+    ConfigError
+        The cluster has another number.
+    BrokerUnavailable
+        The cluster cannot be reached.
+    """
+    key = keys.cluster_tags
     with nodes.client(slot_of(key)) as given:
         client = Client(connection_pool=given.connection_pool)
         client.set(key, number, nx=True)
@@ -80,5 +85,5 @@ def _check_number(nodes: Nodes, key: str, number: int) -> None:
     if stored != number:
         raise ConfigError(
             f"{number} hash tags: this cluster has {stored} (key {key}), and queues would change "
-            f"theirs; use {stored}, or another global_keyprefix"
+            f"theirs; set cluster_tags to {stored}, or use another global_keyprefix"
         )

@@ -15,7 +15,7 @@ from celery_delayq.errors import BrokerUnavailable, ConfigError
 from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
 from celery_delayq.settings import Settings
 from celery_delayq.store.cluster.nodes import Address, Nodes
-from celery_delayq.store.cluster.shards import Shards
+from celery_delayq.store.cluster.shards import Shards, check_number
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
@@ -39,7 +39,9 @@ def cluster(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> Cluster:
 @pytest.fixture
 def shards(cluster: Cluster) -> Iterator[Shards]:
     """Connect without redis-py's own retries."""
-    found = Shards(cluster.nodes(retry=Retry(NoBackoff(), 0)), Keys("shop:"), Layout())
+    nodes = cluster.nodes(retry=Retry(NoBackoff(), 0))
+    check_number(nodes, Keys("shop:"), len(TAGS))
+    found = Shards(nodes, Keys("shop:"), Layout())
     yield found
     found.disconnect()
 
@@ -143,7 +145,7 @@ def test_a_killed_master_holds_up_its_own_queues_only(cluster: Cluster, shards: 
 
 def test_another_number_of_tags_is_refused(cluster: Cluster, shards: Shards) -> None:
     with pytest.raises(ConfigError, match="6 hash tags: this cluster has 12"):
-        Shards(cluster.nodes(), Keys("shop:"), Layout(), number=6)
+        check_number(cluster.nodes(), Keys("shop:"), 6)
 
 
 def test_a_slot_without_a_node_is_said(cluster: Cluster, shards: Shards) -> None:
@@ -160,9 +162,10 @@ def test_a_slot_without_a_node_is_said(cluster: Cluster, shards: Shards) -> None
 def test_a_single_redis_is_refused(delayq_redis: RedisUnderTest) -> None:
     nodes = Nodes([Address("127.0.0.1", delayq_redis.port)])
     with pytest.raises(ConfigError, match=r"no part of a cluster: use a delayq\+redis:// URL"):
-        Shards(nodes, Keys(), Layout())
+        check_number(nodes, Keys(), 12)
 
 
 def test_nodes_that_are_away_are_named() -> None:
+    nodes = Nodes([Address("127.0.0.1", 1)], retry=Retry(NoBackoff(), 0))
     with pytest.raises(BrokerUnavailable, match=r"no node of the Redis Cluster answers.*:1: "):
-        Shards(Nodes([Address("127.0.0.1", 1)], retry=Retry(NoBackoff(), 0)), Keys(), Layout())
+        check_number(nodes, Keys(), 12)

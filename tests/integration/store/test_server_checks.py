@@ -50,7 +50,9 @@ def test_a_node_of_a_cluster_is_refused(
     server = delayq_redis_factory(options={"cluster-enabled": True})
     app = make_app(broker=server.url_for("delayq+redis"))
 
-    with pytest.raises(UnsupportedServer, match="a node of a Redis Cluster"):
+    with pytest.raises(
+        UnsupportedServer, match=r"a node of a Redis Cluster: use a delayq\+rediscluster:// URL"
+    ):
         app.tasks["tasks.add"].apply_async((1, 2), countdown=9, retry_policy=NO_RETRY)
 
 

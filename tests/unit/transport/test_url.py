@@ -14,7 +14,7 @@ from flower.utils import broker as flower_broker  # type: ignore[import-untyped]
 from kombu import Connection
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import ConfigError, NotSupported
+from celery_delayq.errors import ConfigError
 from celery_delayq.transport import Transport
 from celery_delayq.transport.url import plain_connection
 
@@ -252,12 +252,6 @@ def test_flower_knows_every_kind_of_url(url: str, options: dict[str, Any], kind:
 
 
 # -- what is refused ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scheme", ["delayq+rediscluster", "delayq+redisclusters"])
-def test_a_redis_cluster_is_not_supported_yet(scheme: str) -> None:
-    with pytest.raises(NotSupported, match=r"'redisclusters?': a Redis Cluster is not supported"):
-        Connection(f"{scheme}://:secret@a:7000;{scheme}://:secret@b:7001").connect()
 
 
 @pytest.mark.parametrize(

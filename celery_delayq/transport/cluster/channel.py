@@ -1,0 +1,143 @@
+"""The channel of a Redis Cluster that kombu and Celery use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from kombu.utils.json import dumps
+
+from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
+from celery_delayq.store.cluster.shards import Shards
+from celery_delayq.store.schedule import Store
+from celery_delayq.transport.cluster.shard import ShardChannel
+from celery_delayq.transport.cluster.tagged import TaggedChannel
+
+
+class ClusterChannel(TaggedChannel):
+    """Sends each message to the shard of its queue, and consumes by a channel for each shard.
+
+    What kombu keeps for itself, such as bindings and queues that do not last, has one hash tag, so
+    that its transactions stay in one slot.
+    """
+
+    def __init__(self, connection: Any, **kwargs: Any) -> None:
+        self.tags = cluster_tags(connection.settings.cluster_tags)
+        self._shards: dict[str, ShardChannel] = {}
+        #: By consumer tag.
+        self._consuming: dict[str, ShardChannel] = {}
+        super().__init__(connection, self.tags[0], **kwargs)
+
+    # -- where things are
+
+    @cached_property
+    def stores(self) -> Shards:
+        """Our data of all queues, by connections of their own."""
+        return self.new_stores()
+
+    def new_stores(self) -> Shards:
+        """Return stores with connections of their own, which outlive this channel."""
+        settings = self.settings
+        number = settings.cluster_tags
+        return Shards(self.connection.nodes, self.keys, self.layout, settings.limits, number=number)
+
+    def store_of(self, queue: str) -> Store:
+        """Return our data of a queue."""
+        return self.stores.of(queue)
+
+    def place_of(self, queue: str) -> str:
+        """Return the :attr:`place` where the messages of a queue are."""
+        place: str = self._place_by(self.store_of(queue).keys)
+        return place
+
+    def shard_of(self, queue: str) -> ShardChannel:
+        """Return the channel that consumes a queue."""
+        tag = tag_of(queue, self.tags)
+        if tag not in self._shards:
+            self._shards[tag] = ShardChannel(self, tag)
+        return self._shards[tag]
+
+    # -- to consume
+
+    @property
+    def fetched(self) -> int:
+        """How many messages of all shards are here, or may come, that are not handed out."""
+        return super().fetched + sum(each.own_fetched for each in self._shards.values())
+
+    def basic_consume(
+        self,
+        queue: str,
+        no_ack: bool,
+        callback: Callable[[Any], Any],
+        consumer_tag: str,
+        **kwargs: Any,
+    ) -> None:
+        if not self.can_schedule(queue):
+            super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+            return
+        shard = self._consuming[consumer_tag] = self.shard_of(queue)
+        shard.basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+
+    def basic_cancel(self, consumer_tag: str) -> Any:
+        shard = self._consuming.pop(consumer_tag, None)
+        return (shard.basic_cancel if shard else super().basic_cancel)(consumer_tag)
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Return one message of *queue*, leased unless *no_ack*, or None."""
+        if not self.can_schedule(queue):
+            return super().basic_get(queue, no_ack, **kwargs)
+        return self.shard_of(queue).basic_get(queue, no_ack, **kwargs)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        for shard in self._shards.values():
+            shard.close()
+        super().close()
+        if "stores" in vars(self):
+            self.stores.disconnect()
+
+    # -- what kombu asks of a queue
+
+    def _size(self, queue: str) -> int:
+        """Return how many messages wait in *queue*, ready and scheduled, as on stock."""
+        if not self.can_schedule(queue):
+            return super()._size(queue)
+        sizes = self.store_of(queue).sizes(queue, self.layout)
+        return sizes.ready + sizes.scheduled
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        if not self.can_schedule(queue):
+            return bool(super()._has_queue(queue, **kwargs))
+        store = self.store_of(queue)
+        return bool(store.client.exists(*store.keys.ready_lists(queue, self.layout)))
+
+    # -- fanout
+
+    @cached_property
+    def subclient(self) -> Any:
+        """The subscription to fanout exchanges, at any node: each gets what is published."""
+        pool = self._get_pool(asynchronous=True)
+        pool.connection_kwargs["slot"] = None
+        return self.Client(connection_pool=pool).pubsub()
+
+    @cached_property
+    def _publisher(self) -> Any:
+        pool = self._get_pool()
+        pool.connection_kwargs["slot"] = None
+        return self.Client(connection_pool=pool)
+
+    def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> None:
+        batch = kwargs.get("_publish_batch")
+        if batch is not None:
+            super()._put_fanout(exchange, message, routing_key, **kwargs)
+        else:
+            topic = self._get_publish_topic(exchange, routing_key)
+            self._publisher.publish(topic, dumps(message))
+
+    def ping(self) -> None:
+        """Raise an error of a connection if the subscription would fail."""
+        slot = slot_of(self.tag) if self.active_queues else None
+        with self.connection.nodes.client(slot) as client:
+            client.ping()

@@ -1,0 +1,115 @@
+"""Polls the connections to all shards: one that is away does not hold up the others."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from celery_delayq.transport.poller import Poller
+from celery_delayq.utils import native_threads
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at whether a lost shard is back.
+PROBE = 0.25
+
+
+class Turns(dict[Any, None]):
+    """Channels in the order of their turns; kombu takes it for a set."""
+
+    def add(self, channel: Any) -> None:
+        """Add a channel as the last one."""
+        self[channel] = None
+
+    def discard(self, channel: Any) -> None:
+        """Remove a channel."""
+        self.pop(channel, None)
+
+
+class ClusterPoller(Poller):
+    """A poller that outlives lost connections, and gives each channel its turn.
+
+    On a single Redis a lost connection makes Celery connect anew, with all its channels.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._channels = Turns()
+        #: Channels whose shard is away.
+        self._away: set[Any] = set()
+
+    def had_its_turn(self, channel: Any) -> None:
+        """Let the other channels deliver, and ask for messages, before this one."""
+        if channel in self._channels:
+            self._channels.discard(channel)
+            self._channels.add(channel)
+
+    def discard(self, channel: Any) -> None:
+        """Stop polling for a channel."""
+        super().discard(channel)
+        self._away.discard(channel)
+
+    def on_poll_start(self) -> None:
+        """Ask, listen and connect for each channel that needs it."""
+        if hasattr(self, "_update_brpop_polling"):  # kombu 5.7 and newer
+            self._update_brpop_polling()
+        for channel in [*self._channels]:
+            if channel in self._away or channel.is_settled:
+                continue
+            try:
+                if channel.active_queues and channel.qos.can_consume():
+                    self._register_BRPOP(channel)
+                if channel.active_fanout_queues:
+                    self._register_LISTEN(channel)
+            except channel.connection_errors as exc:
+                self._lost(channel, exc)
+
+    def on_readable(self, fileno: int) -> Any:
+        """Read what has come."""
+        channel, _ = self._fd_to_chan.get(fileno, (None, None))
+        try:
+            return super().on_readable(fileno)
+        except getattr(channel, "connection_errors", ()) as exc:
+            self._lost(channel, exc)
+            return True
+
+    def _lost(self, channel: Any, exc: Exception) -> None:
+        """Leave a channel alone until its shard is back."""
+        if channel.closed:
+            raise exc
+        logger.warning("%s is away, its queues wait: %s", channel.name, exc)
+        self._away.add(channel)
+        channel.disconnect()
+        native_threads.start(partial(self._probe, channel, self.wakeup))
+
+    def _probe(self, channel: Any, wakeup: Any) -> None:
+        """Wait until a shard is back, in a thread: a host that is gone answers nothing."""
+        while channel in self._away:
+            native_threads.sleep(PROBE)
+            with suppress(*channel.connection_errors):
+                channel.ping()
+                break
+        if channel in self._away:
+            self._away.discard(channel)
+            logger.info("%s is back", channel.name)
+            wakeup.give()
+
+    def _on_connection_disconnect(self, connection: Any) -> None:
+        """Forget a closed connection, whose descriptor may be that of another one soon."""
+        if hasattr(self, "_discard_paused_connection"):  # kombu 5.7 and newer
+            self._discard_paused_connection(connection)
+        for channel, client, kind in [*self._chan_to_sock]:
+            if client.connection is connection:
+                del self._chan_to_sock[channel, client, kind]
+                for fd in [fd for fd, of in self._fd_to_chan.items() if of == (channel, kind)]:
+                    del self._fd_to_chan[fd]
+                    self._forget(fd)
+
+    def _forget(self, fd: int) -> None:
+        if self.loop is not None:
+            self.loop.remove(fd)
+        elif self._poller is not None:
+            with suppress(KeyError, ValueError, OSError):
+                self._poller.unregister(fd)

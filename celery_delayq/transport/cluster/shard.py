@@ -1,0 +1,100 @@
+"""The part of a cluster's channel that consumes the queues of one hash tag."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_delayq.transport.cluster.tagged import TaggedChannel
+from celery_delayq.transport.qos import QoS
+
+
+class SharedQoS(QoS):
+    """The messages of one shard, which count for the prefetch of the whole channel."""
+
+    def __init__(self, channel: ShardChannel, whole: QoS) -> None:
+        super().__init__(channel)
+        self._whole = whole
+        self._delivered, self._dirty = whole._delivered, whole._dirty
+        self._quick_ack, self._quick_append = whole._quick_ack, whole._quick_append
+
+    @property
+    def prefetch_count(self) -> int:
+        """The most messages that the whole channel may have handed out, 0 for no limit."""
+        return int(self._whole.prefetch_count)
+
+    @prefetch_count.setter
+    def prefetch_count(self, _count: int) -> None:
+        pass  # kombu's constructor
+
+    def can_consume(self) -> bool:
+        """Return whether another message may be handed out."""
+        return bool(self._whole.can_consume())
+
+    def restore_unacked(self, _client: Any = None) -> None:
+        """Put back the unacknowledged messages of this shard."""
+        self.channel.hand_back(self.take_leased())
+
+    def restore_unacked_once(self, _stderr: Any = None) -> None:
+        """Do it when the channel closes."""
+        self._on_collect.cancel()
+        self.restore_unacked()
+
+
+class ShardChannel(TaggedChannel):
+    """Consumes the queues of one hash tag, as a channel of its own to a Redis of its own.
+
+    Parameters
+    ----------
+    whole : ClusterChannel
+        The channel that Celery knows.
+    tag : str
+        The hash tag.
+    """
+
+    _qos: SharedQoS | None
+
+    def __init__(self, whole: Any, tag: str) -> None:
+        self._whole = whole
+        super().__init__(whole.connection, tag)
+
+    @property
+    def whole(self) -> Any:
+        """The channel that Celery knows."""
+        return self._whole
+
+    @property
+    def qos(self) -> Any:
+        """The messages of this shard that are handed out."""
+        if self._qos is None:
+            self._qos = SharedQoS(self, self._whole.qos)
+        return self._qos
+
+    @property
+    def fetched(self) -> int:
+        """How many messages of all shards are here, or may come, that are not handed out."""
+        return int(self._whole.fetched)
+
+    @property
+    def own_fetched(self) -> int:
+        """How many are those of this shard."""
+        return super().fetched
+
+    @property
+    def asks_for_each(self) -> bool:
+        """Whether Celery wants to be asked for each message (``worker_disable_prefetch``)."""
+        return bool(self._whole.asks_for_each)
+
+    def deliver_one(self) -> bool:
+        """Hand out one fetched message; return whether there was one."""
+        delivered = super().deliver_one()
+        self._had_its_turn(delivered)
+        return delivered
+
+    def deliver(self) -> None:
+        """Hand out fetched messages in an event loop, for a moment at a time."""
+        super().deliver()
+        self._had_its_turn(True)
+
+    def _had_its_turn(self, delivered: bool) -> None:
+        if delivered and self.connection is not None:
+            self.connection.cycle.had_its_turn(self)

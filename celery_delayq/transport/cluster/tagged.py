@@ -1,0 +1,70 @@
+"""A channel all of whose keys carry one hash tag of a Redis Cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_delayq.model.cluster_tags import slot_of
+from celery_delayq.store.cluster.nodes import SlotConnection, SlotSSLConnection
+from celery_delayq.store.keys import Keys
+from celery_delayq.transport.redis import Channel
+
+
+class TaggedChannel(Channel):
+    """A channel to whichever node has the slot of its hash tag.
+
+    Parameters
+    ----------
+    connection : ClusterTransport
+        The transport.
+    tag : str
+        The hash tag.
+    """
+
+    connection_class = SlotConnection
+    connection_class_ssl = SlotSSLConnection
+
+    #: What a user sets: the tag goes behind it.
+    _users_prefix = ""
+
+    def __init__(self, connection: Any, tag: str, **kwargs: Any) -> None:
+        self.tag = tag
+        super().__init__(connection, **kwargs)
+
+    @property
+    def keys(self) -> Keys:
+        """Names of keys as a single Redis has them, without a hash tag."""
+        return Keys(self._users_prefix)
+
+    @property
+    def global_keyprefix(self) -> str:
+        """What kombu puts before the names of its keys."""
+        return self.keys.of_tag(self.tag).prefix
+
+    @global_keyprefix.setter
+    def global_keyprefix(self, prefix: str) -> None:
+        self._users_prefix = prefix
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        params: dict[str, Any] = super()._connparams(asynchronous)
+        nodes = self.connection.nodes_by(params)
+        del params["host"], params["port"]
+        return {**params, "nodes": nodes, "slot": slot_of(self.tag)}
+
+    @property
+    def name(self) -> str:
+        """What log lines call it."""
+        return f"shard of {self.tag}"
+
+    def disconnect(self) -> None:
+        """Close the connections that the poller has; requests without a reply are sent again."""
+        self._fetcher.lost()
+        for name in ("client", "subclient"):
+            connection = getattr(vars(self).get(name), "connection", None)
+            if connection is not None:
+                connection.disconnect()
+
+    def ping(self) -> None:
+        """Raise an error of a connection if the shard is away."""
+        with self.connection.nodes.client(slot_of(self.tag)) as client:
+            client.ping()

@@ -1,0 +1,70 @@
+"""The transport for a Redis Cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu import Connection
+
+from celery_delayq.store import server_checks
+from celery_delayq.store.cluster.nodes import Address, Nodes
+from celery_delayq.store.cluster.shards import check_number
+from celery_delayq.store.scripting.client import translating
+from celery_delayq.transport import url
+from celery_delayq.transport.cluster.channel import ClusterChannel
+from celery_delayq.transport.cluster.poller import ClusterPoller
+from celery_delayq.transport.redis import Transport
+
+#: What connections of kombu are made with that is not for asking where a slot is.
+_NOT_FOR_NODES = ("connection_class", "host", "port", "db", "max_connections")
+
+#: Seconds to connect where ``socket_connect_timeout`` says nothing: a host may be gone.
+CONNECT_TIMEOUT = 2.0
+
+
+class ClusterTransport(Transport):
+    """kombu's Redis transport, on a Redis Cluster, with a schedule."""
+
+    Channel = ClusterChannel
+    Poller = ClusterPoller
+
+    _nodes: Nodes | None = None
+
+    @property
+    def place(self) -> str:
+        """Which Redis Cluster this is, whatever the credentials."""
+        return f"cluster {sorted(url.node_addresses(self.plain))}"
+
+    @property
+    def nodes(self) -> Nodes:
+        """The masters of all slots; known when there is a channel."""
+        assert self._nodes is not None
+        return self._nodes
+
+    def nodes_by(self, params: dict[str, Any]) -> Nodes:
+        """Return :attr:`nodes`, made with parameters of a connection of kombu."""
+        if self._nodes is None:
+            options = {name: params[name] for name in params if name not in _NOT_FOR_NODES}
+            seeds = [Address(*each) for each in url.node_addresses(self.plain)]
+            self._nodes = Nodes(seeds, tls=bool(self.plain.ssl), **options)
+        return self._nodes
+
+    def establish_connection(self) -> Any:
+        """Connect, and refuse servers that lack what the scripts need."""
+        with translating():
+            connection = super().establish_connection()
+        check_number(self.nodes, self._avail_channels[0].keys, self.settings.cluster_tags)
+        return connection
+
+    def check_server(self, client: Any) -> None:
+        """Refuse a server that lacks what the scripts need; `Nodes` refuses a single Redis."""
+        server_checks.check_server(client, in_cluster=True)
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Have the event loop poll for us."""
+        super().register_with_event_loop(connection, loop)
+        vars(self.cycle).pop("_on_connection_disconnect", None)  # kombu's: see ours
+
+    def _keep_alternates(self, client: Connection) -> None:
+        """Have kombu not change to the URL of another node: each connection asks all nodes."""
+        client.cycle = None
