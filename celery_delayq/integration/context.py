@@ -16,7 +16,7 @@ from celery import Celery
 from celery._state import get_current_task
 
 from celery_delayq.errors import ConfigError, InvalidContext
-from celery_delayq.integration.replace import Replace
+from celery_delayq.integration.replace import Connect, Replace, make
 from celery_delayq.model.context import (
     NO_VALUES,
     RECORD_ATTRIBUTE,
@@ -187,6 +187,7 @@ def arrive(task: Any, **_: Any) -> None:
                 request.id,
                 exc,
             )
+    make((DEPARTURE,))
     providers = task.app.__dict__.get(_PROVIDERS) or {}
     binders = {
         name: bind
@@ -213,6 +214,13 @@ def depart(task: Any, **_: Any) -> None:
     """Unbind the context of :func:`arrive`, and all that the handler left bound."""
     if bound() is not None:
         leave(task.request)
+
+
+DEPARTURE = Connect(
+    target="signals.task_postrun",
+    receiver=depart,
+    why="unbinds it; tasks without a context are not to pay for a receiver of this signal",
+)
 
 
 def _guarded(name: str, manager: AbstractContextManager[Any]) -> Callable[..., None]:

@@ -152,11 +152,6 @@ PROCESS = (
         receiver=context.arrive,
         why="binds the context of a message around its handler",
     ),
-    Connect(
-        target="signals.task_postrun",
-        receiver=context.depart,
-        why="unbinds it",
-    ),
     context.LOG_RECORDS,
     Connect(
         target="signals.task_retry",
@@ -252,6 +247,9 @@ TASK = (
         why="an error in it would undo a dead letter",
     ),
 )
+
+#: When the first task runs whose message has a context.
+CONTEXT = (context.DEPARTURE,)
 
 #: When a client for asyncio connects.
 AIO = (
@@ -393,5 +391,5 @@ LOOP = (
 #: Every change.
 CHANGES = (
     *(*TRANSPORT, *PROCESS, *APP, *TASK, *WORKER, *EXTENDED_WORKER),
-    *(*AIO, *REQUEST, *POOL, *CONSUMER, *LOOP),
+    *(*CONTEXT, *AIO, *REQUEST, *POOL, *CONSUMER, *LOOP),
 )

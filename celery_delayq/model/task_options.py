@@ -36,6 +36,8 @@ def check_received(headers: Mapping[str, Any]) -> None:
     InvalidOption
         One of them is invalid.
     """
+    if _is_usual(headers):
+        return
     id = headers.get("id")
     if not isinstance(id, str) or not id:
         raise InvalidOption(f"id={id!r}: expected the id of a task, a text")
@@ -49,6 +51,24 @@ def check_received(headers: Mapping[str, Any]) -> None:
     if stamps and not isinstance(stamps, Mapping):
         raise InvalidOption(f"stamps={stamps!r}: expected stamps by name")
     check_time_limits(headers)
+
+
+def _is_usual(headers: Mapping[str, Any]) -> bool:
+    """Return whether these are as most are, and right: each task of a worker is checked."""
+    get = headers.get
+    for name in ("id", "task", "root_id"):
+        text = get(name)
+        if type(text) is not str or not text or not text.isascii():
+            return False
+    parent, limits = get("parent_id"), get("timelimit")
+    return (
+        (parent is None or (type(parent) is str and parent.isascii()))
+        and (not limits or limits == [None, None])
+        and get("shadow") is None
+        and get("group") is None
+        and not get("stamped_headers")
+        and not get("stamps")
+    )
 
 
 def check_identity(headers: Mapping[str, Any]) -> None:

@@ -23,7 +23,6 @@ from celery_delayq.integration.install import change_consumer
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.delivery import HeldBy
 from celery_delayq.transport import qos
-from celery_delayq.transport.fair_share import QUICK
 from celery_delayq.transport.fetcher import Fetcher
 from celery_delayq.transport.not_yet import NotYetChannel
 from celery_delayq.transport.poller import STOPS_POLLING
@@ -33,6 +32,9 @@ from celery_delayq.transport.settle import log_undecodable
 from celery_delayq.utils import native_threads
 
 logger = logging.getLogger(__name__)
+
+#: Seconds for which an event loop hands out messages before it looks at what else there is.
+MOMENT = 0.01
 
 
 class ConsumeChannel(NotYetChannel):
@@ -239,7 +241,7 @@ class ConsumeChannel(NotYetChannel):
         fetcher = self._fetcher
         started = time.monotonic()
         number = 0
-        while fetcher.taken and not self.closed and time.monotonic() - started <= QUICK:
+        while fetcher.taken and not self.closed and time.monotonic() - started <= MOMENT:
             fetcher.ask_ahead()
             self._hand_out(fetcher.taken.popleft())
             number += 1

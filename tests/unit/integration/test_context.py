@@ -225,13 +225,16 @@ def test_a_task_whose_end_was_not_told_leaves_nothing_to_the_next(run: Callable[
     def look() -> None:
         seen.append(dict(current_context()))
 
+    def look_and_tell_nobody() -> None:
+        look()
+        signals.task_postrun.receivers.clear()
+
     receivers = list(signals.task_postrun.receivers)
-    signals.task_postrun.receivers.clear()
     try:
-        run(look, {"user": "ada"})
+        run(look_and_tell_nobody, {"user": "ada"})
         assert current_context() == {"user": "ada"}
     finally:
-        signals.task_postrun.receivers.extend(receivers)
+        signals.task_postrun.receivers[:] = receivers
     run(look)
     run(look, {"user": "bob"})
 

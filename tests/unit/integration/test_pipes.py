@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from select import PIPE_BUF
 from types import SimpleNamespace
 from typing import Any
 
@@ -104,14 +105,31 @@ def test_free_children_are_written_to_before_the_loop_polls(
 def test_a_task_is_written_to_a_free_child_when_it_comes(hub: CountingHub) -> None:
     pool = Pool(SCHED_STRATEGY_FAIR, 0, {1, 2})
 
+    job = SimpleNamespace(_payload=(memoryview(b"size"), memoryview(b"task"), 4))
+
     def create(pool: Pool, loop: Any) -> None:
         loop.consolidate_callback = pool.written.append
         pool._quick_put = pool.outbound_buffer.append
 
     pipes.writing_at_once(Pool, create)(pool, hub)
-    pool._quick_put("task")
+    pool._quick_put(job)
 
-    assert (pool.outbound_buffer, pool.written) == (["task"], [[3]])
+    assert (pool.outbound_buffer, pool.written) == ([job], [[3]])
+
+
+@pytest.mark.parametrize(
+    ("size", "length", "rest"), [(PIPE_BUF - 4, PIPE_BUF, 0), (PIPE_BUF - 3, 4, PIPE_BUF - 3)]
+)
+def test_a_task_that_a_pipe_takes_whole_or_not_is_written_with_its_length(
+    size: int, length: int, rest: int
+) -> None:
+    job = SimpleNamespace(_payload=(memoryview(b"size"), memoryview(b"x" * size), size))
+
+    pipes.in_one_write(job)
+
+    first, body, left = job._payload
+    assert (len(first), len(body), left) == (length, rest, rest)
+    assert b"".join((first, body)) == b"size" + b"x" * size
 
 
 def test_children_that_hold_several_tasks_are_written_to_as_celery_does(hub: CountingHub) -> None:
