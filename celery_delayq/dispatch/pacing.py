@@ -22,14 +22,14 @@ OVERDUE = 0.005
 
 #: Seconds between two looks of a dispatcher that is not on duty: so many for each of the fleet,
 #: at least; at most where it does not hear the one on duty.
-LOOK_EACH = 0.012
+LOOK_EACH = 0.02
 LOOK_LEAST, LOOK_MOST = 0.35, 0.9
 JITTER = 0.05
 
 #: Seconds between two looks of the one on duty, which the others hear.
-HEARTBEAT = 0.25
+HEARTBEAT = 0.3
 #: After so many missing ones another dispatcher looks: at least, at most.
-MISSING = (1.3, 1.7)
+MISSING = (1.25, 1.55)
 
 #: Seconds between two promotions of a steady stream, so that each moves several entries.
 GATHER = 0.0012
