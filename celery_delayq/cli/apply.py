@@ -25,6 +25,12 @@ from celery_delayq.utils.text import spelled
 #: How many a filter selects, by queue and task.
 Counts = Counter[tuple[str, str]]
 
+#: Entries after which a bar moves on.
+READ = 100
+
+#: Shows a total, if known, and how many are counted.
+Bar = Callable[[int | None, int], None]
+
 
 @dataclass(frozen=True, slots=True)
 class ItemKind:
@@ -38,7 +44,7 @@ class ItemKind:
         What the selection contains nothing of, when it is empty.
     why : Mapping[Outcome, str]
         Why one was not changed.
-    count : Callable[[DelayQ, Any], Counts]
+    count : Callable[[DelayQ, Any, Bar], Counts]
         Counts what a filter selects.
     """
 
@@ -46,19 +52,23 @@ class ItemKind:
     many: str
     none: str
     why: Mapping[Outcome, str]
-    count: Callable[[DelayQ, Any], Counts]
+    count: Callable[[DelayQ, Any, Bar], Counts]
 
     def number(self, number: int) -> str:
         """Return ``1 entry``, ``1,204 entries``."""
         return number_of(number, self.one, self.many)
 
 
-def count_entries(delayq: DelayQ, filter: Filter) -> Counts:
+def count_entries(delayq: DelayQ, filter: Filter, bar: Bar = lambda *_: None) -> Counts:
     """Count the scheduled entries that a filter selects; unreadable ones are of task ``?``."""
     screen.check_priority(delayq, filter)
     counts: Counts = Counter()
     if filter.priority is not None:
-        counts.update((each.queue, each.task) for each in delayq.entries(filter))
+        # All entries are read to find those of the priority.
+        for number, each in enumerate(delayq.entries(filter), 1):
+            counts[each.queue, each.task] += 1
+            if number % READ == 0:
+                bar(None, number)
         return counts
     store = delayq.store
     for queue in store.registry() if filter.queue is None else [filter.queue]:
@@ -175,7 +185,8 @@ def _outcome_text(id: str, action: Action, outcome: Outcome) -> Text:
 def _apply_to_filter(delayq: DelayQ, action: Action, selection: Selection) -> bool:
     """Return whether all that the filter selects was changed."""
     output, kind = screen.console(), action.kind
-    counts = kind.count(delayq, selection.filter)
+    with screen.progress_bar(hidden=selection.as_json, description="count") as bar:
+        counts = kind.count(delayq, selection.filter, bar)
     question = f"{action.verb} {_counts_text(counts, kind)}{action.how}"
     action.note(task for _, task in counts)
     if selection.dry_run and selection.as_json:
@@ -214,7 +225,10 @@ def _with_progress(action: Action, selection: Selection, total: int) -> Bulk:
             def show(bulk: Bulk) -> None:
                 nonlocal latest
                 latest = bulk
-                bar(total, bulk.looked)
+                if bulk.looked:
+                    bar(total, bulk.looked)
+                else:
+                    bar(total, bulk.found, "find")
 
             return action.many(selection.filter, everything=selection.everything, progress=show)
     except BaseException as exc:

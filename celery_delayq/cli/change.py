@@ -63,8 +63,11 @@ def cancel_canvas(delayq: DelayQ, root_id: str | None, group_id: str | None, as_
     """
     if (root_id is None) == (group_id is None):
         raise click.UsageError("give either --root or --group")
-    with logging_in_one_line():
-        bulk = delayq.cancel_canvas(root_id=root_id, group_id=group_id)
+    with logging_in_one_line(), screen.progress_bar(hidden=as_json, description="read") as bar:
+        total = delayq.count()
+        bulk = delayq.cancel_canvas(
+            root_id=root_id, group_id=group_id, progress=lambda bulk: bar(total, bulk.found)
+        )
     if as_json:
         screen.print_json({"root": root_id, "group": group_id, **bulk.as_dict()})
         return

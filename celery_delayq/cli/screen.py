@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
@@ -15,7 +16,14 @@ from celery.schedules import BaseSchedule
 from rich import box
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, JustifyMethod
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -139,21 +147,38 @@ def now_of(delayq: DelayQ) -> datetime:
     return moment(delayq.session.now_ms())
 
 
+class _EndColumn(ProgressColumn):
+    """The time of day at which it ends, as far as is known."""
+
+    def render(self, task: Task) -> Text:
+        seconds = task.time_remaining
+        if not seconds or not math.isfinite(seconds):
+            return Text("")
+        return Text(f"ends {datetime.now() + timedelta(seconds=seconds):%H:%M:%S}")
+
+
 @contextmanager
-def progress_bar(
-    *, hidden: bool, description: str = ""
-) -> Iterator[Callable[[int | None, int], None]]:
-    """Show a bar on a terminal; the function takes the total, if known, and how many are done.
+def progress_bar(*, hidden: bool, description: str = "") -> Iterator[Callable[..., None]]:
+    """Show a bar on a terminal; the function takes the total, None where it is not known, how many
+    are done and, where there are several steps, which one that is.
 
     It is on standard error: data may be written to standard output.
     """
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        *("{task.description}", BarColumn(), MofNCompleteColumn()),
+        *(TimeRemainingColumn(), _EndColumn()),
+    )
     terminal = console(stderr=True)
     hidden = hidden or not terminal.is_terminal
     with Progress(*columns, console=terminal, disable=hidden, transient=True) as progress:
         bar = progress.add_task(description, total=None)
+        current = description
 
-        def show(total: int | None, done: int) -> None:
+        def show(total: int | None, done: int, step: str = description) -> None:
+            nonlocal current
+            if step != current:  # its speed is another one
+                current = step
+                progress.reset(bar, description=step)
             # There may be more than at the start: others go on adding.
             most = None if total is None else max(total, done)
             progress.update(bar, total=most, completed=done)

@@ -31,7 +31,7 @@ from celery_delayq.utils.portions import portions
 logger = logging.getLogger(__name__)
 
 #: Dead letters that one script call changes.
-BATCH = 100
+BATCH = 40
 
 _QUEUE: Callable[[DeadLetter], str] = attrgetter("queue")
 

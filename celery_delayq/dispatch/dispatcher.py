@@ -47,6 +47,10 @@ LISTEN_UNTIL = 0.002
 #: the other, so that it costs the same for any number of queues.
 TRIM_EVERY = 30.0
 
+#: Most entries that one call promotes, and most messages that one call reclaims: of each of these
+#: deaths are counted by the hash of the message.
+PROMOTE, RECLAIM = 100, 25
+
 #: Seconds after which the next promotion is noted in Redis, for metrics.
 NOTE_EVERY = 5.0
 
@@ -84,6 +88,7 @@ class Dispatcher(threading.Thread):
         self._store = store
         self._open = reopen
         self._settings = settings
+        self._batch = min(settings.dispatch_batch, PROMOTE)
         self._stopping = threading.Event()
         self._has_started = False
         self._id = new_worker_id()
@@ -207,7 +212,7 @@ class Dispatcher(threading.Thread):
         me = self._id if self._timer.takes_duty_by_promoting or self._timer.on_duty else ""
         try:
             promoted = self._store.promote(
-                *(queue, self._registry.layout(self._store, queue), self._settings.dispatch_batch),
+                *(queue, self._registry.layout(self._store, queue), self._batch),
                 note=note,
                 dispatcher=me,
             )
@@ -268,7 +273,7 @@ class Dispatcher(threading.Thread):
     def _reclaim(self, queue: str) -> None:
         """Reclaim the messages of a queue from processes whose leases have expired."""
         settings, leases = self._settings, self._store.leases
-        limit, most, max_gap = settings.dispatch_batch, settings.max_deliveries, settings.lease / 3
+        most, max_gap = settings.max_deliveries, settings.lease / 3
         more = moved = True
         while more and moved and not self._stopping.is_set():
             worker_id = ""
@@ -276,7 +281,7 @@ class Dispatcher(threading.Thread):
                 worker_id = leases.first_to_end(queue) or ""
                 layout = self._registry.layout(self._store, queue)
                 more, *counts = leases.reclaim_expired(
-                    queue, layout, worker_id, limit, most, max_gap
+                    queue, layout, worker_id, min(RECLAIM, self._batch), most, max_gap
                 )
             except CommandRefused as exc:
                 self.tally.errors += 1

@@ -359,11 +359,14 @@ class Bulk:
         Approximate number of entries to read.
     outcomes : Counter[Outcome]
         Entries by outcome.
+    found : int
+        Number of entries that were read before the first one is changed, to find all that match.
     """
 
     dry_run: bool
     total: int = 0
     outcomes: Counter[Outcome] = field(default_factory=Counter)
+    found: int = field(default=0, compare=False, repr=False)
 
     @property
     def done(self) -> int:

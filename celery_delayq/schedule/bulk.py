@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import Any
 from uuid import uuid4
 
@@ -19,7 +18,10 @@ from celery_delayq.store.paging import listed_pages, queues_of, scheduled_among
 from celery_delayq.store.schedule import Store
 
 #: Entries that one script call of a bulk operation changes.
-BATCH = 100
+BATCH = 40
+
+#: Names that are read at a time before.
+FOUND = 1000
 
 #: A change of entries of one queue; it returns the outcome of each.
 _Change = Callable[[Store, str, Layout, Sequence[Listed], str], Sequence[StatusCode]]
@@ -45,7 +47,8 @@ class BulkChanges(ScheduleReader):
         everything : bool
             Required for a filter that matches all entries.
         progress : Callable[[Bulk], object]
-            Called after each batch.
+            Called after each batch. Of more than 1,000 entries it is also called while they are
+            found, before the first one is changed: then ``found`` grows.
         """
 
         entries: dict[str, ScheduledTask] = {}
@@ -138,14 +141,20 @@ class BulkChanges(ScheduleReader):
         bulk = Bulk(dry_run)
         where = filter.where()
         known = self._ask(lambda store: queues_of(store, filter.queue))
+        if where.step is None:
+            bulk.total = self._ask(lambda store: sum(store.control.count(x, where) for x in known))
         if dry_run and where.step is None:
-            counted = self._ask(lambda store: sum(store.control.count(x, where) for x in known))
-            bulk.total = bulk.outcomes[Outcome.DONE] = counted
+            bulk.outcomes[Outcome.DONE] = bulk.total
             return bulk
         # Names first: a moved entry would be found again at its new place.
-        pages = {x: listed_pages(self._ask, x, where, 1000, records=False) for x in known}
-        found = {queue: [*chain.from_iterable(each)] for queue, each in pages.items()}
-        bulk.total = sum(map(len, found.values()))
+        found: dict[str, list[Listed]] = {queue: [] for queue in known}
+        for queue, those in found.items():
+            for page in listed_pages(self._ask, queue, where, FOUND, records=False):
+                those += page
+                bulk.found += len(page)
+                if progress is not None and len(page) == FOUND:
+                    progress(bulk)
+        bulk.total = bulk.found
         for queue, names in found.items():
             names = names[::-1] if last_first else names
             for start in range(0, len(names), BATCH):

@@ -19,6 +19,9 @@ from celery_delayq.utils.portions import batches
 #: Ids that one script call cancels.
 BATCH = 100
 
+#: Entries after which a walk over the schedule tells how far it is.
+READ = 1000
+
 
 class Revocation:
     """Revokes tasks of one app."""
@@ -73,7 +76,7 @@ class Revocation:
         root_id, group_id : str | None
             Exactly one of them.
         progress : Callable[[Bulk], object] | None
-            Called after each batch of 100 tasks.
+            Called after each batch of tasks, and each 1,000 entries that are read: ``found``.
 
         Returns
         -------
@@ -101,7 +104,13 @@ class Revocation:
             if progress is not None:
                 progress(bulk)
 
-        self._cancel_all(lambda entry: canvas in Canvas.all_of(entry.headers, entry.own), add)
+        def matches(entry: ScheduledTask) -> bool:
+            bulk.found += 1
+            if progress is not None and bulk.found % READ == 0:
+                progress(bulk)
+            return canvas in Canvas.all_of(entry.headers, entry.own)
+
+        self._cancel_all(matches, add)
         return bulk
 
     def _cancel_all(

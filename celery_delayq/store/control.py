@@ -37,19 +37,19 @@ from celery_delayq.utils.portions import batches
 
 #: Most ids of one script call, and most names that it looks at. Many messages with one id take
 #: several calls.
-BATCH = 100
+BATCH = 40
 
 #: The first message with an id: see ``include/find.lua``.
 _FIRST = b"["
 
 #: Messages that one call of ``schedule/exists.lua`` looks for.
-KNOWN = 500
+KNOWN = 100
 
 #: Most revoked ids that one call reads or looks for.
 REVOKED = 5000
 
-#: Most entries of a page that one script call returns: more of them would block Redis for longer.
-PAGE = 200
+#: Most calls for a part of a page that return no entry: most are of other priorities.
+EMPTY = 4
 
 
 #: Scores without an end and what pages read instead: infinite scores, which somebody set manually,
@@ -110,14 +110,16 @@ class ControlStore(StorePart):
         ranges = tuple((_FINITE.get(a, a), _FINITE.get(b, b)) for a, b in stretch.ranges)
         stretch = stretch._replace(ranges=ranges, after=after)
         entries: list[Listed] = []
+        empty = 0
         while True:
-            some = min(PAGE, limit - len(entries))
+            some = limit - len(entries)
             found, end = self._scan.part(stretch, some, step=where.step, records=records)
+            empty = 0 if found else empty + 1
             entries += [
                 Listed(Name(to_text(name)), score_of(score), record or b"")
                 for name, record, score in found
             ]
-            if end is None or not found or len(entries) == limit:
+            if end is None or empty == EMPTY or len(entries) == limit:
                 return FoundPage(entries, end)
             stretch = stretch._replace(after=end)
 

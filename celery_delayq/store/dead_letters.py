@@ -24,13 +24,13 @@ from celery_delayq.utils import native_threads
 logger = native_threads.Logger(__name__)
 
 #: Dead letters that are read in one call, if they are small.
-PAGE = 200
+PAGE = 150
 
 #: Dead letters that one call makes ready again without reading them.
-REPLAYED_IN_PLACE = 100
+REPLAYED_IN_PLACE = 75
 
-#: Dead letters that one call forgets at most.
-TRIM = 1000
+#: Dead letters that one call forgets at most, and calls that follow each other.
+TRIM, TRIMS = 200, 10
 
 
 class Replay(NamedTuple):
@@ -261,7 +261,12 @@ class DeadLetterStore(StorePart):
         age, most = layout.limits.dead_letters_age, layout.limits.dead_letters_max
         if layout.limits.archived or not (age or most):
             return
-        old, many = self.trim(queue, age, most, TRIM)
+        old = many = 0
+        for _ in range(TRIMS):
+            found = self.trim(queue, age, most, TRIM)
+            old, many = old + found[0], many + found[1]
+            if sum(found) < TRIM:
+                break
         if old or many:
             logger.warning(
                 "Dead letters of queue %r were forgotten: %d older than dead_letters_age=%g s, %d "

@@ -16,7 +16,7 @@ from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.runner import StorePart
 
 #: Most messages that one call puts back.
-REQUEUE = 500
+REQUEUE = 50
 
 #: What becomes of a message that is due when it is to be scheduled in place of a held one: it is
 #: made ready, nothing is changed, or it is scheduled all the same.

@@ -21,21 +21,18 @@ from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
 from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.model.names import QUEUE_KEYS
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.scan import ScanStore
+from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 from celery_delayq.utils.portions import batches
 
 #: About how many members a script looks at in one call.
-BATCH = 100
+BATCH = 50
 
 #: How many ids to tell of each kind of drift (``include/repair/report.lua``).
 EXAMPLES = 3
 
 #: How many keys ``SCAN`` looks at in one call, and how many members of a key the others.
-PAGE = 1000
-
-#: The same of a list, in which each part is a walk.
-LIST_PAGE = 200
+PAGE = 500
 
 _NAMES = "|".join(QUEUE_KEYS - {"answer", "leased", "wake", "quarantine_turn"})
 _OWN = re.compile(rf"\{{(.*)\}}:(?:(?:{_NAMES})|leased:(.+))", re.DOTALL)
@@ -284,7 +281,7 @@ class RepairStore(RepairPart):
 
     def _in_list(self, key: str) -> Iterator[bytes]:
         """Yield the items of a list, each that stays at least once."""
-        parts = self._scan.messages(key, 0, sys.maxsize, LIST_PAGE, newest=True)
+        parts = self._scan.messages(key, 0, sys.maxsize, MESSAGES, newest=True)
         return chain.from_iterable(parts)
 
     # -- to move over

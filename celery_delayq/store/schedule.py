@@ -16,7 +16,7 @@ from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.history import HistoryStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import LeaseStore
-from celery_delayq.store.scan import PAGE, ScanStore
+from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
 from celery_delayq.store.scripting.replies import READY, Adopted, Held, Look, Promoted, Sizes
@@ -270,7 +270,7 @@ class Store(ScriptRunner):
         """Yield up to *limit* messages of the ready lists of a queue, oldest first in each."""
         scan = ScanStore(self)
         for ready in self.keys.ready_lists(queue, layout):
-            for found in scan.messages(ready, 0, limit, PAGE):
+            for found in scan.messages(ready, 0, limit, MESSAGES):
                 yield from found
                 limit -= len(found)
 

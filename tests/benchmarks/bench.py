@@ -64,7 +64,8 @@ class Size:
     worker_rounds: int = 3
     idle_seconds: int = 20
     entries: tuple[int, int] = (1_000, 1_000_000)
-    large: tuple[int, int] = (10_000, 3_000_000)
+    #: Few entries, then more and more.
+    large: tuple[int, ...] = (10_000, 1_000_000, 3_000_000)
 
 
 #: For the table.
@@ -83,7 +84,7 @@ QUICK = Size(
     worker_rounds=2,
     idle_seconds=6,
     entries=(1_000, 100_000),
-    large=(10_000, 100_000),
+    large=(10_000, 50_000, 100_000),
 )
 
 

@@ -12,7 +12,7 @@ import click
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import options, screen
-from celery_delayq.cli.apply import Action, Counts, ItemKind, apply, future_eta
+from celery_delayq.cli.apply import Action, Bar, Counts, ItemKind, apply, future_eta
 from celery_delayq.cli.command import command
 from celery_delayq.cli.dead_letters.dead_letter_options import (
     DEAD_LETTER_ID,
@@ -36,9 +36,21 @@ from celery_delayq.utils.text import spelled
 #: Dead letters that are shown by default.
 LIMIT = 100
 
+#: Dead letters after which a bar moves on.
+READ = 100
 
-def _count(delayq: DelayQ, filter: DeadFilter) -> Counts:
-    return Counter((each.queue, each.task or "?") for each in delayq.dead_letters(filter))
+
+def _count(delayq: DelayQ, filter: DeadFilter, bar: Bar) -> Counts:
+    """Count dead letters by queue and task, for which each is read."""
+    counts: Counts = Counter()
+    there = DeadFilter(filter.queue, died_from=filter.died_from, died_to=filter.died_to)
+    total = None if delayq.session.on_rabbitmq else delayq.dead_letters.count(there)
+    for number, each in enumerate(delayq.dead_letters(there), 1):
+        if filter.matches(each):
+            counts[each.queue, each.task or "?"] += 1
+        if number % READ == 0:
+            bar(total, number)
+    return counts
 
 
 DEAD_LETTERS = ItemKind(

@@ -124,15 +124,15 @@ def test_a_call_does_not_much_more_for_one_id_that_many_have_than_for_many_ids(
     store: Bench, name: str, number: int
 ) -> None:
     learn_scripts(store)
-    ids = [f"id{n}" for n in range(100)]
+    ids = [f"id{n}" for n in range(control.BATCH)]
     store.put(*map(labelled, ids))
-    [most] = change_all(store, name, ids, 100)
+    [most] = change_all(store, name, ids, control.BATCH)
     put_many(store, number)
 
     costs = change_all(store, name, ["a"], number)
 
     # The id alone is a name in each.
-    assert number // 100 <= len(costs) <= number // 99 + 1
+    assert number // control.BATCH <= len(costs) <= number // (control.BATCH - 1) + 1
     assert max(costs) <= 1.5 * most
 
 

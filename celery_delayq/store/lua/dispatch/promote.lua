@@ -53,8 +53,8 @@ local function is_paused(task)
   return paused[task]
 end
 
--- Put back what was paused and due of tasks that go on; whether there is more of it. A call looks at 100
--- tasks. If there are more, PACE has the revision of the control and the place to go on from, '' at the
+-- Put back what was paused and due of tasks that go on. Returns whether there is more of it, and how much
+-- was put back. A call looks at 100 tasks. If there are more, PACE has the revision of the control and the place to go on from, '' at the
 -- end: then nobody looks again before the revision changes.
 local function unpause(most)
   expect_all(18, 'list')
@@ -64,30 +64,30 @@ local function unpause(most)
   if began ~= revision then
     start = '-'
   elseif start == '' then
-    return false
+    return false, 0
   end
-  local tasks = 100
+  local tasks, left = 100, most
   while true do
     local first = redis.call('ZRANGEBYLEX', PAUSED_DUE, start, '+', 'LIMIT', 0, 1)[1]
     local task = first and string.match(first, '^[^%z]*')
     if tasks == 0 or (not task and began == revision) then
       redis.call('HSET', KEYS[15], 'unpaused', revision .. ' ' .. (task and start or ''))
     end
-    if not task or most <= 0 or tasks == 0 then
-      return task ~= nil
+    if not task or left <= 0 or tasks == 0 then
+      return task ~= nil, most - left
     end
     tasks = tasks - 1
     local after = '(' .. task .. '\1'
     if is_paused(task) then
       start = after
     else
-      local batch = redis.call('ZRANGEBYLEX', PAUSED_DUE, '[' .. task, after, 'LIMIT', 0, most)
+      local batch = redis.call('ZRANGEBYLEX', PAUSED_DUE, '[' .. task, after, 'LIMIT', 0, left)
       for _, member in ipairs(batch) do
         local due, name = string.match(member, '^[^%z]*%z(%d+)%z(.*)$')
         redis.call('ZADD', DUE, 'XX', due, name)
         redis.call('ZREM', PAUSED_DUE, member)
       end
-      most = most - #batch
+      left = left - #batch
     end
   end
 end
@@ -107,7 +107,12 @@ redis.call('ZREM', KEYS[10], '')
 if redis.call('EXISTS', READY_INDEX) == 1 and redis.call('EXISTS', KEYS[16], unpack(lists)) == 0 then
   forget_waiting()
 end
-local more_paused_due = redis.call('EXISTS', PAUSED_DUE) == 1 and unpause(limit)
+local more_paused_due, put_back = false, 0
+if redis.call('EXISTS', PAUSED_DUE) == 1 then
+  more_paused_due, put_back = unpause(limit)
+end
+-- What was put back is half of the work of promoting it.
+limit = limit - math.floor(put_back / 2)
 local allowed, look_at_ms = pace(KEYS[15], lists, limit, tonumber(ARGV[3]), tonumber(ARGV[4]), clock)
 local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
 local names, scores = {}, {}

@@ -8,8 +8,8 @@ local function take_room(bytes)
 end
 
 -- How many messages of unknown length to read at once: one at first, then twice as many each time if
--- they fit when they are as long as the ones before, at most 40.
-local long, wanted = 0, 0.5
+-- they fit when they are as long as the ones before, up to a limit.
+local long, wanted, most_at_once = 0, 0.5, 40
 
 local function few(most)
   wanted = wanted * 2
@@ -17,8 +17,8 @@ local function few(most)
   if number > wanted then
     number = wanted
   end
-  if number > 40 then
-    number = 40
+  if number > most_at_once then
+    number = most_at_once
   end
   if number > most then
     number = most

@@ -1,4 +1,4 @@
--- Forget finished messages; stops after reading about 1 MB.
+-- Forget finished messages, at most 100 of those that are tracked; stops after reading about 1 MB.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
 --          8 leased_index  9 totals  10 leased  11 deliveries  12 history
@@ -34,7 +34,7 @@ local function forget(held)
 end
 
 local fields, sizes = {select(3, unpack(ARGV))}, {}
-local done = #fields
+local done = tracked and math.min(#fields, 100) or #fields
 local looks = tracked or most > 0 or some_empty
 local acked = 0
 for i = 1, looks and done or 0 do

@@ -23,7 +23,7 @@
 
 -- The last delivered message goes back first, so that all run in the order of their delivery. The
 -- script sorts so many; if a process held more, their order is not kept.
-local MOST_NAMES = 1000
+local MOST_NAMES = 500
 
 local list_of = lists_by_step({select(20, unpack(KEYS))}, {select(6, unpack(ARGV))})
 expect_state()

@@ -2,7 +2,8 @@
 --
 -- KEYS     1 list
 -- ARGV     1 index of the first message: 0 or more to read forward, -1 or less to read backward
---          from the end where workers take messages  2 most messages
+--          from the end where workers take messages  2 most messages  3 bytes of the longest message
+--          of the part before, 0 for none
 -- Returns  {the length of each message, joined by spaces, all of them joined}; it stops after
 --          about 1 MB
 -- Repeat   reads only
@@ -12,6 +13,11 @@
 expect_type(KEYS[1], 'list')
 local from, left = tonumber(ARGV[1]), tonumber(ARGV[2])
 local back = from < 0
+-- Each LRANGE walks from the nearer end of the list to its place, so few of them are to read a part.
+long, most_at_once = tonumber(ARGV[3]), 128
+if long > 0 then
+  wanted = 32
+end
 local parts, sizes = {}, {}
 while left > 0 and room > 0 do
   local number = few(left)
