@@ -8,9 +8,10 @@ run. The same call repairs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 
 from celery_delayq.admin.findings import Report
 from celery_delayq.dispatch.dispatcher import DEFER
@@ -18,7 +19,7 @@ from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import BATCH, Batch, Found, RepairStore
-from celery_delayq.store.repair_tracking import RepairTracking
+from celery_delayq.store.repair_tracking import RepairTracking, Tracked
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.utils.portions import batches
 
@@ -134,16 +135,21 @@ class _Check:
                     self._report.done += 1
                 yield self._report
             # Others may have moved meanwhile, and come back.
-            for group in batches(missing.values(), BATCH):
-                holders = sorted({each.holder for each in group})
-                gone = self._tracks.gone(queue, holders, group, repair=self._repair)
-                if gone is not None:
-                    self._take(queue, gone)
-                else:
-                    self._report.notes.append(
-                        f"{queue}: {len(group):,} messages that count as running were not found, "
-                        "and too much would have to be read at once to be sure that they are gone"
-                    )
+            by_holder = sorted(missing.values(), key=attrgetter("holder"))
+            for holder, those in groupby(by_holder, attrgetter("holder")):
+                for group in batches(those, BATCH):
+                    self._gone(queue, holder, group)
+
+    def _gone(self, queue: str, holder: str, group: Sequence[Tracked]) -> None:
+        """Take what counts as held by a process, and was not found."""
+        gone = self._tracks.gone(queue, [holder], group, repair=self._repair)
+        if gone is not None:
+            self._take(queue, gone)
+        else:
+            self._report.notes.append(
+                f"{queue}: {len(group):,} messages that count as running were not found, "
+                "and too much would have to be read at once to be sure that they are gone"
+            )
 
     def _totals(self, queue: str, layout: Layout) -> None:
         """Compare the counters with the messages, if nothing else is wrong that explains more."""

@@ -17,12 +17,12 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import BATCH, PAGE, Batch, RepairPart
 from celery_delayq.store.scan import Index
 
-#: Most bytes of messages that a script reads to be sure that some are gone: tens of ms. Other calls
-#: read less; this one must read all messages at one moment.
-MOST_BYTES = 16 * 1024 * 1024
+#: Most bytes of messages that a script reads to be sure that some are gone: about 10 ms. Other
+#: calls read less; this one must read all messages of a process at one moment.
+MOST_BYTES = 4 * 1024 * 1024
 
 #: Most held messages that a script looks at to count them at one moment.
-MOST_HELD = 20_000
+MOST_HELD = 4_000
 
 
 class Tracked(NamedTuple):

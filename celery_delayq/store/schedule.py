@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 #: Tasks whose entries one call counts.
 TASKS = 100
 
+#: Messages that processes hold, of which a purge looks at the unique keys at once.
+KEPT = 500
+
 
 class Store(ScriptRunner):
     """Our data in one Redis database: entries, queues, and the other parts."""
@@ -302,8 +305,13 @@ class Store(ScriptRunner):
         shared = [self.keys.next_due, self.keys.queues]
         keys = [*key.state, *shared, key.wake, key.quarantined, key.deliveries, key.pace, key.dead]
         keys += key.leases, *self.keys.ready_lists(queue, self.layout)
-        args = [queue, "1" if deleted else "0"]
-        scheduled, alone, ready = map(int, self.run(Call("schedule/purge", keys, args)))
+        args = [queue, "1" if deleted else "0", KEPT]
+        scheduled, alone, ready, *left = map(int, self.run(Call("schedule/purge", keys, args)))
+        for which in ("keys", "names") if left else ():
+            cursor = None
+            while cursor != b"0":
+                call = Call("schedule/forget_unowned", [*key.state], [which, cursor or 0])
+                cursor = self.run(call)
         return scheduled + alone, ready
 
     # -- how

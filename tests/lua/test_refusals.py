@@ -16,8 +16,19 @@ from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.lookup import Where
 from celery_delayq.store.repair import Release
+from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Held
-from tests.lua.bench import FAR, LEASE, QUEUE, Bench, Recording, entry, labelled, repeating
+from tests.lua.bench import (
+    FAR,
+    LEASE,
+    QUEUE,
+    STATE_KEYS,
+    Bench,
+    Recording,
+    entry,
+    labelled,
+    repeating,
+)
 from tests.lua.dead_letters import DIED, replay, seed, stored
 from tests.lua.uniques import owned
 from tests.support.keyspace import snapshot
@@ -60,6 +71,15 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.put(labelled("new", unique="dk")),
     ],
     "schedule/push_ready": [push_two_priorities],
+    "schedule/forget_unowned": [
+        lambda s: s.put(labelled("a", unique="dk"), labelled("a", message_id="second")),
+        lambda s: s.client.hset("{q}:unique", "gone", "=gone\0n"),
+        lambda s: s.client.zadd("{q}:duplicate_ids", {"gone\0second": 0}),
+        lambda s: [
+            s.run(Call("schedule/forget_unowned", [*STATE_KEYS], [which, 0]))
+            for which in ("keys", "names")
+        ],
+    ],
     "schedule/import": [
         lambda s: s.run(s.import_call(QUEUE, [entry("a", FAR)], "token")),
     ],

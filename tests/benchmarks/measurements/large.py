@@ -115,7 +115,10 @@ class Filled:
         operation: Callable[[], int] = getattr(self, f"_{name}")
         before = _cpu(self.client)
         number = operation()
-        return (_cpu(self.client) - before) / number * 1e6
+        cost = (_cpu(self.client) - before) / number * 1e6
+        if missing := max(0, self.number - self.delayq.count()):
+            self._schedule(missing, TASK)
+        return cost
 
     def _next_ids(self, number: int = CALLS) -> list[str]:
         taken, self.ids = self.ids[:number], self.ids[number:]
@@ -379,6 +382,9 @@ def large(bench: Bench) -> Iterator[Figure]:
             _fill(bench, many, size)
             for figure in _compared(bench, few, many):
                 yield _of_size(figure, size)
+            few.client.flushdb()
+            few.number = 0
+            _fill(bench, few, first)
         _fill(bench, many, last)
         yield from _compared(bench, few, many)
         bench.note("restart")

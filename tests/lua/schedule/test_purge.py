@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, entry
+from celery_delayq.store import schedule
+from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, entry, labelled
 
 
 @pytest.fixture
@@ -82,3 +83,22 @@ def test_what_is_scheduled_afterwards_is_found(store: Bench) -> None:
     look = store.next_queue()
     assert (look.queue, look.due) == ("q", FAR + 1)
     assert store.registry() == {"q": LAYOUT}
+
+
+@pytest.mark.parametrize("most", [0, 500])
+def test_unique_keys_of_what_processes_hold_stay_however_much_that_is(
+    store: Bench, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """All others go, also those of more than one call."""
+    monkeypatch.setattr(schedule, "KEPT", most)
+    store.make_ready(labelled("held", unique="dheld"), labelled("held", message_id="second"))
+    store.reserve()
+    store.make_ready(labelled("ready", unique="dready"), labelled("ready", message_id="second"))
+    for n in range(200):
+        store.put(labelled(f"e{n}", unique=f"de{n}"), labelled(f"e{n}", message_id="second"))
+
+    assert store.purge(QUEUE) == (400, 2)
+
+    assert store.client.hkeys("{q}:unique") == [b"held"]
+    assert store.client.zrange("{q}:duplicate_ids", 0, -1) == [b"held\0second"]
+    assert store.client.hlen("{q}:leased_index") == 2

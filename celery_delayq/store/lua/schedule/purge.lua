@@ -4,8 +4,10 @@
 -- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
 --          8 leased_index  9 totals  10 next_due  11 queues  12 wake  13 quarantined  14 deliveries
 --          15 pace  16 dead  17 leases  18… ready lists
--- ARGV     1 queue  2 '1' when the queue itself was deleted
--- Returns  {how many were scheduled, how many waited to be delivered alone, how many were ready}
+-- ARGV     1 queue  2 '1' when the queue itself was deleted  3 of how many messages that processes hold
+--          to look at the unique keys; if there are more, all unique keys stay, and duplicate_ids
+-- Returns  {how many were scheduled, how many waited to be delivered alone, how many were ready}, and
+--          1 where unique keys are left to schedule/forget_unowned.lua
 -- Repeat   {0, 0, 0}
 -- @include types
 -- @include tracking
@@ -19,8 +21,9 @@ for _, list in ipairs(lists) do
   count[3] = count[3] + redis.call('LLEN', list)
 end
 -- What processes hold stays: no more than that, with the unique keys that it has.
+local few = redis.call('HLEN', LEASED_INDEX) <= tonumber(ARGV[3])
 local duplicate_ids, kept = {}, {}
-local running = redis.call('HGETALL', LEASED_INDEX)
+local running = few and redis.call('HGETALL', LEASED_INDEX) or {}
 for i = 1, #running, 2 do
   local id, second = string.match(running[i], '^([^%z]*)(.*)$')
   local _, message_id, _, unique = read_tracked(running[i + 1])
@@ -36,8 +39,12 @@ for i = 1, #running, 2 do
   end
 end
 redis.call(
-  'UNLINK', DUE, ENTRIES, TASKS, PAUSED_DUE, UNIQUE, DUPLICATE_IDS, READY_INDEX, KEYS[12], KEYS[13], KEYS[15],
-  unpack(lists))
+  'UNLINK', DUE, ENTRIES, TASKS, PAUSED_DUE, READY_INDEX, KEYS[12], KEYS[13], KEYS[15], unpack(lists))
+if few then
+  redis.call('UNLINK', UNIQUE, DUPLICATE_IDS)
+else
+  count[4] = 1
+end
 redis.call('ZREM', KEYS[10], ARGV[1])
 for _, name in ipairs(duplicate_ids) do
   list_duplicate(name)
