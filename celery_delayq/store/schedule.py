@@ -307,12 +307,17 @@ class Store(ScriptRunner):
         keys += key.leases, *self.keys.ready_lists(queue, self.layout)
         args = [queue, "1" if deleted else "0", KEPT]
         scheduled, alone, ready, *left = map(int, self.run(Call("schedule/purge", keys, args)))
-        for which in ("keys", "names") if left else ():
+        if left:
+            self.forget_unowned(queue)
+        return scheduled + alone, ready
+
+    def forget_unowned(self, queue: str) -> None:
+        """Forget unique keys that no message has, and names of second messages that are gone."""
+        keys = [*self.keys.queue(queue).state]
+        for which in ("keys", "names"):
             cursor = None
             while cursor != b"0":
-                call = Call("schedule/forget_unowned", [*key.state], [which, cursor or 0])
-                cursor = self.run(call)
-        return scheduled + alone, ready
+                cursor = self.run(Call("schedule/forget_unowned", keys, [which, cursor or 0]))
 
     # -- how
 

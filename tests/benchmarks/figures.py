@@ -46,7 +46,6 @@ TABLES = {
     "spark": Table("stock", "ours", ("spark-",)),
     "history": Table("without", "with", ("history-",)),
     "fleet": Table("one or few", "a fleet", ("fleet-",)),
-    "large": Table("10,000", "1,000,000 or 3,000,000", ("large-",)),
 }
 #: Fields of a measured figure that the file does not keep.
 _OF_ROUNDS = ("name", "stock_rounds", "ours_rounds", "raw")

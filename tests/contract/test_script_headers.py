@@ -69,10 +69,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "schedule/counts": (lambda s: s.sizes("q", Layout()), [b"5 1 1 7 0 0 0 - 0 me", b"acked 1"]),
     "scan/tasks": (lambda s: s.scheduled_tasks("q"), [b"", b"tasks.add", 1]),
     "schedule/purge": (lambda s: s.purge("q"), [3, 1, 2]),
-    "schedule/forget_unowned": (
-        lambda s: s.run(Call("schedule/forget_unowned", [*s.keys.queue("q").state], ["keys", 0])),
-        b"0",
-    ),
+    "schedule/forget_unowned": (lambda s: s.forget_unowned("q"), b"0"),
     "schedule/exists": (lambda s: s.control.exists("q", [("id", "message_id")]), b"-"),
     "control/find": (lambda s: s.control.find("q", ["id"]), [1, b"["]),
     "scan/hash_scan": (lambda s: [*ScanStore(s).fields("{q}:dead")], [b"0", b"2 3", b"idone"]),

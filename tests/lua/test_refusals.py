@@ -16,13 +16,11 @@ from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.lookup import Where
 from celery_delayq.store.repair import Release
-from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Held
 from tests.lua.bench import (
     FAR,
     LEASE,
     QUEUE,
-    STATE_KEYS,
     Bench,
     Recording,
     entry,
@@ -75,10 +73,7 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.put(labelled("a", unique="dk"), labelled("a", message_id="second")),
         lambda s: s.client.hset("{q}:unique", "gone", "=gone\0n"),
         lambda s: s.client.zadd("{q}:duplicate_ids", {"gone\0second": 0}),
-        lambda s: [
-            s.run(Call("schedule/forget_unowned", [*STATE_KEYS], [which, 0]))
-            for which in ("keys", "names")
-        ],
+        lambda s: s.forget_unowned(QUEUE),
     ],
     "schedule/import": [
         lambda s: s.run(s.import_call(QUEUE, [entry("a", FAR)], "token")),

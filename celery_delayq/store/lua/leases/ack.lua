@@ -1,4 +1,4 @@
--- Forget finished messages, at most 100 of those that are tracked; stops after reading about 1 MB.
+-- Forget finished messages, at most 100 where some are tracked; stops after reading about 1 MB.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
 --          8 leased_index  9 totals  10 leased  11 deliveries  12 history
