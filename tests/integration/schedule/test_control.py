@@ -11,6 +11,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ, Filter, Outcome
 from celery_delayq.errors import ConfigError, InvalidCursor, InvalidETA, InvalidFilter
+from celery_delayq.schedule import bulk, revocation
 from celery_delayq.store.paging import listed_pages
 from tests.support.cli import CommandLine
 
@@ -50,6 +51,38 @@ def test_bulk_changes_leave_what_was_moved_meanwhile(
     assert changed.outcomes == {Outcome.DONE: 1, Outcome.CHANGED: 1}
     assert delayq.get("moved") is not None
     assert delayq.get("stays") is None
+
+
+@pytest.mark.parametrize("priority", [None, 3])
+def test_progress_is_told_while_entries_are_found_and_then_changed(
+    delayq: DelayQ, monkeypatch: pytest.MonkeyPatch, priority: int | None
+) -> None:
+    monkeypatch.setattr(bulk, "FOUND", 10)
+    for n in range(25):
+        send(delayq, f"e{n}", priority=3)
+    seen: list[tuple[int, int, int]] = []
+
+    changed = delayq.cancel_all(
+        Filter(task="shop.remind", priority=priority),
+        progress=lambda bulk: seen.append((bulk.total, bulk.found, bulk.looked)),
+    )
+
+    total = 25 if priority is None else 0  # of a priority nobody knows how many there are
+    assert seen == [(total, 10, 0), (total, 20, 0), (25, 25, 25)]
+    assert changed.done == 25
+
+
+def test_a_canvas_tells_how_many_entries_it_has_read(
+    delayq: DelayQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revocation, "READ", 10)
+    for n in range(25):
+        send(delayq, f"e{n}", root_id="a" if n == 15 else "b")
+    seen: list[tuple[int, int]] = []
+
+    delayq.cancel_canvas(root_id="a", progress=lambda bulk: seen.append((bulk.found, bulk.looked)))
+
+    assert seen == [(10, 0), (20, 0), (25, 1)]
 
 
 def test_all_that_runs_now_runs_in_order_of_due(delayq: DelayQ, redis: Redis) -> None:
