@@ -66,6 +66,7 @@ class Size:
     entries: tuple[int, int] = (1_000, 1_000_000)
     #: Few entries, then more and more.
     large: tuple[int, ...] = (10_000, 1_000_000, 3_000_000)
+    short: tuple[int, int] = (10_000, 10_000_000)
 
 
 #: For the table.
@@ -85,6 +86,7 @@ QUICK = Size(
     idle_seconds=6,
     entries=(1_000, 100_000),
     large=(10_000, 50_000, 100_000),
+    short=(10_000, 100_000),
 )
 
 

@@ -12,7 +12,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,12 +24,12 @@ from typing import Any
 from celery_delayq import DelayQ, Filter
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.schedule.items import Item
-from celery_delayq.store.scripting import scripts
 from celery_delayq.testing import ManagedProcess, wait_until
 
 from ..bench import OURS, Bench, Station, percentile
 from ..filling import DAY, fill, id_of, remind, some_day
-from ..model import BenchError, Better, Figure, Row, Target, at_most, measurement, not_above_stock
+from ..model import BenchError, Better, Figure, Row, Target, at_most, measurement
+from ..pauses import SLOW, Pauses, seconds_of
 from ..processes import APP, ROOT
 
 #: Calls of one entry that are measured, and entries of each operation on many.
@@ -38,9 +37,6 @@ CALLS, SOME = 2_000, 5_000
 ROUNDS = 3
 
 TASK, PAUSED_TASK = "shop.tasks.send_reminder", "shop.tasks.paused"
-
-#: A call should not hold Redis longer, in µs.
-SLOW_US = 5_000
 
 
 def _steady(ratio: float = 1.25) -> Target:
@@ -71,21 +67,6 @@ FSCK = _row("fsck", "fsck", "s", None)
 EXPORT = _row("export", "export to a file", "s", None)
 RESTART = _row("restart", "restart of Redis with appendonly", "s", None, 2)
 MEMORY = _row("memory", "memory per entry", "bytes", _steady(1.02), 0)
-SLOW = Row(
-    "large-slow",
-    "calls over 5 ms in SLOWLOG, {:,} entries (a loop of 2.5 ms | scripts)",
-    "per 1,000 calls",
-    Better.LOWER,
-    not_above_stock(1, 1, "per 1,000"),
-    2,
-)
-
-#: A script that only counts, for so many rounds; how often it is called after each measurement.
-LOOP, LOOPS = "for _ = 1, ARGV[1] do end", 100
-
-#: For how long it does so: as long as the longest calls should take.
-LOOP_MS = 2.5
-
 #: Seconds for Redis to write its log, and to read it.
 TIMEOUT = 1800.0
 
@@ -208,7 +189,7 @@ class Filled:
 
     def stats(self) -> float:
         """How long ``stats`` takes, in ms."""
-        return statistics.median(_seconds(self.delayq.stats) * 1000 for _ in range(5))
+        return statistics.median(seconds_of(self.delayq.stats) * 1000 for _ in range(5))
 
     def worker(self) -> float:
         """How long a worker takes to start, in seconds."""
@@ -226,22 +207,16 @@ class Filled:
                 if process.wait(3600):
                     raise BenchError(f"fsck: {process.log[-500:]}")
 
-        return _seconds(run)
+        return seconds_of(run)
 
     def export(self) -> float:
         """How long an export takes, in seconds."""
         with tempfile.TemporaryDirectory() as folder:
-            return _seconds(lambda: self.delayq.export_to(Path(folder) / "schedule.jsonl"))
+            return seconds_of(lambda: self.delayq.export_to(Path(folder) / "schedule.jsonl"))
 
 
 def _at(countdown: float) -> datetime:
     return datetime.now(timezone.utc) + timedelta(seconds=countdown)
-
-
-def _seconds(operation: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    operation()
-    return time.perf_counter() - began
 
 
 @contextmanager
@@ -267,58 +242,7 @@ def _fill(bench: Bench, filled: Filled, number: int) -> None:
     filled.ids, filled.number = [*map(id_of, some)], number
 
 
-def _slow_calls(client: Any) -> Counter[str]:
-    """Return the calls in the slow log by name of script or command, and empty the log."""
-    names = {scripts.load(name).sha: name for name in scripts.names()}
-    seen: Counter[str] = Counter()
-    for each in client.slowlog_get(100_000):
-        words = each["command"].decode(errors="replace").split(maxsplit=2)
-        seen[names.get(words[1], words[0]) if len(words) > 1 else words[0]] += 1
-    client.slowlog_reset()
-    return seen
-
-
-def _calls(client: Any) -> int:
-    return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
-
-
-class Pauses:
-    """Counts calls that Redis logs as slow, beside those of a loop that the machine stops too.
-
-    Parameters
-    ----------
-    client : Any
-        The server.
-    """
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        client.config_set("slowlog-log-slower-than", SLOW_US)
-        client.config_set("slowlog-max-len", 100_000)
-        self._rounds = 100_000
-        took = statistics.median(self._loop() for _ in range(50))
-        self._rounds = round(self._rounds * LOOP_MS / took)
-        _slow_calls(client)
-        #: Calls of scripts, the slow ones of them, calls of the loop, the slow ones of them.
-        self.calls, self.slow, self.loops, self.slow_loops = 0, Counter[str](), 0, 0
-
-    def _loop(self) -> float:
-        return _seconds(lambda: self._client.eval(LOOP, 0, self._rounds)) * 1000
-
-    def measured(self, measure: Callable[[], float]) -> float:
-        """Measure something, and count the slow calls of it."""
-        before = _calls(self._client)
-        value = measure()
-        self.calls += _calls(self._client) - before
-        self.slow.update(_slow_calls(self._client))
-        for _ in range(LOOPS):
-            self._loop()
-        self.loops += LOOPS
-        self.slow_loops += _slow_calls(self._client).total()
-        return value
-
-
-def _restart(bench: Bench) -> float:
+def restarted(bench: Bench) -> float:
     """Let the server log all that it has, and return how many seconds it takes to start again."""
     with bench.server.client() as client:
         client.config_set("appendonly", "yes")
@@ -362,9 +286,7 @@ def _compared(bench: Bench, few: Filled, many: Filled) -> Iterator[Figure]:
     yield figure(FSCK, Filled.fsck)
     yield figure(EXPORT, Filled.export)
     yield MEMORY.titled(few.number, many.number).figure([few.bytes_each], [many.bytes_each])
-    shares = 1000 * pauses.slow_loops / pauses.loops, 1000 * pauses.slow.total() / pauses.calls
-    raw = {"calls": pauses.calls, "slow": dict(pauses.slow)}
-    yield SLOW.titled(many.number).figure([shares[0]], [shares[1]], raw)
+    yield pauses.figure(SLOW.name, many.number)
 
 
 def _of_size(figure: Figure, size: int) -> Figure:
@@ -388,8 +310,8 @@ def large(bench: Bench) -> Iterator[Figure]:
         _fill(bench, many, last)
         yield from _compared(bench, few, many)
         bench.note("restart")
-        long = _restart(bench)
+        long = restarted(bench)
         # The server is empty now.
         few.number = 0
         _fill(bench, few, first)
-        yield RESTART.titled(first, last).figure([_restart(bench)], [long])
+        yield RESTART.titled(first, last).figure([restarted(bench)], [long])
