@@ -37,4 +37,4 @@ class Admin:
         if self._session.on_rabbitmq:
             return cast("Stats", gather_rabbitmq(self._session.app))
         consumed = self._session.app.amqp.queues.consume_from
-        return self._session.ask(lambda store: gather(store, consumed))
+        return self._session.ask(lambda shards: gather(shards, consumed))

@@ -21,6 +21,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import BATCH, Batch, Found, RepairStore
 from celery_delayq.store.repair_tracking import RepairTracking, Tracked
 from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.shards import Shards
 from celery_delayq.utils.portions import batches
 
 #: How often to try to count messages at one moment: processes come and go.
@@ -33,7 +34,7 @@ _WRONG_TYPE = re.compile(r"WRONGTYPE (.+?, expected an? \w+|[^,]+)")
 
 
 def check(
-    store: Store, settings: Settings, *, queue: str | None = None, repair: bool = False
+    shards: Shards, settings: Settings, *, queue: str | None = None, repair: bool = False
 ) -> Iterator[Report]:
     """Check all queues or one, and repair findings if *repair* is set.
 
@@ -49,19 +50,21 @@ def check(
     Report
         The same object after each step, for a progress bar.
     """
-    return _Check(store, settings.lease, repair).run(queue)
+    report = Report()
+    for store in shards if queue is None else [shards.of(queue)]:
+        yield from _Check(store, settings.lease, repair, report).run(queue)
 
 
 class _Check:
-    """One walk over the queues."""
+    """One walk over the queues of a store."""
 
-    def __init__(self, store: Store, lease: float, repair: bool) -> None:
+    def __init__(self, store: Store, lease: float, repair: bool, report: Report) -> None:
         self._store = store
         self._checks = RepairStore(store)
         self._tracks = RepairTracking(store)
         self._lease = lease
         self._repair = repair
-        self._report = Report()
+        self._report = report
         self._wrong: set[tuple[str, str]] = set()
         self._holders: dict[str, set[str]] = {}
 
@@ -73,13 +76,14 @@ class _Check:
         self._holders = self._checks.holders(queue)
         names |= {*self._holders}
         report = self._report
-        report.queues = sorted(names)
-        report.total = sum(sum(self._checks.sizes(name)) for name in names)
+        queues = sorted(names)
+        report.queues += queues
+        report.total += sum(sum(self._checks.sizes(name)) for name in names)
         if queue is None:
             report.total += self._checks.periodic_size()
         yield report
         self._types("", self._tracks.wrong_shared_types())
-        layout_of = {name: known.get(name, self._store.layout) for name in report.queues}
+        layout_of = {name: known.get(name, self._store.layout) for name in queues}
         for name, layout in layout_of.items():
             self._types(name, self._tracks.wrong_types(name))
             yield from self._held(name)

@@ -13,6 +13,7 @@ from celery_delayq.store.gauges import GaugeStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.shards import Shards
 
 _SUMS = ("scheduled", "ready", "leased", "overdue", "paused", "dead")
 
@@ -99,18 +100,21 @@ class Stats:
         return asdict(self)
 
 
-def gather(store: Store, consumed: Iterable[str]) -> Stats:
+def gather(shards: Shards, consumed: Iterable[str]) -> Stats:
     """Read the numbers of every registered queue and of those in *consumed*."""
-    known = layouts(store.registry())
+    known = layouts(shards.registry())
     names = sorted({*known, *consumed})
-    used, most = store.server_memory()
-    paused = store.control.controls().queues
-    queues = [_queue(store, name, known.get(name, store.layout), name in paused) for name in names]
+    used, most = shards.first.server_memory()
+    paused = shards.controls().queues
+    layout = shards.first.layout
+    queues = [
+        _queue(shards.of(name), name, known.get(name, layout), name in paused) for name in names
+    ]
     return Stats(
         **{name: sum(getattr(each, name) for each in queues) for name in _SUMS},
         oldest_age=max((each.oldest_age for each in queues), default=0.0),
         queues=queues,
-        periodic=PeriodicStore(store).count(),
+        periodic=sum(PeriodicStore(store).count() for store in shards),
         used_memory=used,
         max_memory=most,
     )

@@ -21,6 +21,7 @@ from celery_delayq.store.paging import listed_pages
 from celery_delayq.store.repair import BATCH, Release, RepairStore
 from celery_delayq.store.repair_tracking import RepairTracking
 from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.shards import Shards
 from celery_delayq.utils.portions import batches, portions
 
 #: How often to try again to give back an entry that others move at the same time.
@@ -155,10 +156,11 @@ class _Back:
         is left.
         """
         left: set[str] = set()
+        shards = Shards.single(self.store)
         found = True
         while found:
             found = False
-            pages = listed_pages(lambda ask: ask(self.store), queue, Where(), BATCH, records=False)
+            pages = listed_pages(lambda ask: ask(shards), queue, Where(), BATCH, records=False)
             for page in pages:
                 names = [each.name for each in page if each.name not in left]
                 for some in self._portions(queue, names):

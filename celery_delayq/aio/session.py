@@ -6,6 +6,7 @@ from celery import Celery
 
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
 
 
 class LoopSession(Session):
@@ -21,12 +22,12 @@ class LoopSession(Session):
 
     def __init__(self, app: Celery, store: Store) -> None:
         super().__init__(app)
-        self._loop_store = store
+        self._loop_shards = Shards.single(store)
 
     @property
-    def store(self) -> Store:
+    def shards(self) -> Shards:
         """Our data in the app's broker."""
-        return self._loop_store
+        return self._loop_shards
 
     @property
     def on_rabbitmq(self) -> bool:

@@ -70,9 +70,9 @@ def count_entries(delayq: DelayQ, filter: Filter, bar: Bar = lambda *_: None) ->
             if number % READ == 0:
                 bar(None, number)
         return counts
-    store = delayq.store
-    for queue in store.registry() if filter.queue is None else [filter.queue]:
-        tasks = store.scheduled_tasks(queue) if filter.task is None else [filter.task]
+    shards = delayq.session.shards
+    for queue in shards.registry() if filter.queue is None else [filter.queue]:
+        tasks = shards.of(queue).scheduled_tasks(queue) if filter.task is None else [filter.task]
         for task in tasks:
             counts[queue, task] = delayq.count(**{**asdict(filter), "queue": queue, "task": task})
         if filter.task is None:

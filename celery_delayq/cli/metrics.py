@@ -61,7 +61,7 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
     try:
         expect_answers(delayq)
         # What will not change by itself is reported at once: another broker, a wrong password.
-        _ = delayq.session.on_rabbitmq or delayq.store.now_ms()
+        _ = delayq.session.now_ms()
     except BROKER_ERRORS as exc:
         if not is_away(exc):
             raise

@@ -54,8 +54,10 @@ def _set_paused(
     changed = (delayq.pause if paused else delayq.resume)(queue=queue, task=task)
     screen.note_unknown_queue(delayq, queue, stderr=True)
     if task is not None and (paused or not changed):
-        store = delayq.store
-        names = (name for each in store.registry() for name in store.scheduled_tasks(each))
+        shards = delayq.session.shards
+        names = (
+            name for each in shards.registry() for name in shards.of(each).scheduled_tasks(each)
+        )
         screen.note_unknown_task(delayq, task, {*names})
     if as_json:
         screen.print_json({"queue": queue, "task": task, "paused": paused, "changed": changed})

@@ -204,7 +204,7 @@ def unknown_queue(delayq: DelayQ, queue: str | None, found: Iterable[str] = ()) 
     """Return what to say of a queue that may be a typo, "" for one that is known."""
     if queue is None or delayq.session.on_rabbitmq:  # RabbitMQ has no list of queues
         return ""
-    known = {*delayq.store.registry(), *delayq.app.amqp.queues, *found}
+    known = {*delayq.session.shards.registry(), *delayq.app.amqp.queues, *found}
     if queue in known:
         return ""
     names = ", ".join(spelled(name) for name in sorted(known)) or "none"
@@ -253,7 +253,7 @@ def check_priority(delayq: DelayQ, filter: Filter) -> None:
     """Refuse a priority that no entry can have (click.UsageError)."""
     if filter.priority is None:
         return
-    found = layouts(delayq.store.registry())
+    found = layouts(delayq.session.shards.registry())
     steps = {step for layout in found.values() for step in layout.steps}
     if steps and filter.priority not in steps:
         known = ", ".join(map(str, sorted(steps)))

@@ -22,9 +22,9 @@ from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
 from celery_delayq.store.dead_letters import Replay, ReplayedInPlace, told
 from celery_delayq.store.paging import queues_of
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
+from celery_delayq.store.shards import Shards
 from celery_delayq.utils.numbers import is_finite
 from celery_delayq.utils.portions import portions
 
@@ -102,7 +102,8 @@ class DeadLetters(DeadLetterReader):
             return Outcome.UNKNOWN
         due = due_of(eta, countdown)
         changes = ReplayChanges(args, kwargs, queue).checked()
-        return self._make(self._to_replay(found.queue, [found], changes, [due], uuid4().hex))
+        change = self._to_replay(found.queue, [found], changes, [due], uuid4().hex)
+        return self._make(found.queue, change)
 
     def replay_all(
         self,
@@ -166,7 +167,7 @@ class DeadLetters(DeadLetterReader):
     ) -> Any:
         """Return the change that replays dead letters of one queue; all go to one queue."""
         to, token = changes.queue or queue, uuid4().hex
-        layout = self._ask(lambda store: queues_of(store, to)[to])
+        layout = self._ask(lambda shards: queues_of(shards, to)[to])
         replays: dict[int, Replay] = {}
         for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
             # The first half of a message id tells messages apart.
@@ -187,7 +188,9 @@ class DeadLetters(DeadLetterReader):
         if replays:
             found = [*replays.values()]
             call = self._ask(
-                lambda store: store.dead_letters.replay_call(queue, to, layout, found, token)
+                lambda shards: shards.of(queue).dead_letters.replay_call(
+                    queue, to, layout, found, token
+                )
             )
         return Change(dead_letters, call, [*replays])
 
@@ -203,7 +206,7 @@ class DeadLetters(DeadLetterReader):
         found = self._dead_letter(dead_letter)
         if found is None:
             return Outcome.UNKNOWN
-        return self._make(self._to_purge(found.queue, [found]))
+        return self._make(found.queue, self._to_purge(found.queue, [found]))
 
     def purge_all(
         self,
@@ -220,7 +223,9 @@ class DeadLetters(DeadLetterReader):
         """Return the change that deletes dead letters of one queue."""
         names = [(each.id, each.dead_lettered.died_ms) for each in dead_letters]
         token = uuid4().hex
-        call = self._ask(lambda store: store.dead_letters.delete_call(queue, names, token))
+        call = self._ask(
+            lambda shards: shards.of(queue).dead_letters.delete_call(queue, names, token)
+        )
 
         def after(gone: Sequence[DeadLetter]) -> None:
             tell_chords_of_dead(self._session.app, gone)
@@ -230,10 +235,10 @@ class DeadLetters(DeadLetterReader):
     def _dead_letter(self, dead_letter: DeadLetter | str) -> DeadLetter | None:
         return dead_letter if isinstance(dead_letter, DeadLetter) else self.get(dead_letter)
 
-    def _make(self, change: Any) -> Outcome:
-        """Make a change of one dead letter."""
+    def _make(self, queue: str, change: Any) -> Outcome:
+        """Make a change of one dead letter of a queue."""
         call = change.call
-        reply = None if call is None else self._ask(lambda store: store.run(call))
+        reply = None if call is None else self._ask(lambda shards: shards.of(queue).run(call))
         return OUTCOMES[change.states(reply)[0]]
 
     def _change_dead(
@@ -284,7 +289,7 @@ class DeadLetters(DeadLetterReader):
                     if made.call is None:
                         settle(made, None)
                     else:
-                        ahead.send(made.call, partial(settle, made))
+                        ahead.send(queue, made.call, partial(settle, made))
         return bulk
 
     def _replayed_in_place(
@@ -292,7 +297,7 @@ class DeadLetters(DeadLetterReader):
     ) -> Iterator[DeadLetter]:
         """Replay dead letters by queue and time; yield those that a script cannot change."""
         low, high = filter.range_ms()
-        for queue, layout in self._ask(lambda store: queues_of(store, filter.queue)).items():
+        for queue, layout in self._ask(lambda shards: queues_of(shards, filter.queue)).items():
             first: float | str = "-inf" if low is None else low
             last: float | str = "+inf" if high is None else high
             after = b""
@@ -339,8 +344,9 @@ def check_bulk(filter: DeadFilter, dry_run: bool, everything: bool) -> None:
 
 
 def _replay_in_place(
-    queue: str, place: tuple[Any, ...], store: Store
+    queue: str, place: tuple[Any, ...], shards: Shards
 ) -> tuple[ReplayedInPlace, Sequence[DeadLettered]]:
     """Return the result of one call, and the dead letters that it left."""
-    found = store.dead_letters.replay_in_place(queue, *place)
-    return found, store.dead_letters.read(queue, [id for id, _ in found.left]) if found.left else []
+    dead_letters = shards.of(queue).dead_letters
+    found = dead_letters.replay_in_place(queue, *place)
+    return found, dead_letters.read(queue, [id for id, _ in found.left]) if found.left else []

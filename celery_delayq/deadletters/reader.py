@@ -10,8 +10,8 @@ from typing import Any
 from celery_delayq.errors import InvalidFilter
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.store.paging import queues_of
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
 
 
 class DeadLetterReader:
@@ -63,15 +63,15 @@ class DeadLetterReader:
         low, high = filter.range_ms()
         all_match = filter.is_by_place
 
-        def with_dead_letters(store: Store) -> list[str]:
-            known = queues_of(store, filter.queue)
-            return [queue for queue in known if store.dead_letters.count(queue, low, high)]
+        def with_dead_letters(shards: Shards) -> list[str]:
+            known = queues_of(shards, filter.queue)
+            return [q for q in known if shards.of(q).dead_letters.count(q, low, high)]
 
         queues = self._ask(with_dead_letters)
         ahead = ahead and len(queues) == 1
 
         def of_queue(queue: str) -> Iterator[DeadLetter]:
-            dead_letters = self._ask(lambda store: store.dead_letters)
+            dead_letters = self._ask(lambda shards: shards.of(queue).dead_letters)
             for dead_lettered in dead_letters.all(queue, low, high, ahead=ahead, ask=self._ask):
                 dead_letter = DeadLetter.of(queue, dead_lettered)
                 if all_match or filter.matches(dead_letter):
@@ -103,9 +103,9 @@ class DeadLetterReader:
         return self._by_id(id, queue) or next(self._dead(DeadFilter(queue, task_id=id)), None)
 
     def _by_id(self, id: str, queue: str | None) -> DeadLetter | None:
-        def ask(store: Store) -> DeadLetter | None:
-            for name in queues_of(store, queue):
-                dead_lettered = store.dead_letters.get(name, id)
+        def ask(shards: Shards) -> DeadLetter | None:
+            for name in queues_of(shards, queue):
+                dead_lettered = shards.of(name).dead_letters.get(name, id)
                 if dead_lettered is not None:
                     return DeadLetter.of(name, dead_lettered)
             return None
@@ -130,9 +130,9 @@ class DeadLetterReader:
             return sum(1 for _ in self._dead(filter))
         low, high = filter.range_ms()
         return self._ask(
-            lambda store: sum(
-                store.dead_letters.count(queue, low, high)
-                for queue in queues_of(store, filter.queue)
+            lambda shards: sum(
+                shards.of(queue).dead_letters.count(queue, low, high)
+                for queue in queues_of(shards, filter.queue)
             )
         )
 

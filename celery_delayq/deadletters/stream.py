@@ -107,7 +107,7 @@ class StreamDeadLetters(DeadLetters):
                 progress(bulk)
         return bulk
 
-    def _make(self, change: Any) -> Outcome:
+    def _make(self, _queue: str, change: Any) -> Outcome:
         [outcome] = change
         if isinstance(outcome, Exception):
             raise outcome

@@ -36,11 +36,11 @@ class FromRedis:
 
     def read(self) -> bytes:
         """Return what a scrape reads, in Prometheus' text format."""
-        return self._ask(self._read).text()
+        return self._ask(lambda shards: self._read(shards.only)).text()
 
     def read_slowly(self) -> bytes:
         """Return what takes longer."""
-        return self._ask(self._slow.read)
+        return self._ask(lambda shards: self._slow.read(shards.only))
 
     def _read(self, store: Store) -> Sheet:
         sheet, gauges = Sheet(), GaugeStore(store)

@@ -15,10 +15,6 @@ from zlib import crc32
 #: Slots of a Redis Cluster.
 SLOTS = 16384
 
-#: How many tags there are unless a setting says otherwise: as many for each master with 2, 3, 4, 6
-#: or 12 of them.
-DEFAULT_NUMBER = 12
-
 
 def slot_of(text: str) -> int:
     """Return the slot of a hash tag, or of a key without one."""

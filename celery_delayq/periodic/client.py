@@ -193,7 +193,7 @@ class PeriodicTasks:
             entry = read_entry(name, there)
             return Writing(name, there.partition("\n")[0], "")
 
-        self._session.ask(lambda store: PeriodicStore(store).edit(name, edit))
+        self._session.ask(lambda shards: PeriodicStore(shards.only).edit(name, edit))
         if isinstance(entry, Periodic):
             self._withdraw(entry)
         return entry is not None
@@ -279,7 +279,7 @@ class PeriodicTasks:
                     if codes != "-":
                         return None if codes in "KE" else id
 
-        return self._session.ask(fire)
+        return self._session.ask(lambda shards: fire(shards.only))
 
     def get(self, name: str) -> Periodic | None:
         """Return an entry, or None if there is none of that name.
@@ -289,7 +289,7 @@ class PeriodicTasks:
         RecordError, InvalidSchedule, ScheduleNotImportable
             This process cannot read the entry: see :meth:`unreadable`.
         """
-        record: str | None = self._session.ask(lambda store: PeriodicStore(store).get(name))
+        record: str | None = self._session.ask(lambda shards: PeriodicStore(shards.only).get(name))
         return None if record is None else Periodic.unpack(name, record)
 
     def list(self, source: str | None = None) -> list[Periodic]:
@@ -305,7 +305,7 @@ class PeriodicTasks:
         """Return an iterator over all entries, unordered, some perhaps twice; unreadable ones as in
         :meth:`list`.
         """
-        return _readable(self._session.ask(PeriodicStore).all())
+        return _readable(PeriodicStore(self._session.store).all())
 
     def unreadable(self) -> builtins.list[UnreadableEntry]:
         """Return the entries that cannot be read here, by name, and why.
@@ -315,7 +315,7 @@ class PeriodicTasks:
         return [entry for entry in self._all() if isinstance(entry, UnreadableEntry)]
 
     def _all(self) -> builtins.list[Periodic | UnreadableEntry]:
-        records = dict(self._session.ask(PeriodicStore).all())
+        records = dict(PeriodicStore(self._session.store).all())
         return [read_entry(name, record) for name, record in sorted(records.items())]
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
@@ -351,12 +351,12 @@ class PeriodicTasks:
 
             return PeriodicStore(store).edit(name, change)
 
-        self._session.ask(write)
+        self._session.ask(lambda shards: write(shards.only))
         return result
 
     def _withdraw(self, entry: Periodic) -> Sequence[int]:
         """Cancel the scheduled ticks of an entry that are not due yet, and return them."""
-        now = self._session.ask(lambda store: store.now_ms())
+        now = self._session.now_ms()
         ahead = policy.ahead_of(entry, now, self._zone)
         ids = [policy.tick_id(entry.name, tick) for tick in ahead]
         reason = "its periodic entry fires no more"

@@ -99,7 +99,7 @@ class TickScheduler:
             for queue, some in by_queue.items():
                 for part in portions(some, CALL, _bytes_of, lambda each: len(each[1].entries)):
                     indexes, ticks = zip(*part, strict=True)
-                    line.send(gate.fire_call(queue, ticks), partial(note, indexes))
+                    line.send(queue, gate.fire_call(queue, ticks), partial(note, indexes))
         if passed:
             gate.write(passed)
         return codes

@@ -86,7 +86,7 @@ class BulkChanges(ScheduleReader):
         """
         due = new_due(eta, countdown, by)
         if due is not None and due.relative:  # one time for all of them
-            due = Due(due.ms + self._ask(lambda store: store.now_ms()))
+            due = Due(due.ms + self._session.now_ms())
         by_ms = 0 if due is not None else shift_ms(by)
 
         def change(
@@ -140,9 +140,11 @@ class BulkChanges(ScheduleReader):
             )
         bulk = Bulk(dry_run)
         where = filter.where()
-        known = self._ask(lambda store: queues_of(store, filter.queue))
+        known = self._ask(lambda shards: queues_of(shards, filter.queue))
         if where.step is None:
-            bulk.total = self._ask(lambda store: sum(store.control.count(x, where) for x in known))
+            bulk.total = self._ask(
+                lambda shards: sum(shards.of(x).control.count(x, where) for x in known)
+            )
         if dry_run and where.step is None:
             bulk.outcomes[Outcome.DONE] = bulk.total
             return bulk
@@ -162,7 +164,9 @@ class BulkChanges(ScheduleReader):
                 codes: Sequence[StatusCode] = ["d"] * len(batch)
                 if not dry_run:
                     codes = self._ask(
-                        lambda store, q=queue, b=batch, t=token: change(store, q, known[q], b, t)  # type: ignore[misc]
+                        lambda shards, q=queue, b=batch, t=token: change(  # type: ignore[misc]
+                            shards.of(q), q, known[q], b, t
+                        )
                     )
                 bulk.outcomes.update(OUTCOMES[code] for code in codes)
                 if after is not None and not dry_run:

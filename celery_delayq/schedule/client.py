@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ from celery_delayq.schedule.schedule_many import BATCH, schedule_many
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of, scheduled_among
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.shards import Shards
 
 #: Attempts to move an entry by an amount while others move it.
 ATTEMPTS = 5
@@ -83,15 +85,14 @@ class Schedule(BulkChanges):
         token = uuid4().hex
         entries: dict[tuple[str, str], ScheduledTask] = {}
 
-        def ask(store: Store) -> Sequence[Sequence[StatusCode]]:
-            found = queues_of(store, queue).items()
-            for name, _ in found:
-                for each in scheduled_among(store, name, ids):
-                    entries[name, each._name] = each
-            return [
-                store.control.cancel(name, layout, ids, if_due=if_due, ready=ready, token=token)
-                for name, layout in found
-            ]
+        def cancel(store: Store, name: str, layout: Layout) -> Sequence[StatusCode]:
+            for each in scheduled_among(store, name, ids):
+                entries[name, each._name] = each
+            return store.control.cancel(name, layout, ids, if_due=if_due, ready=ready, token=token)
+
+        def ask(shards: Shards) -> Sequence[Sequence[StatusCode]]:
+            found = queues_of(shards, queue).items()
+            return [cancel(shards.of(name), name, layout) for name, layout in found]
 
         outcomes = [outcome_of(codes) for codes in zip(*self._ask(ask), strict=True)]
         outcomes = outcomes or [Outcome.UNKNOWN] * len(ids)
@@ -169,9 +170,10 @@ class Schedule(BulkChanges):
         """Change entries in all queues; a repeated request changes nothing twice."""
         token = uuid4().hex
 
-        def ask(store: Store) -> Outcome:
-            found = queues_of(store, queue).items()
-            return outcome_of([x for name, lay in found for x in change(store, name, lay, token)])
+        def ask(shards: Shards) -> Outcome:
+            found = queues_of(shards, queue).items()
+            changed = (change(shards.of(name), name, layout, token) for name, layout in found)
+            return outcome_of([*chain.from_iterable(changed)])
 
         return self._ask(ask)
 
@@ -190,7 +192,10 @@ class Schedule(BulkChanges):
     def _move(self, each: ScheduledTask, due: int, new: Due, if_due: int | None) -> StatusCode:
         token = uuid4().hex
         move = each._name or each.id, new, due if if_due is None else if_due
-        return self._ask(lambda store: store.control.reschedule(each.queue, [move], token))[0]
+        codes = self._ask(
+            lambda shards: shards.of(each.queue).control.reschedule(each.queue, [move], token)
+        )
+        return codes[0]
 
     # -- to add
 
@@ -289,7 +294,14 @@ class Schedule(BulkChanges):
         """
         _one_of(queue, task)
         token = uuid4().hex
-        return self._ask(lambda store: store.control.pause([], queue=queue, task=task, token=token))
+
+        def ask(shards: Shards) -> bool:
+            paused = [
+                store.control.pause([], queue=queue, task=task, token=token) for store in shards
+            ]
+            return any(paused)
+
+        return self._ask(ask)
 
     def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
         """Resume a queue or a task name that was paused; its overdue tasks cause no burst.
@@ -313,19 +325,25 @@ class Schedule(BulkChanges):
         """
         _one_of(queue, task)
         token = uuid4().hex
-        return self._ask(
-            lambda store: store.control.pause(
-                store.registry() if queue is None else [queue],
-                queue=queue,
-                task=task,
-                resume=True,
-                token=token,
-            )
-        )
+
+        def ask(shards: Shards) -> bool:
+            resumed = [
+                store.control.pause(
+                    [q for q in store.registry() if queue in (None, q)],
+                    queue=queue,
+                    task=task,
+                    resume=True,
+                    token=token,
+                )
+                for store in shards
+            ]
+            return any(resumed)
+
+        return self._ask(ask)
 
     def paused(self) -> Paused:
         """Return which queues and tasks are paused, and since when."""
-        return Paused.of(self._ask(lambda store: store.control.controls()))
+        return Paused.of(self._ask(lambda shards: shards.controls()))
 
 
 def _one_of(queue: str | None, task: str | None) -> None:

@@ -10,8 +10,8 @@ from celery_delayq.errors import InvalidFilter
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
 from celery_delayq.store.paging import queues_of, read_page
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
 
 
 class ScheduleReader:
@@ -60,11 +60,11 @@ class ScheduleReader:
         """
         id = id_of(id)
 
-        def ask(store: Store) -> Sequence[ScheduledTask]:
+        def ask(shards: Shards) -> Sequence[ScheduledTask]:
             return [
                 ScheduledTask.of_place(name, place)
-                for name in queues_of(store, queue)
-                for place in store.control.find(name, [id])
+                for name in queues_of(shards, queue)
+                for place in shards.of(name).control.find(name, [id])
             ]
 
         return self._ask(ask)
@@ -107,7 +107,7 @@ class ScheduleReader:
             raise ValueError(f"limit={limit!r}: expected a number from 1 to 10,000")
         filter = Filter(queue, task, due_from, due_to, priority)
         after = None if cursor is None else Cursor.unpack(cursor, filter)
-        return self._ask(lambda store: read_page(store, filter, limit, after))
+        return self._ask(lambda shards: read_page(shards, filter, limit, after))
 
     def entries(self, filter: Filter | None = None, *, page: int = 500) -> Iterator[ScheduledTask]:
         """Return an iterator over all scheduled tasks that match a filter, the first that is due
@@ -123,7 +123,7 @@ class ScheduleReader:
         wanted = filter or Filter()
 
         def read(after: Cursor | None) -> Page:
-            return self._ask(lambda store: read_page(store, wanted, page, after))
+            return self._ask(lambda shards: read_page(shards, wanted, page, after))
 
         def rest(found: Page) -> Iterator[ScheduledTask]:
             yield from found
@@ -161,7 +161,9 @@ class ScheduleReader:
             return sum(1 for _ in self.entries(filter))
         where = filter.where()
         return self._ask(
-            lambda store: sum(store.control.count(name, where) for name in queues_of(store, queue))
+            lambda shards: sum(
+                shards.of(name).control.count(name, where) for name in queues_of(shards, queue)
+            )
         )
 
 

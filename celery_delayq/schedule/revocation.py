@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from kombu.utils.functional import maybe_list
@@ -14,6 +15,7 @@ from celery_delayq.model.scheduled import Bulk, Outcome, ScheduledTask
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.settings import Settings
 from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
 from celery_delayq.utils.portions import batches
 
 #: Ids that one script call cancels.
@@ -51,12 +53,12 @@ class Revocation:
 
     def revoke_new(self, ids: Sequence[str]) -> None:
         """Do as :meth:`revoke` with the ids that Redis does not have yet."""
-        if new := self._ask(lambda store: store.control.not_revoked(ids)):
+        if new := self._ask(lambda shards: _not_revoked(shards, ids)):
             self.revoke(new)
 
     def revoke_new_stamps(self, stamps: Mapping[str, Any]) -> None:
         """Do as :meth:`revoke_by_stamps` unless Redis has them already."""
-        if self._ask(lambda store: store.control.not_revoked((), stamps)):
+        if self._ask(lambda shards: _not_revoked(shards, (), stamps)):
             self.revoke_by_stamps(stamps)
 
     def cancel_canvas(
@@ -135,7 +137,20 @@ class Revocation:
     ) -> None:
         options = self._session.app.conf.broker_transport_options
         seconds = Settings.from_options(options).revoke_expires
-        self._ask(lambda store: store.control.revoke(seconds, ids, stamps, canvas))
+
+        def ask(shards: Shards) -> None:
+            for store in shards:
+                store.control.revoke(seconds, ids, stamps, canvas)
+
+        self._ask(ask)
+
+
+def _not_revoked(
+    shards: Shards, ids: Sequence[str], stamps: Mapping[str, Any] | None = None
+) -> Sequence[str]:
+    """Return which of ids, and of stamps in JSON, are not remembered as revoked everywhere."""
+    found = (store.control.not_revoked(ids, stamps) for store in shards)
+    return [*dict.fromkeys(chain.from_iterable(found))]
 
 
 def _has_stamp(entry: ScheduledTask, wanted: Mapping[str, Any]) -> bool:

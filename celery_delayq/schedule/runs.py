@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from celery_delayq.model.history import START, Run, check_range, readable
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
 
 #: Runs that are read at once.
 PAGE = 500
@@ -39,7 +39,7 @@ class Runs:
             *count* is no number.
         """
         check_range(after, count)
-        return self._runs(after, self._ask(lambda store: store.history.last()), count)
+        return self._runs(after, self._ask(lambda shards: shards.only.history.last()), count)
 
     def _runs(self, after: str, upto: str | None, count: int | None) -> Iterator[Run]:
         while upto is not None and count != 0:
@@ -53,5 +53,5 @@ class Runs:
                 count = None if count is None else count - 1
 
 
-def _read(after: str, upto: str, limit: int, store: Store) -> list[tuple[str, bytes]]:
-    return store.history.read(after, upto, limit)
+def _read(after: str, upto: str, limit: int, shards: Shards) -> list[tuple[str, bytes]]:
+    return shards.only.history.read(after, upto, limit)

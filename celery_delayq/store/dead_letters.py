@@ -104,7 +104,7 @@ class DeadLetterStore(StorePart):
             Whether Redis reads the next page while this one is worked on. Then it has a connection
             for itself until it ends.
         ask : Callable
-            Calls a function with the store, once more on a new connection when the server is gone;
+            Calls a function with the stores, once more on new connections when a server is gone;
             without one a lost connection is an error.
         """
         ask = ask or (lambda question: question(self._runner))
@@ -116,9 +116,9 @@ class DeadLetterStore(StorePart):
         def send() -> None:
             call = self.page_call(queue, low, high, page, after)
             if line is None:
-                replies.append(ask(lambda runner: runner.run(call)))
+                replies.append(ask(lambda runners: runners.of(queue).run(call)))
             else:
-                line.send(call, replies.append)
+                line.send(queue, call, replies.append)
 
         with PipelinedCalls(ask) if ahead else nullcontext() as line:
             send()

@@ -10,16 +10,19 @@ from celery_delayq.model.names import check_name
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.shards import Shards
 
 #: Behind every name of an entry: names are text.
 _LAST = "\U0010ffff"
 
 
-def queues_of(store: Store, queue: str | None) -> Mapping[str, Layout]:
+def queues_of(shards: Shards, queue: str | None) -> Mapping[str, Layout]:
     """Return the queues to look in: one, or all that the registry knows."""
     check_name("queue", queue)
-    known = layouts(store.registry())
-    return known if queue is None else {queue: known.get(queue, store.layout)}
+    if queue is None:
+        return layouts(shards.registry())
+    store = shards.of(queue)
+    return {queue: layouts(store.registry()).get(queue, store.layout)}
 
 
 def scheduled_among(store: Store, queue: str, ids: Sequence[str]) -> list[ScheduledTask]:
@@ -32,7 +35,7 @@ def scheduled_among(store: Store, queue: str, ids: Sequence[str]) -> list[Schedu
 
 
 def listed_pages(
-    ask: Callable[[Callable[[Store], FoundPage]], FoundPage],
+    ask: Callable[[Callable[[Shards], FoundPage]], FoundPage],
     queue: str,
     where: Where,
     size: int,
@@ -44,12 +47,12 @@ def listed_pages(
     Parameters
     ----------
     ask : Callable
-        Calls a function with the store.
+        Calls a function with the stores.
     """
     end: Position | None = None
 
-    def next_page(store: Store) -> FoundPage:
-        return store.control.page(queue, where, size, end, records=records)
+    def next_page(shards: Shards) -> FoundPage:
+        return shards.of(queue).control.page(queue, where, size, end, records=records)
 
     while True:
         entries, end = ask(next_page)
@@ -58,16 +61,16 @@ def listed_pages(
             return
 
 
-def read_page(store: Store, filter: Filter, limit: int, after: Cursor | None) -> Page:
+def read_page(shards: Shards, filter: Filter, limit: int, after: Cursor | None) -> Page:
     """Merge the pages of all queues: by score, or by due for one task, then by queue and name."""
     where = filter.where()
-    names = sorted(queues_of(store, filter.queue))
+    names = sorted(queues_of(shards, filter.queue))
     single = len(names) == 1
     found: list[tuple[int, str, Listed]] = []
     ends: list[tuple[int, str, str]] = []
     for name in names:
         begin = _after(name, after, where.task)
-        page = store.control.page(name, where, limit, begin, records=single)
+        page = shards.of(name).control.page(name, where, limit, begin, records=single)
         found += [(_key(where, each), name, each) for each in page.entries]
         if page.end is not None:
             key, last = page.end.key_and_name
@@ -85,7 +88,7 @@ def read_page(store: Store, filter: Filter, limit: int, after: Cursor | None) ->
         cursor = Cursor(key, name, listed.name).pack(filter)
     elif limit_key is not None:
         cursor = Cursor(*limit_key).pack(filter)
-    records = {} if single else _records(store, shown)
+    records = {} if single else _records(shards, shown)
     tasks = []
     for _, name, listed in shown:
         data = listed.record if single else records.get((name, listed.name), b"")
@@ -109,12 +112,12 @@ def _after(queue: str, after: Cursor | None, task: str | None) -> Position | Non
 
 
 def _records(
-    store: Store, shown: Sequence[tuple[int, str, Listed]]
+    shards: Shards, shown: Sequence[tuple[int, str, Listed]]
 ) -> dict[tuple[str, str], bytes]:
     """Read the records of entries of several queues."""
     found: dict[tuple[str, str], bytes] = {}
     for queue in {name for _, name, _ in shown}:
         names = [listed.name for _, name, listed in shown if name == queue]
-        records = store.control.records(queue, names)
+        records = shards.of(queue).control.records(queue, names)
         found.update({(queue, name): data for name, data in records.items()})
     return found

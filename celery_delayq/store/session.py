@@ -1,4 +1,4 @@
-"""A Celery app and its store: the one object that all parts of ``DelayQ`` share."""
+"""A Celery app and its stores: the one object that all parts of ``DelayQ`` share."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, ConfigError, NotSupported
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.server_checks import check_layout
+from celery_delayq.store.shards import Shards
 from celery_delayq.utils import native_threads
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Session:
 
     def __init__(self, app: Celery | None = None) -> None:
         self._app = app
-        self._store: Store | None = None
+        self._shards: Shards | None = None
         self._dead_letter_connection: Any = None
         self._lock = threading.Lock()
         native_threads.renew_locks(self, "_lock")
@@ -60,8 +61,8 @@ class Session:
         return self._app is not None
 
     @property
-    def store(self) -> Store:
-        """Our data in the app's broker.
+    def shards(self) -> Shards:
+        """Our data in the app's broker: one store, or several on a Redis Cluster.
 
         Raises
         ------
@@ -71,16 +72,19 @@ class Session:
             There is no app yet.
         """
         with self._lock:
-            if self._store is None:
+            if self._shards is None:
                 with self.app.connection_for_write() as connection:
                     _check_broker(connection)
-                    channel = connection.default_channel
-                    if hasattr(channel, "new_stores"):
-                        raise NotSupported("this is not supported on a Redis Cluster yet")
-                    store = channel.new_store()
-                    check_layout(store.client, store.keys)
-                    self._store = store
-            return self._store
+                    shards: Shards = connection.default_channel.new_shards()
+                    for store in shards:
+                        check_layout(store.client, store.keys)
+                    self._shards = shards
+            return self._shards
+
+    @property
+    def store(self) -> Store:
+        """Our data in the app's single Redis; raises NotSupported also on a Redis Cluster."""
+        return self.shards.only
 
     def check_broker(self) -> None:
         """Raise NotSupported where the app's broker is not one of ours; it makes no connection."""
@@ -107,40 +111,40 @@ class Session:
         """
         if self.on_rabbitmq:
             return int(time.time() * 1000)
-        return self.ask(lambda store: store.now_ms())
+        return self.ask(lambda shards: shards.first.now_ms())
 
     @property
     def has_store(self) -> bool:
         """Whether the app's broker is one of ours."""
         try:
-            return self.store is not None
+            return self.shards is not None
         except NotSupported:
             return False
 
-    def ask(self, question: Callable[[Store], T]) -> T:
-        """Ask the store; once more on a new connection where the first one was lost.
+    def ask(self, question: Callable[[Shards], T]) -> T:
+        """Ask the stores; once more on new connections where one was lost.
 
         So a question must be one that may be asked twice.
         """
-        store = self.store
+        shards = self.shards
         try:
-            return question(store)
+            return question(shards)
         except BrokerTimeout:
             raise
         except BrokerUnavailable:
             with self._lock:
-                if self._store is store:
-                    self._store = None
+                if self._shards is shards:
+                    self._shards = None
             # Other threads may still read from their connections, which end by themselves.
-            store.client.connection_pool.disconnect(inuse_connections=False)
-            return question(self.store)
+            shards.disconnect(inuse=False)
+            return question(self.shards)
 
     def close(self) -> None:
         """Close the connections."""
         with self._lock:
-            store, self._store = self._store, None
-        if store is not None:
-            store.client.connection_pool.disconnect()
+            shards, self._shards = self._shards, None
+        if shards is not None:
+            shards.disconnect()
         if self._dead_letter_connection is not None:
             self._dead_letter_connection.close()
 

@@ -18,8 +18,8 @@ from celery_delayq.errors import CommandRefused, TransferError
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.settings import Settings
 from celery_delayq.store.paging import queues_of
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
 from celery_delayq.transfer.dead_letter_archive import database_of, insert_all
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.reconnecting import ReconnectingLoop
@@ -143,14 +143,14 @@ class Archiver:
                 return None
             raise
 
-    def _is_due(self, who: str, store: Store) -> bool:
+    def _is_due(self, who: str, shards: Shards) -> bool:
         """Return whether this worker has the turn, and there are dead letters to move."""
-        if not store.dead_letters.take_turn(who, 0.9 * self._interval):
+        if not shards.first.dead_letters.take_turn(who, 0.9 * self._interval):
             return False
-        last = store.now_ms() - int(self._after * 1000)
-        known = queues_of(store, None).items()
+        last = shards.first.now_ms() - int(self._after * 1000)
+        known = queues_of(shards, None).items()
         queues = [queue for queue, layout in known if layout.limits.archived]
-        return any(store.dead_letters.count(queue, None, last) for queue in queues)
+        return any(shards.of(x).dead_letters.count(x, None, last) for x in queues)
 
 
 def begin(app: Celery) -> Callable[[], None] | None:

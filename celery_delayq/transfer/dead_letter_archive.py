@@ -18,9 +18,10 @@ from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import moment
 from celery_delayq.settings import Settings
+from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.paging import queues_of
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
 from celery_delayq.transfer.dead_letter_stream import StreamPlan
@@ -274,24 +275,28 @@ class RedisPlan(NamedTuple):
     ) -> tuple[RedisPlan, int]:
         low, high = filter.range_ms()
 
-        def ask(store: Store) -> tuple[RedisPlan, int]:
-            now = store.now_ms()
+        def ask(shards: Shards) -> tuple[RedisPlan, int]:
+            now = shards.first.now_ms()
             last = now - int(older_than * 1000)
             # Without dead letters that come meanwhile, or it might never end.
             last = last if high is None else min(high, last)
-            known = queues_of(store, filter.queue)
+            known = queues_of(shards, filter.queue)
             queues = sorted(queue for queue, x in known.items() if x.limits.archived or not own)
-            total = sum(store.dead_letters.count(queue, low, last) for queue in queues)
-            return cls(session, filter, server_of(store), queues, now, low, last), total
+            total = sum(shards.of(x).dead_letters.count(x, low, last) for x in queues)
+            server = server_of(shards.first)
+            return cls(session, filter, server, queues, now, low, last), total
 
         return session.ask(ask)
 
     def read(self) -> Iterator[Iterator[DeadLetter]]:
         """Yield the dead letters of one queue after the other."""
         for queue in self.queues:
-            store = self.session.ask(lambda store: store.dead_letters)
+            store = self._dead_letters(queue)
             found = store.all(queue, self.low, self.high, ask=self.session.ask)
             yield map(partial(DeadLetter.of, queue), found)
+
+    def _dead_letters(self, queue: str) -> DeadLetterStore:
+        return self.session.ask(lambda shards: shards.of(queue).dead_letters)
 
     def delete(self, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
         """Delete dead letters in Redis, and return those that were there."""
@@ -303,7 +308,7 @@ class RedisPlan(NamedTuple):
 
 
 def _delete(
-    store: Store, *, queue: str, rows: Sequence[DeadLetterRow], token: str
+    shards: Shards, *, queue: str, rows: Sequence[DeadLetterRow], token: str
 ) -> list[StatusCode]:
     names = [(row.dead_letter.id, row.dead_letter.dead_lettered.died_ms) for row in rows]
-    return store.dead_letters.delete(queue, names, token)
+    return shards.of(queue).dead_letters.delete(queue, names, token)

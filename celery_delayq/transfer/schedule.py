@@ -13,9 +13,10 @@ from celery_delayq.model.lookup import Where
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.store.paging import listed_pages
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.calls import CALL_SIZE
+from celery_delayq.store.scripting.calls import CALL_SIZE, Call
 from celery_delayq.store.scripting.replies import STATES
 from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
 from celery_delayq.transfer import jsonl, results
 from celery_delayq.transfer.export_format import (
     PAGE,
@@ -67,12 +68,12 @@ def export_to(
     where = filter.where()
     report = results.Exported()
 
-    def ask(store: Store) -> tuple[int, str, list[str], int | None]:
-        queues = [filter.queue] if filter.queue is not None else sorted(store.registry())
+    def ask(shards: Shards) -> tuple[int, str, list[str], int | None]:
+        queues = [filter.queue] if filter.queue is not None else sorted(shards.registry())
         about = None
         if where.step is None:
-            about = sum(store.control.count(queue, where) for queue in queues)
-        return store.now_ms(), results.server_of(store), queues, about
+            about = sum(shards.of(queue).control.count(queue, where) for queue in queues)
+        return shards.first.now_ms(), results.server_of(shards.first), queues, about
 
     with results.transfer_errors(report, "nothing is kept of it: run it again"):
         now, server, queues, report.total = session.ask(ask)
@@ -171,12 +172,12 @@ def put(
 ) -> None:
     """Schedule a batch, or in a dry run predict it, and count the outcomes in the report."""
     # Here and not in the script: a second attempt must send the same rows as the first.
-    now = session.ask(lambda store: store.now_ms()) if skip or report.dry_run else 0
+    now = session.now_ms() if skip or report.dry_run else 0
     wanted = [row for row in rows if row.due_ms > now] if skip else rows
     if len(wanted) < len(rows):
         report.outcomes["overdue"] += len(rows) - len(wanted)
     if report.dry_run:
-        known = session.ask(lambda store: _known(store, wanted))
+        known = session.ask(lambda shards: _known(shards, wanted))
         for row in wanted:
             outcome: results.ImportOutcome = "ready" if row.due_ms <= now else "scheduled"
             report.outcomes["duplicate" if row in known else outcome] += 1
@@ -189,20 +190,22 @@ def put(
         report.outcomes.update(cast("list[results.ImportOutcome]", states))
 
 
-def _import(rows: Sequence[ScheduleRow], token: str, store: Store) -> list[bytes | Exception]:
+def _import(rows: Sequence[ScheduleRow], token: str, shards: Shards) -> list[bytes | Exception]:
     """Schedule rows; repeated with the same *token* within a minute, it returns the same."""
-    calls = []
+    calls: dict[Store, list[Call]] = {}
     for number, (queue, some) in enumerate(by_queue(rows, CALL_SIZE)):
+        store = shards.of(queue)
         entries = [row.entry(store.layout) for row in some]
-        calls.append(store.import_call(queue, entries, f"{token}-{number}"))
-    return store.run_all(calls)
+        calls.setdefault(store, []).append(store.import_call(queue, entries, f"{token}-{number}"))
+    return [answer for store, its in calls.items() for answer in store.run_all(its)]
 
 
-def _known(store: Store, rows: Sequence[ScheduleRow]) -> set[ScheduleRow]:
+def _known(shards: Shards, rows: Sequence[ScheduleRow]) -> set[ScheduleRow]:
     """Return the entries that are scheduled, ready or leased already."""
     known: set[ScheduleRow] = set()
     for queue, some in by_queue(rows, len(rows)):
-        states = store.control.exists(queue, [(row.id, row.message_id) for row in some])
+        control = shards.of(queue).control
+        states = control.exists(queue, [(row.id, row.message_id) for row in some])
         known.update(row for row, state in zip(some, states, strict=True) if state == "d")
     return known
 

@@ -31,6 +31,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Puts
 from celery_delayq.store.scripting.runner import is_denied
+from celery_delayq.store.shards import Shards
 from celery_delayq.transport.batch import PublishBatch
 
 logger = logging.getLogger(__name__)
@@ -92,6 +93,15 @@ class PublishChannel(stock.Channel):
     def whole(self) -> Any:
         """The channel that Celery knows: this one, or the one of which it is a part."""
         return self
+
+    @property
+    def shards(self) -> Shards:
+        """Our data of all queues."""
+        return Shards.single(self.store)
+
+    def new_shards(self) -> Shards:
+        """Return our data of all queues by connections of their own, as :meth:`new_store` does."""
+        return Shards.single(self.new_store())
 
     def store_of(self, _queue: str) -> Store:
         """Return our data of a queue."""

@@ -130,7 +130,7 @@ def _away(session: Session, timeout: float) -> str:
             if session.on_rabbitmq:
                 with open_channel(session.app):
                     return ""
-            session.store.now_ms()
+            session.now_ms()
         except (CommandRefused, *BROKER_ERRORS, OSError) as exc:
             return describe_error(exc, session.app)
         return ""

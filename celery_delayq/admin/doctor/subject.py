@@ -11,6 +11,7 @@ from celery_delayq.admin.stats import Stats, gather
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.shards import Shards
 
 
 class OnRedis:
@@ -45,4 +46,4 @@ class OnRedis:
         return str(found[name])
 
     def _stats(self) -> Stats:
-        return gather(self.store, self.app.amqp.queues.consume_from)
+        return gather(Shards.single(self.store), self.app.amqp.queues.consume_from)

@@ -12,6 +12,7 @@ from celery_delayq.admin.findings import KINDS
 from celery_delayq.admin.repair import check
 from celery_delayq.integration import beat_guard
 from celery_delayq.store.schedule import layouts
+from celery_delayq.store.shards import Shards
 from celery_delayq.utils.text import spelled
 
 #: Seconds for which entries may be overdue, a periodic entry be late, a lease stay after its end.
@@ -24,7 +25,7 @@ _VISIBILITY = 3600
 
 def fsck(subject: OnRedis) -> Iterator[Finding]:
     """Keys must agree with each other."""
-    [report] = deque(check(subject.store, subject.settings), maxlen=1)
+    [report] = deque(check(Shards.single(subject.store), subject.settings), maxlen=1)
     for found in report.findings:
         yield Finding(
             "fsck",

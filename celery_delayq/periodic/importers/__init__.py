@@ -24,6 +24,7 @@ from celery_delayq.periodic.wall_clock import moment_of, ms_of
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
 
 #: The result of one import. "kept": Redis has an entry of that name, which stays. "skipped": the
 #: entry is over. "refused": it cannot be imported.
@@ -205,7 +206,8 @@ def _take(
         result = sent[record] = "added" if there is None else "replaced"
         return Writing(found.name, (there or "").partition("\n")[0], record, entry.look)
 
-    def write(store: Store) -> None:
+    def write(shards: Shards) -> None:
+        store = shards.only
         gate = PeriodicStore(store)
         if dry_run:
             edit(store, gate.get(found.name))

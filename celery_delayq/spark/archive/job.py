@@ -39,6 +39,7 @@ from celery_delayq.spark.session import MOST_CONNECTIONS, described
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.shards import Shards
 from celery_delayq.transfer.results import server_of
 from celery_delayq.utils.portions import batches as chunks
 
@@ -276,7 +277,7 @@ class _ArchiveJob:
             store = delayq.store
             parts = self._plan(store, Wanted("dead_letters", high=last))
             scan = ScanStore(store)
-            died = [scan.died_ms(queue, None, 0) for queue in queues_of(store, None)]
+            died = [scan.died_ms(queue, None, 0) for queue in queues_of(Shards.single(store), None)]
         first = min((each for each in died if each is not None), default=0)
         return parts, moment(first).date()
 
@@ -334,6 +335,6 @@ def _remove(access: Access, batches: Batches) -> Batches:
 
 
 def _delete(
-    queue: str, names: Sequence[tuple[str, int]], token: str, store: Store
+    queue: str, names: Sequence[tuple[str, int]], token: str, shards: Shards
 ) -> list[StatusCode]:
-    return store.dead_letters.delete(queue, names, token)
+    return shards.of(queue).dead_letters.delete(queue, names, token)

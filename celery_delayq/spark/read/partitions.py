@@ -25,6 +25,7 @@ from celery_delayq.store.paging import queues_of
 from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.scan import ScanStore, Stretch
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.shards import Shards
 from celery_delayq.utils.portions import batches
 
 
@@ -60,7 +61,7 @@ def plan(store: Store, wanted: Wanted, parts: int, least: int) -> list[InputPart
         # Runs that end meanwhile belong to it, too: they have left all other tables.
         rest = InputPartition([Runs(upto, END)])
         return [*plan_runs(store, START, upto, parts, least), rest]
-    names = {**queues_of(store, None)}
+    names = {**queues_of(Shards.single(store), None)}
     if wanted.queues is not None:
         names = {name: names.get(name, store.layout) for name in sorted(wanted.queues)}
     found = _HOW[wanted.table](_PartitionPlan(store, wanted, names, parts, least))

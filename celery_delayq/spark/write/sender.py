@@ -123,7 +123,9 @@ class Sending:
             return rows
         queue = self._queue
         codes = self._delayq.session.ask(
-            lambda store: store.control.exists(queue, [(row.id, row.message_id) for row in rows])
+            lambda shards: shards.of(queue).control.exists(
+                queue, [(row.id, row.message_id) for row in rows]
+            )
         )
         unknown = [row for row, code in zip(rows, codes, strict=True) if code != "d"]
         self._kept += len(rows) - len(unknown)

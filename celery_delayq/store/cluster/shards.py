@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import cast
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.model.cluster_tags import DEFAULT_NUMBER, cluster_tags, slot_of, tag_of
+from celery_delayq.model.cluster_tags import cluster_tags, slot_of
 from celery_delayq.settings import Limits
 from celery_delayq.store.cluster.nodes import Nodes
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.client import Client
+from celery_delayq.store.shards import Shards
 
 
-class Shards:
-    """A store for each hash tag: to its queues what the store of a single Redis is to all queues.
-
-    Each has its own next-due index, registry, lease time, pauses, history and counters.
+def cluster_shards(
+    nodes: Nodes,
+    keys: Keys,
+    layout: Layout,
+    limits: Callable[[str], Limits] = lambda _queue: Limits(),
+    *,
+    number: int,
+) -> Shards:
+    """Return a store for each hash tag.
 
     Parameters
     ----------
@@ -37,34 +43,12 @@ class Shards:
     ConfigError
         The prefix has a ``{``.
     """
-
-    def __init__(
-        self,
-        nodes: Nodes,
-        keys: Keys,
-        layout: Layout,
-        limits: Callable[[str], Limits] = lambda _queue: Limits(),
-        *,
-        number: int = DEFAULT_NUMBER,
-    ) -> None:
-        self._tags = cluster_tags(number)
-        self._stores = {
+    return Shards(
+        {
             tag: Store(nodes.client(slot_of(tag)), keys.of_tag(tag), layout, limits)
-            for tag in self._tags
+            for tag in cluster_tags(number)
         }
-
-    def of(self, queue: str) -> Store:
-        """Return the store of a queue."""
-        return self._stores[tag_of(queue, self._tags)]
-
-    def __iter__(self) -> Iterator[Store]:
-        """Iterate over all stores, in the order of their slots."""
-        return iter(self._stores.values())
-
-    def disconnect(self) -> None:
-        """Close all connections."""
-        for store in self:
-            store.client.connection_pool.disconnect()
+    )
 
 
 def check_number(nodes: Nodes, keys: Keys, number: int) -> None:

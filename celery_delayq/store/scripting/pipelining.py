@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from kombu.exceptions import OperationalError
 from kombu.utils.functional import retry_over_time
@@ -34,8 +34,17 @@ from celery_delayq.store.scripting.runner import (
     is_full,
 )
 
-#: Calls a function with the store, once more on a new connection when the server is gone.
-Ask = Callable[[Callable[[ScriptRunner], Any]], Any]
+
+class Runners(Protocol):
+    """The stores of all queues."""
+
+    def of(self, queue: str, /) -> ScriptRunner:
+        """Return the store of a queue."""
+        ...
+
+
+#: Calls a function with the stores, once more on new connections when a server is gone.
+Ask = Callable[[Callable[[Runners], Any]], Any]
 
 #: What is raised when the connection is lost, or the server is another one now.
 LOST = (ConnectionError, TimeoutError, OSError, OperationalError)
@@ -102,13 +111,15 @@ class PipelinedCalls:
     Parameters
     ----------
     ask : Callable
-        Calls a function with the store, once more on a new connection when the server is gone.
+        Calls a function with the stores, once more on new connections when a server is gone.
     """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
+        self._lines: dict[ScriptRunner, Line] = {}
+        #: That of the last call.
         self._line = Line()
-        self._unanswered: tuple[Call, Callable[[Any], object]] | None = None
+        self._unanswered: tuple[str, Call, Callable[[Any], object]] | None = None
         #: Whether the next reply on the connection is the answer.
         self._sent = False
 
@@ -125,8 +136,10 @@ class PipelinedCalls:
                 self.settle()
         finally:
             self._line.close(unread=self._unanswered is not None)
+            for line in self._lines.values():
+                line.close(unread=False)
 
-    def send(self, call: Call, then: Callable[[Any], object]) -> None:
+    def send(self, queue: str, call: Call, then: Callable[[Any], object]) -> None:
         """Settle the call before this one, and send this one; *then* is called with its answer.
 
         Raises
@@ -135,10 +148,12 @@ class PipelinedCalls:
             The one before was refused, or Redis is away.
         """
         self.settle()
-        self._unanswered = call, then
+        self._unanswered = queue, call, then
         try:
+            runner: ScriptRunner = self._ask(lambda runners: runners.of(queue))
+            self._line = self._lines.setdefault(runner, Line())
             if not self._line:
-                self._line.open(self._ask(lambda runner: runner.client.connection_pool))
+                self._line.open(runner.client.connection_pool)
             self._line.send([call.command()])
             self._sent = True
         except (RedisError, OSError):
@@ -151,13 +166,13 @@ class PipelinedCalls:
         """
         if self._unanswered is None:
             return False
-        call, then = self._unanswered
-        answer = self._answer(call)
+        queue, call, then = self._unanswered
+        answer = self._answer(queue, call)
         self._unanswered = None
         then(answer)
         return True
 
-    def _answer(self, call: Call) -> Any:
+    def _answer(self, queue: str, call: Call) -> Any:
         # An interrupt may come while it is sent or while the answer is read: then nobody knows
         # which reply the connection has next, if any.
         sent, self._sent = self._sent, False
@@ -166,7 +181,7 @@ class PipelinedCalls:
                 return self._line.read()
         self._line.close(unread=True)
         # In the usual way, which knows what to do about each error.
-        return self._ask(lambda runner: runner.run(call))
+        return self._ask(lambda runners: runners.of(queue).run(call))
 
 
 class Sent(NamedTuple):
@@ -185,7 +200,7 @@ class EntryPipeline:
     Parameters
     ----------
     ask : Callable
-        Calls a function with the store, once more on a new connection when the server is gone.
+        Calls a function with the stores, once more on new connections when a server is gone.
     on_answer : Callable
         Gets a call, the indexes of its entries, and what became of each.
     retry : Mapping[str, Any] | None
@@ -202,9 +217,9 @@ class EntryPipeline:
         self._ask = ask
         self._on_answer = on_answer
         self._retry = retry
-        self._runner: ScriptRunner = ask(lambda runner: runner)
-        self._line = Line()
-        self._knows_script = False
+        self._runners: Runners = ask(lambda runners: runners)
+        #: The open connections; each of their servers knows the script.
+        self._lines: dict[ScriptRunner, Line] = {}
         self._open: dict[str, Sent] = {}
         self._filling: list[Sent] = []
         self._unread: deque[Sent] = deque()
@@ -216,7 +231,7 @@ class EntryPipeline:
         """Add an entry of the item *index*."""
         sent = self._open.get(queue)
         if sent is None or sent.call.is_full:
-            sent = self._open[queue] = Sent(self._runner.puts(queue), [])
+            sent = self._open[queue] = Sent(self._runners.of(queue).puts(queue), [])
             self._filling.append(sent)
         sent.call.add(entry)
         sent.indexes.append(index)
@@ -239,7 +254,7 @@ class EntryPipeline:
             self.buffered = 0
             if filled:
                 self._unread.extend(filled)
-                self._with_repeats(lambda: self._write(self._runner, filled))
+                self._with_repeats(lambda: self._write(filled))
         except ResponseError as exc:
             raise full(exc) if is_full(exc) else exc from exc
         finally:
@@ -252,7 +267,8 @@ class EntryPipeline:
 
     def wait(self, replicas: int, seconds: float) -> None:
         """Wait until *replicas* have what was sent, as :meth:`Line.wait` does."""
-        self._line.wait(replicas, seconds)
+        for line in self._lines.values():
+            line.wait(replicas, seconds)
 
     def unanswered(self) -> Iterator[int]:
         """Yield the indexes of the items without a known outcome."""
@@ -261,18 +277,23 @@ class EntryPipeline:
 
     def close(self) -> None:
         """Give the connection back; one with unread replies is closed."""
-        self._line.close(unread=bool(self._unread))
+        for line in self._lines.values():
+            line.close(unread=bool(self._unread))
+        self._lines.clear()
 
-    def _write(self, runner: ScriptRunner, sents: list[Sent]) -> None:
-        if not self._line:
-            self._line.open(runner.client.connection_pool)
-            self._runner, self._knows_script = runner, False
-        commands = []
+    def _write(self, sents: list[Sent]) -> None:
+        commands: dict[ScriptRunner, list[tuple[Any, ...]]] = {}
         for sent in sents:
+            runner = self._runners.of(sent.call.queue)
+            its = commands.setdefault(runner, [])
             # The first one on a connection carries the source.
-            commands.append(sent.call.command(source=not self._knows_script))
-            self._knows_script = True
-        self._line.send(commands)
+            its.append(sent.call.command(source=runner not in self._lines and not its))
+        for runner, its in commands.items():
+            if runner not in self._lines:
+                line = Line()
+                line.open(runner.client.connection_pool)
+                self._lines[runner] = line
+            self._lines[runner].send(its)
 
     def _read(self) -> None:
         """Read all outstanding answers; a call that was refused stays among the unread."""
@@ -280,7 +301,8 @@ class EntryPipeline:
         try:
             while self._unread:
                 try:
-                    reply = self._line.read()
+                    runner = self._runners.of(self._unread[0].call.queue)
+                    reply = self._lines[runner].read()
                 except ResponseError as exc:
                     if isinstance(exc, NoScriptError) or is_demoted(exc):
                         raise unavailable(exc) from exc
@@ -301,11 +323,12 @@ class EntryPipeline:
                 raise
             retry_over_time(lambda: self._ask(self._resend), LOST, **self._retry)
 
-    def _resend(self, runner: ScriptRunner) -> None:
-        """Send calls without an answer over a new connection, and read the answers."""
-        self._line.close(unread=True)
+    def _resend(self, runners: Runners) -> None:
+        """Send calls without an answer over new connections, and read the answers."""
+        self.close()
+        self._runners = runners
         if self._unread:
-            self._write(runner, list(self._unread))
+            self._write(list(self._unread))
             self._read()
 
     def _deliver(self) -> None:

@@ -57,6 +57,10 @@ class ScriptRunner:
         self.layout = layout
         self.limits = limits
 
+    def of(self, _queue: str) -> ScriptRunner:
+        """Return this: on a single Redis it is that of any queue."""
+        return self
+
     def run(self, call: Call) -> Any:
         """Run a script.
 

@@ -9,8 +9,9 @@ from typing import Any
 from kombu.utils.json import dumps
 
 from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
-from celery_delayq.store.cluster.shards import Shards
+from celery_delayq.store.cluster.shards import cluster_shards
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.shards import Shards
 from celery_delayq.transport.cluster.shard import ShardChannel
 from celery_delayq.transport.cluster.tagged import TaggedChannel
 
@@ -24,7 +25,7 @@ class ClusterChannel(TaggedChannel):
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         self.tags = cluster_tags(connection.settings.cluster_tags)
-        self._shards: dict[str, ShardChannel] = {}
+        self._parts: dict[str, ShardChannel] = {}
         #: By consumer tag.
         self._consuming: dict[str, ShardChannel] = {}
         super().__init__(connection, self.tags[0], **kwargs)
@@ -32,19 +33,24 @@ class ClusterChannel(TaggedChannel):
     # -- where things are
 
     @cached_property
-    def stores(self) -> Shards:
-        """Our data of all queues, by connections of their own."""
-        return self.new_stores()
+    def shards(self) -> Shards:
+        """Our data of all queues."""
+        return self.new_shards()
 
-    def new_stores(self) -> Shards:
-        """Return stores with connections of their own, which outlive this channel."""
+    def new_shards(self) -> Shards:
+        """Return our data of all queues, by connections of their own, which outlive this channel.
+
+        As many as there are threads that use it, as for :meth:`new_store`.
+        """
         settings = self.settings
-        number = settings.cluster_tags
-        return Shards(self.connection.nodes, self.keys, self.layout, settings.limits, number=number)
+        return cluster_shards(
+            *(self.connection.nodes, self.keys, self.layout, settings.limits),
+            number=settings.cluster_tags,
+        )
 
     def store_of(self, queue: str) -> Store:
         """Return our data of a queue."""
-        return self.stores.of(queue)
+        return self.shards.of(queue)
 
     def place_of(self, queue: str) -> str:
         """Return the :attr:`place` where the messages of a queue are."""
@@ -54,16 +60,16 @@ class ClusterChannel(TaggedChannel):
     def shard_of(self, queue: str) -> ShardChannel:
         """Return the channel that consumes a queue."""
         tag = tag_of(queue, self.tags)
-        if tag not in self._shards:
-            self._shards[tag] = ShardChannel(self, tag)
-        return self._shards[tag]
+        if tag not in self._parts:
+            self._parts[tag] = ShardChannel(self, tag)
+        return self._parts[tag]
 
     # -- to consume
 
     @property
     def fetched(self) -> int:
         """How many messages of all shards are here, or may come, that are not handed out."""
-        return super().fetched + sum(each.own_fetched for each in self._shards.values())
+        return super().fetched + sum(each.own_fetched for each in self._parts.values())
 
     def basic_consume(
         self,
@@ -92,11 +98,11 @@ class ClusterChannel(TaggedChannel):
     def close(self) -> None:
         if self.closed:
             return
-        for shard in self._shards.values():
+        for shard in self._parts.values():
             shard.close()
         super().close()
-        if "stores" in vars(self):
-            self.stores.disconnect()
+        if "shards" in vars(self):
+            self.shards.disconnect()
 
     # -- what kombu asks of a queue
 

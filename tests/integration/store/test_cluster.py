@@ -15,9 +15,10 @@ from celery_delayq.errors import BrokerUnavailable, ConfigError
 from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
 from celery_delayq.settings import Settings
 from celery_delayq.store.cluster.nodes import Address, Nodes
-from celery_delayq.store.cluster.shards import Shards, check_number
+from celery_delayq.store.cluster.shards import check_number, cluster_shards
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.shards import Shards
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import entry
@@ -41,7 +42,7 @@ def shards(cluster: Cluster) -> Iterator[Shards]:
     """Connect without redis-py's own retries."""
     nodes = cluster.nodes(retry=Retry(NoBackoff(), 0))
     check_number(nodes, Keys("shop:"), len(TAGS))
-    found = Shards(nodes, Keys("shop:"), Layout())
+    found = cluster_shards(nodes, Keys("shop:"), Layout(), number=len(TAGS))
     yield found
     found.disconnect()
 

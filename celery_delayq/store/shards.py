@@ -1,0 +1,76 @@
+"""The stores of one broker: one on a single Redis, one for each hash tag of a Redis Cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+from celery_delayq.errors import NotSupported
+from celery_delayq.model.cluster_tags import tag_of
+from celery_delayq.model.lookup import PausedNames
+from celery_delayq.store.schedule import Store
+
+
+class Shards:
+    """A store for each hash tag: to its queues what the store of a single Redis is to all queues.
+
+    Each has its own next-due index, registry, lease time, pauses, history and counters.
+
+    Parameters
+    ----------
+    stores : Mapping[str, Store]
+        By tag; a single Redis has one without a name.
+    """
+
+    def __init__(self, stores: Mapping[str, Store]) -> None:
+        self._stores = stores
+        self._tags = tuple(stores)
+
+    @classmethod
+    def single(cls, store: Store) -> Shards:
+        """Return the store of a single Redis."""
+        return cls({"": store})
+
+    def of(self, queue: str) -> Store:
+        """Return the store of a queue."""
+        return self._stores[tag_of(queue, self._tags)]
+
+    def __iter__(self) -> Iterator[Store]:
+        """Iterate over all stores, in the order of their slots."""
+        return iter(self._stores.values())
+
+    @property
+    def first(self) -> Store:
+        """The store of what belongs to no queue."""
+        return next(iter(self))
+
+    @property
+    def only(self) -> Store:
+        """The store of a single Redis.
+
+        Raises
+        ------
+        NotSupported
+            There are several.
+        """
+        if len(self._stores) > 1:
+            raise NotSupported("this is not supported on a Redis Cluster yet")
+        return self.first
+
+    def registry(self) -> dict[str, bytes]:
+        """Return the stored layout of every registered queue."""
+        return {queue: layout for store in self for queue, layout in store.registry().items()}
+
+    def controls(self) -> PausedNames:
+        """Return the paused queues and tasks: a pause is written to all stores."""
+        found = [store.control.controls() for store in self]
+        return PausedNames(
+            max(each.revision for each in found),
+            dict(chain.from_iterable(each.queues.items() for each in reversed(found))),
+            dict(chain.from_iterable(each.tasks.items() for each in reversed(found))),
+        )
+
+    def disconnect(self, *, inuse: bool = True) -> None:
+        """Close the connections, with *inuse* also those in use."""
+        for store in self:
+            store.client.connection_pool.disconnect(inuse_connections=inuse)
