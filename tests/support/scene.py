@@ -191,6 +191,10 @@ class AppScene(Scene):
         options = {"concurrency": self.concurrency, "conf": conf, **options}
         return start_worker(self._delayq_worker, self.module, pool or self.pool, **options)
 
+    def listeners(self) -> int:
+        """Return how many connections listen to events and remote control."""
+        return int(self.client.pubsub_numpat())
+
     @contextmanager
     def watching(self) -> Iterator[list[tuple[str, str]]]:
         """Collect what is told by event meanwhile: type and task."""
@@ -201,7 +205,7 @@ class AppScene(Scene):
                 told.append((event["type"], event.get("uuid", "")))
 
             receiver = self.app.events.Receiver(connection, handlers={"*": note})
-            before = self.client.pubsub_numpat()
+            before = self.listeners()
 
             def receive() -> None:
                 for _ in receiver.consume(
@@ -212,9 +216,7 @@ class AppScene(Scene):
             thread = threading.Thread(target=receive)
             thread.start()
             try:
-                wait_until(
-                    lambda: self.client.pubsub_numpat() > before, TIMEOUT, "somebody listens"
-                )
+                wait_until(lambda: self.listeners() > before, TIMEOUT, "somebody listens")
                 yield told
             finally:
                 receiver.should_stop = True

@@ -8,7 +8,7 @@ from typing import Any
 
 from kombu.utils.json import dumps
 
-from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
+from celery_delayq.model.cluster_tags import cluster_tags, tag_of
 from celery_delayq.store.cluster.shards import cluster_shards
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.shards import Shards
@@ -19,8 +19,7 @@ from celery_delayq.transport.cluster.tagged import TaggedChannel
 class ClusterChannel(TaggedChannel):
     """Sends each message to the shard of its queue, and consumes by a channel for each shard.
 
-    What kombu keeps for itself, such as bindings and queues that do not last, has one hash tag, so
-    that its transactions stay in one slot.
+    The bindings of kombu have one hash tag, so that its transactions stay in one slot.
     """
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
@@ -57,7 +56,7 @@ class ClusterChannel(TaggedChannel):
         place: str = self._place_by(self.store_of(queue).keys)
         return place
 
-    def shard_of(self, queue: str) -> ShardChannel:
+    def part_of(self, queue: str) -> ShardChannel:
         """Return the channel that consumes a queue."""
         tag = tag_of(queue, self.tags)
         if tag not in self._parts:
@@ -79,27 +78,36 @@ class ClusterChannel(TaggedChannel):
         consumer_tag: str,
         **kwargs: Any,
     ) -> None:
-        if not self.can_schedule(queue):
+        if queue in self._fanout_queues:
             super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
             return
-        shard = self._consuming[consumer_tag] = self.shard_of(queue)
-        shard.basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        part = self._consuming[consumer_tag] = self.part_of(queue)
+        part.basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        self._active_queues.append(queue)  # kombu keeps the bindings of these alive
 
     def basic_cancel(self, consumer_tag: str) -> Any:
-        shard = self._consuming.pop(consumer_tag, None)
-        return (shard.basic_cancel if shard else super().basic_cancel)(consumer_tag)
+        part = self._consuming.pop(consumer_tag, None)
+        if part is None:
+            return super().basic_cancel(consumer_tag)
+        queue = part._tag_to_queue.get(consumer_tag)
+        if queue in self._active_queues:
+            self._active_queues.remove(queue)
+        return part.basic_cancel(consumer_tag)
+
+    @property
+    def active_queues(self) -> list[str]:
+        """None: the parts consume them."""
+        return []
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """Return one message of *queue*, leased unless *no_ack*, or None."""
-        if not self.can_schedule(queue):
-            return super().basic_get(queue, no_ack, **kwargs)
-        return self.shard_of(queue).basic_get(queue, no_ack, **kwargs)
+        return self.part_of(queue).basic_get(queue, no_ack, **kwargs)
 
     def close(self) -> None:
         if self.closed:
             return
-        for shard in self._parts.values():
-            shard.close()
+        for part in self._parts.values():
+            part.close()
         super().close()
         if "shards" in vars(self):
             self.shards.disconnect()
@@ -108,16 +116,27 @@ class ClusterChannel(TaggedChannel):
 
     def _size(self, queue: str) -> int:
         """Return how many messages wait in *queue*, ready and scheduled, as on stock."""
-        if not self.can_schedule(queue):
-            return super()._size(queue)
         sizes = self.store_of(queue).sizes(queue, self.layout)
         return sizes.ready + sizes.scheduled
 
-    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
-        if not self.can_schedule(queue):
-            return bool(super()._has_queue(queue, **kwargs))
+    def _has_queue(self, queue: str, **_: Any) -> bool:
         store = self.store_of(queue)
         return bool(store.client.exists(*store.keys.ready_lists(queue, self.layout)))
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        if self.connection is None or self.can_schedule(queue):
+            super()._put(queue, message, **kwargs)
+        else:
+            self.part_of(queue)._put(queue, message, **kwargs)
+
+    def _purge(self, queue: str) -> int:
+        return (super() if self.can_schedule(queue) else self.part_of(queue))._purge(queue)
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        if not self.can_schedule(queue):
+            store = self.store_of(queue)
+            store.client.delete(*store.keys.ready_lists(queue, self.layout))
+        super()._delete(queue, *args, **kwargs)
 
     # -- fanout
 
@@ -143,7 +162,6 @@ class ClusterChannel(TaggedChannel):
             self._publisher.publish(topic, dumps(message))
 
     def ping(self) -> None:
-        """Raise an error of a connection if the subscription would fail."""
-        slot = slot_of(self.tag) if self.active_queues else None
-        with self.connection.nodes.client(slot) as client:
+        """Raise an error of a connection if no node answers."""
+        with self.connection.nodes.client(None) as client:
             client.ping()

@@ -33,6 +33,10 @@ class SharedQoS(QoS):
     def restore_unacked(self, _client: Any = None) -> None:
         """Put back the unacknowledged messages of this shard."""
         self.channel.hand_back(self.take_leased())
+        own = [tag for tag, each in self._delivered.items() if each.channel is self.channel]
+        for tag in own:  # what kombu keeps
+            self.restore_by_tag(tag)
+            del self._delivered[tag]
 
     def restore_unacked_once(self, _stderr: Any = None) -> None:
         """Do it when the channel closes."""
@@ -56,11 +60,16 @@ class ShardChannel(TaggedChannel):
     def __init__(self, whole: Any, tag: str) -> None:
         self._whole = whole
         super().__init__(whole.connection, tag)
+        # Which of its queues do not last.
+        self._expires, self.auto_delete_queues = whole._expires, whole.auto_delete_queues
 
     @property
     def whole(self) -> Any:
         """The channel that Celery knows."""
         return self._whole
+
+    def maybe_refresh_binding_expiry(self) -> None:
+        """Leave bindings to the channel that Celery knows."""
 
     @property
     def qos(self) -> Any:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
 from celery_delayq.model.cluster_tags import slot_of
 from celery_delayq.store.cluster.nodes import SlotConnection, SlotSSLConnection
 from celery_delayq.store.keys import Keys
@@ -49,6 +52,8 @@ class TaggedChannel(Channel):
         params: dict[str, Any] = super()._connparams(asynchronous)
         nodes = self.connection.nodes_by(params)
         del params["host"], params["port"]
+        if asynchronous:  # else redis-py connects again by itself, unknown to the poller
+            params["retry"] = Retry(NoBackoff(), 0)
         return {**params, "nodes": nodes, "slot": slot_of(self.tag)}
 
     @property

@@ -1,13 +1,24 @@
-"""A Redis Cluster and apps on it."""
+"""A Redis Cluster, and apps and workers on it; results and notes of tasks are in a single Redis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
+from celery import Celery
 
 from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
+from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.retry_tasks import RetryScene, tasks_of
 from tests.support.cluster import Cluster
+from tests.support.scene import StartWorker
+
+TAGS = cluster_tags(12)
+#: A queue of each tag.
+QUEUES = {tag_of(f"q{number}", TAGS): f"q{number}" for number in range(200)}
 
 
 @pytest.fixture
@@ -20,3 +31,73 @@ def cluster(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> Cluster:
 def delayq_broker_url(cluster: Cluster) -> str:
     """The broker of apps and workers."""
     return ";".join(f"delayq+rediscluster://{host}:{port}" for host, port in cluster.addresses)
+
+
+@dataclass
+class Shard:
+    """What a test sees of a queue, which is the only one of its hash tag."""
+
+    cluster: Cluster
+    tag: str
+
+    @property
+    def queue(self) -> str:
+        """The queue."""
+        return QUEUES[self.tag]
+
+    @property
+    def slot(self) -> int:
+        """The slot of the tag."""
+        return slot_of(self.tag)
+
+    @property
+    def master(self) -> EmbeddedRedis:
+        """The server that has it when the cluster is new."""
+        return self.cluster.master_of(self.slot)
+
+    def keys(self) -> set[str]:
+        """Return the names of its keys, without the tag."""
+        with self.master.client() as client:
+            names = {name.decode() for name in client.scan_iter(f"{{{self.tag}}}:*")}
+        return {name.removeprefix(f"{{{self.tag}}}:") for name in names}
+
+    def wait_empty(self) -> None:
+        """Wait until all its tasks are done and acknowledged."""
+
+        def is_empty() -> bool:
+            return not any("}:entries" in name or "}:leased:" in name for name in self.keys())
+
+        wait_until(is_empty, 30, lambda: f"no entry and no lease: {self.keys()}")
+
+
+class ClusterScene(RetryScene):
+    """Tasks, workers and shards of a cluster."""
+
+    cluster: Cluster
+
+    def shard(self, number: int) -> Shard:
+        """Return a shard by the number of its tag."""
+        return Shard(self.cluster, TAGS[number])
+
+    def listeners(self) -> int:
+        """Return how many patterns are subscribed to at all nodes together."""
+        found = 0
+        for each in self.cluster.masters:
+            with each.client() as client:
+                found += client.pubsub_numpat()
+        return found
+
+    def work(self, *numbers: int, pool: str = "solo", **options: object) -> WorkerProcess:
+        """Start a worker that consumes the queues of these shards."""
+        queues = [self.shard(number).queue for number in numbers]
+        return self.start(pool, queues=queues, **options)
+
+
+@pytest.fixture
+def scene(
+    app: Celery, cluster: Cluster, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
+) -> ClusterScene:
+    """Tasks that are tried again, and their workers."""
+    found = ClusterScene(delayq_redis, tasks_of(app), delayq_worker)
+    found.cluster = cluster
+    return found
