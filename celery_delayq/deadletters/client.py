@@ -14,13 +14,14 @@ from uuid import uuid4
 
 from celery_delayq.deadletters.reader import DeadLetterReader, check_filter
 from celery_delayq.deadletters.replay import ReplayChanges, replayed
-from celery_delayq.errors import ConfigError, InvalidETA, RecordError
+from celery_delayq.errors import ConfigError, InvalidETA, NotSupported, RecordError
 from celery_delayq.integration.not_run import tell_chords_of_dead
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
 from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
 from celery_delayq.store.dead_letters import Replay, ReplayedInPlace, told
+from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
@@ -187,11 +188,7 @@ class DeadLetters(DeadLetterReader):
         call = None
         if replays:
             found = [*replays.values()]
-            call = self._ask(
-                lambda shards: shards.of(queue).dead_letters.replay_call(
-                    queue, to, layout, found, token
-                )
-            )
+            call = self._ask(lambda shards: _replay_call(shards, queue, to, layout, found, token))
         return Change(dead_letters, call, [*replays])
 
     def purge(self, dead_letter: DeadLetter | str) -> Outcome:
@@ -341,6 +338,18 @@ def check_bulk(filter: DeadFilter, dry_run: bool, everything: bool) -> None:
             "the filter leaves nothing out: give everything=True if all dead letters of all "
             "queues are meant"
         )
+
+
+def _replay_call(
+    shards: Shards, queue: str, to: str, layout: Layout, replays: Sequence[Replay], token: str
+) -> Call:
+    store = shards.of(queue)
+    if shards.of(to) is not store:
+        raise NotSupported(
+            f"queue={to!r}: on a Redis Cluster it is of another hash tag than {queue!r}, and a "
+            "replay is one step in one tag; replay there, or to a queue of the same tag"
+        )
+    return store.dead_letters.replay_call(queue, to, layout, replays, token)
 
 
 def _replay_in_place(

@@ -190,7 +190,7 @@ class Attempts:
             return True
         try:
             name, most = given
-            store = self._app._delayq.store
+            store = self._app._delayq.session.shards.of(str(name))
             member = f"{request.id} {request.retries}"
             return bool(
                 store.control.use_retry_budget(str(name), int(most), member, BUDGET_EXPIRES)

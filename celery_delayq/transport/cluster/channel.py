@@ -130,7 +130,9 @@ class ClusterChannel(TaggedChannel):
             self.part_of(queue)._put(queue, message, **kwargs)
 
     def _purge(self, queue: str) -> int:
-        return (super() if self.can_schedule(queue) else self.part_of(queue))._purge(queue)
+        if self.can_schedule(queue):
+            return super()._purge(queue)
+        return self.part_of(queue)._purge(queue)
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         if not self.can_schedule(queue):

@@ -55,7 +55,7 @@ class Shard:
         """The server that has it when the cluster is new."""
         return self.cluster.master_of(self.slot)
 
-    def keys(self) -> set[str]:
+    def names(self) -> set[str]:
         """Return the names of its keys, without the tag."""
         with self.master.client() as client:
             names = {name.decode() for name in client.scan_iter(f"{{{self.tag}}}:*")}
@@ -65,9 +65,9 @@ class Shard:
         """Wait until all its tasks are done and acknowledged."""
 
         def is_empty() -> bool:
-            return not any("}:entries" in name or "}:leased:" in name for name in self.keys())
+            return not any("}:entries" in name or "}:leased:" in name for name in self.names())
 
-        wait_until(is_empty, 30, lambda: f"no entry and no lease: {self.keys()}")
+        wait_until(is_empty, 30, lambda: f"no entry and no lease: {self.names()}")
 
 
 class ClusterScene(RetryScene):

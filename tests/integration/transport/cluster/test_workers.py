@@ -23,7 +23,7 @@ def test_delayed_tasks_of_several_shards_run_once_they_are_due(
         scene.send("plain", "done", id=shard.tag, countdown=0.5, queue=shard.queue)
         for shard in shards
     ]
-    assert all(any(name.endswith(":entries") for name in shard.keys()) for shard in shards)
+    assert all(any(name.endswith(":entries") for name in shard.names()) for shard in shards)
 
     scene.work(0, 5, 11, pool=pool)
 
