@@ -46,7 +46,7 @@ _FIRST = b"["
 KNOWN = 100
 
 #: Most revoked ids that one call reads or looks for.
-REVOKED = 5000
+REVOKED = 1000
 
 #: Most calls for a part of a page that return no entry: most are of other priorities.
 EMPTY = 4
@@ -280,19 +280,21 @@ class ControlStore(StorePart):
     def revoked(self, since_ms: int = 0) -> Revoked:
         """Return ids, stamps and canvases that were revoked since then."""
         members: list[bytes] = []
-        last, start = since_ms, 0
+        # From the last time on: Redis walks over all that it is to leave out.
+        last, seen = since_ms, 0
         while True:
             found = cast(
                 "list[tuple[bytes, float]]",
                 self._runner.client.zrangebyscore(
-                    self._keys.revoked, since_ms, "+inf", start, REVOKED, withscores=True
+                    self._keys.revoked, last, "+inf", seen, REVOKED, withscores=True
                 ),
             )
             members += [member for member, _ in found]
-            last = int(found[-1][1]) if found else last
+            before, last = last, int(found[-1][1]) if found else last
             if len(found) < REVOKED:
                 break
-            start += REVOKED
+            then = sum(at == last for _, at in found)
+            seen = seen + then if last == before else then
         ids = [to_text(member[1:]) for member in members if member[:1] == b"i"]
         stamps = [stamp for member in members if (stamp := _stamp(member))]
         both = [member for member in members if member[:1] in (b"r", b"g")]

@@ -11,7 +11,7 @@ from celery_delayq.errors import CommandRefused
 from celery_delayq.model.lookup import to_text
 from celery_delayq.model.totals import TickTotals, Totals
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.scan import ScanStore
+from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import pack
 from celery_delayq.store.scripting.pipelining import Line
@@ -184,7 +184,7 @@ class GaugeStore(StorePart):
         lists = self._keys.ready_lists(queue, layout)
         for name, length in zip(lists, self._scan.lengths(lists), strict=True):
             if length <= SAMPLE:
-                places = [range(length)]
+                places = [range(length)[at : at + MESSAGES] for at in range(0, length, MESSAGES)]
             else:
                 size, near = SAMPLE // STRETCHES, min(length, 2 * DEEPEST)
                 starts = [near * place // STRETCHES for place in range(STRETCHES)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from celery_delayq.store import control
 from tests.lua.bench import Bench, repeating
 
 DAY = 86_400.0
@@ -31,6 +34,21 @@ def test_only_what_is_new_is_read_again(store: Bench) -> None:
 
     assert store.control.revoked(last + 1)[0] == ["b"]
     assert store.control.revoked(last + 10**9) == ([], [], [], last + 10**9)
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 100])
+@pytest.mark.parametrize("since", [0, 5])
+def test_each_is_read_once_however_many_were_revoked_in_one_ms(
+    store: Bench, monkeypatch: pytest.MonkeyPatch, most: int, since: int
+) -> None:
+    monkeypatch.setattr(control, "REVOKED", most)
+    scores = [5] * 4 + [6] + [7] * 6 + [9, 10]
+    store.client.zadd("delayq:revoked", {f"i{n:02}": at for n, at in enumerate(scores)})
+
+    ids, _, _, last = store.control.revoked(since)
+
+    assert ids == [f"{n:02}" for n in range(len(scores))]
+    assert last == 10
 
 
 def test_consumers_are_told_the_revision(store: Bench) -> None:
