@@ -46,6 +46,7 @@ TABLES = {
     "spark": Table("stock", "ours", ("spark-",)),
     "history": Table("without", "with", ("history-",)),
     "fleet": Table("one or few", "a fleet", ("fleet-",)),
+    "cluster": Table("a single Redis", "a cluster", ("cluster-",)),
 }
 #: Fields of a measured figure that the file does not keep.
 _OF_ROUNDS = ("name", "stock_rounds", "ours_rounds", "raw")
