@@ -67,11 +67,11 @@ class Binding:
         if session.on_rabbitmq:
             return
         session.check_broker()
-        _ = session.store  # for the threads; checks the layout
         for name in scripts.names():
             scripts.load(name)
         retries = publish_retries(app) or {"max_retries": 0}
         self.publisher = LoopPublisher(app, self.bridge, self._connections, retries)
+        _ = session.store  # for the threads; checks the layout
         self._of_loop = copy.copy(self._delayq)
         self._of_loop.session = LoopSession(app, self.publisher.store)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Sequence
+from functools import partial
 from itertools import count
 
 import click
@@ -21,6 +23,8 @@ from celery_delayq.periodic.runner import Ticker
 from celery_delayq.settings import Settings
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error, is_away
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
 from celery_delayq.utils.text import spelled
 
 #: Seconds between two lines of progress: on a terminal, and elsewhere.
@@ -49,23 +53,23 @@ def dispatch(delayq: DelayQ) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     output.print("connecting")
-    store = _connected(delayq, app, stopping)
-    if store is None:
+    shards = _connected(delayq, app, stopping)
+    if shards is None:
         output.print("stopped before there was a connection")
         return
 
-    def reopen() -> Store:
-        delayq.close()
-        return delayq.store
-
-    dispatcher = Dispatcher(store, settings, reopen)
+    dispatchers = [
+        Dispatcher(store, settings, partial(_reopened, app, number))
+        for number, store in enumerate(shards)
+    ]
     started = time.monotonic()
-    dispatcher.start()
+    for each in dispatchers:
+        each.start()
     ticker = Ticker(app, deploy=_knows_all(app))
     ticker.start()
 
     def progress() -> str:
-        return _line(dispatcher.tally, time.monotonic() - started)
+        return _line([each.tally for each in dispatchers], time.monotonic() - started)
 
     if output.is_terminal:
         with Live(console=output, auto_refresh=False) as live:
@@ -75,13 +79,22 @@ def dispatch(delayq: DelayQ) -> None:
         output.print("dispatching")
         while not stopping.wait(REFRESH[1]):
             output.print(progress())
-    dispatcher.stop()
+    for each in dispatchers:
+        each.stop()
     ticker.stop()
-    dispatcher.join()
+    for each in dispatchers:
+        each.join()
     output.print(f"stopped: {progress()}")
 
 
-def _connected(delayq: DelayQ, app: Celery, stopping: threading.Event) -> Store | None:
+def _reopened(app: Celery, number: int) -> Store:
+    """Return one of the stores by new connections, which lead to the new master if there is one."""
+    with Session(app) as session:
+        stores: list[Store] = [*session.new_shards()]
+    return stores[number]
+
+
+def _connected(delayq: DelayQ, app: Celery, stopping: threading.Event) -> Shards | None:
     """Wait until Redis answers, as workers do at their start; None if it is stopped before.
 
     A wrong password is reported at once.
@@ -92,9 +105,8 @@ def _connected(delayq: DelayQ, app: Celery, stopping: threading.Event) -> Store 
         retry = app.conf.broker_connection_retry
     for attempt in count(1):
         try:
-            store = delayq.store
-            store.now_ms()
-            return store
+            delayq.session.now_ms()
+            return delayq.session.shards
         except BROKER_ERRORS as exc:
             if not (retry and is_away(exc)) or (most and attempt > most):
                 raise
@@ -121,16 +133,19 @@ def _knows_all(app: Celery) -> bool:
     return True
 
 
-def _line(tally: Tally, seconds: float) -> str:
+def _line(tallies: Sequence[Tally], seconds: float) -> str:
     """Return what was done in *seconds*, in one line."""
-    parts = [f"{tally.promoted:,} promoted", f"{tally.promoted / max(seconds, 1):,.1f}/s"]
-    if tally.dead_lettered:
-        parts.append(f"{tally.dead_lettered:,} unreadable, now dead letters")
-    if tally.errors:
-        parts.append(f"{tally.errors:,} errors, see the log")
-    look = tally.last
-    if look is None or look.due is None or look.queue is None:
-        parts.append("nothing scheduled")
+    promoted = sum(each.promoted for each in tallies)
+    parts = [f"{promoted:,} promoted", f"{promoted / max(seconds, 1):,.1f}/s"]
+    if dead_lettered := sum(each.dead_lettered for each in tallies):
+        parts.append(f"{dead_lettered:,} unreadable, now dead letters")
+    if errors := sum(each.errors for each in tallies):
+        parts.append(f"{errors:,} errors, see the log")
+    looks = (each.last for each in tallies if each.last is not None)
+    nexts = [(look.due, look.queue) for look in looks if look.due is not None and look.queue]
+    if nexts:
+        due, queue = min(nexts)
+        parts.append(f"next due in {spelled(queue)} at {stamp(moment(due))}")
     else:
-        parts.append(f"next due in {spelled(look.queue)} at {stamp(moment(look.due))}")
+        parts.append("nothing scheduled")
     return " · ".join(parts)

@@ -73,13 +73,17 @@ class Session:
         """
         with self._lock:
             if self._shards is None:
-                with self.app.connection_for_write() as connection:
-                    _check_broker(connection)
-                    shards: Shards = connection.default_channel.new_shards()
-                    for store in shards:
-                        check_layout(store.client, store.keys)
-                    self._shards = shards
+                self._shards = self.new_shards()
             return self._shards
+
+    def new_shards(self) -> Shards:
+        """Return the same by connections of their own; raises what :attr:`shards` does."""
+        with self.app.connection_for_write() as connection:
+            _check_broker(connection)
+            shards: Shards = connection.default_channel.new_shards()
+        for store in shards:
+            check_layout(store.client, store.keys)
+        return shards
 
     @property
     def store(self) -> Store:

@@ -170,6 +170,13 @@ class SlotConnection(Connection):
         super().__init__(**options)
         self._nodes, self._slot, self._revision = nodes, slot, 0
 
+    def _error_message(self, exception: BaseException) -> str:
+        told: str = super()._error_message(exception)
+        return (
+            f"{told} This is the address that the Redis Cluster announces; it must be reachable "
+            "from here (cluster-announce-ip, -hostname, -port)"
+        )
+
     def _connect(self) -> Any:
         if self._slot is None:
             masters, self._revision = self._nodes.masters()
@@ -189,6 +196,8 @@ class SlotConnection(Connection):
         """Return the next reply."""
         try:
             return super().read_response(*args, **options)
+        except AuthenticationError as exc:  # a node may have another password than others
+            raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
         except (ConnectionError, TimeoutError):
             self._nodes.changed(self._revision)
             raise

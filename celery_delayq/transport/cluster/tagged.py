@@ -12,6 +12,9 @@ from celery_delayq.store.cluster.nodes import SlotConnection, SlotSSLConnection
 from celery_delayq.store.keys import Keys
 from celery_delayq.transport.redis import Channel
 
+#: Seconds to connect where ``socket_connect_timeout`` says nothing: a host may be gone.
+CONNECT_TIMEOUT = 2.0
+
 
 class TaggedChannel(Channel):
     """A channel to whichever node has the slot of its hash tag.
@@ -52,6 +55,7 @@ class TaggedChannel(Channel):
         params: dict[str, Any] = super()._connparams(asynchronous)
         nodes = self.connection.nodes_by(params)
         del params["host"], params["port"]
+        params["socket_connect_timeout"] = params.get("socket_connect_timeout") or CONNECT_TIMEOUT
         if asynchronous:  # else redis-py connects again by itself, unknown to the poller
             params["retry"] = Retry(NoBackoff(), 0)
         return {**params, "nodes": nodes, "slot": slot_of(self.tag)}

@@ -18,9 +18,6 @@ from celery_delayq.transport.redis import Transport
 #: What connections of kombu are made with that is not for asking where a slot is.
 _NOT_FOR_NODES = ("connection_class", "host", "port", "db", "max_connections")
 
-#: Seconds to connect where ``socket_connect_timeout`` says nothing: a host may be gone.
-CONNECT_TIMEOUT = 2.0
-
 
 class ClusterTransport(Transport):
     """kombu's Redis transport, on a Redis Cluster, with a schedule."""

@@ -16,7 +16,7 @@ from kombu import Connection
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
 from celery_delayq.transport import Transport
-from celery_delayq.transport.url import plain_connection
+from celery_delayq.transport.url import node_addresses, plain_connection
 
 TRANSPORT = "celery_delayq.transport:Transport"
 SECRET = "p%40ss%3A%2F%3Bw"  # p@ss:/;w
@@ -251,6 +251,16 @@ def test_flower_knows_every_kind_of_url(url: str, options: dict[str, Any], kind:
     assert type(found).__name__ == kind
 
 
+def test_the_nodes_of_a_cluster_share_what_the_first_url_says() -> None:
+    url = f"delayq+redisclusters://:{SECRET}@a:7000;delayq+redisclusters://b;delayq+redisclusters://a:7000"
+
+    plain = plain_connection(Connection(url))
+
+    assert (plain.hostname, plain.port, plain.password) == ("a", 7000, "p@ss:/;w")
+    assert plain.ssl
+    assert node_addresses(plain) == [("a", 7000), ("b", 6379)]
+
+
 # -- what is refused ---------------------------------------------------------------------------
 
 
@@ -274,6 +284,9 @@ def test_flower_knows_every_kind_of_url(url: str, options: dict[str, Any], kind:
         ("delayq+redis://host:port/1", "port is no number from 0 to 65535"),
         ("delayq+redis://host:70000/1", "port is no number from 0 to 65535"),
         ("delayq+redis://a:1/1;delayq+redis://b:1/x", "database 'x' .* is no number"),
+        ("delayq+rediscluster://a:7000/1", "database 1 .* a Redis Cluster has database 0 alone"),
+        ("delayq+rediscluster://a;delayq+redis://b", "expected delayq.rediscluster:// for each"),
+        ("delayq+rediscluster://a;delayq+redisclusters://b", "expected delayq.rediscluster://"),
     ],
 )
 def test_a_url_that_cannot_be_right_is_refused(url: str, message: str) -> None:

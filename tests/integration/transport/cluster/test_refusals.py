@@ -1,0 +1,168 @@
+"""What cannot be the right Redis Cluster is a clear error; what may pass is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.embedded.cluster import ask, form_cluster, node_options
+from celery_delayq.embedded.ports import free_port
+from celery_delayq.errors import ConfigError, UnsupportedServer
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp
+from tests.integration.transport.cluster.conftest import QUEUES, TAGS, ClusterScene
+from tests.support.cluster import Cluster
+from tests.support.tls import make_certificates, tls_server_program
+
+pytestmark = pytest.mark.full
+
+ONCE = {"max_retries": 0}
+
+
+def send(app: Any, **options: Any) -> Any:
+    """Send a task that is not tried again."""
+    return app.tasks["tasks.add"].apply_async((1, 2), countdown=9, retry_policy=ONCE, **options)
+
+
+def test_a_single_redis_is_refused(make_app: MakeApp, delayq_redis: RedisUnderTest) -> None:
+    app = make_app(broker=delayq_redis.server.url_for("delayq+rediscluster"))
+
+    with pytest.raises(ConfigError, match=r"no part of a cluster: use a delayq\+redis:// URL"):
+        send(app)
+
+
+def test_a_node_is_refused_as_a_single_redis(make_app: MakeApp, cluster: Cluster) -> None:
+    app = make_app(broker=cluster.masters[1].url_for("delayq+redis"))
+
+    with pytest.raises(UnsupportedServer, match=r"use a delayq\+rediscluster:// URL"):
+        send(app)
+
+
+def test_another_number_of_tags_is_refused(make_app: MakeApp, cluster: Cluster) -> None:
+    url = cluster.masters[0].url_for("delayq+rediscluster")
+    send(make_app(broker=url))
+    other = make_app(broker=url, broker_transport_options={"delayq": {"cluster_tags": 6}})
+
+    with pytest.raises(ConfigError, match=r"6 hash tags: this cluster has 12.*cluster_tags to 12"):
+        send(other)
+
+
+def test_a_prefix_with_a_brace_is_refused(make_app: MakeApp, cluster: Cluster) -> None:
+    url = cluster.masters[0].url_for("delayq+rediscluster")
+    app = make_app(broker=url, broker_transport_options={"global_keyprefix": "{shop}"})
+
+    with pytest.raises(ConfigError, match=r"expected one without '\{'"):
+        send(app)
+
+
+def test_a_replica_among_the_urls_leads_to_the_masters(make_app: MakeApp, cluster: Cluster) -> None:
+    app = make_app(broker=cluster.replicas[2].url_for("delayq+rediscluster"))
+
+    send(app)
+
+    assert app._delayq.count() == 1
+
+
+def test_a_slot_without_a_node_is_said_and_waited_for(scene: ClusterScene) -> None:
+    shard, other = scene.shard(7), scene.shard(2)
+    worker = scene.work(2, 7)
+    ask(shard.master, "DELSLOTS", shard.slot)
+    worker.wait_log(f"shard of {shard.tag} is away, its queues wait")
+
+    with pytest.raises(OperationalError, match=rf"slot {shard.slot}\b"):
+        scene.send("plain", id="lost", queue=shard.queue, retry_policy=ONCE)
+    scene.send("plain", id="a", queue=other.queue)
+    scene.wait_state("a")
+    ask(shard.master, "ADDSLOTS", shard.slot)
+
+    worker.wait_log(f"shard of {shard.tag} is back")
+    scene.send("plain", id="b", queue=shard.queue)
+    scene.wait_state("b")
+
+
+def test_an_announced_address_that_cannot_be_reached_is_named(
+    make_app: MakeApp, cluster: Cluster
+) -> None:
+    away = f"127.0.0.1:{free_port()}"
+    for each in cluster.masters:
+        with each.client() as client:
+            client.config_set("cluster-announce-port", int(away.rpartition(":")[2]))
+    seed = cluster.masters[0]
+
+    def announces() -> bool:
+        return any(str(away.rpartition(":")[2]) in str(row) for row in ask(seed, "SLOTS"))
+
+    wait_until(announces, 10, "the announced port")
+    app = make_app(broker=seed.url_for("delayq+rediscluster"))
+
+    with pytest.raises(OperationalError, match=rf"{away}.*the Redis Cluster announces"):
+        send(app)
+
+
+def test_a_password_on_some_nodes_only_names_the_node(make_app: MakeApp, cluster: Cluster) -> None:
+    for each in cluster.masters[1:]:
+        with each.client() as client:
+            client.config_set("requirepass", "s3cret")
+    seed = cluster.masters[0]
+    app = make_app(broker=seed.url_for("delayq+rediscluster"))
+
+    with pytest.raises(OperationalError, match=r"(?i)127.0.0.1:\d+: .*authenticat"):
+        send(app, queue=QUEUES[TAGS[11]])
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[str]:
+    """The URL of a cluster over TLS, with a password."""
+    files = make_certificates(tmp_path / "certificates")
+    program = tls_server_program()
+    with ExitStack() as stack:
+        masters, ports = [], [free_port() for _ in range(2)]
+        for port in ports:
+            tls = {
+                "tls-port": port,
+                "tls-cert-file": str(files.certificate),
+                "tls-key-file": str(files.key),
+                "tls-ca-cert-file": str(files.authority),
+                "tls-auth-clients": False,
+                "tls-cluster": True,
+            }
+            server = EmbeddedRedis(
+                executable=program, password="p@ss/s3cret", options={**node_options(), **tls}
+            )
+            masters.append(stack.enter_context(server))
+        form_cluster(masters)
+        authority = quote(str(files.authority))
+        yield ";".join(
+            f"delayq+redisclusters://:p%40ss%2Fs3cret@127.0.0.1:{port}"
+            f"?ssl_cert_reqs=required&ssl_ca_certs={authority}"
+            for port in ports
+        )
+
+
+def test_a_cluster_is_used_over_tls(make_app: MakeApp, secure: str) -> None:
+    app = make_app(broker=secure)
+
+    for number in range(12):
+        send(app, queue=f"q{number}")
+
+    assert app._delayq.count() == 12
+    assert "s3cret" not in app.connection_for_write().as_uri()
+
+
+def test_a_certificate_of_another_authority_is_refused(
+    make_app: MakeApp, secure: str, tmp_path: Path
+) -> None:
+    other = make_certificates(tmp_path / "other")
+    before, _, _ = secure.partition(";")[0].rpartition("=")
+    app = make_app(broker=f"{before}={quote(str(other.authority))}")
+
+    with pytest.raises(OperationalError, match=r"(?i)certificate"):
+        send(app)
