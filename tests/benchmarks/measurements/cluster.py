@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.cluster import find_cluster_server
-from celery_delayq.model.cluster_tags import DEFAULT_NUMBER, cluster_tags, tag_of
+from celery_delayq.model.cluster_tags import cluster_tags, tag_of
+from celery_delayq.settings import Settings
 from celery_delayq.testing import wait_until
 from tests.support.cluster import Cluster
 
@@ -107,7 +108,7 @@ def _drain(bench: Bench, side: Side) -> float:
 
 def _queues() -> tuple[str, ...]:
     """Return a queue of each hash tag."""
-    tags = cluster_tags(DEFAULT_NUMBER)
+    tags = cluster_tags(Settings().cluster_tags)
     found: dict[str, str] = {}
     for name in map("mail.{}".format, count()):
         found.setdefault(tag_of(name, tags), name)

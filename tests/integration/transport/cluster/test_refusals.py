@@ -14,6 +14,7 @@ from kombu.exceptions import OperationalError
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.cluster import ask, form_cluster, node_options
 from celery_delayq.embedded.ports import free_port
+from celery_delayq.embedded.server import ConfigValue
 from celery_delayq.errors import ConfigError, UnsupportedServer
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -126,7 +127,7 @@ def secure(tmp_path: Path) -> Iterator[str]:
     with ExitStack() as stack:
         masters, ports = [], [free_port() for _ in range(2)]
         for port in ports:
-            tls = {
+            tls: dict[str, ConfigValue] = {
                 "tls-port": port,
                 "tls-cert-file": str(files.certificate),
                 "tls-key-file": str(files.key),
