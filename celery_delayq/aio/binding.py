@@ -32,7 +32,7 @@ CALLS_AT_ONCE = 64
 class Binding:
     """The sync client, used by the coroutines of the running loop.
 
-    Where the broker is RabbitMQ, all runs in threads.
+    Where the broker is RabbitMQ or a Redis Cluster, all runs in threads.
 
     Parameters
     ----------
@@ -66,12 +66,13 @@ class Binding:
         self.results.load()
         if session.on_rabbitmq:
             return
-        session.check_broker()
+        shards = session.shards  # for the threads; checks the layout
+        if len(tuple(shards)) > 1:
+            return
         for name in scripts.names():
             scripts.load(name)
         retries = publish_retries(app) or {"max_retries": 0}
         self.publisher = LoopPublisher(app, self.bridge, self._connections, retries)
-        _ = session.store  # for the threads; checks the layout
         self._of_loop = copy.copy(self._delayq)
         self._of_loop.session = LoopSession(app, self.publisher.store)
 

@@ -1,4 +1,4 @@
-"""The client for asyncio over TLS, by a Unix socket, by Sentinel, and on RabbitMQ."""
+"""The client for asyncio over TLS, by a Unix socket, by Sentinel, on a Redis Cluster, and on RabbitMQ."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from celery_delayq.aio import AsyncDelayQ
 from celery_delayq.errors import BrokerUnavailable, NotSupported
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.aio.conftest import run
 from tests.integration.conftest import MakeApp, NewRabbitMQ, stored
 from tests.integration.transport.test_sentinel import NAMED, Servers, Watched, watched
 from tests.integration.transport.test_tls import SecureRedis, secure_redis
+from tests.support.cluster import Cluster
 
 __all__ = ["secure_redis", "watched"]  # fixtures
 
@@ -78,6 +80,31 @@ def test_a_failover_by_sentinel(watched: Watched, make_app: MakeApp) -> None:
             assert (await client.get("after")) is not None
 
     run(DelayQ.of(app), use)
+
+
+@pytest.mark.full
+def test_a_cluster_is_used_in_threads(
+    delayq_redis_factory: Servers, make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    """Queues of several hash tags, with results in a single Redis."""
+    cluster = Cluster.start(delayq_redis_factory)
+    urls = (f"delayq+rediscluster://{host}:{port}" for host, port in cluster.addresses)
+    app = make_app(broker=";".join(urls), backend=delayq_redis.url)
+    add, queues = app.tasks["tasks.add"], [f"mail.{n}" for n in range(12)]
+
+    async def one(client: AsyncDelayQ, queue: str) -> tuple[bool, Outcome]:
+        sent = await client.apply_async(add, (1, 2), countdown=60, queue=queue)
+        found = await client.get(sent.id, queue=queue)
+        return found is not None, await client.cancel(sent.id, queue=queue)
+
+    async def use(client: AsyncDelayQ) -> tuple[Any, int]:
+        done = await asyncio.gather(*(one(client, queue) for queue in queues))
+        await asyncio.gather(
+            *(client.apply_async(add, (1, 2), countdown=60, queue=queue) for queue in queues)
+        )
+        return done, await client.count()
+
+    assert run(DelayQ.of(app), use) == ([(True, Outcome.DONE)] * 12, 12)
 
 
 def test_rabbitmq_publishes_in_threads_and_refuses_what_it_cannot(
