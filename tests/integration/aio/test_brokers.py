@@ -1,4 +1,4 @@
-"""The client for asyncio over TLS, by a Unix socket, by Sentinel, on a Redis Cluster, and on RabbitMQ."""
+"""The client for asyncio over TLS, by a Unix socket, by Sentinel, on a cluster, and on RabbitMQ."""
 
 from __future__ import annotations
 
