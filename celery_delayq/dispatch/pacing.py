@@ -60,7 +60,7 @@ class PollTimer:
     Parameters
     ----------
     interval : float
-        Most seconds between two looks.
+        Most seconds between two looks on duty, and where the one on duty is not heard.
     monotonic : Callable[[], float]
         The process' own clock.
     uniform : Callable[[float, float], float]
@@ -89,21 +89,22 @@ class PollTimer:
         has_taken_duty = promoted is not None and look.on_duty and not self.on_duty
         if look.on_duty is not None:
             self.on_duty = look.on_duty
+        now = self.monotonic()
         if look.fleet is not None:
-            self.fleet = look.fleet
-            self._looked = self.monotonic()
-        wait = self._most if look.wait is None else min(look.wait, self._most)
+            self.fleet, self._looked = look.fleet, now
+        if has_taken_duty and self.fleet > 1:
+            self._looked = float("-inf")  # it looks now, so that the others hear it
+        left = max(0.0, self._looked + self._most - now)
+        wait = left if look.wait is None else min(look.wait, left)
         self.queue = look.queue
         if promoted is not None and promoted.moved and look.wait == 0:
             wait = 0.0  # a full batch, or several queues: go on, on duty or not
         elif not self.on_duty:
             if promoted is not None or not look.is_overdue(OVERDUE):
                 self.queue, wait = None, self._until_next_look()
-        elif has_taken_duty and self.fleet > 1:
-            self._looked, wait = float("-inf"), 0.0  # so that the others hear it
         elif promoted is not None and look.wait is not None:
-            wait = min(max(wait, self._gather(promoted)), self._most)
-        self._wake_at = self.monotonic() + wait
+            wait = min(max(wait, self._gather(promoted)), left)
+        self._wake_at = now + wait
 
     @property
     def _most(self) -> float:

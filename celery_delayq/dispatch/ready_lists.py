@@ -19,8 +19,8 @@ from celery_delayq.store.scripting.replies import Look
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks of the fleet. With the longest wait of one of two dispatchers this is
-#: less than the 1.1 s within which a message of a stock producer starts.
+#: Seconds between two looks of the fleet. The one on duty comes each 0.3 s, a lone dispatcher each
+#: second: in time for the 1.1 s within which a message of a stock producer starts.
 EVERY = 0.65
 
 #: Queues at which one command looks.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from redis import Redis
@@ -16,6 +17,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import QUEUE, entry
+from tests.simulation.members import Members
 
 pytestmark = pytest.mark.each_server
 
@@ -85,32 +87,36 @@ def test_only_the_one_on_duty_is_woken_by_what_is_published(
     def hear() -> int:
         return int(delayq_redis.client.pubsub_numsub(Keys().wake)[0][1])
 
-    for _ in range(6):
-        start()
+    fleet = [start() for _ in range(6)]
     wait_until(lambda: hear() == 1, what="the others do not listen any more")
 
     late = [promoted(store) for _ in range(5)]
 
     assert sorted(late)[2] < LOOK_LEAST / 2
     had = store.client.hget(CLOCK, "duty")
-    # As if it had been killed: another one hears wake-ups from then on.
-    store.client.hset(CLOCK, mapping={"duty": "lost", "duty_at": store.now_ms() - 10_000})
-    wait_until(lambda: store.client.hget(CLOCK, "duty") not in (had, b"lost"), what="another one")
-    wait_until(lambda: hear() == 1, what="one listens")
+    [lost] = [each for each in fleet if each._id.encode() == had]
+    lost.stop()
+    lost.join()
+    wait_until(lambda: hear() == 1, what="another one listens")
     assert sorted(promoted(store) for _ in range(5))[2] < LOOK_LEAST / 2
 
 
-def test_one_of_the_others_takes_over_from_a_dispatcher_that_is_lost(
-    store: Store, start: Start
+def test_another_one_takes_over_when_the_one_on_duty_is_killed(
+    store: Store, delayq_redis: RedisUnderTest
 ) -> None:
-    start(), start()
-    promoted(store)
-    # As if the one on duty had been killed: nobody knows it.
-    store.client.hset(CLOCK, mapping={"duty": "lost", "duty_at": store.now_ms()})
-    for _ in range(3):
+    with ExitStack() as stack:
+        fleet = [stack.enter_context(Members(delayq_redis.url, 1)) for _ in range(2)]
+        for each in fleet:
+            each.wait_ready()
         promoted(store)
+        duty = store.client.hget(CLOCK, "duty").decode()
+        fleet.sort(key=lambda each: duty in each.ids)
+        other, lost = fleet
 
-    assert store.client.hget(CLOCK, "duty") not in (None, b"lost")
+        assert duty in lost.ids
+        lost.process.kill()
+        assert promoted(store) < LOOK_MOST
+        assert store.client.hget(CLOCK, "duty").decode() in other.ids
 
 
 def test_a_dispatcher_that_stops_gives_the_duty_back(store: Store, start: Start) -> None:

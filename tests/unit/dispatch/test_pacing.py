@@ -22,8 +22,10 @@ from celery_delayq.store.scripting.replies import Look, Promoted
 
 @pytest.fixture
 def timer() -> PollTimer:
-    """A timer at a moment that stands still, without chance."""
-    return PollTimer(1.0, lambda: 100.0, lambda low, high: (low + high) / 2)
+    """A timer right after its first look, at a moment that stands still, without chance."""
+    timer = PollTimer(1.0, lambda: 100.0, lambda low, high: (low + high) / 2)
+    timer.after(look(None, on_duty=True, fleet=1))
+    return timer
 
 
 def look(wait_ms: int | None, *, on_duty: bool | None = None, fleet: int | None = None) -> Look:
@@ -90,6 +92,18 @@ def test_on_duty_it_looks_at_the_index_each_interval_however_much_is_due(timer: 
     timer.monotonic = lambda: 101.0
 
     assert timer.next_queue is None
+
+
+@pytest.mark.parametrize(("fleet", "most"), [(1, 1.0), (2, HEARTBEAT)])
+def test_promotions_do_not_put_off_the_next_look(
+    timer: PollTimer, fleet: int, most: float
+) -> None:
+    timer.after(look(None, on_duty=True, fleet=fleet))
+    timer.monotonic = lambda: 100.0 + 0.8 * most
+
+    promote(timer, promoted(1, 60_000, on_duty=True))
+
+    assert timer.wait() == pytest.approx(0.2 * most)
 
 
 def test_a_full_batch_is_followed_by_the_next_at_once(timer: PollTimer) -> None:
