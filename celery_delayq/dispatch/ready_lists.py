@@ -46,7 +46,8 @@ class Registry:
         self._refresh = refresh
         self._layouts: dict[str, Layout] = {}
         self._read = float("-inf")
-        self._size = 0
+        #: As Redis counts them, with names that cannot be read.
+        self._size: int | None = None
 
     def layout(self, store: Store, queue: str) -> Layout:
         """Return the layout of a queue, kombu's default for one that is not registered."""
@@ -58,6 +59,7 @@ class Registry:
         """Return an iterator over all queues, of which Redis counts *size*."""
         if size != self._size or self._age > min(self._refresh, REREAD):
             self._reread(store)
+            self._size = size
         return iter([*self._layouts.items()])
 
     @property
@@ -65,22 +67,26 @@ class Registry:
         return time.monotonic() - self._read
 
     def _reread(self, store: Store) -> None:
-        found = store.registry()
-        self._layouts, self._size = layouts(found), len(found)
+        self._layouts = layouts(store.registry())
         self._read = time.monotonic()
 
 
 class ReadyLists:
-    """When it is the turn of a dispatcher to look at the ready lists, and what it does then."""
+    """When it is the turn of a dispatcher to look at the ready lists, and what it does then.
+
+    It takes its turns only once it has seen that its account may look at all of them: consumers
+    rely on a turn that is taken.
+    """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._modest_until = self._fresh_until = float("-inf")
+        self._may_look: bool | None = None
+        self._try_at = self._fresh_until = float("-inf")
 
     @property
     def every(self) -> float:
-        """Seconds after which to look if nobody has; 0 for not at all, after an error."""
-        return 0.0 if time.monotonic() < self._modest_until else EVERY
+        """Seconds after which to look if nobody has; 0 for one that may not look."""
+        return EVERY if self._may_look else 0.0
 
     @property
     def are_looked_at(self) -> bool:
@@ -88,29 +94,30 @@ class ReadyLists:
         return time.monotonic() < self._fresh_until
 
     def after(self, store: Store, look: Look) -> None:
-        """Look, if it is this dispatcher's turn."""
-        # Who may not look at them leaves it to nobody: the others may end while it waits.
-        is_fresh = look.ready != "nobody" and self.every > 0
-        if look.ready == "own turn":
-            try:
-                self._look(store, self._registry.all(store, look.queues))
-            except CommandRefused as exc:  # others may have that right
-                is_fresh = False
-                is_first = self._modest_until == float("-inf")
-                self._modest_until = time.monotonic() + MODEST
-                if is_first:
-                    logger.warning(
-                        "account may not look at all ready lists (%s): each worker looks itself",
-                        exc,
-                    )
-        self._note(is_fresh)
+        """Look, if it is this dispatcher's turn, or to see whether it may."""
+        if look.ready == "own turn" or (not self._may_look and time.monotonic() >= self._try_at):
+            self._try(store, look)
+        self.heard(look.ready != "nobody")
 
     def heard(self, is_fresh: bool) -> None:
-        """Note whether others look at them, as the one on duty has found."""
-        self._note(is_fresh and self.every > 0)
-
-    def _note(self, is_fresh: bool) -> None:
+        """Note whether the fleet looks at them."""
+        # Who may not look at them leaves it to nobody: the others may end while it waits.
+        is_fresh = is_fresh and bool(self._may_look)
         self._fresh_until = time.monotonic() + SILENT if is_fresh else float("-inf")
+
+    def _try(self, store: Store, look: Look) -> None:
+        try:
+            self._look(store, self._registry.all(store, look.queues))
+        except CommandRefused as exc:  # others may have that right
+            if self._may_look is not False:
+                logger.warning(
+                    "account may not look at all ready lists (%s): each worker looks itself", exc
+                )
+            self._may_look, self._try_at = False, time.monotonic() + MODEST
+            if look.ready == "own turn":
+                store.forget_ready_look()
+        else:
+            self._may_look = True
 
     def _look(self, store: Store, queues: Iterator[tuple[str, Layout]]) -> None:
         while some := [*islice(queues, AT_ONCE)]:

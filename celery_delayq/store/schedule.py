@@ -182,6 +182,10 @@ class Store(ScriptRunner):
             if isinstance(reply, Exception):
                 raise reply
 
+    def forget_ready_look(self) -> None:
+        """Note that nobody looks at the ready lists: the dispatcher whose turn it was may not."""
+        self.client.hdel(self.keys.clock, "ready_looked")
+
     def wake_ready_call(self, queue: str, layout: Layout) -> Call:
         """Return the call that does it for one queue."""
         key = self.keys.queue(queue)

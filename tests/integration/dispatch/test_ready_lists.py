@@ -12,6 +12,7 @@ import pytest
 from kombu import Connection, Consumer, Queue
 from redis import Redis
 
+from celery_delayq.dispatch import ready_lists
 from celery_delayq.dispatch.ready_lists import EVERY
 from celery_delayq.store.keys import Layout
 from celery_delayq.testing import wait_until
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.each_server
 
 #: Within which time a message of a stock producer starts, with room for a slow machine.
 STARTS = 1.1 + 0.3
+
+CLOCK = "delayq:clock"
 
 Take = Callable[[Any], Any]
 
@@ -169,7 +172,7 @@ def test_the_next_look_comes_though_the_dispatcher_whose_turn_it_was_is_lost(
     with fleet(delayq_broker_url, 2, take):
         wait_until(lambda: waiting(redis, 2) == 2, what="all leave it to the fleet")
         # As if it had been killed after it had been told to look.
-        redis.hset("delayq:clock", "ready_looked", redis.time()[0] * 1000)
+        redis.hset(CLOCK, "ready_looked", redis.time()[0] * 1000)
         pushed = push(redis, stock_url)
         wait_for(got, 1)
 
@@ -209,22 +212,49 @@ def test_without_a_dispatcher_of_its_own_a_consumer_looks_itself(
     assert got[0] - pushed < STARTS
 
 
-def test_a_dispatcher_that_may_not_look_at_all_queues_leaves_it_to_each_consumer(
-    got: list[float], take: Take, delayq_broker_url: str, redis: Redis, stock_url: str
-) -> None:
+@pytest.fixture
+def poor_url(delayq_broker_url: str, redis: Redis) -> Iterator[str]:
+    """The URL of an account that may not look at one of the queues."""
     redis.hset("delayq:queues", "foreign", Layout().text)
     redis.execute_command(
         *("ACL", "SETUSER", "poor", "on", ">x", "allchannels", "+@all"),
         *("~delayq:*", "~{a}:*", "~a", "~a\x06*", "~_kombu*", "~unacked*"),
     )
-    try:
-        with fleet(delayq_broker_url.replace("//", "//poor:x@"), 1, take):
-            wait_until(lambda: waiting(redis, 0) == 1, what="it waits")
-            redis.config_resetstat()
-            wait_until(lambda: calls(redis, "exists") >= 3, what="it looks, and looks again")
-            pushed = push(redis, stock_url)
-            wait_for(got, 1)
-    finally:
-        redis.execute_command("ACL", "DELUSER", "poor")
+    yield delayq_broker_url.replace("//", "//poor:x@")
+    redis.execute_command("ACL", "DELUSER", "poor")
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_dispatchers_that_may_not_look_at_all_queues_leave_it_to_each_consumer(
+    size: int,
+    got: list[float],
+    take: Take,
+    poor_url: str,
+    redis: Redis,
+    stock_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # In a large fleet one of them tries again at each moment.
+    monkeypatch.setattr(ready_lists, "MODEST", 0.01)
+    with fleet(poor_url, size, take):
+        wait_until(lambda: waiting(redis, 0) == size, what="all wait")
+        redis.config_resetstat()
+        wait_until(lambda: calls(redis, "exists") >= 10 * size, what="they look again and again")
+        assert waiting(redis, 2) == 0
+        pushed = push(redis, stock_url)
+        wait_for(got, 1)
 
     assert got[0] - pushed < STARTS
+
+
+def test_a_right_to_look_that_is_lost_and_comes_back_is_noticed(
+    take: Take, poor_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ready_lists, "MODEST", 0.01)
+    redis.hdel("delayq:queues", "foreign")
+    with fleet(poor_url, 2, take):
+        wait_until(lambda: waiting(redis, 2) == 2, what="all leave it to the fleet")
+        redis.hset("delayq:queues", "foreign", Layout().text)
+        wait_until(lambda: not redis.hexists(CLOCK, "ready_looked"), what="nobody may look")
+        redis.hdel("delayq:queues", "foreign")
+        wait_until(lambda: redis.hexists(CLOCK, "ready_looked"), what="one looks again")

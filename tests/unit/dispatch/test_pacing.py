@@ -95,9 +95,7 @@ def test_on_duty_it_looks_at_the_index_each_interval_however_much_is_due(timer: 
 
 
 @pytest.mark.parametrize(("fleet", "most"), [(1, 1.0), (2, HEARTBEAT)])
-def test_promotions_do_not_put_off_the_next_look(
-    timer: PollTimer, fleet: int, most: float
-) -> None:
+def test_promotions_do_not_put_off_the_next_look(timer: PollTimer, fleet: int, most: float) -> None:
     timer.after(look(None, on_duty=True, fleet=fleet))
     timer.monotonic = lambda: 100.0 + 0.8 * most
 
