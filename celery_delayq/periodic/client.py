@@ -17,14 +17,15 @@ from celery_delayq.model.scheduled import Outcome
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import register_schedules
 from celery_delayq.periodic.definition import CatchUp, Definition, Overlap, changed_definition
+from celery_delayq.periodic.places import entries_of
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.unreadable import UnreadableEntry, read_entry, required
 from celery_delayq.periodic.wall_clock import moment_of
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import PeriodicStore, Writing
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
 
 if TYPE_CHECKING:
     from celery.schedules import BaseSchedule
@@ -193,7 +194,7 @@ class PeriodicTasks:
             entry = read_entry(name, there)
             return Writing(name, there.partition("\n")[0], "")
 
-        self._session.ask(lambda shards: PeriodicStore(shards.only).edit(name, edit))
+        self._session.ask(lambda shards: entries_of(self._session.app, shards).edit(name, edit))
         if isinstance(entry, Periodic):
             self._withdraw(entry)
         return entry is not None
@@ -259,15 +260,18 @@ class PeriodicTasks:
         PeriodicUnknown
             There is no entry of that name.
         """
-        from celery_delayq.periodic.firing import TickScheduler
-
         hand = uuid4().hex[:16]
         id = f"{name}:{hand}"
 
-        def fire(store: Store) -> str | None:
+        from celery_delayq.periodic.firing import TickScheduler
+
+        def fire(shards: Shards) -> str | None:
+            several = shards if len([*shards]) > 1 else None
             with TickScheduler(self._session.app) as scheduler:
                 while True:
-                    record = PeriodicStore(store).get(name)
+                    found = ((each, PeriodicStore(each).get(name)) for each in shards)
+                    there = ((each, record) for each, record in found if record is not None)
+                    store, record = next(there, (shards.first, None))
                     entry = required(name, record and Periodic.unpack(name, record))
                     state = entry.state
                     if state.hand == hand:
@@ -275,11 +279,11 @@ class PeriodicTasks:
                     then = replace(state, manual=state.manual + 1, hand=hand)
                     now = store.now_ms()
                     firing = Firing((now,), then, state, now)
-                    (codes,) = scheduler.fire(store, [(entry, firing)], id=id)
+                    (codes,) = scheduler.fire(store, [(entry, firing)], id=id, shards=several)
                     if codes != "-":
                         return None if codes in "KE" else id
 
-        return self._session.ask(lambda shards: fire(shards.only))
+        return self._session.ask(fire)
 
     def get(self, name: str) -> Periodic | None:
         """Return an entry, or None if there is none of that name.
@@ -289,7 +293,9 @@ class PeriodicTasks:
         RecordError, InvalidSchedule, ScheduleNotImportable
             This process cannot read the entry: see :meth:`unreadable`.
         """
-        record: str | None = self._session.ask(lambda shards: PeriodicStore(shards.only).get(name))
+        record: str | None = self._session.ask(
+            lambda shards: entries_of(self._session.app, shards).get(name)
+        )
         return None if record is None else Periodic.unpack(name, record)
 
     def list(self, source: str | None = None) -> list[Periodic]:
@@ -305,7 +311,7 @@ class PeriodicTasks:
         """Return an iterator over all entries, unordered, some perhaps twice; unreadable ones as in
         :meth:`list`.
         """
-        return _readable(PeriodicStore(self._session.store).all())
+        return _readable(entries_of(self._session.app, self._session.shards).all())
 
     def unreadable(self) -> builtins.list[UnreadableEntry]:
         """Return the entries that cannot be read here, by name, and why.
@@ -315,7 +321,7 @@ class PeriodicTasks:
         return [entry for entry in self._all() if isinstance(entry, UnreadableEntry)]
 
     def _all(self) -> builtins.list[Periodic | UnreadableEntry]:
-        records = dict(PeriodicStore(self._session.store).all())
+        records = dict(entries_of(self._session.app, self._session.shards).all())
         return [read_entry(name, record) for name, record in sorted(records.items())]
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
@@ -339,19 +345,19 @@ class PeriodicTasks:
         """Change an entry by a function of it and of Redis' clock (ms); return the new entry."""
         result: Any = None
 
-        def write(store: Store) -> Any:
+        def write(shards: Shards) -> Any:
             def change(there: str | None) -> Writing | None:
                 nonlocal result
                 before = None if there is None else read_entry(name, there)
-                result = edit(before, store.now_ms())
+                result = edit(before, shards.first.now_ms())
                 if result is None or result == before:
                     return None
                 line = "" if there is None else there.partition("\n")[0]
                 return Writing(name, line, result.pack(), result.look)
 
-            return PeriodicStore(store).edit(name, change)
+            return entries_of(self._session.app, shards).edit(name, change)
 
-        self._session.ask(lambda shards: write(shards.only))
+        self._session.ask(write)
         return result
 
     def _withdraw(self, entry: Periodic) -> Sequence[int]:

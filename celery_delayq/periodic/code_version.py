@@ -23,11 +23,12 @@ from celery_delayq.errors import DelayQError
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import definitions_of, said_of, source_of
 from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.places import Entries, entries_of
 from celery_delayq.periodic.state import Periodic, source_in
 from celery_delayq.schedule.client import Schedule
-from celery_delayq.store.periodic import ActiveVersion, PeriodicStore, Writing, WrittenEntries
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.periodic import ActiveVersion, Writing, WrittenEntries
 from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
 from celery_delayq.utils.portions import batches
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Deployment:
         self._first = True
         self._kept = float("-inf")
 
-    def keep(self, store: Store) -> None:
+    def keep(self, shards: Shards) -> None:
         """Announce this version; if it is the active one, write its missing entries.
 
         Does nothing when it did so less than :data:`KEEP` seconds ago.
@@ -72,7 +73,7 @@ class Deployment:
         self._kept = time.monotonic()
         if not self.version:
             self._read()
-        gate = PeriodicStore(store)
+        gate = entries_of(self.app, shards)
         active = self.say(gate)
         if self._first:
             self._warn_of_others(gate, active.others)
@@ -80,7 +81,7 @@ class Deployment:
             if self._first:
                 logger.info("Periodic entries not written: a newer version of the code is active")
         elif active.mark != self.version:
-            _Rewrite(self, gate, store.now_ms()).run()
+            _Rewrite(self, gate, shards.first.now_ms()).run()
         self._first = False
 
     def look_again(self) -> None:
@@ -88,7 +89,10 @@ class Deployment:
         self._kept = float("-inf")
 
     def say(
-        self, gate: PeriodicStore, before: str = "", then: WrittenEntries | None = None
+        self,
+        gate: Entries,
+        before: str = "",
+        then: WrittenEntries | None = None,
     ) -> ActiveVersion:
         """Announce this version; parameters as in :meth:`PeriodicStore.announce_version`."""
         alive = int(ALIVE * 1000)
@@ -116,7 +120,7 @@ class Deployment:
             hashed.update(f"{name}\0\0".encode("utf-8", "surrogatepass"))
         self.version = hashed.hexdigest()
 
-    def _warn_of_others(self, gate: PeriodicStore, others: Collection[str]) -> None:
+    def _warn_of_others(self, gate: Entries, others: Collection[str]) -> None:
         """Warn where apps fire entries of each other that do not say to which queue."""
         if others and any(
             "queue" not in each.options for each in self._with_those_of(gate, others)
@@ -128,7 +132,7 @@ class Deployment:
                 ", ".join(others),
             )
 
-    def _with_those_of(self, gate: PeriodicStore, others: Collection[str]) -> Iterator[Definition]:
+    def _with_those_of(self, gate: Entries, others: Collection[str]) -> Iterator[Definition]:
         yield from self.definitions.values()
         for name, record in gate.all():
             if source_in(record) in others:
@@ -145,7 +149,7 @@ class _Rewrite:
     taken for entries that calls have changed.
     """
 
-    def __init__(self, code: Deployment, gate: PeriodicStore, now: int) -> None:
+    def __init__(self, code: Deployment, gate: Entries, now: int) -> None:
         self._code = code
         self._gate = gate
         self._now = now

@@ -12,6 +12,7 @@ from typing import Any
 
 from celery import Celery
 
+from celery_delayq.errors import NotSupported
 from celery_delayq.model.envelope import Entry
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.policy import Firing
@@ -22,6 +23,7 @@ from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing, fired
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
+from celery_delayq.store.shards import Shards
 from celery_delayq.utils.portions import portions
 
 #: Seconds of rest after each entry, in which other threads of the worker get Python's lock.
@@ -52,12 +54,19 @@ class TickScheduler:
         self._maker.__exit__(*exc)
 
     def fire(
-        self, store: Store, firings: Sequence[tuple[Periodic, Firing]], id: str | None = None
+        self,
+        store: Store,
+        firings: Sequence[tuple[Periodic, Firing]],
+        id: str | None = None,
+        *,
+        shards: Shards | None = None,
     ) -> list[str]:
         """Schedule the ticks of entries, and store the new states of the entries.
 
         Parameters
         ----------
+        shards : Shards | None
+            All stores, where there are several.
         id : str | None
             Id of the task of a manual run; ticks have ids of their own.
 
@@ -79,6 +88,11 @@ class TickScheduler:
         gate = PeriodicStore(store)
         for index, (entry, firing) in enumerate(firings):
             made = self._make(entry, firing.ticks, id)
+            if shards is not None and any(shards.of(queue) is not store for queue in made):
+                raise NotSupported(
+                    f"its queues {', '.join(sorted(made))} are not all of one hash tag of the "
+                    "Redis Cluster"
+                )
             time.sleep(BREATH)
             if not made:
                 then = replace(entry, state=firing.then)

@@ -28,13 +28,16 @@ from celery_delayq.periodic.code_entries import register_schedules
 from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.firing import TickScheduler, stored
+from celery_delayq.periodic.places import queue_of
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.settings import Settings
 from celery_delayq.store.periodic import PeriodicStore, Writing
+from celery_delayq.store.periodic_shards import move
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import LOST
 from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
@@ -76,10 +79,14 @@ class Ticker:
         The app of the worker. The runner opens connections of its own to its broker.
     deploy : bool
         Whether to write the entries in the code of the app, too.
+    place : int
+        Which of the stores of the broker it looks at. That of the first one starts the others.
     """
 
-    def __init__(self, app: Celery, *, deploy: bool = True) -> None:
+    def __init__(self, app: Celery, *, deploy: bool = True, place: int = 0) -> None:
         self._app = app
+        self._place = place
+        self._others: list[Ticker] = []
         self._deploy = Deployment(app) if deploy else None
         register_schedules(app)
         self._stopping = threading.Event()
@@ -119,6 +126,8 @@ class Ticker:
     def stop(self) -> None:
         """End, and wait a moment for the thread; killing the process does no harm either."""
         self._stopping.set()
+        for each in self._others:
+            each.stop()
         if self._thread.ident is not None:
             self._thread.join(JOIN_TIMEOUT)
 
@@ -130,18 +139,25 @@ class Ticker:
     def _connected(self) -> None:
         """Fire for as long as the connection lasts."""
         with Session(self._app) as session:
-            store = session.store
+            stores = [*session.shards]
+            store = stores[self._place]
+            several = session.shards if len(stores) > 1 else None
             if not self._warned:
                 self._warned = True
                 self._warn_of_beats(store)
+            if self._place == 0 and not self._others:
+                places = range(1, len(stores))
+                self._others = [Ticker(self._app, deploy=False, place=each) for each in places]
+                for each in self._others:
+                    each.start()
             with (
                 TickScheduler(self._app) as scheduler,
                 store.client.pubsub(ignore_subscribe_messages=True) as pubsub,
             ):
                 most = self._listen(store, pubsub)
                 while not self._stopping.is_set():
-                    self._keep(store)
-                    wait = self._turn(store, scheduler, most)
+                    self._keep(session.shards)
+                    wait = self._turn(store, scheduler, most, several)
                     self._loop.recovered()
                     self._sleep(pubsub, wait)
 
@@ -185,18 +201,20 @@ class Ticker:
                     self._is_woken = True
                     end = min(end, time.monotonic() + self._later())
 
-    def _keep(self, store: Store) -> None:
+    def _keep(self, shards: Shards) -> None:
         """Write the entries in code; an error does not stop the firing of entries."""
         if self._deploy is None:
             return
         try:
-            self._deploy.keep(store)
+            self._deploy.keep(shards)
         except LOST:
             raise
         except Exception:
             logger.exception("Periodic entries in code are not written, and are tried again later")
 
-    def _turn(self, store: Store, scheduler: TickScheduler, most: float) -> float:
+    def _turn(
+        self, store: Store, scheduler: TickScheduler, most: float, several: Shards | None = None
+    ) -> float:
         """Fire the due entries; return the seconds until the next look."""
         began = time.monotonic()
         failing = {name: until for name, (until, _) in self._failing.items() if until > began}
@@ -210,12 +228,14 @@ class Ticker:
         firings = []
         for name, record in looked.records:
             found = self._look_at(name, record, now)
+            if found is not None and several is not None and self._moves(store, several, *found):
+                continue
             if found is not None:
                 entry, firing = found
                 firings.append(found)
                 then = replace(entry, state=firing.then).look
                 looks += [then] if then is not None else []
-        self.fired += self._fire(store, scheduler, firings)
+        self.fired += self._fire(store, scheduler, firings, several)
         if len(looked.records) == BATCH or looked.set_back:
             return 0.0
         if looked.records or not self._is_woken:
@@ -261,18 +281,29 @@ class Ticker:
         line, _, text = record.partition("\n")
         return Periodic(self._definition(name, text), PeriodicState.read(line))
 
+    def _moves(self, store: Store, shards: Shards, entry: Periodic, firing: Firing) -> bool:
+        """Move an entry to the store of its queue; return whether it was not there."""
+        target = shards.of(queue_of(self._app, entry.definition))
+        if target is not store:
+            move(store, target, Writing(entry.name, entry.state.line, entry.pack(), firing.now))
+        return target is not store
+
     def _fire(
-        self, store: Store, scheduler: TickScheduler, firings: list[tuple[Periodic, Firing]]
+        self,
+        store: Store,
+        scheduler: TickScheduler,
+        firings: list[tuple[Periodic, Firing]],
+        several: Shards | None,
     ) -> int:
         try:
-            return stored(scheduler.fire(store, firings))
+            return stored(scheduler.fire(store, firings, shards=several))
         except Exception as exc:
             self._check_there(store, exc)
         # One entry or one queue is wrong: fire the others.
         fired = 0
         for entry, firing in firings:
             try:
-                fired += stored(scheduler.fire(store, [(entry, firing)]))
+                fired += stored(scheduler.fire(store, [(entry, firing)], shards=several))
             except Exception as exc:
                 self._check_there(store, exc)
                 self._failed(entry.name, exc)

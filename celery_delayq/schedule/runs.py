@@ -7,7 +7,7 @@ from functools import partial
 
 from celery_delayq.model.history import START, Run, check_range, readable
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.shards import Shards, last_run, read_runs
 
 #: Runs that are read at once.
 PAGE = 500
@@ -39,7 +39,7 @@ class Runs:
             *count* is no number.
         """
         check_range(after, count)
-        return self._runs(after, self._ask(lambda shards: shards.only.history.last()), count)
+        return self._runs(after, self._ask(last_run), count)
 
     def _runs(self, after: str, upto: str | None, count: int | None) -> Iterator[Run]:
         while upto is not None and count != 0:
@@ -54,4 +54,4 @@ class Runs:
 
 
 def _read(after: str, upto: str, limit: int, shards: Shards) -> list[tuple[str, bytes]]:
-    return shards.only.history.read(after, upto, limit)
+    return read_runs(shards, after, upto, limit)

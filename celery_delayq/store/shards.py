@@ -74,3 +74,26 @@ class Shards:
         """Close the connections, with *inuse* also those in use."""
         for store in self:
             store.client.connection_pool.disconnect(inuse_connections=inuse)
+
+
+def last_run(shards: Shards) -> str | None:
+    """Return the offset of the newest run in any store, None when there is none."""
+    found = [offset for store in shards if (offset := store.history.last()) is not None]
+    return max(found, key=_place, default=None)
+
+
+def read_runs(shards: Shards, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:
+    """Return offset and bytes of about *limit* runs after one offset, up to another one.
+
+    Runs of several stores may have the same offset: all of them come together.
+    """
+    found = [entry for store in shards for entry in store.history.read(after, upto, limit)]
+    found.sort(key=lambda entry: _place(entry[0]))
+    end = limit
+    while limit <= end < len(found) and found[end][0] == found[end - 1][0]:
+        end += 1
+    return found[:end]
+
+
+def _place(offset: str) -> tuple[int, ...]:
+    return tuple(map(int, offset.split("-")))

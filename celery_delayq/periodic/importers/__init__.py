@@ -18,10 +18,11 @@ from celery_delayq.errors import DelayQError, InvalidSchedule
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import definitions_of
 from celery_delayq.periodic.definition import Definition, definition_hash_of
+from celery_delayq.periodic.places import entries_of
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.wall_clock import moment_of, ms_of
-from celery_delayq.store.periodic import PeriodicStore, Writing
+from celery_delayq.store.periodic import Writing
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.store.shards import Shards
@@ -207,8 +208,8 @@ def _take(
         return Writing(found.name, (there or "").partition("\n")[0], record, entry.look)
 
     def write(shards: Shards) -> None:
-        store = shards.only
-        gate = PeriodicStore(store)
+        store = shards.first
+        gate = entries_of(session.app, shards)
         if dry_run:
             edit(store, gate.get(found.name))
         else:

@@ -203,16 +203,16 @@ def test_a_redis_that_came_back_empty_gets_what_is_in_code_at_once(
 ) -> None:
     deploy(make_shop("mail"))
     app = make_shop(a=TASK)
-    store = DelayQ.of(app).store
+    shards = DelayQ.of(app).session.shards
     deployment = deploy(app)
     assert caplog.text.count("Other apps") == 1
     delayq_redis.client.delete("delayq:periodic", "delayq:periodic_at", VERSIONS)
     deploy(make_shop("mail"))
-    deployment.keep(store)
+    deployment.keep(shards)
     assert not entries(app)
 
     deployment.look_again()
-    deployment.keep(store)
+    deployment.keep(shards)
 
     assert entries(app).keys() == {"a"}
     assert caplog.text.count("Other apps") == 1, "it says so once"

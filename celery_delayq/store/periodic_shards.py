@@ -1,0 +1,113 @@
+"""The periodic entries of all stores: each is in that of its queue, where a tick is one script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+
+from celery_delayq.store.periodic import ActiveVersion, PeriodicStore, Writing, WrittenEntries
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.shards import Shards
+
+
+class PeriodicShards:
+    """Periodic entries of several stores, by the methods of :class:`PeriodicStore`.
+
+    Where an entry should be in another store since its route has changed, it stays where it is
+    until a runner looks at it, which moves it (:func:`move`).
+
+    Parameters
+    ----------
+    shards : Shards
+        The stores.
+    queue_of : Callable[[Writing], str]
+        Returns the queue of a new entry.
+    """
+
+    def __init__(self, shards: Shards, queue_of: Callable[[Writing], str]) -> None:
+        self._shards, self._queue_of = shards, queue_of
+        self._gates = [PeriodicStore(store) for store in shards]
+
+    def get(self, name: str) -> str | None:
+        """Return the record of an entry."""
+        return self._find(name)[1]
+
+    def all(self) -> Iterator[tuple[str, str]]:
+        """Yield name and record of every entry, in no order, perhaps some twice."""
+        return chain.from_iterable(gate.all() for gate in self._gates)
+
+    def edit(self, name: str, edit: Callable[[str | None], Writing | None]) -> str | None:
+        """Change an entry by a function of its record, as :meth:`PeriodicStore.edit` does."""
+        while True:
+            gate, before = self._find(name)
+            writing = edit(before)
+            if writing is None or self._write(gate, writing):
+                return before
+
+    def edit_many(
+        self,
+        names: Sequence[str],
+        edit: Callable[[str, str | None], Writing | None],
+        may_write: Callable[[], bool],
+    ) -> Iterator[int]:
+        """Change entries by a function of their name and record, one after the other."""
+        for name in names:
+            while True:
+                gate, there = self._find(name)
+                if not may_write():
+                    return
+                writing = edit(name, there)
+                if writing is None or self._write(gate, writing):
+                    break
+            yield int(writing is not None)
+
+    def announce_version(
+        self,
+        source: str,
+        version: str,
+        since: int | None,
+        alive_ms: int,
+        *,
+        before: str = "",
+        then: WrittenEntries | None = None,
+    ) -> ActiveVersion:
+        """Announce a version of the entries in code, as :class:`PeriodicStore` does."""
+        first = self._gates[0]
+        return first.announce_version(source, version, since, alive_ms, before=before, then=then)
+
+    def written_entries(self, source: str) -> WrittenEntries:
+        """Return the entries in code that were written last."""
+        return self._gates[0].written_entries(source)
+
+    def _find(self, name: str) -> tuple[PeriodicStore | None, str | None]:
+        for gate in self._gates:
+            record = gate.get(name)
+            if record is not None:
+                return gate, record
+        return None, None
+
+    def _write(self, gate: PeriodicStore | None, writing: Writing) -> bool:
+        """Write an entry where it is; return whether it was as expected."""
+        if gate is None:
+            gate = PeriodicStore(self._shards.of(self._queue_of(writing)))
+        return gate.write([writing]) != ["changed"]
+
+
+def periodic_of(
+    shards: Shards, queue_of: Callable[[Writing], str]
+) -> PeriodicStore | PeriodicShards:
+    """Return the periodic entries of a single Redis, or of all stores."""
+    stores = [*shards]
+    return PeriodicStore(stores[0]) if len(stores) == 1 else PeriodicShards(shards, queue_of)
+
+
+def move(store: Store, target: Store, writing: Writing) -> None:
+    """Move an entry to another store: it is in both if this is interrupted, and fires in one.
+
+    Parameters
+    ----------
+    writing : Writing
+        The entry as it is.
+    """
+    PeriodicStore(target).write([writing._replace(line="")])  # unless it is there already
+    PeriodicStore(store).write([Writing(writing.name, writing.line, "")])
