@@ -46,6 +46,7 @@ TABLES = {
     "spark": Table("stock", "ours", ("spark-",)),
     "history": Table("without", "with", ("history-",)),
     "fleet": Table("one or few", "a fleet", ("fleet-",)),
+    "large": Table("10,000", "1,000,000 or 3,000,000", ("large-",)),
     "cluster": Table("a single Redis", "a cluster", ("cluster-",)),
 }
 #: Fields of a measured figure that the file does not keep.

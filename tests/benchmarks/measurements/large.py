@@ -44,7 +44,7 @@ def _steady(ratio: float = 1.25) -> Target:
 
 
 def _row(name: str, title: str, unit: str, target: Target | None, digits: int = 1) -> Row:
-    return Row(f"large-{name}", f"{title} ({{:,}} | {{:,}})", unit, Better.LOWER, target, digits)
+    return Row(f"large-{name}", f"{title} ({{:,}} and {{:,}})", unit, Better.LOWER, target, digits)
 
 
 COSTS = {

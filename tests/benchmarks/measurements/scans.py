@@ -28,7 +28,7 @@ TASK = "shop.tasks.short"
 
 def _row(name: str, title: str, limit: float | None = None) -> Row:
     target = None if limit is None else at_most(limit, "ms")
-    title = f"short records: {title} ({{:,}} | {{:,}})"
+    title = f"short records: {title} ({{:,}} and {{:,}})"
     return Row(f"scans-{name}", title, "ms", Better.LOWER, target, 2)
 
 
@@ -38,7 +38,7 @@ COUNT = _row("count", "count by task and time, p99", 10)
 DRY_RUN = _row("dry-run", "cancel_all, dry run")
 STATS = _row("stats", "stats")
 RESTART = Row(
-    "scans-restart", "short records: restart of Redis ({:,} | {:,})", "s", Better.LOWER, None, 2
+    "scans-restart", "short records: restart of Redis ({:,} and {:,})", "s", Better.LOWER, None, 2
 )
 
 
