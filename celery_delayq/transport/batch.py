@@ -192,8 +192,9 @@ class _Outbox:
         if commands:
             if not self.line:
                 self.line.open(self._store.client.connection_pool)
-            self.line.send(commands)
+            # Before they are sent: a time limit may come in between.
             self.unread.extend(sent)
+            self.line.send(commands)
 
     def _script_commands(self) -> Iterator[tuple[Any, ...]]:
         """Yield the commands of the script calls.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, chain, chord, group
-from kombu import Exchange, Queue
+from kombu import Exchange, Queue, exceptions
 from kombu.transport import redis as stock
 from redis import Redis
 
@@ -230,6 +230,32 @@ def test_a_batch_of_producers_is_one_pipeline(make_app: MakeApp, redis: Redis, p
 
     assert DelayQ.of(app).count() == 25
     assert len(redis.lrange(f"{prefix}celery", 0, -1)) == 26
+
+
+@pytest.mark.parametrize("fault", [Fault.DROP_REPLY, Fault.DROP_REQUEST])
+def test_a_batch_whose_connection_is_lost_is_an_error_and_the_next_one_is_whole(
+    make_app: MakeApp, delayq_redis: RedisUnderTest, fault: Fault
+) -> None:
+    with Proxy(delayq_redis.port) as proxy:
+        app = make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0")
+        add = app.tasks["tasks.add"]
+
+        def send(name: str) -> None:
+            with batch(app, max_size=4) as producer:
+                for n in range(10):
+                    add.apply_async((n, n), eta=FAR, task_id=f"{name} {n}", producer=producer)
+
+        send("first")
+        rule = proxy.on(b"second 5", fault)
+        with pytest.raises(exceptions.BatchPublishError, match="uncertain"):
+            send("second")
+        send("third")
+
+        assert rule.fired.is_set()
+    ids = sorted(message["headers"]["id"] for message in stored(delayq_redis.client))
+    uncertain = range(8 if fault is Fault.DROP_REPLY else 4)
+    numbers = {"first": range(10), "second": uncertain, "third": range(10)}
+    assert ids == [f"{name} {n}" for name, sent in numbers.items() for n in sent]
 
 
 @pytest.mark.parametrize("fault", [Fault.DROP_REPLY, Fault.DROP_REQUEST])
