@@ -9,7 +9,7 @@ import pytest
 from celery_delayq.errors import InvalidOption
 from celery_delayq.model.task_options import check_received
 
-USUAL = {
+USUAL: dict[str, Any] = {
     "id": "id-1",
     "task": "shop.mail",
     "root_id": "id-1",
