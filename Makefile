@@ -19,7 +19,7 @@ help: ## list what there is
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
-demo: .venv/installed-demo ## departure reminders of a real day of flights, in a bit more than a minute; DEMO_ARGS="--broker rabbitmq"
+demo: .venv/installed-demo ## departure reminders of a real day of flights, in a bit more than a minute; DEMO_ARGS="--broker cluster" or rabbitmq
 	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 || .ci/servers redis-server
 	@case "$(DEMO_ARGS)" in *rabbitmq*) .ci/servers rabbitmq-server ;; esac
 	$(BIN)/python -m example_project $(DEMO_ARGS)

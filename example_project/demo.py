@@ -34,9 +34,10 @@ def _finite(context: click.Context, option: click.Parameter, value: float | None
 @click.option("--days", type=click.IntRange(1, 365), default=1, help="How many days of flights.")
 @click.option(
     "--broker",
-    type=click.Choice(["redis", "rabbitmq"]),
+    type=click.Choice(["redis", "cluster", "rabbitmq"]),
     default="redis",
-    help="Where the reminders wait. RabbitMQ needs a rabbitmq-server.",
+    help="Where the reminders wait: a single Redis, a Redis Cluster of three masters, or RabbitMQ, "
+    "which needs a rabbitmq-server.",
 )
 @click.option(
     "--flights",
@@ -79,8 +80,8 @@ def main(day: datetime, **chosen: Any) -> None:
     or after it was cancelled, if a webhook was neither delivered once nor a dead letter, or if an
     hour has not one report, with the flights that the data has.
 
-    With RabbitMQ as broker, a reminder that is due asks whether it is still wanted. The records of
-    the demonstration are in the private Redis then too.
+    With RabbitMQ as broker, a reminder that is due asks whether it is still wanted. With that or a
+    cluster, the records of the demonstration are in a private Redis beside it.
     """
     end_by_exceptions()
     try:

@@ -16,7 +16,12 @@ from typing import Literal
 
 from rich.console import Console
 
-from celery_delayq.embedded import EmbeddedRabbitMQ, EmbeddedRedis, free_port
+from celery_delayq.embedded import (
+    EmbeddedRabbitMQ,
+    EmbeddedRedis,
+    EmbeddedRedisCluster,
+    free_port,
+)
 from example_project import show
 from example_project.command import WrongSums, log_folder
 from example_project.deliveries import Deliveries, add_up_webhooks, webhook_problems
@@ -42,7 +47,7 @@ LOOK_EVERY_S = 0.2
 
 # The flight day begins when all is published, so that every ETA lies ahead. Reckoned for a slow
 # machine; were it slower still, the sums would say so, and `--seconds-before` would help.
-PUBLISHED_PER_S = {"redis": 300, "rabbitmq": 150}
+PUBLISHED_PER_S = {"redis": 300, "cluster": 200, "rabbitmq": 150}
 PUBLISH_SPARE_S = 3.0
 
 
@@ -52,7 +57,7 @@ class Options:
 
     day: date
     days: int = 1
-    broker: Literal["redis", "rabbitmq"] = "redis"
+    broker: Literal["redis", "cluster", "rabbitmq"] = "redis"
     flights: int | None = None
     seconds_per_day: float = 60.0
     seconds_before: float | None = None
@@ -84,12 +89,14 @@ def run(options: Options, console: Console) -> None:
         ExitStack() as stack,
     ):
         rabbitmq = stack.enter_context(EmbeddedRabbitMQ()) if on_rabbitmq else None
+        broker_url = server.url_for("delayq+redis")
         if rabbitmq is not None:
             show.rabbitmq(console)
+            broker_url = rabbitmq.url("delayq+amqp")
+        elif options.broker == "cluster":
+            broker_url = stack.enter_context(EmbeddedRedisCluster()).url_for()
         environment = {
-            BROKER_URL_VARIABLE: rabbitmq.url("delayq+amqp")
-            if rabbitmq is not None
-            else server.url_for("delayq+redis"),
+            BROKER_URL_VARIABLE: broker_url,
             LEDGER_URL_VARIABLE: server.url,
             WEBHOOK_URL_VARIABLE: f"http://127.0.0.1:{free_port()}/reminders",
             WEBHOOK_SECRET_VARIABLE: secrets.token_urlsafe(32),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from celery_delayq.embedded import ports
+from celery_delayq.embedded import EmbeddedRedis, ports
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from tests.support import passwords
+from tests.support.cluster import Cluster
 from tests.support.left_out import need_rabbitmq
 
 pytest_plugins = ["celery_delayq.testing.fixtures"]
@@ -25,6 +27,23 @@ def delayq_rabbitmq_server() -> Iterator[EmbeddedRabbitMQ]:
     need_rabbitmq()
     with EmbeddedRabbitMQ() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def cluster_server() -> Iterator[Cluster]:
+    """One Redis Cluster for the whole test run; a test that ends or moves nodes starts its own."""
+    with ExitStack() as stack:
+        yield Cluster.start(lambda **options: stack.enter_context(EmbeddedRedis(**options)))
+
+
+@pytest.fixture
+def delayq_cluster(cluster_server: Cluster) -> str:
+    """Broker URL of the emptied cluster."""
+    for each in cluster_server.masters:
+        with each.client() as client:
+            client.flushall()
+            client.script_flush()
+    return cluster_server.url
 
 
 SPARK = "tests/integration/spark/"
@@ -48,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as "full" what every such test is: on a further pool, PostgreSQL or RabbitMQ."""
+    """Mark as "full" those on a further pool, PostgreSQL, RabbitMQ or a Redis Cluster."""
     pools: dict[str, set[str]] = defaultdict(set)
     for item in items:
         if pool := _parameters(item).get("pool"):
@@ -62,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             and item.get_closest_marker("conformance") is None
         )
         fixtures = {"postgres", "delayq_rabbitmq"} & {*getattr(item, "fixturenames", ())}
-        if further or fixtures or {"postgresql", "rabbitmq"} & {*parameters.values()}:
+        if further or fixtures or {"postgresql", "rabbitmq", "cluster"} & {*parameters.values()}:
             item.add_marker(pytest.mark.full)
 
 

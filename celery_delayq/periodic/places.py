@@ -5,8 +5,8 @@ from __future__ import annotations
 from celery import Celery
 
 from celery_delayq.periodic.definition import Definition
+from celery_delayq.store.cluster.periodic import PeriodicShards, periodic_of
 from celery_delayq.store.periodic import PeriodicStore, Writing
-from celery_delayq.store.periodic_shards import PeriodicShards, periodic_of
 from celery_delayq.store.shards import Shards
 
 #: The entries of a broker.

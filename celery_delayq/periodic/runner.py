@@ -32,8 +32,8 @@ from celery_delayq.periodic.places import queue_of
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.settings import Settings
+from celery_delayq.store.cluster.periodic import move
 from celery_delayq.store.periodic import PeriodicStore, Writing
-from celery_delayq.store.periodic_shards import move
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import LOST
 from celery_delayq.store.session import Session

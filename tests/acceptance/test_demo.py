@@ -192,11 +192,11 @@ def assert_traffic_is_that_of(flights: Sequence[Flight], output: str) -> None:
 
 
 @pytest.mark.timeout(LIMIT_S)
-@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+@pytest.mark.parametrize("broker", ["redis", "cluster", "rabbitmq"])
 def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
     broker: str, tmp_path: Path
 ) -> None:
-    on_redis = broker == "redis"
+    on_redis = broker != "rabbitmq"
     if not on_redis:
         need_rabbitmq()
     picture = tmp_path / "new" / "demo.png"
@@ -379,7 +379,7 @@ def test_without_rabbitmq_the_demo_says_what_to_install() -> None:
         (["--day", "2014-01-01"], "2014-01-01 is outside the data, which covers 2013"),
         (["--day", "2013-12-31", "--days", "2"], "2014-01-01 is outside the data"),
         (["--day", "8 March"], "does not match the format"),
-        (["--broker", "sqs"], "'sqs' is not one of 'redis', 'rabbitmq'"),
+        (["--broker", "sqs"], "'sqs' is not one of 'redis', 'cluster', 'rabbitmq'"),
         (["--flights", "0"], "0 is not in the range"),
         (["--seconds-per-day", "nan"], "nan"),
         (["--seconds-per-day", "0"], "0.0 is not in the range"),

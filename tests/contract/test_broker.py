@@ -27,7 +27,11 @@ from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
 
 #: Each broker, and the fixture that gives the URL of an empty one.
-BROKERS = {"redis": "delayq_broker_url", "rabbitmq": "delayq_rabbitmq"}
+BROKERS = {
+    "redis": "delayq_broker_url",
+    "cluster": "delayq_cluster",
+    "rabbitmq": "delayq_rabbitmq",
+}
 
 QUEUE = "orders"
 DELAY = 0.3  # seconds

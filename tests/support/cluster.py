@@ -47,6 +47,11 @@ class Cluster:
         """Where the masters are, at first."""
         return [Address(each.host, each.port) for each in self.masters]
 
+    @property
+    def url(self) -> str:
+        """The broker URL, of all masters."""
+        return ";".join(each.url_for("delayq+rediscluster") for each in self.masters)
+
     def nodes(self, **options: Any) -> Nodes:
         """Return a new view of the cluster."""
         return Nodes(self.addresses, **options)

@@ -112,6 +112,42 @@ class ClusterChannel(TaggedChannel):
         if "shards" in vars(self):
             self.shards.disconnect()
 
+    # -- the end of a delivery; a message itself knows the part by which it came
+
+    def _part_with(self, tag: str) -> ShardChannel | None:
+        """Return the part by which a message came, None for one of a fanout exchange."""
+        return next((part for part in self._parts.values() if part.has(tag)), None)
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> Any:
+        part = self._part_with(delivery_tag)
+        return (part.basic_ack if part else super().basic_ack)(delivery_tag, multiple)
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> Any:
+        part = self._part_with(delivery_tag)
+        return (part.basic_reject if part else super().basic_reject)(delivery_tag, requeue)
+
+    def note_failure(
+        self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
+    ) -> bool:
+        part = self._part_with(tag)
+        if part is None:
+            return False
+        return part.note_failure(tag, crashed=crashed, reason=reason, details=details)
+
+    def note_cancelled(self, tag: str) -> None:
+        part = self._part_with(tag)
+        if part is not None:
+            part.note_cancelled(tag)
+
+    def add_dead_letter(self, tag: str, id: str, reason: str) -> bool:
+        part = self._part_with(tag)
+        return part is not None and part.add_dead_letter(tag, id, reason)
+
+    def add_dead_letter_copy(
+        self, tag: str, queue: str, id: str, reason: str, message: bytes, details: bytes
+    ) -> None:
+        self.part_of(queue).add_dead_letter_copy(tag, queue, id, reason, message, details)
+
     # -- what kombu asks of a queue
 
     def _size(self, queue: str) -> int:

@@ -68,6 +68,11 @@ class ShardChannel(TaggedChannel):
         """The channel that Celery knows."""
         return self._whole
 
+    def has(self, tag: str) -> bool:
+        """Return whether a message came by this channel."""
+        message = self.qos._delivered.get(tag)
+        return self.leased(tag) or (message is not None and message.channel is self)
+
     def maybe_refresh_binding_expiry(self) -> None:
         """Leave bindings to the channel that Celery knows."""
 

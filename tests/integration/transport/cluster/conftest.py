@@ -30,7 +30,7 @@ def cluster(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> Cluster:
 @pytest.fixture
 def delayq_broker_url(cluster: Cluster) -> str:
     """The broker of apps and workers."""
-    return ";".join(f"delayq+rediscluster://{host}:{port}" for host, port in cluster.addresses)
+    return cluster.url
 
 
 @dataclass
