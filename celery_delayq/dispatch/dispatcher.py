@@ -156,17 +156,15 @@ class Dispatcher(threading.Thread):
 
     def _listen(self, pubsub: Any) -> None:
         """Subscribe to wake-ups; an account without that right only polls."""
+        channels = self._store.keys.fleet, self._store.keys.wake
         try:
-            channels = self._store.keys.fleet, self._store.keys.wake
             pubsub.subscribe(*channels)
             for _ in channels:
                 pubsub.get_message(timeout=self._settings.dispatch_interval)
         except CommandRefused as exc:
             logger.warning(
                 "This account may not listen to %s (%s): tasks may start up to %s s late",
-                self._store.keys.wake,
-                exc,
-                self._settings.dispatch_interval,
+                *(" and ".join(channels), exc, self._settings.dispatch_interval),
             )
             pubsub.reset()
 

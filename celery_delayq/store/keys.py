@@ -212,8 +212,9 @@ class Keys:
         #: Channel: ``<µs until due> <queue>`` when an entry came that is due earlier. Redis'
         #: channels span its databases, so the name holds the database.
         self.wake = f"{own}wake:{database}"
-        #: Channel without messages, to which dispatchers listen to be counted. Only the
-        #: one on duty listens to :attr:`wake`, so that a message does not wake them all.
+        #: Channel: the heartbeat of the dispatcher on duty (``dispatch/next_queue.lua``).
+        #: Dispatchers listen to it to be counted, too. Only the one on duty listens to
+        #: :attr:`wake`, so that a message does not wake them all.
         self.fleet = f"{own}fleet:{database}"
         #: Channel: a message when periodic entries were written.
         self.periodic_wake = f"{own}periodic_wake:{database}"

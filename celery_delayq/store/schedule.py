@@ -149,14 +149,14 @@ class Store(ScriptRunner):
         dispatcher : str
             Whoever asks, which is on duty then if nobody else is; ``""`` for none.
         listens : bool
-            Whether it hears wake-ups, and is one of the fleet that is counted.
+            Whether it hears the fleet, and is counted.
         ready_every : float
             Seconds after which it is to look at the ready lists, unless another one has; 0: it
             does not look at them.
         """
         keys = [self.keys.next_due, self.keys.lease_ends, self.keys.clock, self.keys.queues]
-        args = [int(max_gap * 1000), dispatcher, self.keys.fleet if listens else ""]
-        args += int(ready_every * 1000), self.keys.wake
+        channel = self.keys.fleet if listens else ""
+        args = [int(max_gap * 1000), dispatcher, channel, int(ready_every * 1000)]
         reply = self.run(Call("dispatch/next_queue", keys, args))
         *head, on_duty, fleet, queues, ready = reply[:7]
         look = self._look(head, reply[7:])

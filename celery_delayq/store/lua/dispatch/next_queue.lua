@@ -7,7 +7,6 @@
 --          back, lease time has stood still  2 the dispatcher, '' for none that takes the duty  3 the
 --          channel to which dispatchers listen, '' for a dispatcher that does not  4 longest time since
 --          somebody looked at the ready lists (ms), 0 for a dispatcher that does not look at them
---          5 the channel to which dispatchers of earlier versions listen, and the one on duty
 -- Returns  {now (µs), queue or '', due (ms) or '', 1 when the dispatcher is on duty, else 0, how many
 --          dispatchers listen, 0 when that is not known, how many queues are registered, whether the
 --          ready lists are looked at: 2 when it is this dispatcher's turn, 1 when another one has, 0
@@ -46,8 +45,8 @@ if ms < seen or ms - seen >= math.min(200, ARGV[1] / 10) then
     redis.call('HSET', KEYS[3], 'dispatched', seen_now)
   end
 end
-local listening = ARGV[3] ~= '' and redis.pcall('PUBSUB', 'NUMSUB', ARGV[3], ARGV[5]) or {}
-local fleet = math.max(tonumber(listening[2]) or 0, tonumber(listening[4]) or 0)
+local listening = ARGV[3] ~= '' and redis.pcall('PUBSUB', 'NUMSUB', ARGV[3]) or {}
+local fleet = tonumber(listening[2]) or 0
 reply[4], reply[5] = on_duty(KEYS[3], ARGV[2], fleet == 1, ms), fleet
 -- A registry of another type stops no promotion.
 local queues = redis.pcall('HLEN', KEYS[4])
