@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from celery_delayq.app import DelayQ
 from celery_delayq.metrics.catalogue import COUNTERS
@@ -12,9 +14,26 @@ from celery_delayq.metrics.slow_numbers import SlowNumbers
 from celery_delayq.model.totals import Totals
 from celery_delayq.store.gauges import GaugeStore, QueueGauges, ServerGauges
 from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.shards import Shards
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
+
+
+class _Read(NamedTuple):
+    """What was read of one store.
+
+    Attributes
+    ----------
+    scheduled : int
+        How many entries wait in all its queues.
+    owners : Sequence[str]
+        Whose counters it has.
+    """
+
+    server: ServerGauges
+    scheduled: int
+    owners: Sequence[str]
 
 
 class FromRedis:
@@ -36,26 +55,35 @@ class FromRedis:
 
     def read(self) -> bytes:
         """Return what a scrape reads, in Prometheus' text format."""
-        return self._ask(lambda shards: self._read(shards.only)).text()
+        return self._ask(self._read).text()
 
     def read_slowly(self) -> bytes:
         """Return what takes longer."""
-        return self._ask(lambda shards: self._slow.read(shards.only))
+        return self._ask(self._slow.read)
 
-    def _read(self, store: Store) -> Sheet:
-        sheet, gauges = Sheet(), GaugeStore(store)
+    def _read(self, shards: Shards) -> Sheet:
+        sheet = Sheet()
+        read = [self._read_store(sheet, shards, *each) for each in enumerate(shards)]
+        _put_servers(sheet, read)
+        owners = {owner for each in read for owner in each.owners}
+        self._epochs.keep(owners)
+        return sheet
+
+    def _read_store(self, sheet: Sheet, shards: Shards, number: int, store: Store) -> _Read:
+        gauges = GaugeStore(store)
         server = gauges.server()
         known = layouts(server.registry)
-        names = sorted({*known, *self._consumed})
+        names = sorted({*known, *shards.own(store, self._consumed)})
         queues = gauges.queues({name: known.get(name, store.layout) for name in names})
         for key in server.broken:
             _warn(key)
-        _put_server(sheet, server)
+        scheduled = 0
         for name in names:
             found = queues[name]
             if not isinstance(found, QueueGauges):
                 _warn(f"queue {name!r}", str(found))
                 continue
+            scheduled += found.sizes.scheduled
             _put_queue(sheet, name, found, server.now, name in server.paused)
             if found.leased is None:
                 _warn(f"leased messages of queue {name!r}")
@@ -63,12 +91,12 @@ class FromRedis:
                 _warn(f"counters of queue {name!r}")
             elif found.totals.epoch:
                 self._put_totals(sheet, name, found.totals, server)
+        of_ticks = f"t{number}"
         if (ticks := server.ticks).epoch:
-            epoch = self._epoch(server, "", ticks.epoch, [*ticks.outcomes.values()])
+            epoch = self._epoch(server, of_ticks, ticks.epoch, [*ticks.outcomes.values()])
             for outcome, count in ticks.outcomes.items():
                 sheet.put("ticks_total", count, outcome, epoch)
-        self._epochs.keep({"", *(f"q{name}" for name in names)})
-        return sheet
+        return _Read(server, scheduled, [of_ticks, *(f"q{name}" for name in names)])
 
     def _put_totals(self, sheet: Sheet, name: str, totals: Totals, server: ServerGauges) -> None:
         counts, dead = totals.counts, totals.dead_lettered
@@ -89,12 +117,20 @@ def _warn(what: str, why: str = "a key of a wrong type") -> None:
     warn_once(logger, f"No numbers of {what}, fsck tells more: {why}")
 
 
-def _put_server(sheet: Sheet, server: ServerGauges) -> None:
-    sheet.put("clock_skew_seconds", server.skew)
-    if server.dispatched is not None:
-        sheet.put("last_dispatch_timestamp_seconds", server.dispatched / 1000)
-    if server.memory is not None:
-        used, most = server.memory
+def _put_servers(sheet: Sheet, read: Sequence[_Read]) -> None:
+    """Put what is not of one queue; on a Redis Cluster that of the master that is worst off."""
+    servers = [each.server for each in read]
+    sheet.put("clock_skew_seconds", max((each.skew for each in servers), key=abs))
+    dispatched = [(each.server.dispatched, each.scheduled) for each in read]
+    known = [(at, scheduled) for at, scheduled in dispatched if at is not None]
+    if known:
+        # Nobody need look at a shard that has nothing.
+        waiting = [at for at, scheduled in known if scheduled]
+        last = min(waiting) if waiting else max(at for at, _ in known)
+        sheet.put("last_dispatch_timestamp_seconds", last / 1000)
+    memory = [each.memory for each in servers if each.memory is not None]
+    if memory:
+        used, most = max(memory, key=lambda each: (each[0] / each[1] if each[1] else 0, each[0]))
         sheet.put("redis_memory_used_bytes", used)
         sheet.put("redis_memory_max_bytes", most)
 

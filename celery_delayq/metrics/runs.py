@@ -44,20 +44,22 @@ class RunHistograms:
         self._run = self._histogram("run")
         self._most = tasks
         self._labels: dict[tuple[str, str], tuple[str, str]] = {}
-        self._after: str | None = None
+        #: By the number of a store.
+        self._after: dict[int, str] = {}
 
-    def refresh(self, store: Store) -> None:
-        """Read the runs that have ended since the last call; none at the first one."""
+    def refresh(self, number: int, store: Store) -> None:
+        """Read the runs of a store that have ended since the last call; none at the first one."""
         last = store.history.last() or START
-        if self._after is None or _place(last) < _place(self._after):
+        after = self._after.get(number)
+        if after is None or _place(last) < _place(after):
             # After a failover, FLUSHDB or a clock set back: runs from here on are new.
-            self._after = last
+            self._after[number] = last
             return
         for _ in range(0, MOST, PAGE):
-            entries = store.history.read(self._after, last, PAGE)
+            entries = store.history.read(self._after[number], last, PAGE)
             if not entries:
                 return
-            self._after = entries[-1][0]
+            self._after[number] = entries[-1][0]
             self.observe(data for _, data in entries)
 
     def observe(self, records: Iterable[bytes]) -> None:

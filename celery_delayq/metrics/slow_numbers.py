@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Set
 from contextlib import contextmanager
 
 from celery_delayq.errors import CommandRefused
@@ -14,6 +14,7 @@ from celery_delayq.metrics.tasks import ByTask, estimated, limited
 from celery_delayq.store.gauges import GaugeStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.shards import Shards
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
@@ -34,14 +35,31 @@ class SlowNumbers:
         self._consumed, self._tasks = consumed, tasks
         self._histograms = RunHistograms(tasks)
 
-    def read(self, store: Store) -> bytes:
+    def read(self, shards: Shards) -> bytes:
         """Return them in Prometheus' text format."""
-        sheet, gauges = Sheet(), GaugeStore(store)
+        sheet = Sheet()
         scheduled, ready = ByTask(), ByTask()
+        for number, store in enumerate(shards):
+            self._count(sheet, store, shards.own(store, self._consumed), scheduled, ready)
+            with _unless_refused("of periodic entries"):
+                self._put_periodic(sheet, *GaugeStore(store).periodic(store.now_ms()))
+            with _unless_refused("of runs"):
+                self._histograms.refresh(number, store)
+        kept = {pair for pair, _ in (scheduled + ready).most_common(self._tasks)}
+        for name, counts in (("scheduled", scheduled), ("ready", ready)):
+            for (queue, task), count in limited(counts, kept).items():
+                sheet.put(f"{name}_entries", count, queue, task)
+        return sheet.text() + self._histograms.text()
+
+    def _count(
+        self, sheet: Sheet, store: Store, consumed: Set[str], scheduled: ByTask, ready: ByTask
+    ) -> None:
+        """Count the entries of a store by task, and put the memory of its queues."""
+        gauges = GaugeStore(store)
         known: dict[str, Layout] = {}
         with _unless_refused("of the registry of queues"):
             known = layouts(store.registry())
-        for queue in sorted({*known, *self._consumed}):
+        for queue in sorted({*known, *consumed}):
             with _unless_refused(f"of scheduled tasks of queue {queue!r}"):
                 for task, count in store.scheduled_tasks(queue).items():
                     scheduled[queue, task] = count
@@ -51,15 +69,6 @@ class SlowNumbers:
                     ready[queue, task] = count
             if (memory := store.memory(queue)) is not None:
                 sheet.put("schedule_memory_bytes", memory, queue)
-        kept = {pair for pair, _ in (scheduled + ready).most_common(self._tasks)}
-        for name, counts in (("scheduled", scheduled), ("ready", ready)):
-            for (queue, task), count in limited(counts, kept).items():
-                sheet.put(f"{name}_entries", count, queue, task)
-        with _unless_refused("of periodic entries"):
-            self._put_periodic(sheet, *gauges.periodic(store.now_ms()))
-        with _unless_refused("of runs"):
-            self._histograms.refresh(store)
-        return sheet.text() + self._histograms.text()
 
     def _put_periodic(self, sheet: Sheet, statuses: dict[str, int], late: int) -> None:
         late = min(late, statuses.get("on", 0))

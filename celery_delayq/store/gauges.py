@@ -199,7 +199,7 @@ class GaugeStore(StorePart):
                 yield length / len(found), found
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=32)
 def _packed(store: Store, layouts: tuple[tuple[str, Layout], ...]) -> bytes:
     """Return the commands that read queues: the same for each scrape, and it takes long."""
     calls = [store.sizes_call(name, layout) for name, layout in layouts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from celery_delayq.errors import NotSupported
@@ -34,6 +34,10 @@ class Shards:
     def of(self, queue: str) -> Store:
         """Return the store of a queue."""
         return self._stores[tag_of(queue, self._tags)]
+
+    def own(self, store: Store, queues: Iterable[str]) -> frozenset[str]:
+        """Return those of the queues that belong to a store."""
+        return frozenset(queue for queue in queues if self.of(queue) is store)
 
     def __iter__(self) -> Iterator[Store]:
         """Iterate over all stores, in the order of their slots."""

@@ -137,6 +137,7 @@ def test_calls_that_time_out_at_random_moments(delayq: DelayQ, add: Any, redis: 
             told[id] = False
 
     async def use(client: AsyncDelayQ) -> Any:
+        await client.count()  # connects
         await asyncio.gather(*(send(client, f"id-{n}") for n in range(300)))
         return [id for id in told if await client.get(id)]
 
