@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.conftest import app, make_app
 from tests.support.faults.checker import Verdict
+from tests.support.faults.cluster import ClusterStage
 from tests.support.faults.rabbitmq import RabbitMQStage
 from tests.support.faults.scale import SEED
 from tests.support.faults.stage import MakeStage, Passes, Stage
@@ -20,7 +21,7 @@ __all__ = ["app", "make_app"]
 
 @pytest.fixture
 def make_stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeStage]:
-    """Make stages of the test's own, on "redis" or "rabbitmq"; takes the options of `Stage`.
+    """Make stages of the test's own, on one of the brokers; takes the options of `Stage`.
 
     On RabbitMQ, options are those of `EmbeddedRabbitMQ`; without any, the node of the whole run is
     used.
@@ -29,6 +30,8 @@ def make_stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeS
     def make(broker: str = "redis", **options: Any) -> Stage:
         if broker == "redis":
             return stages.enter_context(Stage(tmp_path, **options))
+        if broker == "cluster":
+            return stages.enter_context(ClusterStage(tmp_path, **options))
         server = None if options else request.getfixturevalue("delayq_rabbitmq_server")
         return stages.enter_context(RabbitMQStage(tmp_path, server, **options))
 

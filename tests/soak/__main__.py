@@ -35,6 +35,7 @@ FIRST = (
     "dispatchers",
     "fleets",
     "redis",
+    "cluster",
     "rabbitmq",
     "rabbitmq_cuts",
     "clocks",

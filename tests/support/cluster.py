@@ -60,6 +60,20 @@ class Cluster:
         """Return whether all slots are served and all replicas follow."""
         return is_whole(self.masters, self.replicas)
 
+    def is_served(self) -> bool:
+        """Return whether each server that runs says that all slots are served."""
+        running = [each for each in (*self.masters, *self.replicas) if each.running]
+        return all(b"cluster_state:ok" in ask(each, "INFO") for each in running)
+
+    def all_follow(self) -> bool:
+        """Return whether all servers run, and all that are no masters follow one."""
+        roles = []
+        for each in (*self.masters, *self.replicas):
+            with each.client() as client:
+                roles.append(client.role())
+        followers = [role for role in roles if role[0] != b"master"]
+        return len(followers) == MASTERS and all(b"connected" in role for role in followers)
+
     def master_of(self, slot: int) -> EmbeddedRedis:
         """Return the server that has a slot when the cluster is new."""
         return self.masters[slot * MASTERS // SLOTS]

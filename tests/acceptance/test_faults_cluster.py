@@ -1,0 +1,81 @@
+"""Faults of a Redis Cluster under load: workers and masters are killed, busy slots move."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
+from celery_delayq.testing import wait_until
+from tests.support.faults.checker import Rollback
+from tests.support.faults.cluster import QUEUES, ClusterStage
+from tests.support.faults.killer import Killer
+from tests.support.faults.scale import scaled, seeds
+from tests.support.faults.stage import MakeStage, Passes
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1200))]
+
+SECOND = 1_000_000
+
+
+@pytest.mark.parametrize("seed", seeds(1, 3))
+def test_killing_workers_while_busy_slots_move_loses_nothing(
+    make_stage: MakeStage, passes: Passes, seed: int
+) -> None:
+    stage = make_stage("cluster", lease=3.0)
+    assert isinstance(stage, ClusterStage)
+    killer = Killer(stage, seed)
+    workers = stage.workers(2)
+    tags = cluster_tags(12)
+    busy = sorted({slot_of(tag_of(queue, tags)) for queue in QUEUES})
+    moves = [(slot, stage.broker.masters[number % 3]) for number, slot in enumerate(busy)]
+    moves = [(slot, to) for slot, to in moves if to is not stage.broker.master_of(slot)]
+
+    def send(number: int) -> None:
+        stage.send(number, killer.random.random() * 4 if number % 2 else None)
+
+    with stage.producer.sending(60, send):
+        for number in range(scaled(6, 25)):
+            killer.let_pass(0.1, 0.7)
+            if moves and number % 2 == 0:
+                slot, target = moves.pop()
+                stage.broker.begin_move(slot, target)
+                killer.let_pass(0.0, 0.3)
+                stage.broker.finish_move(slot, target)
+            killer.strike(workers, [killer.power_cut, killer.kill_main])
+
+    verdict = stage.verdict(timeout=scaled(60, 120))
+    verdict.notes["kills"] = str(len(killer.strikes))
+    passes(verdict)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 3))
+def test_a_failover_of_a_shard_loses_nothing_that_a_replica_had(
+    make_stage: MakeStage, passes: Passes, seed: int
+) -> None:
+    """Publishes wait for a replica; acknowledgements do not, so that some tasks may run again."""
+    stage = make_stage("cluster", lease=3.0)
+    assert isinstance(stage, ClusterStage)
+    stage.producer.app.conf.broker_transport_options = {"delayq": {"wait_replicas": 1}}
+    killer = Killer(stage, seed)
+    stage.workers(2)
+    since_us = stage.ledger.now_us()
+
+    def send(number: int) -> None:
+        stage.send(number, killer.random.random() * 4)
+
+    def has_three_masters() -> bool:
+        return len([*stage.masters()]) == 3 and stage.broker.is_served()
+
+    with stage.producer.sending(60, send):
+        for _ in range(scaled(1, 5)):
+            killer.let_pass(1.0, 2.0)
+            server, _ = killer.random.choice([*stage.masters()])
+            server.kill()
+            wait_until(has_three_masters, 30, "a replica takes over")
+            server.start()
+            wait_until(stage.broker.all_follow, 30, "it follows")
+        killer.let_pass(1.0, 2.0)
+
+    verdict = stage.verdict(rollback=Rollback(since_us, set()), timeout=scaled(60, 120))
+    passes(verdict)
+    assert verdict.counts["lost"] == 0
