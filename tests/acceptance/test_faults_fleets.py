@@ -92,14 +92,14 @@ def test_losing_the_one_on_duty_again_and_again_costs_less_than_a_second(
     }[loss]
     sent = send(stage)
 
-    while stage.redis.exists("{celery}:due"):
+    # On a slow machine all is promoted before a lost dispatcher is back.
+    while stage.redis.exists("{celery}:due") or len(set(killer.strikes)) < 2:
         killer.let_pass(0.3, 0.6)
         lost = on_duty(stage, fleet)
         killer.strikes.append(lost.name)
         lose(lost)
         restart(lost)
 
-    assert len(set(killer.strikes)) > 1, "the duty was with one of them all the time"
     judge(stage, passes, sent, killer)
 
 
