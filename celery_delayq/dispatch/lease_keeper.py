@@ -66,6 +66,8 @@ class LeaseKeeper(Heartbeat):
         Makes the names to try as worker id.
     start : Callable[[Callable[[], None]], None]
         Starts the thread.
+    ack_interval : float
+        Seconds between two looks at acknowledgements while there are any.
     """
 
     def __init__(
@@ -75,7 +77,9 @@ class LeaseKeeper(Heartbeat):
         settings: Settings,
         name: Callable[[], str] = new_worker_id,
         start: Callable[[Callable[[], None]], None] = native_threads.start,
+        ack_interval: float = ACK_INTERVAL,
     ) -> None:
+        self._ack_interval = ack_interval
         worker_id = name()
         while not claim(worker_id, 3 * settings.lease):
             logger.warning("Worker id %s is in use, taking another one", worker_id)
@@ -256,7 +260,7 @@ class LeaseKeeper(Heartbeat):
         """Wait for something to do, and do it."""
         now = time.monotonic()
         if now < self._quiet_at:
-            native_threads.sleep(ACK_INTERVAL)
+            native_threads.sleep(self._ack_interval)
         else:
             wait = min(self._extend_at, self.runs.due) - now
             if self._orphans or self._abandoned:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from kombu.pidbox import Mailbox
 
-from celery_delayq.dispatch.lease_keeper import LeaseKeeper, keeper_of
+from celery_delayq.dispatch.lease_keeper import ACK_INTERVAL, LeaseKeeper, keeper_of
 from celery_delayq.integration import worker
 from celery_delayq.model import envelope
 from celery_delayq.store.leases import Counted
@@ -34,6 +34,9 @@ _REPLY_PREFIX, _REPLY_SUFFIX = Mailbox.reply_exchange_fmt.split("%s")
 class SettleChannel(PublishChannel):
     """A channel that gives messages back, and makes dead letters of them."""
 
+    #: Seconds between two looks at acknowledgements that no request took along.
+    ack_interval = ACK_INTERVAL
+
     _dead_lettered = 0
     _keeper: LeaseKeeper | None = None
 
@@ -43,7 +46,10 @@ class SettleChannel(PublishChannel):
         if self._keeper is None:
             self._keeper = keeper_of(
                 self.place,
-                lambda: LeaseKeeper(self.new_store(), self.store.leases.claim, self.settings),
+                lambda: LeaseKeeper(
+                    *(self.new_store(), self.store.leases.claim, self.settings),
+                    ack_interval=self.ack_interval,
+                ),
             )
             self._keeper.join()
         return self._keeper

@@ -53,11 +53,12 @@ class ClusterPoller(Poller):
 
     def on_poll_start(self) -> None:
         """Ask, listen and connect for each channel that needs it."""
-        if hasattr(self, "_update_brpop_polling"):  # kombu 5.7 and newer
+        away = self._away
+        asking = [each for each in self._channels if not (each in away or each.is_settled)]
+        # Not at each turn: kombu would stop and begin to poll each descriptor again and again.
+        if getattr(self, "_paused_brpop", None) or (asking and hasattr(self, "_paused_brpop")):
             self._update_brpop_polling()
-        for channel in [*self._channels]:
-            if channel in self._away or channel.is_settled:
-                continue
+        for channel in asking:
             try:
                 if channel.active_queues and channel.qos.can_consume():
                     self._register_BRPOP(channel)

@@ -55,6 +55,9 @@ class ShardChannel(TaggedChannel):
         The hash tag.
     """
 
+    #: As a process has a lease keeper for each shard, each looks more rarely.
+    ack_interval = 0.025
+
     _qos: SharedQoS | None
 
     def __init__(self, whole: Any, tag: str) -> None:
