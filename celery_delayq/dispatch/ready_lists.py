@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
-from celery_delayq.dispatch.pacing import MODEST
 from celery_delayq.errors import CommandRefused
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
@@ -22,6 +21,9 @@ logger = logging.getLogger(__name__)
 #: Seconds between two looks of the fleet. The one on duty comes each 0.3 s, a lone dispatcher each
 #: second: in time for the 1.1 s within which a message of a stock producer starts.
 EVERY = 0.65
+
+#: Seconds after which a dispatcher that may not look tries again.
+TRY_AGAIN = 60.0
 
 #: Queues at which one command looks.
 AT_ONCE = 100
@@ -113,7 +115,7 @@ class ReadyLists:
                 logger.warning(
                     "account may not look at all ready lists (%s): each worker looks itself", exc
                 )
-            self._may_look, self._try_at = False, time.monotonic() + MODEST
+            self._may_look, self._try_at = False, time.monotonic() + TRY_AGAIN
             if look.ready == "own turn":
                 store.forget_ready_look()
         else:

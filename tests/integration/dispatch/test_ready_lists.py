@@ -235,7 +235,7 @@ def test_dispatchers_that_may_not_look_at_all_queues_leave_it_to_each_consumer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # In a large fleet one of them tries again at each moment.
-    monkeypatch.setattr(ready_lists, "MODEST", 0.01)
+    monkeypatch.setattr(ready_lists, "TRY_AGAIN", 0.01)
     with fleet(poor_url, size, take):
         wait_until(lambda: waiting(redis, 0) == size, what="all wait")
         redis.config_resetstat()
@@ -250,7 +250,7 @@ def test_dispatchers_that_may_not_look_at_all_queues_leave_it_to_each_consumer(
 def test_a_right_to_look_that_is_lost_and_comes_back_is_noticed(
     take: Take, poor_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ready_lists, "MODEST", 0.01)
+    monkeypatch.setattr(ready_lists, "TRY_AGAIN", 0.01)
     redis.hdel("delayq:queues", "foreign")
     with fleet(poor_url, 2, take):
         wait_until(lambda: waiting(redis, 2) == 2, what="all leave it to the fleet")
