@@ -38,7 +38,8 @@ def running(store: Store, app: Celery) -> list[str]:
     client, key = store.client, store.keys.celery_beats
     names = cast("list[bytes]", client.zrangebyscore(key, store.now_ms(), "+inf"))
     found = [name.decode("utf-8", "replace") for name in names]
-    if client.exists(_lock_of_redbeat(app)):
+    # In a Redis Cluster that is on some other node.
+    if not store.keys.tag and client.exists(_lock_of_redbeat(app)):
         found.append("RedBeat")
     return found
 
@@ -65,7 +66,7 @@ def begin(sender: Any, **_: Any) -> None:
 
     def announce() -> None:
         with Session(app) as session:
-            store = session.store
+            store = session.shards.first
             while True:
                 now, key = store.now_ms(), store.keys.celery_beats
                 store.client.zadd(key, {name: now + int(ALIVE * 1000)})

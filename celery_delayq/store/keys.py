@@ -175,10 +175,10 @@ def _queue_keys(own: str) -> QueueKeys:
 
 
 class Keys:
-    """Key names under one ``global_keyprefix`` in one database."""
+    """Key names under one ``global_keyprefix`` in one database, or in a hash tag of a cluster."""
 
-    def __init__(self, prefix: str = "", database: int = 0) -> None:
-        self.prefix, self.database = prefix, database
+    def __init__(self, prefix: str = "", database: int = 0, tag: str = "") -> None:
+        self.prefix, self.database, self.tag = prefix, database, tag
         own = f"{prefix}delayq:"
         #: Sorted set: queue name, scored by when to look at its schedule next (ms).
         self.next_due = f"{own}next_due"
@@ -240,7 +240,7 @@ class Keys:
                 f"global_keyprefix {self.prefix!r}: expected one without '{{' on a Redis Cluster, "
                 "where the first braces of a key decide on its node"
             )
-        return Keys(f"{self.prefix}{{{tag}}}:")
+        return Keys(f"{self.prefix}{{{tag}}}:", tag=tag)
 
     def answer(self, token: str) -> str:
         """String: the same for a call that concerns no queue."""

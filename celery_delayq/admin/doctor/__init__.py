@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -49,6 +50,11 @@ REDIS: dict[str, Callable[[OnRedis], Iterator[Finding]]] = {
     "fsck": work.fsck,
 }
 
+#: Those of a server, made for each master of a Redis Cluster, and those of the app as a whole. The
+#: others are of the queues of one hash tag.
+_OF_SERVER = frozenset([*REDIS][: [*REDIS].index("rights")])
+_ONCE = frozenset({"beat", "stock workers"})
+
 RABBITMQ: dict[str, Callable[[Celery, Any], Iterator[Finding]]] = {
     "latency": rabbitmq.latency,
     "delays": rabbitmq.delays,
@@ -92,10 +98,13 @@ def diagnose(session: Session, *, role: Role = "worker", timeout: float = 5.0) -
             _run(found, {name: partial(each, app, channel) for name, each in RABBITMQ.items()})
     else:
         options = Settings.from_options(app.conf.broker_transport_options)
-        subject = OnRedis(app, session.store, options, role)
-        if name := _server(subject):
+        shards, consumed = session.shards, app.amqp.queues.consume_from
+        subjects = [
+            OnRedis(app, store, options, role, shards.own(store, consumed)) for store in shards
+        ]
+        if name := _server(subjects[0]):
             found.versions["Redis"] = name
-        _run(found, {name: partial(each, subject) for name, each in REDIS.items()})
+        _run(found, {name: partial(_look, name, subjects) for name in REDIS})
     return found
 
 
@@ -117,6 +126,18 @@ def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
         except (ValueError, OverflowError):
             todo = "celery -A <app> delayq fsck shows what is wrong there"
             found.findings.append(Finding(name, UNKNOWN, "a stored number cannot be read", todo))
+
+
+def _look(name: str, subjects: Sequence[OnRedis]) -> Iterator[Finding]:
+    """Make a check of Redis for all that it is about."""
+    check = REDIS[name]
+    if len(subjects) == 1 or name not in _OF_SERVER:
+        for subject in subjects[:1] if name in _ONCE else subjects:
+            yield from check(subject)
+        return
+    for subject in {str(each.info("server").get("run_id")): each for each in subjects}.values():
+        for finding in check(subject):
+            yield replace(finding, what=f"shard of {subject.store.keys.tag}: {finding.what}")
 
 
 def _away(session: Session, timeout: float) -> str:

@@ -82,7 +82,7 @@ def queues(subject: OnRedis) -> Iterator[Finding]:
 
 def rights(subject: OnRedis) -> Iterator[Finding]:
     """The account must have what its role needs."""
-    keys, names = subject.store.keys, sorted(subject.app.amqp.queues.consume_from)
+    keys, names = subject.store.keys, sorted(subject.queues)
     rules = accounts.rules(subject.role, names, prefix=keys.prefix, database=keys.database)
     found = missing(subject.store.client, [each for each in rules if each not in _OPTIONAL])
     if found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from typing import Any, cast
 
@@ -15,16 +16,23 @@ from celery_delayq.store.shards import Shards
 
 
 class OnRedis:
-    """An app whose broker is Redis; each thing is read once.
+    """An app whose broker is Redis, or the part of it in one hash tag of a Redis Cluster.
+
+    Each thing is read once.
 
     Parameters
     ----------
     role : Role
         Whose rights are looked at, of those of :mod:`celery_delayq.admin.accounts`.
+    queues : Collection[str]
+        Those of the app's queues that are there.
     """
 
-    def __init__(self, app: Celery, store: Store, settings: Settings, role: Any) -> None:
+    def __init__(
+        self, app: Celery, store: Store, settings: Settings, role: Any, queues: Collection[str]
+    ) -> None:
         self.app, self.store, self.settings, self.role = app, store, settings, role
+        self.queues = queues
         self.info = cache(self._info)
         self.stats = cache(self._stats)
 
@@ -46,4 +54,4 @@ class OnRedis:
         return str(found[name])
 
     def _stats(self) -> Stats:
-        return gather(Shards.single(self.store), self.app.amqp.queues.consume_from)
+        return gather(Shards.single(self.store), self.queues)
