@@ -220,7 +220,8 @@ def _with_progress(action: Action, selection: Selection, total: int) -> Bulk:
     """Change all, with a bar on a terminal; an interruption reports how far it came."""
     latest = Bulk(False)
     try:
-        with screen.progress_bar(hidden=selection.as_json) as bar:
+        step = action.verb.lower()
+        with screen.progress_bar(hidden=selection.as_json, description=step) as bar:
 
             def show(bulk: Bulk) -> None:
                 nonlocal latest

@@ -120,13 +120,13 @@ def test_a_bar_shows_how_far_it_is_and_after_ctrl_c_it_may_be_repeated(
     delayq, total = DelayQ.of(app), 10_000
     if kind == "entries":
         delayq.schedule_many((Item(eta=FAR) for _ in range(total)), task="shop.mail")
-        count, command = delayq.count, "cancel --task shop.mail --yes"
+        count, command, step = delayq.count, "cancel --task shop.mail --yes", "cancel"
     else:
         dead_letters.fill(delayq, total)
-        count, command = delayq.count_dead, "dead archive sqlite:///dead.db"
+        count, command, step = delayq.count_dead, "dead archive sqlite:///dead.db", ""
 
     number = terminal.begin(f"{DELAYQ} {command}")
-    terminal.wait(rf"[1-9]\d*/{total}")
+    terminal.wait(rf"{step}[^\n]*?[1-9]\d*/{total}")
     terminal.press("C-c")
     code, shown = terminal.end(number)
 
