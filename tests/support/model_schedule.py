@@ -177,7 +177,8 @@ class ScheduleModel(Tracking):
             return 0, 0
         if self.waiting:
             self._forget_what_stock_took()
-        more = self._unpause(limit)
+        more, put_back = self._unpause(limit)
+        limit -= put_back // 2
         here = self.scheduled.items()
         due = sorted((one.due, name) for name, one in here if one.due <= NOW and not one.paused_due)
         moved: list[str] = []
@@ -210,23 +211,26 @@ class ScheduleModel(Tracking):
         for entry in entries:
             self.release(Label.of(entry.record.message))
 
-    def _unpause(self, limit: int) -> bool:
-        """Put back what was paused and due of tasks that go on; return whether there may be
-        more."""
+    def _unpause(self, limit: int) -> tuple[bool, int]:
+        """Put back what was paused and due of tasks that go on.
+
+        Returns whether there may be more, and how much was put back.
+        """
         entries = [(name, one) for name, one in self.scheduled.items() if one.paused_due]
         paused_due = sorted((one.record.task, one.due, name) for name, one in entries)
+        left = limit
         for task in sorted({task for task, _, _ in paused_due}):
-            if limit <= 0:
-                return True
+            if left <= 0:
+                return True, limit
             if task in self.paused:
                 continue
             mine = [name for each, _, name in paused_due if each == task]
-            for name in mine[:limit]:
+            for name in mine[:left]:
                 self.scheduled[name] = self.scheduled[name]._replace(paused_due=False)
-            if len(mine) > limit:
-                return True
-            limit -= len(mine)
-        return False
+            if len(mine) > left:
+                return True, limit
+            left -= len(mine)
+        return False, limit - left
 
     def _add_dead_letter(
         self, message: bytes, reason: str, id: str | None = None, details: bytes = b""
