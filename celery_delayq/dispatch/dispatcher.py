@@ -18,12 +18,13 @@ from typing import Any
 
 from celery_delayq.dispatch.acks import LOST
 from celery_delayq.dispatch.lease_keeper import new_worker_id
-from celery_delayq.dispatch.pacing import PollTimer
+from celery_delayq.dispatch.pacing import LeftToOthers, PollTimer
 from celery_delayq.dispatch.ready_lists import ReadyLists, Registry
 from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Look
+from celery_delayq.store.scripting.runner import is_denied
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
@@ -94,6 +95,8 @@ class Dispatcher(threading.Thread):
         self._id = new_worker_id()
         # Often enough that lease time passes: see ``dispatch/next_queue.lua``.
         self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6))
+        #: Queues from which it may not promote, and those where reclaiming failed.
+        self._left, self._unreclaimed = LeftToOthers(), LeftToOthers()
         self._registry = Registry(settings.registry_refresh)
         #: The ready lists, and whether the fleet looks at them.
         self.ready_lists = ReadyLists(self._registry)
@@ -198,7 +201,8 @@ class Dispatcher(threading.Thread):
                 self.ready_lists.heard(told["data"] == b"1")
             else:
                 wait_us, _, queue = told["data"].decode().partition(" ")
-                self._timer.wake_in(queue, int(wait_us) / 1_000_000)
+                if queue not in self._left:
+                    self._timer.wake_in(queue, int(wait_us) / 1_000_000)
 
     def _dispatch(self) -> None:
         """Look at the next queue, or at the next-due index if no queue is known."""
@@ -213,15 +217,12 @@ class Dispatcher(threading.Thread):
                 *(queue, self._registry.layout(self._store, queue), self._batch),
                 note=note,
                 dispatcher=me,
+                left=self._left,
             )
         except (CommandRefused, StoreFull) as exc:
-            # One broken queue must not hold up the others.
-            self.tally.errors += 1
-            logger.error("promoting failed: queue=%s retry_s=%g: %s", queue, DEFER, exc)
-            if self._timer.stand_aside():  # others may be able to
-                self._store.resign(self._id)
-            self._timer.after(self._store.defer_queue(queue, DEFER))
+            self._refused(queue, exc)
             return
+        self._left.discard(queue)
         self._noted = now if note else self._noted
         self.tally.promoted += promoted.moved
         self.tally.dead_lettered += promoted.dead_lettered
@@ -234,6 +235,19 @@ class Dispatcher(threading.Thread):
             )
         self._timer.after(promoted.look, promoted)
 
+    def _refused(self, queue: str, exc: Exception) -> None:
+        """Go on without a queue: it must not hold up the others."""
+        self.tally.errors += 1
+        if self._timer.stand_aside():  # others may be able to
+            self._store.resign(self._id)
+        if is_denied(exc) and not self._left.is_full:
+            if self._left.add(queue):
+                logger.error("account may not promote, left to others: queue=%s: %s", queue, exc)
+            self._look()
+        else:
+            logger.error("promoting failed: queue=%s retry_s=%g: %s", queue, DEFER, exc)
+            self._timer.after(self._store.defer_queue(queue, DEFER, self._left))
+
     def _look(self) -> None:
         """Look at the next-due index, which also lets lease time pass, and reclaim where a lease
         has ended."""
@@ -242,11 +256,13 @@ class Dispatcher(threading.Thread):
             *(self._settings.lease / 3, me),
             listens=self._listens,
             ready_every=self.ready_lists.every,
+            left=self._left,
         )
         self._timer.after(look)
         self.ready_lists.after(self._store, look)
         for queue in look.reclaim_expired:
-            self._reclaim(queue)
+            if queue not in self._unreclaimed:
+                self._reclaim(queue)
         now = time.monotonic()
         if self._timer.on_duty and now - self._trimmed >= TRIM_EVERY:
             self._trimmed = now
@@ -283,8 +299,10 @@ class Dispatcher(threading.Thread):
                 )
             except CommandRefused as exc:
                 self.tally.errors += 1
-                logger.error("reclaiming from %s failed: queue=%s: %s", worker_id, queue, exc)
+                if self._unreclaimed.add(queue):
+                    logger.error("reclaiming from %s failed: queue=%s: %s", worker_id, queue, exc)
                 return
+            self._unreclaimed.discard(queue)
             moved = any(counts)
             if moved:
                 logger.warning(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from celery_delayq.store.scripting.replies import Look, Promoted
@@ -41,6 +41,10 @@ STAND_BACK = (0.001, 0.02)
 #: After an error of one queue a dispatcher leaves the duty to others: for so many seconds to
 #: whoever wants it, and so long it does not take it by promoting.
 ASIDE, MODEST = 2.0, 60.0
+
+
+#: Most queues that a dispatcher leaves to others: it names them in each call.
+MOST_LEFT = 1000
 
 
 def wait_off_duty(fleet: int) -> float:
@@ -182,3 +186,35 @@ class PollTimer:
     def takes_duty_by_promoting(self) -> bool:
         """Whether to be on duty after promoting what another one left overdue."""
         return self.monotonic() >= self._modest_until
+
+
+class LeftToOthers:
+    """Queues that a dispatcher may not change, and leaves to others for some time.
+
+    The accounts of several apps on one Redis may each have the right to their own queues only.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._until: dict[str, float] = {}
+
+    def add(self, queue: str) -> bool:
+        """Leave a queue to others; return whether this is new."""
+        is_new = queue not in self._until
+        self._until[queue] = self._monotonic() + MODEST
+        return is_new
+
+    @property
+    def is_full(self) -> bool:
+        """Whether these are as many as one call may name."""
+        return len([*self]) >= MOST_LEFT
+
+    def discard(self, queue: str) -> None:
+        """Note that a queue could be changed."""
+        self._until.pop(queue, None)
+
+    def __contains__(self, queue: str) -> bool:
+        return self._until.get(queue, 0.0) > self._monotonic()
+
+    def __iter__(self) -> Iterator[str]:
+        return (queue for queue in self._until if queue in self)

@@ -96,19 +96,27 @@ class Store(ScriptRunner):
         )
 
     def promote(
-        self, queue: str, layout: Layout, limit: int, *, note: bool = False, dispatcher: str = ""
+        self,
+        queue: str,
+        layout: Layout,
+        limit: int,
+        *,
+        note: bool = False,
+        dispatcher: str = "",
+        left: Iterable[str] = (),
     ) -> Promoted:
         """Move up to *limit* due entries of a queue to its ready lists.
 
         With *note* the time is stored, as ``dispatched`` of ``keys.clock``. If any moved,
-        *dispatcher* is on duty then; with ``""`` that does not change.
+        *dispatcher* is on duty then; with ``""`` that does not change. None of the queues in *left*
+        is named as the next one.
         """
         key, limits = self.keys.queue(queue), layout.limits
         keys = [*key.state, self.keys.next_due, key.dead, key.dead_at, key.wake, self.keys.control]
         keys += key.pace, key.quarantined, self.keys.clock
         keys += self.keys.ready_lists(queue, layout)
         flags = limits.promote_rate, limits.max_ready, int(limits.history > 0), int(note)
-        args = [queue, limit, *flags, dispatcher, *layout.steps]
+        args = [queue, limit, *flags, dispatcher, *layout.steps, *left]
         *reply, moved, dead_lettered, on_duty = self.run(Call("dispatch/promote", keys, args))
         look = self._look(reply)._replace(on_duty=bool(on_duty))
         return Promoted(look, int(moved), int(dead_lettered))
@@ -138,6 +146,7 @@ class Store(ScriptRunner):
         *,
         listens: bool = False,
         ready_every: float = 0.0,
+        left: Iterable[str] = (),
     ) -> Look:
         """Return which queue to look at next, and let lease time pass.
 
@@ -153,10 +162,12 @@ class Store(ScriptRunner):
         ready_every : float
             Seconds after which it is to look at the ready lists, unless another one has; 0: it
             does not look at them.
+        left : Iterable[str]
+            Queues that it leaves to others.
         """
         keys = [self.keys.next_due, self.keys.lease_ends, self.keys.clock, self.keys.queues]
         channel = self.keys.fleet if listens else ""
-        args = [int(max_gap * 1000), dispatcher, channel, int(ready_every * 1000)]
+        args = [int(max_gap * 1000), dispatcher, channel, int(ready_every * 1000), *left]
         reply = self.run(Call("dispatch/next_queue", keys, args))
         *head, on_duty, fleet, queues, ready = reply[:7]
         look = self._look(head, reply[7:])
@@ -208,9 +219,9 @@ class Store(ScriptRunner):
         """Leave the duty to the dispatcher that looks next."""
         self.run(Call("dispatch/resign", [self.keys.clock], [dispatcher]))
 
-    def defer_queue(self, queue: str, seconds: float) -> Look:
-        """Look at *queue* only *seconds* from now, and return what to look at before."""
-        args = [queue, int(seconds * 1000)]
+    def defer_queue(self, queue: str, seconds: float, left: Iterable[str] = ()) -> Look:
+        """Look at *queue* only *seconds* from now; return what to look at before, except *left*."""
+        args = [queue, int(seconds * 1000), *left]
         return self._look(self.run(Call("dispatch/defer_queue", [self.keys.next_due], args)))
 
     def register(self, queue: str) -> None:

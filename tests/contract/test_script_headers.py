@@ -45,7 +45,7 @@ def ready(store: Store) -> object:
 CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "schedule/add": (lambda s: s.schedule("q", ENTRY), [5, b"s"]),
     "dispatch/promote": (lambda s: s.promote("q", Layout(), 100), [5, b"", b"", 1, 0, 0]),
-    "dispatch/next_queue": (lambda s: s.next_queue(), [5, b"q", b"7", 0, 1, 2, 1, b"q"]),
+    "dispatch/next_queue": (lambda s: s.next_queue(left=["r"]), [5, b"q", b"7", 0, 1, 2, 1, b"q"]),
     "schedule/push_ready": (ready, 1),
     "leases/acquire": (
         lambda s: s.leases.acquire("q", "me", 30.0, "1", 5),
@@ -63,7 +63,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: s.leases.reclaim_expired("q", Layout(), "me", 100, 5),
         [b"0", 1, 0, 0],
     ),
-    "dispatch/defer_queue": (lambda s: s.defer_queue("q", 1.0), [5, b"q", b"7"]),
+    "dispatch/defer_queue": (lambda s: s.defer_queue("q", 1.0, ["r"]), [5, b"q", b"7"]),
     "dispatch/wake_ready": (lambda s: s.run(s.wake_ready_call("q", Layout())), 1),
     "dispatch/resign": (lambda s: s.resign("me"), 1),
     "schedule/counts": (lambda s: s.sizes("q", Layout()), [b"5 1 1 7 0 0 0 - 0 me", b"acked 1"]),
@@ -304,7 +304,8 @@ def test_the_script_reads_what_the_header_says_and_no_more(name: str, part: str)
     assert read <= fixed | open_end
     assert fixed - read == (NOT_READ.get(name, set()) if part == "ARGV" else set())
     if open_end:
-        assert re.search(rf"\b{part}\[(?!\d+\])|(unpack|ipairs)\({part}\)|change_found\(", body)
+        rest = rf"\b{part}\[(?!\d+\])|(unpack|ipairs)\({part}\)"
+        assert re.search(rf"{rest}|change_found\(|next_due_head\(.*, \d+\)", body)
 
 
 @each_script

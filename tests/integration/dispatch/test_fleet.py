@@ -147,37 +147,65 @@ def test_a_silent_dispatcher_loses_the_duty_though_nothing_is_due(
     )
 
 
-def test_a_dispatcher_that_may_not_promote_a_queue_leaves_it_to_one_that_may(
-    store: Store, start: Start, delayq_redis: RedisUnderTest
-) -> None:
-    client = delayq_redis.client
-    client.execute_command(
-        *(
-            "ACL",
-            "SETUSER",
-            "poor",
-            "on",
-            "nopass",
+@pytest.fixture
+def start_as(delayq_redis: RedisUnderTest) -> Iterator[Callable[[str], Dispatcher]]:
+    """Start dispatchers whose accounts have the right to one queue, of the same name, only."""
+    client, started = delayq_redis.client, []
+
+    def one(queue: str) -> Dispatcher:
+        rights = (
             "allchannels",
             "+@all",
             "~delayq:*",
-            "~{q}:*",
-            "~q",
+            f"~{{{queue}}}:*",
+            f"~{queue}",
+            f"~{queue}\x06*",
         )
-    )
-    poor = Dispatcher(
-        Store(Redis(port=delayq_redis.port, username="poor", password="x"), Keys(), Layout()),
-        Settings(),
-    )
-    poor.start()
-    wait_until(lambda: client.hexists(CLOCK, "duty"), what="it is on duty")
-    try:
-        start()
-        store.schedule("other", entry("e", 100, relative=True))
+        client.execute_command("ACL", "SETUSER", queue, "on", "nopass", *rights)
+        redis = Redis(port=delayq_redis.port, username=queue, password="x")
+        thread = Dispatcher(Store(redis, Keys(), Layout()), Settings())
+        started.append((queue, thread))
+        thread.start()
+        return thread
 
-        assert client.brpop("other", timeout=10) is not None
-        assert promoted(store) < 10
-    finally:
-        poor.stop()
-        poor.join()
-        client.execute_command("ACL", "DELUSER", "poor")
+    yield one
+    for queue, thread in started:
+        thread.stop()
+        thread.join()
+        client.execute_command("ACL", "DELUSER", queue)
+
+
+def test_a_dispatcher_that_may_not_promote_a_queue_leaves_it_to_one_that_may(
+    store: Store, start: Start, start_as: Callable[[str], Dispatcher]
+) -> None:
+    start_as("q")
+    wait_until(lambda: store.client.hexists(CLOCK, "duty"), what="it is on duty")
+    start()
+    store.schedule("other", entry("e", 100, relative=True))
+
+    assert store.client.brpop("other", timeout=10) is not None
+    assert promoted(store) < 10
+
+
+def test_dispatchers_with_rights_to_one_queue_each_promote_all_in_time(
+    store: Store, start_as: Callable[[str], Dispatcher], caplog: pytest.LogCaptureFixture
+) -> None:
+    queues = ["a", "b"]
+    for queue in queues:
+        start_as(queue)
+    # Reclaiming, too, is left to those who may.
+    store.client.set("{q}:leases", "of no account")
+    store.client.zadd(Keys().lease_ends, {"q": 1})
+    late: list[float] = []
+
+    for n in range(40):
+        queue = queues[n % 2]
+        _, due = store.schedule(queue, entry(str(n), 100, relative=True))
+        assert store.client.brpop(queue, timeout=10) is not None
+        late.append(store.now_ms() / 1000 - due / 1000)
+
+    assert sorted(late)[-5] < 2 * LOOK_LEAST
+    assert max(late[10:]) < LOOK_MOST
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert sum("may not promote" in error for error in errors) <= 2
+    assert sum("reclaiming" in error for error in errors) == 2

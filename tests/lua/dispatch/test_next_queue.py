@@ -27,6 +27,24 @@ def test_a_deferred_queue_comes_later_but_a_new_entry_brings_it_forward(store: B
     assert soon.due - soon.now / 1000 <= 201
 
 
+def test_queues_that_are_left_to_others_are_passed_over(store: Bench) -> None:
+    store.client.zadd("delayq:next_due", {"a": 1, "b": 2, "c": 3})
+    store.client.delete("delayq:clock")
+
+    left = ["other", "b", "a"]
+    looks = [
+        store.next_queue(left=left[:2]),
+        store.next_queue(left=left),
+        store.defer_queue("none", 60, left),
+        store.promote("none", Layout(), 1, left=left).look,
+        store.next_queue(left=[*left, "c"]),
+    ]
+
+    assert [look.queue for look in looks] == ["a", "c", "c", "c", None]
+    # They are overdue all the same: nobody has noted that nothing is.
+    assert not store.client.hexists("delayq:clock", "dispatched")
+
+
 def test_a_queue_without_a_schedule_is_not_put_on_the_next_due_by_deferring(store: Bench) -> None:
     store.defer_queue("q", 60)
 

@@ -14,7 +14,9 @@ from celery_delayq.dispatch.pacing import (
     LOOK_MOST,
     MISSING,
     MODEST,
+    MOST_LEFT,
     STAND_BACK,
+    LeftToOthers,
     PollTimer,
 )
 from celery_delayq.store.scripting.replies import Look, Promoted
@@ -254,3 +256,26 @@ def test_a_lone_dispatcher_stays_on_duty_after_an_error(timer: PollTimer) -> Non
     assert not timer.stand_aside()
     assert timer.on_duty
     assert timer.may_take_duty
+
+
+def test_a_queue_is_left_to_others_for_a_while_and_told_once() -> None:
+    now = 100.0
+    left = LeftToOthers(lambda: now)
+
+    assert left.add("a")
+    assert "a" in left
+    assert [*left] == ["a"]
+    now += MODEST
+    assert [*left] == []
+    assert not left.add("a")
+    left.discard("a")
+    assert left.add("a")
+
+
+def test_no_more_queues_are_left_to_others_than_a_call_may_name() -> None:
+    left = LeftToOthers()
+    for n in range(MOST_LEFT):
+        assert not left.is_full
+        left.add(str(n))
+
+    assert left.is_full

@@ -7,6 +7,7 @@
 --          back, lease time has stood still  2 the dispatcher, '' for none that takes the duty  3 the
 --          channel to which dispatchers listen, '' for a dispatcher that does not  4 longest time since
 --          somebody looked at the ready lists (ms), 0 for a dispatcher that does not look at them
+--          5… queues that it leaves to others
 -- Returns  {now (µs), queue or '', due (ms) or '', 1 when the dispatcher is on duty, else 0, how many
 --          dispatchers listen, 0 when that is not known, how many queues are registered, whether the
 --          ready lists are looked at: 2 when it is this dispatcher's turn, 1 when another one has, 0
@@ -30,7 +31,7 @@ end
 
 local now = now_us()
 local ms = to_ms(now)
-local reply = next_due_head(KEYS[1], now)
+local reply = next_due_head(KEYS[1], now, 5)
 local seen = tonumber(redis.call('HGET', KEYS[3], 'seen')) or 0
 -- A full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[2], '')
@@ -41,7 +42,8 @@ end
 if ms < seen or ms - seen >= math.min(200, ARGV[1] / 10) then
   local seen_now = string.format('%.0f', ms)
   redis.call('HSET', KEYS[3], 'seen', seen_now)
-  if reply[3] == '' or tonumber(reply[3]) > ms then
+  local due = next_due_head(KEYS[1], now)[3]
+  if due == '' or tonumber(due) > ms then
     redis.call('HSET', KEYS[3], 'dispatched', seen_now)
   end
 end

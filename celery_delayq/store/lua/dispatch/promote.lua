@@ -9,7 +9,7 @@
 -- ARGV     1 queue  2 most entries to move  3 most entries a second, 0 for no limit  4 most ready
 --          messages, 0 for no limit  5 '1' to note in READY_INDEX when that was, else '0'
 --          6 '1' to note in the clock that a dispatcher was here  7 that dispatcher, '' for none that
---          takes the duty  8… the priority step of KEYS[18…]
+--          takes the duty  8… the priority step of KEYS[18…], then queues that it leaves to others
 -- Returns  {now (µs), queue and due (ms) of what to look at next, moved, dead_lettered, 1 when the
 --          dispatcher is on duty, else 0}
 -- Repeat   goes on with what is due then
@@ -30,6 +30,7 @@ local clock = now_us()
 local now = to_ms(clock)
 
 local list_of, lists = {}, {}
+local left = #KEYS - 9
 for i = 18, #KEYS do
   list_of[ARGV[i - 10]] = KEYS[i]
   lists[#lists + 1] = KEYS[i]
@@ -37,7 +38,7 @@ end
 
 if redis.call('HEXISTS', KEYS[14], 'q' .. queue) == 1 then
   redis.call('ZREM', KEYS[10], queue)
-  local reply = next_due_head(KEYS[10], clock)
+  local reply = next_due_head(KEYS[10], clock, left)
   reply[4], reply[5], reply[6] = 0, 0, on_duty(KEYS[17], ARGV[7], false, now)
   return reply
 end
@@ -54,8 +55,8 @@ local function is_paused(task)
 end
 
 -- Put back what was paused and due of tasks that go on. Returns whether there is more of it, and how much
--- was put back. A call looks at 100 tasks. If there are more, PACE has the revision of the control and the place to go on from, '' at the
--- end: then nobody looks again before the revision changes.
+-- was put back. A call looks at 100 tasks. If there are more, PACE has the revision of the control and
+-- the place to go on from, '' at the end: then nobody looks again before the revision changes.
 local function unpause(most)
   expect_all(18, 'list')
   local revision = redis.call('HGET', KEYS[14], 'revision') or '0'
@@ -215,6 +216,6 @@ if more_paused_due then
 elseif look_at_ms and moved == allowed then
   redis.call('ZADD', KEYS[10], 'XX', 'GT', look_at_ms, queue)
 end
-local reply = next_due_head(KEYS[10], clock)
+local reply = next_due_head(KEYS[10], clock, left)
 reply[4], reply[5], reply[6] = moved, #bad, on_duty(KEYS[17], ARGV[7], moved > 0, now)
 return reply

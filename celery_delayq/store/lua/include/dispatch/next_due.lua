@@ -1,10 +1,20 @@
 -- The next-due index says when to look at each queue next: at its earliest entry, or later after an error
 -- and where less may be promoted than is due.
 
--- {now (µs), queue, due (ms)} of the first queue to look at; the queue is '' when there is none.
-local function next_due_head(next_due, now)
-  local head = redis.call('ZRANGE', next_due, 0, 0, 'WITHSCORES')
-  return {now, head[1] or '', head[2] or ''}
+-- {now (µs), queue, due (ms)} of the first queue to look at, but none that is named in ARGV from 'first'
+-- on; the queue is '' when there is none.
+local function next_due_head(next_due, now, first)
+  local left = {}
+  for i = first or #ARGV + 1, #ARGV do
+    left[ARGV[i]] = true
+  end
+  local heads = redis.call('ZRANGE', next_due, 0, first and #ARGV + 1 - first or 0, 'WITHSCORES')
+  for i = 1, #heads, 2 do
+    if not left[heads[i]] then
+      return {now, heads[i], heads[i + 1]}
+    end
+  end
+  return {now, '', ''}
 end
 
 -- Tell dispatchers when to look at a queue. A hint only: an account that may not publish costs one
