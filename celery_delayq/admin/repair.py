@@ -51,7 +51,8 @@ def check(
         The same object after each step, for a progress bar.
     """
     report = Report()
-    for store in shards if queue is None else [shards.of(queue)]:
+    stores = [*shards] if queue is None else [shards.of(queue)]
+    for store in stores:
         yield from _Check(store, settings.lease, repair, report).run(queue)
 
 

@@ -15,6 +15,7 @@ from celery_delayq.integration.install import AIO
 from celery_delayq.integration.replace import make
 from celery_delayq.schedule.schedule_many import publish_retries
 from celery_delayq.store.scripting import scripts
+from celery_delayq.transport.cluster.transport import ClusterTransport
 from celery_delayq.transport.loop.publisher import LoopPublisher
 from celery_delayq.utils.bridge import Bridge
 
@@ -66,13 +67,15 @@ class Binding:
         self.results.load()
         if session.on_rabbitmq:
             return
-        shards = session.shards  # for the threads; checks the layout
-        if len(tuple(shards)) > 1:
-            return
+        session.check_broker()
+        with app.connection_for_write() as connection:
+            if isinstance(connection.transport, ClusterTransport):
+                return
         for name in scripts.names():
             scripts.load(name)
         retries = publish_retries(app) or {"max_retries": 0}
         self.publisher = LoopPublisher(app, self.bridge, self._connections, retries)
+        _ = session.store  # for the threads; checks the layout
         self._of_loop = copy.copy(self._delayq)
         self._of_loop.session = LoopSession(app, self.publisher.store)
 

@@ -71,8 +71,11 @@ def count_entries(delayq: DelayQ, filter: Filter, bar: Bar = lambda *_: None) ->
                 bar(None, number)
         return counts
     shards = delayq.session.shards
-    for queue in shards.registry() if filter.queue is None else [filter.queue]:
-        tasks = shards.of(queue).scheduled_tasks(queue) if filter.task is None else [filter.task]
+    queues = [*shards.registry()] if filter.queue is None else [filter.queue]
+    for queue in queues:
+        tasks = (
+            [filter.task] if filter.task is not None else shards.of(queue).scheduled_tasks(queue)
+        )
         for task in tasks:
             counts[queue, task] = delayq.count(**{**asdict(filter), "queue": queue, "task": task})
         if filter.task is None:

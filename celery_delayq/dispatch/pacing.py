@@ -29,7 +29,7 @@ JITTER = 0.05
 #: Seconds between two looks of the one on duty, which the others hear.
 HEARTBEAT = 0.3
 #: After so many missing ones another dispatcher looks: at least, at most.
-MISSING = (1.25, 1.55)
+MISSING = (1.25, 1.48)
 
 #: Seconds between two promotions of a steady stream, so that each moves several entries.
 GATHER = 0.0012

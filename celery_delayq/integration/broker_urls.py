@@ -53,8 +53,7 @@ def by_url(_owner: Any, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
         found = stock(connection)
         if getattr(found, "__module__", "") != "celery_delayq.transport.redis":
             return found
-        other = _TRANSPORTS.get(_scheme_of(connection))
-        return found if other is None else symbol_by_name(other)
+        return symbol_by_name(_TRANSPORTS.get(_scheme_of(connection), found))
 
     return get_transport_cls
 

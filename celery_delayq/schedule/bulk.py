@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from celery_delayq.schedule.reader import ScheduleReader
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import listed_pages, queues_of, scheduled_among
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.shards import Shards
 
 #: Entries that one script call of a bulk operation changes.
 BATCH = 40
@@ -164,9 +166,7 @@ class BulkChanges(ScheduleReader):
                 codes: Sequence[StatusCode] = ["d"] * len(batch)
                 if not dry_run:
                     codes = self._ask(
-                        lambda shards, q=queue, b=batch, t=token: change(  # type: ignore[misc]
-                            shards.of(q), q, known[q], b, t
-                        )
+                        partial(_change_in_store, change, queue, known[queue], batch, token)
                     )
                 bulk.outcomes.update(OUTCOMES[code] for code in codes)
                 if after is not None and not dry_run:
@@ -175,6 +175,17 @@ class BulkChanges(ScheduleReader):
                 if progress is not None:
                     progress(bulk)
         return bulk
+
+
+def _change_in_store(
+    change: _Change,
+    queue: str,
+    layout: Layout,
+    batch: Sequence[Listed],
+    token: str,
+    shards: Shards,
+) -> Sequence[StatusCode]:
+    return change(shards.of(queue), queue, layout, batch, token)
 
 
 def new_due(

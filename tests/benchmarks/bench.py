@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from celery import Celery
 
@@ -90,11 +90,21 @@ QUICK = Size(
 )
 
 
+class Servers(Protocol):
+    """What a station needs: a Redis, or the masters of a cluster."""
+
+    def client(self, **options: Any) -> Any:
+        """Return a client of a database."""
+
+    def url_for(self, scheme: str, database: int, /) -> str:
+        """Return the URL of a database."""
+
+
 class Station:
     """One side in a database of its own, with its records file."""
 
     def __init__(
-        self, side: Side, server: EmbeddedRedis, database: int, folder: Path, at_least_once: bool
+        self, side: Side, server: Servers, database: int, folder: Path, at_least_once: bool
     ) -> None:
         self.side = side
         self.database = database

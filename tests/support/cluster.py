@@ -14,10 +14,14 @@ from celery_delayq.embedded.cluster import (
     is_whole,
     node_options,
 )
-from celery_delayq.model.cluster_tags import SLOTS
+from celery_delayq.model.cluster_tags import SLOTS, cluster_tags, tag_of
 from celery_delayq.store.cluster.nodes import Address, Nodes
 
 MASTERS = 3
+
+TAGS = cluster_tags(12)
+#: A queue of each tag.
+QUEUES = {tag_of(f"q{number}", TAGS): f"q{number}" for number in range(200)}
 
 
 @dataclass(frozen=True)

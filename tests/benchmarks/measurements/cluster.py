@@ -56,7 +56,7 @@ class _Servers:
         """Return a client of the first master; a cluster has no other database than 0."""
         return self.masters[0].client(**{**options, "db": 0})
 
-    def url_for(self, scheme: str, _database: int) -> str:
+    def url_for(self, scheme: str, _database: int, /) -> str:
         """Return the URL of all masters."""
         return ";".join(each.url_for(scheme) for each in self.masters)
 
@@ -87,7 +87,7 @@ def _station(bench: Bench, side: Side) -> Iterator[tuple[Station, _Servers]]:
                 client.replicaof(master.host, str(master.port))
                 wait_until(lambda: client.info("replication")["master_link_status"] == "up")
             servers = _Servers([master])
-        station = Station(side, servers, 0, bench.folder, bench.at_least_once)  # type: ignore[arg-type]
+        station = Station(side, servers, 0, bench.folder, bench.at_least_once)
         try:
             yield station, servers
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -10,6 +9,8 @@ import pytest
 from celery import Celery
 from redis import Redis
 
+from celery_delayq import DelayQ
+from celery_delayq.admin.doctor import work
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.model.cluster_tags import cluster_tags, slot_of
 from celery_delayq.testing import wait_until
@@ -60,11 +61,18 @@ def test_a_fault_of_a_master_is_told_once_and_of_which_shard(cluster: Cluster, a
     assert {tag for tag in tags if f"shard of {tag}: " in new[0]["what"]} <= {*tags[:4]}
 
 
-def test_entries_of_any_hash_tag_that_nobody_moves_are_found(app: Celery) -> None:
+def test_entries_of_any_hash_tag_that_nobody_moves_are_found(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "OVERDUE", 0.2)
     queues = [f"mail.{number}" for number in range(6)]
     for queue in queues:
         app.send_task("tasks.add", (1, 2), countdown=0.1, queue=queue)
-    time.sleep(5.5)  # what is overdue for less may be moved yet
+    delayq = DelayQ.of(app)
+    wait_until(
+        lambda: all(each.oldest_age > 0.3 for each in delayq.stats().queues if each.name in queues),
+        what="all are late",
+    )
 
     found = [each for each in findings(app) if each["check"] == "dispatchers"]
 

@@ -12,7 +12,7 @@ from redis.retry import Retry
 from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import BrokerUnavailable, ConfigError
-from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
+from celery_delayq.model.cluster_tags import slot_of
 from celery_delayq.settings import Settings
 from celery_delayq.store.cluster.nodes import Address, Nodes
 from celery_delayq.store.cluster.shards import check_number, cluster_shards
@@ -22,13 +22,9 @@ from celery_delayq.store.shards import Shards
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import entry
-from tests.support.cluster import Cluster
+from tests.support.cluster import QUEUES, TAGS, Cluster
 
 pytestmark = pytest.mark.full
-
-TAGS = cluster_tags(12)
-#: A queue of each tag.
-QUEUES = {tag_of(f"q{number}", TAGS): f"q{number}" for number in range(200)}
 
 
 @pytest.fixture

@@ -9,16 +9,12 @@ import pytest
 from celery import Celery
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
+from celery_delayq.model.cluster_tags import slot_of
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.retry_tasks import RetryScene, tasks_of
-from tests.support.cluster import Cluster
+from tests.support.cluster import QUEUES, TAGS, Cluster
 from tests.support.scene import StartWorker
-
-TAGS = cluster_tags(12)
-#: A queue of each tag.
-QUEUES = {tag_of(f"q{number}", TAGS): f"q{number}" for number in range(200)}
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from celery_delayq.errors import ConfigError, UnsupportedServer
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
-from tests.integration.transport.cluster.conftest import QUEUES, TAGS, ClusterScene
-from tests.support.cluster import Cluster
+from tests.integration.transport.cluster.conftest import ClusterScene
+from tests.support.cluster import QUEUES, TAGS, Cluster
 from tests.support.tls import make_certificates, tls_server_program
 
 pytestmark = pytest.mark.full
