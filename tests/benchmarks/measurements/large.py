@@ -7,27 +7,26 @@ compared, since a call that waits for a core says nothing about the size.
 from __future__ import annotations
 
 import random
-import shutil
 import statistics
 import sys
-import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from itertools import chain
 from operator import methodcaller
-from pathlib import Path
 from typing import Any
 
 from celery_delayq import DelayQ, Filter
-from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.schedule.items import Item
+from celery_delayq.store.keys import QueueKeys
 from celery_delayq.testing import ManagedProcess, wait_until
 
-from ..bench import OURS, Bench, Station, percentile
-from ..filling import DAY, fill, id_of, remind, some_day
+from ..bench import OURS, Bench, Station, now_ms, percentile
+from ..filling import fill, id_of, remind, some_day
 from ..model import BenchError, Better, Figure, Row, Target, at_most, measurement
 from ..pauses import SLOW, Pauses, seconds_of
 from ..processes import APP, ROOT
@@ -35,6 +34,8 @@ from ..processes import APP, ROOT
 #: Calls of one entry that are measured, and entries of each operation on many.
 CALLS, SOME = 2_000, 5_000
 ROUNDS = 3
+#: Entries that `schedule_many` sends in one call, and calls that it sends together.
+PORTION, PORTIONS = 50, 10
 
 TASK, PAUSED_TASK = "shop.tasks.send_reminder", "shop.tasks.paused"
 
@@ -43,32 +44,36 @@ def _steady(ratio: float = 1.25) -> Target:
     return Target(f"ratio ≤ {ratio:g}", lambda f: f.ratio is not None and f.ratio <= ratio)
 
 
-def _row(name: str, title: str, unit: str, target: Target | None, digits: int = 1) -> Row:
+def large_row(name: str, title: str, unit: str, target: Target | None, digits: int = 1) -> Row:
+    """Return a row about two sizes."""
     return Row(f"large-{name}", f"{title} ({{:,}} and {{:,}})", unit, Better.LOWER, target, digits)
 
 
 COSTS = {
-    "publish": _row("publish", "publish, CPU of Redis", "µs/entry", _steady()),
-    "many": _row("many", "schedule_many, CPU of Redis", "µs/entry", _steady()),
-    "promote": _row("promote", "promote, CPU of Redis", "µs/entry", _steady()),
-    "get": _row("get", "get, CPU of Redis", "µs/entry", _steady()),
-    "reschedule": _row("reschedule", "reschedule, CPU of Redis", "µs/entry", _steady()),
-    "cancel": _row("cancel", "cancel, CPU of Redis", "µs/entry", _steady()),
-    "reschedule_all": _row("reschedule-all", "reschedule_all, CPU of Redis", "µs/entry", None),
-    "run_all_now": _row("run-all-now", "run_all_now, CPU of Redis", "µs/entry", None),
-    "cancel_all": _row("cancel-all", "cancel_all, CPU of Redis", "µs/entry", None),
-    "pause": _row("pause", "due in a pause, then resumed, CPU of Redis", "µs/entry", None),
-    "entries": _row("entries", "entries(), CPU of Redis", "µs/entry", None),
+    "publish": large_row("publish", "publish, CPU of Redis", "µs/entry", _steady()),
+    "many": large_row("many", "schedule_many, CPU of Redis", "µs/entry", _steady()),
+    "promote": large_row("promote", "promote, CPU of Redis", "µs/entry", _steady()),
+    "get": large_row("get", "get, CPU of Redis", "µs/entry", _steady()),
+    "reschedule": large_row("reschedule", "reschedule, CPU of Redis", "µs/entry", _steady()),
+    "cancel": large_row("cancel", "cancel, CPU of Redis", "µs/entry", _steady()),
+    "reschedule_all": large_row("reschedule-all", "reschedule_all, CPU of Redis", "µs/entry", None),
+    "run_all_now": large_row("run-all-now", "run_all_now, CPU of Redis", "µs/entry", None),
+    "cancel_all": large_row("cancel-all", "cancel_all, CPU of Redis", "µs/entry", None),
+    "pause": large_row("pause", "due in a pause, then resumed, CPU of Redis", "µs/entry", None),
+    "entries": large_row("entries", "entries(), CPU of Redis", "µs/entry", None),
 }
-PAGE = _row("page", "a page of 100 anywhere, p99", "ms", at_most(10, "ms"), 2)
-STATS = _row("stats", "stats", "ms", None)
-WORKER = _row("worker", "start of a worker", "s", None, 2)
-FSCK = _row("fsck", "fsck", "s", None)
-EXPORT = _row("export", "export to a file", "s", None)
-RESTART = _row("restart", "restart of Redis with appendonly", "s", None, 2)
-MEMORY = _row("memory", "memory per entry", "bytes", _steady(1.02), 0)
-#: Seconds for Redis to write its log, and to read it.
-TIMEOUT = 1800.0
+RAW = large_row(
+    "raw",
+    "raw HSETNX and ZADD of the same bytes to the same keys, CPU of Redis",
+    "µs/entry",
+    None,
+)
+OWN = large_row(
+    "many-own", "schedule_many less the raw commands, CPU of Redis", "µs/entry", _steady()
+)
+PAGE = large_row("page", "a page of 100 anywhere, p99", "ms", at_most(10, "ms"), 2)
+STATS = large_row("stats", "stats", "ms", None)
+MEMORY = large_row("memory", "memory per entry", "bytes", _steady(1.02), 0)
 
 
 def _cpu(client: Any) -> float:
@@ -96,6 +101,8 @@ class Filled:
         operation: Callable[[], int] = getattr(self, f"_{name}")
         before = _cpu(self.client)
         number = operation()
+        if not number:
+            raise BenchError(f"{name} did nothing")
         cost = (_cpu(self.client) - before) / number * 1e6
         if missing := max(0, self.number - self.delayq.count()):
             self._schedule(missing, TASK)
@@ -121,6 +128,27 @@ class Filled:
         )
         return number
 
+    def raw_cost(self) -> float:
+        """CPU of Redis that storing as much takes by commands alone, for each entry, in µs.
+
+        It goes into the same keys and in the same portions, and is removed again.
+        """
+        key, client = self.delayq.store.keys.queue("celery"), self.client
+        record = client.hget(key.entries, self.ids[0])
+        portions = [_raw_portion(key, record) for _ in range(SOME // PORTION)]
+        before = _cpu(client)
+        for start in range(0, len(portions), PORTIONS):
+            pipeline = client.pipeline(transaction=False)
+            for command in chain.from_iterable(portions[start : start + PORTIONS]):
+                pipeline.execute_command(*command)
+            pipeline.execute()
+        cost = (_cpu(client) - before) / SOME * 1e6
+        for *stored, dues, members in portions:
+            client.hdel(key.entries, *(command[2] for command in stored))
+            client.zrem(key.due, *dues[3::2])
+            client.zrem(key.tasks, *members[3::2])
+        return cost
+
     def _get(self) -> int:
         return sum(self.delayq.get(id) is not None for id in self.ids[:CALLS])
 
@@ -133,10 +161,11 @@ class Filled:
         return sum(bool(self.delayq.cancel(id)) for id in self._next_ids())
 
     def _some(self) -> Filter:
-        """About so many entries, one span of the days over which they are spread."""
-        share = SOME / self.delayq.count()
-        first = random.random() * max(0, 1 - share)
-        begin, end = (_at(DAY * (1 + place)) for place in (first, first + share))
+        """About so many entries that are due one after the other, wherever."""
+        due = self.delayq.store.keys.queue("celery").due
+        first = random.randrange(max(1, self.delayq.count() - SOME))
+        ends = (self.client.zrange(due, n, n, withscores=True) for n in (first, first + SOME - 1))
+        begin, end = (datetime.fromtimestamp(score / 1000, timezone.utc) for [(_, score)] in ends)
         return Filter(task=TASK, due_from=begin, due_to=end)
 
     def _reschedule_all(self) -> int:
@@ -191,28 +220,18 @@ class Filled:
         """How long ``stats`` takes, in ms."""
         return statistics.median(seconds_of(self.delayq.stats) * 1000 for _ in range(5))
 
-    def worker(self) -> float:
-        """How long a worker takes to start, in seconds."""
-        began = time.perf_counter()
-        with self.station.worker():
-            return time.perf_counter() - began
 
-    def fsck(self) -> float:
-        """How long ``fsck`` takes, in seconds."""
-        command = [sys.executable, "-m", *APP, "delayq", "fsck"]
-        env = self.station.settings.to_environment()
-
-        def run() -> None:
-            with ManagedProcess(command, env=env, cwd=ROOT) as process:
-                if process.wait(3600):
-                    raise BenchError(f"fsck: {process.log[-500:]}")
-
-        return seconds_of(run)
-
-    def export(self) -> float:
-        """How long an export takes, in seconds."""
-        with tempfile.TemporaryDirectory() as folder:
-            return seconds_of(lambda: self.delayq.export_to(Path(folder) / "schedule.jsonl"))
+def _raw_portion(key: QueueKeys, record: str) -> list[tuple[Any, ...]]:
+    """Return the commands that store a portion of entries, as the script for it does."""
+    stored: list[tuple[Any, ...]] = []
+    dues: list[Any] = []
+    members: list[Any] = []
+    for _ in range(PORTION):
+        name, due = str(uuid.uuid4()), f"{now_ms() + some_day() * 1000:015.0f}"
+        stored.append(("HSETNX", key.entries, name, record))
+        dues += due, name
+        members += "0", f"{TASK}\0{due}\0{name}"
+    return [*stored, ("ZADD", key.due, *dues), ("ZADD", key.tasks, *members)]
 
 
 def _at(countdown: float) -> datetime:
@@ -220,16 +239,14 @@ def _at(countdown: float) -> datetime:
 
 
 @contextmanager
-def _filled(bench: Bench, number: int) -> Iterator[Filled]:
+def _station(bench: Bench) -> Iterator[Filled]:
     with bench.station(OURS) as station, station.delayq() as delayq:
         for name in (TASK, PAUSED_TASK):
             delayq.app.task(name=name)(remind)
-        filled = Filled(station, delayq, [], 0)
-        _fill(bench, filled, number)
-        yield filled
+        yield Filled(station, delayq, [], 0)
 
 
-def _fill(bench: Bench, filled: Filled, number: int) -> None:
+def fill_up(bench: Bench, filled: Filled, number: int) -> None:
     """Add entries up to a number, and take some ids of the new ones for single calls."""
     if number <= filled.number:
         return
@@ -242,76 +259,84 @@ def _fill(bench: Bench, filled: Filled, number: int) -> None:
     filled.ids, filled.number = [*map(id_of, some)], number
 
 
-def restarted(bench: Bench) -> float:
-    """Let the server log all that it has, and return how many seconds it takes to start again."""
-    with bench.server.client() as client:
-        client.config_set("appendonly", "yes")
+class Comparison:
+    """Measures the same beside few and beside many entries, in turns.
 
-        def is_written() -> bool:
-            about = client.info("persistence")
-            return not (about["aof_rewrite_in_progress"] or about["aof_rewrite_scheduled"])
+    Parameters
+    ----------
+    bench : Bench
+        Says what goes on.
+    few, many : Filled
+        The two schedules.
+    """
 
-        wait_until(is_written, TIMEOUT, "the log of Redis")
-    bench.server.stop(TIMEOUT)
-    folder, program = bench.server.data_dir, bench.server.executable
-    server = EmbeddedRedis(executable=program, data_dir=folder, timeout=TIMEOUT)
-    try:
-        began = time.perf_counter()
-        server.start()
-        return time.perf_counter() - began
-    finally:
-        server.close()
-        shutil.rmtree(folder / "appendonlydir", ignore_errors=True)
-        bench.server.start()
+    def __init__(self, bench: Bench, few: Filled, many: Filled) -> None:
+        self._bench, self._both, self._pauses = bench, (few, many), Pauses(few.client)
+
+    def titled(self, row: Row) -> Row:
+        """Return a row with both sizes in its title."""
+        return row.titled(*(filled.number for filled in self._both))
+
+    def figure(self, row: Row, measure: Callable[[Filled], float], rounds: int = 1) -> Figure:
+        """Return what was measured."""
+        seen: list[list[float]] = [[], []]
+        for turn in range(rounds):
+            for place in (0, 1) if turn % 2 else (1, 0):
+                filled = self._both[place]
+                self._bench.note(f"{row.name}: round {turn + 1} of {rounds}, {filled.number:,}")
+                seen[place].append(self._pauses.measured(partial(measure, filled)))
+        return self.titled(row).figure(seen[0], seen[1])
+
+    def slow(self, name: str) -> Figure:
+        """Return the slow calls so far."""
+        return self._pauses.figure(name, self._both[1].number)
 
 
 def _compared(bench: Bench, few: Filled, many: Filled) -> Iterator[Figure]:
     """Yield the figures of operations beside few and beside many entries."""
-    pauses = Pauses(few.client)
-
-    def figure(row: Row, measure: Callable[[Filled], float], rounds: int = 1) -> Figure:
-        seen: list[list[float]] = [[], []]
-        for turn in range(rounds):
-            for place in (0, 1) if turn % 2 else (1, 0):
-                filled = (few, many)[place]
-                bench.note(f"{row.name}: round {turn + 1} of {rounds}, {filled.number:,}")
-                seen[place].append(pauses.measured(partial(measure, filled)))
-        return row.titled(few.number, many.number).figure(seen[0], seen[1])
-
+    comparison = Comparison(bench, few, many)
     for name, row in COSTS.items():
-        yield figure(row, methodcaller("cost", name), ROUNDS)
-    yield figure(PAGE, lambda f: percentile(f.pages(), 99), ROUNDS)
-    yield figure(STATS, Filled.stats, ROUNDS)
-    yield figure(WORKER, Filled.worker, ROUNDS)
-    yield figure(FSCK, Filled.fsck)
-    yield figure(EXPORT, Filled.export)
-    yield MEMORY.titled(few.number, many.number).figure([few.bytes_each], [many.bytes_each])
-    yield pauses.figure(SLOW.name, many.number)
+        cost = comparison.figure(row, methodcaller("cost", name), ROUNDS)
+        yield cost
+        if name == "many":
+            raw = comparison.figure(RAW, Filled.raw_cost, ROUNDS)
+            yield raw
+            own = [cost.stock - raw.stock], [cost.ours - raw.ours]
+            yield comparison.titled(OWN).figure(*own)
+    yield comparison.figure(PAGE, lambda f: percentile(f.pages(), 99), ROUNDS)
+    yield comparison.figure(STATS, Filled.stats, ROUNDS)
+    yield comparison.titled(MEMORY).figure([few.bytes_each], [many.bytes_each])
+    yield comparison.slow(SLOW.name)
 
 
-def _of_size(figure: Figure, size: int) -> Figure:
+def of_size(figure: Figure, size: int) -> Figure:
     """Return a figure of another size than the last one, with a name of its own."""
     name = figure.row.name.replace("large-", f"large-{size}-", 1)
     return replace(figure, row=replace(figure.row, name=name))
 
 
+@contextmanager
+def sizes(bench: Bench) -> Iterator[Iterator[tuple[Filled, Filled]]]:
+    """Yield few and many entries, with each number of many in turn; few are filled anew."""
+    first, *others = bench.size.large
+
+    def filled() -> Iterator[tuple[Filled, Filled]]:
+        for size in others:
+            few.client.flushdb()
+            few.number = 0
+            fill_up(bench, few, first)
+            fill_up(bench, many, size)
+            yield few, many
+
+    with _station(bench) as few, _station(bench) as many:
+        yield filled()
+
+
 @measurement("large", order=91)
 def large(bench: Bench) -> Iterator[Figure]:
     """What operations cost Redis, beside few entries and beside millions."""
-    first, *between, last = bench.size.large
-    with _filled(bench, first) as few, _filled(bench, between[0] if between else last) as many:
-        for size in between:
-            _fill(bench, many, size)
+    with sizes(bench) as filled:
+        for few, many in filled:
             for figure in _compared(bench, few, many):
-                yield _of_size(figure, size)
-            few.client.flushdb()
-            few.number = 0
-            _fill(bench, few, first)
-        _fill(bench, many, last)
-        yield from _compared(bench, few, many)
-        bench.note("restart")
-        long = restarted(bench)
-        # The server is empty now.
-        few.number = 0
-        _fill(bench, few, first)
-        yield RESTART.titled(first, last).figure([restarted(bench)], [long])
+                last = many.number == bench.size.large[-1]
+                yield figure if last else of_size(figure, many.number)

@@ -18,7 +18,7 @@ from ..bench import OURS, Bench, Station, now_ms, percentile
 from ..filling import DAY
 from ..model import Better, Figure, Row, at_most, measurement
 from ..pauses import Pauses, seconds_of
-from .large import restarted
+from .large_whole import restarted
 
 #: Records that are written at once, and calls of each kind.
 PORTION, CALLS = 1_000, 200
@@ -89,7 +89,7 @@ MEASURED: dict[Row, Callable[[DelayQ], float]] = {
 }
 
 
-@measurement("scans", order=92)
+@measurement("scans", order=93)
 def scans(bench: Bench) -> Iterator[Figure]:
     """What looks at a whole schedule, beside ten million short records."""
     sizes = bench.size.short
