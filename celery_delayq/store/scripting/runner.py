@@ -76,7 +76,7 @@ class ScriptRunner:
         try:
             return call.script(self.client, call.keys, call.args)
         except ResponseError as exc:
-            error = self._error_of(exc)
+            error = self.error_of(exc)
             raise error from (None if error is exc else exc)
 
     @off_loop
@@ -96,8 +96,8 @@ class ScriptRunner:
             try:
                 found = pipe.execute(raise_on_error=False)
             except ResponseError as exc:
-                raise self._error_of(exc) from exc
-        return [self._error_of(each) if isinstance(each, ResponseError) else each for each in found]
+                raise self.error_of(exc) from exc
+        return [self.error_of(each) if isinstance(each, ResponseError) else each for each in found]
 
     @off_loop
     def run_replicated(self, call: Call, replicas: int, seconds: float) -> Any:
@@ -145,7 +145,7 @@ class ScriptRunner:
         """Return the layout of a queue that this connection consumes, with its limits."""
         return replace(self.layout, limits=self.limits(queue))
 
-    def _error_of(self, exc: ResponseError) -> Exception:
+    def error_of(self, exc: ResponseError) -> Exception:
         """Return what to raise for a refusal; raises it where a new master is to be asked."""
         if is_full(exc):
             return full(exc)
