@@ -68,9 +68,7 @@ RAW = large_row(
     "µs/entry",
     None,
 )
-OWN = large_row(
-    "many-own", "schedule_many less the raw commands, CPU of Redis", "µs/entry", _steady()
-)
+OWN = large_row("many-own", "schedule_many less the raw commands, CPU of Redis", "µs/entry", None)
 PAGE = large_row("page", "a page of 100 anywhere, p99", "ms", at_most(10, "ms"), 2)
 STATS = large_row("stats", "stats", "ms", None)
 MEMORY = large_row("memory", "memory per entry", "bytes", _steady(1.02), 0)
