@@ -19,7 +19,7 @@ from kombu import Connection
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import WorkerProcess, wait_until
-from tests.apps.ledgers import ledger, wait_for
+from tests.apps.ledgers import gates, ledger, wait_for
 from tests.apps.settings import new_app
 from tests.support.brokers import Broker, OnRabbitMQ
 from tests.support.faults.leftovers import ids_in
@@ -29,7 +29,13 @@ from tests.support.scene import TIMEOUT
 app = new_app("ending", task_ignore_result=True, task_store_errors_even_if_ignored=False)
 
 
-def _run(id: str, gate: str) -> None:
+_REDELIVERED = "redelivered"
+
+
+def _run(request: Any, gate: str) -> None:
+    id = request.id
+    if request.deliveries > 1:
+        gates.sadd(_REDELIVERED, id)
     number = ledger.started(id)
     wait_for(gate)
     ledger.ended(id, number)
@@ -38,19 +44,19 @@ def _run(id: str, gate: str) -> None:
 @app.task(bind=True, name="ending.late", acks_late=True, shared=False)
 def late(self: Any, gate: str = "") -> None:
     """Run until *gate* is open, or no time at all; acknowledged after it."""
-    _run(self.request.id, gate)
+    _run(self.request, gate)
 
 
 @app.task(bind=True, name="ending.early", acks_late=False, shared=False)
 def early(self: Any, gate: str = "") -> None:
     """Run until *gate* is open, or no time at all; acknowledged before it."""
-    _run(self.request.id, gate)
+    _run(self.request, gate)
 
 
 @app.task(bind=True, name="ending.half_sent", acks_late=True, shared=False)
 def half_sent(self: Any, gate: str) -> None:
     """Run until *gate* is open, then be killed with half of a result sent."""
-    _run(self.request.id, gate)
+    _run(self.request, gate)
     frame: Any = sys._getframe()
     while not isinstance(frame.f_locals.get("self"), PoolWorker):
         frame = frame.f_back
@@ -184,6 +190,17 @@ class Desk(LedgerDesk):
     def twice(self) -> dict[str, int]:
         """Return how often those have started that started more than once."""
         return {id: count for id, count in self.ledger.starts().items() if count > 1}
+
+    def acknowledged_once(self) -> set[str]:
+        """Return the ids of tasks that were delivered once, and acknowledged after they had run.
+
+        The others may run twice: a task whose lease has ended before it was acknowledged, as on a
+        busy machine, is ready again, or another worker has run it meanwhile.
+        """
+        done = set(self.ledger.finished())
+        left = set().union(*self.left().values())
+        again = {id.decode() for id in cast("set[bytes]", self.results.smembers(_REDELIVERED))}
+        return done - left - again
 
     def tell(self, worker: WorkerProcess, command: str, **arguments: Any) -> Any:
         """Give a worker a command by remote control, and return its answer."""

@@ -6,6 +6,7 @@ import gc
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -275,15 +276,21 @@ class Stage(LedgerDesk):
     def _revoke(self) -> None:
         """Have all tasks revoked and terminated that are to end so."""
         ids = [cell.id for cell in self._of("terminate")]
-        if ids:
-            # Again until it is heard: a worker that has connected hears of nothing yet.
-            wait_until(
-                lambda: self._app.control.revoke(
-                    ids, terminate=True, reply=True, timeout=1, limit=1
-                ),
-                TIMEOUT,
-                lambda: f"an answer to revoke; {self._logs()}",
-            )
+        if not ids:
+            return
+        control, seconds = self._app.control, count(1)
+        # Again until it is heard: a worker that has connected hears of nothing yet. A late answer
+        # comes to the next question, or is dropped with the queue of its own. So it counts for any
+        # question, and each question waits longer: else all questions may miss their answers, each
+        # one getting that of the one before, for as long as somebody asks.
+        wait_until(
+            lambda: (
+                control.revoke(ids, terminate=True, reply=True, timeout=next(seconds), limit=1)
+                or control.mailbox.unclaimed
+            ),
+            TIMEOUT,
+            lambda: f"an answer to revoke; {self._logs()}",
+        )
 
     def _kill(self) -> None:
         """Have processes killed, when the worker has read which task each of them runs.
