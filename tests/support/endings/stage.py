@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 from uuid import uuid4
@@ -289,8 +290,20 @@ class Stage(LedgerDesk):
                 or control.mailbox.unclaimed
             ),
             TIMEOUT,
-            lambda: f"an answer to revoke; {self._logs()}",
+            lambda: f"an answer to revoke; {self._subscribed_and_stacks()}",
         )
+
+    def _subscribed_and_stacks(self) -> str:
+        """Tell whether workers are subscribed to remote control, and what their threads do."""
+        subscribed = self.redis.pubsub_numpat()
+        before = [len(worker.log) for worker in self.workers]
+        for worker in self.workers:
+            worker.send_signal(signal.SIGUSR1)  # Celery then logs the stacks
+        logs = [*zip(self.workers, before, strict=True)]
+        with suppress(TimeoutError):
+            wait_until(lambda: all("LOCAL VARIABLES" in w.log[n:] for w, n in logs), 5)
+        told = "\n".join(worker.log[-20_000:] for worker in self.workers)
+        return f"{subscribed} pattern subscriptions; {told}"
 
     def _kill(self) -> None:
         """Have processes killed, when the worker has read which task each of them runs.
