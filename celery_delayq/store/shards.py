@@ -35,6 +35,14 @@ class Shards:
         """Return the store of a queue."""
         return self._stores[tag_of(queue, self._tags)]
 
+    def of_tag(self, tag: str) -> Store:
+        """Return the store of a hash tag; that of a single Redis has no name."""
+        return self._stores[tag]
+
+    def by_tag(self) -> Iterable[tuple[str, Store]]:
+        """Return all stores with their tags, in the order of their slots."""
+        return self._stores.items()
+
     def own(self, store: Store, queues: Iterable[str]) -> frozenset[str]:
         """Return those of the queues that belong to a store."""
         return frozenset(queue for queue in queues if self.of(queue) is store)
@@ -49,6 +57,11 @@ class Shards:
         return next(iter(self))
 
     @property
+    def has_one(self) -> bool:
+        """Whether this is a single Redis."""
+        return len(self._stores) == 1
+
+    @property
     def only(self) -> Store:
         """The store of a single Redis.
 
@@ -57,8 +70,8 @@ class Shards:
         NotSupported
             There are several.
         """
-        if len(self._stores) > 1:
-            raise NotSupported("this is not supported on a Redis Cluster yet")
+        if not self.has_one:
+            raise NotSupported("the broker is a Redis Cluster: this needs a single Redis")
         return self.first
 
     def registry(self) -> dict[str, bytes]:

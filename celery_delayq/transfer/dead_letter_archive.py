@@ -283,7 +283,7 @@ class RedisPlan(NamedTuple):
             known = queues_of(shards, filter.queue)
             queues = sorted(queue for queue, x in known.items() if x.limits.archived or not own)
             total = sum(shards.of(x).dead_letters.count(x, low, last) for x in queues)
-            server = server_of(shards.first)
+            server = server_of(shards)
             return cls(session, filter, server, queues, now, low, last), total
 
         return session.ask(ask)

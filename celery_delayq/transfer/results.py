@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 
 from celery_delayq.errors import CommandRefused, InvalidPlace, TransferError
 from celery_delayq.store.error_text import describe_error
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.shards import Shards
 
 #: Most examples of unreadable entries in a result.
 EXAMPLES = 100
@@ -180,14 +180,20 @@ def transfer_errors(report: TransferProgress, hint: str, what: str = "entries") 
         raise TransferError(f"{why}; stopped after {report.looked:,} {what}, {hint}") from exc
 
 
-def server_of(store: Store) -> str:
-    """Return host, port, database and prefix of a Redis, without secrets."""
+def server_of(shards: Shards) -> str:
+    """Return host, port, database and prefix of a Redis, without secrets.
+
+    A Redis Cluster is known by the nodes in its URL, since its masters change.
+    """
+    store = shards.first
     pool = store.client.connection_pool
     known = pool.connection_kwargs
     address = known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"
     address = getattr(pool, "service_name", None) or address
-    prefix = f", prefix {store.keys.prefix}" if store.keys.prefix else ""
-    return f"{address}/{store.keys.database}{prefix}"
+    if "nodes" in known:
+        address = "cluster " + ",".join(f"{host}:{port}" for host, port in known["nodes"].seeds)
+    prefix = store.keys.prefix.removesuffix(f"{{{store.keys.tag}}}:")
+    return f"{address}/{store.keys.database}{f', prefix {prefix}' if prefix else ''}"
 
 
 @contextmanager

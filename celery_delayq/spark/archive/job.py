@@ -31,17 +31,27 @@ from celery_delayq.spark.archive.rows import COLUMNS, PLACE, ArchiveRows, died_s
 from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import OnLoss, check_choice
 from celery_delayq.spark.read.filters import Wanted
-from celery_delayq.spark.read.history import START, RunsLost, loss, place_of, plan_runs
+from celery_delayq.spark.read.history import (
+    START,
+    Offsets,
+    RunsLost,
+    last_runs,
+    loss,
+    place_of,
+    plan_runs,
+)
 from celery_delayq.spark.read.partitions import plan
 from celery_delayq.spark.read.readers import read_part
 from celery_delayq.spark.read.tables import schema_of
 from celery_delayq.spark.session import MOST_CONNECTIONS, described
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import ScanStore
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.shards import Shards
 from celery_delayq.transfer.results import server_of
 from celery_delayq.utils.portions import batches as chunks
+
+#: What stands between the name of a Redis Cluster and a hash tag of it.
+_TAG = ", hash tag "
 
 
 @dataclass(frozen=True)
@@ -161,8 +171,8 @@ class _ArchiveJob:
         self._spark, self._folder, self._options = spark, folder, options
         self._access = Access.of(options.access)
         with opened(self._access) as delayq:
-            self._source = options.source or server_of(delayq.store)
-            self._now = delayq.store.now_ms()
+            self._source = options.source or server_of(delayq.session.shards)
+            self._now = delayq.session.now_ms()
         self._told = ArchiveSummary(self._source)
 
     def run(self) -> ArchiveSummary:
@@ -186,25 +196,27 @@ class _ArchiveJob:
         last = archived.last
         reached = dict(last.reached) if last is not None else {}
         self._check_source(reached)
-        after, options = reached.get(self._source, START), self._options
+        options = self._options
         with opened(self._access) as delayq:
-            history = delayq.store.history
-            upto, first = history.last() or START, history.first() or START
-            lost = loss(delayq.store, after)
-            parts = plan_runs(delayq.store, after, upto, options.partitions, options.batchsize)
+            shards = delayq.session.shards
+            upto = last_runs(shards)
+            after = {tag: reached.get(self._place(tag), START) for tag in upto}
+            first = {tag: store.history.first() or START for tag, store in shards.by_tag()}
+            lost = _lost(shards, after)
+            parts = plan_runs(shards, after, upto, options.partitions, options.batchsize)
         rows = self._read("history", parts)
         staged = archived.stage(rows, self._next(archived)) if parts else None
         with opened(self._access) as delayq:  # runs that were dropped during the read
-            lost = lost or loss(delayq.store, max(after, first, key=place_of))
+            begun = {tag: max(after[tag], first[tag], key=place_of) for tag in after}
+            lost = lost or _lost(delayq.session.shards, begun)
         if lost and options.on_loss == "fail":
             if staged is not None:
                 archived.discard(staged)
             raise RunsLost(f"{lost}. Nothing was added; to continue anyway, set on_loss=warn")
         self._told.lost, self._told.history = lost, 0
         if staged is not None:
-            self._told.history = self._commit(
-                archived, replace(staged, reached={**reached, self._source: upto})
-            )
+            now = {self._place(tag): offset for tag, offset in upto.items()}
+            self._told.history = self._commit(archived, replace(staged, reached={**reached, **now}))
 
     def _dead_letters(self) -> None:
         archived = self._table("dead_letters")
@@ -232,7 +244,7 @@ class _ArchiveJob:
         # The number makes the name unique.
         name = f"{moment(self._now):%Y%m%dT%H%M%SZ}-{commit.number}"
         with opened(self._access) as delayq:
-            parts = self._plan(delayq.store, Wanted("scheduled"))
+            parts = self._plan(delayq.session.shards, Wanted("scheduled"))
         # An entry that is moved meanwhile may be read twice.
         rows = self._read("scheduled", parts, snapshot=name).dropDuplicates(["digest"])
         staged = archived.stage(rows, replace(commit, snapshot=name))
@@ -267,17 +279,19 @@ class _ArchiveJob:
 
         return self._spark.range(0, number, 1, max(1, number)).mapInArrow(read, schema_of(kinds))
 
-    def _plan(self, store: Store, wanted: Wanted) -> list[InputPartition]:
-        return plan(store, wanted, self._options.partitions, self._options.batchsize)
+    def _plan(self, shards: Shards, wanted: Wanted) -> list[InputPartition]:
+        return plan(shards, wanted, self._options.partitions, self._options.batchsize)
 
     def _parts_of_dead_letters(self) -> tuple[list[InputPartition], date]:
         """Return the parts of selected dead letters, and the day on which the first one died."""
         last = self._now - int(self._options.older_than * 1000)
         with opened(self._access) as delayq:
-            store = delayq.store
-            parts = self._plan(store, Wanted("dead_letters", high=last))
-            scan = ScanStore(store)
-            died = [scan.died_ms(queue, None, 0) for queue in queues_of(Shards.single(store), None)]
+            shards = delayq.session.shards
+            parts = self._plan(shards, Wanted("dead_letters", high=last))
+            died = [
+                ScanStore(shards.of(queue)).died_ms(queue, None, 0)
+                for queue in queues_of(shards, None)
+            ]
         first = min((each for each in died if each is not None), default=0)
         return parts, moment(first).date()
 
@@ -291,14 +305,19 @@ class _ArchiveJob:
             reached={} if last is None else last.reached,
         )
 
+    def _place(self, tag: str) -> str:
+        """Return the name under which a commit has the last archived run of a history."""
+        return f"{self._source}{_TAG}{tag}" if tag else self._source
+
     def _check_source(self, reached: Mapping[str, str]) -> None:
         """Raise :class:`ArchiveError` if this may be an archived queue under another name.
 
         Its whole history would be archived again.
         """
-        if reached and self._source not in reached and self._options.source is None:
+        known = sorted({name.partition(_TAG)[0] for name in reached})
+        if known and self._source not in known and self._options.source is None:
             raise ArchiveError(
-                f"the archive has the history of {', '.join(sorted(reached))}, and this queue is "
+                f"the archive has the history of {', '.join(known)}, and this queue is "
                 f"{self._source}: if it is the same under another name, give the name that the "
                 f"archive has by the option source, else give source={self._source!r}"
             )
@@ -316,6 +335,11 @@ class _ArchiveJob:
         done = some.mapInArrow(partial(_remove, self._access), "removed BIGINT, gone BIGINT")
         [(removed, gone)] = done.agg(F.sum("removed"), F.sum("gone")).collect()
         return int(removed or 0), int(gone or 0)
+
+
+def _lost(shards: Shards, reached: Offsets) -> str:
+    """Return why runs of any history may be lost, "" if none are."""
+    return next(filter(None, (loss(store, reached[tag]) for tag, store in shards.by_tag())), "")
 
 
 def _remove(access: Access, batches: Batches) -> Batches:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
@@ -14,6 +15,7 @@ from celery_delayq.spark.options import OnLoss
 from celery_delayq.spark.read.table_rows import Row, TableRows
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.shards import Shards
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +32,10 @@ class RunsLost(DelayQError):
     """Redis dropped runs of the history before they were read."""
 
 
+#: How far histories are: that of a single Redis is named "", those of a cluster by hash tag.
+Offsets = Mapping[str, str]
+
+
 @dataclass(frozen=True)
 class Runs:
     """Runs after one offset, up to another one.
@@ -41,10 +47,11 @@ class Runs:
     upto: str
     first: str = "0-0"
     onloss: OnLoss | None = None
+    tag: str = ""
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield the runs; raises the errors of :func:`check_loss`."""
-        after = self.after
+        after, store = self.after, shards.of_tag(self.tag)
         reached = max(self.after, self.first, key=place_of)
         while True:
             found = store.history.read(after, self.upto, limit)
@@ -58,19 +65,72 @@ class Runs:
             after = reached = found[-1][0]
 
 
+class _Span(NamedTuple):
+    """The runs of one history between two offsets, and about how many they are."""
+
+    runs: Runs
+    begin: int
+    end: int
+    about: int
+
+    def cut(self, number: int) -> list[Runs]:
+        """Return about so many parts that cover equal spans of time."""
+        begin, time = self.begin, self.end - self.begin
+        number = max(1, min(number, time))
+        cuts = [f"{begin + time * n // number}-{_LAST_OF_MS}" for n in range(1, number)]
+        bounds = pairwise([self.runs.after, *cuts, self.runs.upto])
+        return [replace(self.runs, after=after, upto=upto) for after, upto in bounds]
+
+
+def last_runs(shards: Shards) -> dict[str, str]:
+    """Return the offset of the newest run of each history, :data:`START` where there is none."""
+    return {tag: store.history.last() or START for tag, store in shards.by_tag()}
+
+
 def plan_runs(
-    store: Store, after: str, upto: str, parts: int, least: int, onloss: OnLoss | None = None
+    shards: Shards,
+    after: Offsets,
+    upto: Offsets,
+    parts: int,
+    least: int,
+    onloss: OnLoss | None = None,
 ) -> list[InputPartition]:
-    """Return parts of the history that cover equal spans of time."""
+    """Return about *parts* parts of at least *least* runs, of one history after the other.
+
+    Parameters
+    ----------
+    after, upto : Mapping[str, str]
+        By tag; without one in *after* it is all of a history, without one in *upto* nothing.
+    """
+    spans = [
+        span
+        for tag, store in shards.by_tag()
+        if (span := _span(store, Runs(after.get(tag, START), upto.get(tag, START), tag=tag)))
+    ]
+    total = sum(each.about for each in spans)
+    most = max(least, total // parts, 1)
+    found: list[list[Runs]] = []
+    room = 0
+    for span in spans:
+        number = max(1, min(parts * span.about // max(total, 1), span.about // least))
+        pieces = span.cut(number)
+        for each in pieces:
+            if room <= 0:
+                found.append([])
+                room = most
+            found[-1].append(replace(each, onloss=onloss))
+            room -= -(-span.about // len(pieces))
+    return [InputPartition(ranges) for ranges in found]
+
+
+def _span(store: Store, runs: Runs) -> _Span | None:
     first = store.history.first()
-    if first is None or place_of(upto) <= place_of(after):
-        return []
-    begin, end = max(place_of(after), place_of(first))[0], place_of(upto)[0]
-    whole = max(1, place_of(store.history.last() or upto)[0] - place_of(first)[0])
+    if first is None or place_of(runs.upto) <= place_of(runs.after):
+        return None
+    begin, end = max(place_of(runs.after), place_of(first))[0], place_of(runs.upto)[0]
+    whole = max(1, place_of(store.history.last() or runs.upto)[0] - place_of(first)[0])
     about = ScanStore(store).runs() * (end - begin) // whole
-    number = max(1, min(parts, about // least, end - begin))
-    cuts = [f"{begin + (end - begin) * n // number}-{_LAST_OF_MS}" for n in range(1, number)]
-    return [InputPartition([Runs(*each, first, onloss)]) for each in pairwise([after, *cuts, upto])]
+    return _Span(replace(runs, first=first), begin, end, about)
 
 
 def place_of(offset: str) -> tuple[int, int]:

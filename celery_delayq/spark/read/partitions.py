@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from typing import NamedTuple, Protocol
 
 from pyspark.sql.datasource import InputPartition
@@ -18,13 +19,12 @@ from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import Label
 from celery_delayq.model.lookup import IndexEntry, Position, Where
 from celery_delayq.spark.read.filters import Wanted
-from celery_delayq.spark.read.history import END, START, Runs, plan_runs
+from celery_delayq.spark.read.history import END, Runs, last_runs, plan_runs
 from celery_delayq.spark.read.table_rows import Row, TableRows
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.scan import ScanStore, Stretch
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.shards import Shards
 from celery_delayq.utils.portions import batches
 
@@ -32,7 +32,7 @@ from celery_delayq.utils.portions import batches
 class ReadRange(Protocol):
     """A contiguous range of a table. Executors get a copy."""
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield its rows, at most about *limit* at a time."""
 
 
@@ -42,29 +42,32 @@ ReadRanges = Iterable[Sequence[ReadRange]]
 class _PartitionPlan(NamedTuple):
     """The table to cut."""
 
-    store: Store
+    shards: Shards
     wanted: Wanted
     queues: Mapping[str, Layout]
     parts: int
     least: int
 
 
-def plan(store: Store, wanted: Wanted, parts: int, least: int) -> list[InputPartition]:
+def plan(shards: Shards, wanted: Wanted, parts: int, least: int) -> list[InputPartition]:
     """Return about *parts* parts of at least *least* rows, each for one Spark task.
 
-    The value of a part is the list of its ranges, in the order to read them.
+    The value of a part is the list of its ranges, in the order to read them. On a Redis Cluster the
+    ranges of several small hash tags are one part.
     """
     if wanted.table == "periodic":
         return [InputPartition([Entries()])]
     if wanted.table == "history":
-        upto = store.history.last() or START
+        upto = last_runs(shards)
         # Runs that end meanwhile belong to it, too: they have left all other tables.
-        rest = InputPartition([Runs(upto, END)])
-        return [*plan_runs(store, START, upto, parts, least), rest]
-    names = {**queues_of(Shards.single(store), None)}
+        rest = InputPartition([Runs(offset, END, tag=tag) for tag, offset in upto.items()])
+        return [*plan_runs(shards, {}, upto, parts, least), rest]
+    # On a Redis Cluster those of one hash tag stand together, and so in few parts.
+    names = {**queues_of(shards, None)}
     if wanted.queues is not None:
-        names = {name: names.get(name, store.layout) for name in sorted(wanted.queues)}
-    found = _HOW[wanted.table](_PartitionPlan(store, wanted, names, parts, least))
+        layout = shards.first.layout
+        names = {name: names.get(name, layout) for name in sorted(wanted.queues)}
+    found = _HOW[wanted.table](_PartitionPlan(shards, wanted, names, parts, least))
     return [InputPartition(ranges) for ranges in found if ranges]
 
 
@@ -101,23 +104,28 @@ class Scheduled:
 
     stretch: Stretch
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield its entries."""
+        store = shards.of(self.stretch.queue)
         for entries in ScanStore(store).entries(self.stretch, limit):
             yield rows.scheduled(self.stretch.queue, entries)
 
 
 def _scheduled(plan: _PartitionPlan) -> ReadRanges:
-    store, wanted = plan.store, plan.wanted
-    scan = ScanStore(store)
+    shards, wanted = plan.shards, plan.wanted
     where = Where(wanted.task, wanted.low, wanted.high)
-    stretches = [each for name in plan.queues for each in Stretch.of(name, where).pieces()]
-    sizes = scan.sizes(stretches)
+    stretches: list[Stretch] = []
+    sizes: list[int] = []
+    for store, names in groupby(plan.queues, shards.of):
+        some = [each for name in names for each in Stretch.of(name, where).pieces()]
+        stretches += some
+        sizes += ScanStore(store).sizes(some)
     reached: dict[int, Position | None] = {}
     for pieces in share(sizes, plan.parts, plan.least):
         ranges: list[ReadRange] = []
         for which, _, end in pieces:
             whole, after = stretches[which], reached.get(which)
+            scan = ScanStore(shards.of(whole.queue))
             upto = scan.position(whole, end - 1) if end < sizes[which] else None
             if upto is not None and after is not None and upto.order <= after.order:
                 continue  # enough entries were added before it meanwhile
@@ -143,9 +151,9 @@ class Ready:
     start: int
     end: int
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield its messages."""
-        scan = ScanStore(store)
+        scan = ScanStore(shards.of(self.queue))
         for found in scan.messages(self.name, self.start, self.end, limit):
             step = self.step
             held = map(split_held, found) if step is None else ((step, each) for each in found)
@@ -153,13 +161,17 @@ class Ready:
 
 
 def _ready(plan: _PartitionPlan) -> ReadRanges:
-    store = plan.store
     lists: list[tuple[str, int | None, str]] = []
-    for name, layout in plan.queues.items():
-        lists.append((name, None, store.keys.queue(name).quarantined))
-        lists += [(name, step, store.keys.ready(name, step, layout)) for step in layout.steps]
-    # Each list is read to its end at that time: messages that became ready are in no other table.
-    sizes = [max(1, size) for size in ScanStore(store).lengths([name for _, _, name in lists])]
+    sizes: list[int] = []
+    for store, names in groupby(plan.queues, plan.shards.of):
+        some: list[tuple[str, int | None, str]] = []
+        for name in names:
+            layout = plan.queues[name]
+            some.append((name, None, store.keys.queue(name).quarantined))
+            some += [(name, step, store.keys.ready(name, step, layout)) for step in layout.steps]
+        lists += some
+        # Each is read to its end at that time: messages that became ready are in no other table.
+        sizes += [max(1, size) for size in ScanStore(store).lengths([name for *_, name in some])]
     for pieces in share(sizes, plan.parts, plan.least):
         yield [
             Ready(*lists[which], start, sys.maxsize if end == sizes[which] else end)
@@ -174,9 +186,9 @@ class Leased:
     queue: str
     worker_id: str
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield them, except those that a retry has replaced."""
-        scan = ScanStore(store)
+        scan = ScanStore(shards.of(self.queue))
         held = (value for _, value in scan.held(self.queue, self.worker_id) if value)
         for values in batches(held, limit):
             found = [*map(split_held, values)]
@@ -184,7 +196,9 @@ class Leased:
 
 
 def _leased(plan: _PartitionPlan) -> ReadRanges:
-    held = [(name, *each) for name in plan.queues for each in plan.store.leases.leases(name)]
+    held = [
+        (name, *each) for name in plan.queues for each in plan.shards.of(name).leases.leases(name)
+    ]
     for pieces in share([1] * len(held), plan.parts):
         yield [Leased(*held[which][:2]) for which, _, _ in pieces]
 
@@ -220,22 +234,24 @@ class Died:
     low: int | None
     high: int | None
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield the dead letters."""
+        store = shards.of(self.queue)
         for found in store.dead_letters.pages(self.queue, self.low, self.high, limit):
             yield rows.dead_letters(self.queue, found)
 
 
 def _dead_letters(plan: _PartitionPlan) -> ReadRanges:
-    store, wanted = plan.store, plan.wanted
-    names, scan = [*plan.queues], ScanStore(store)
-    sizes = [store.dead_letters.count(name, wanted.low, wanted.high) for name in names]
+    shards, wanted = plan.shards, plan.wanted
+    names = [*plan.queues]
+    sizes = [shards.of(name).dead_letters.count(name, wanted.low, wanted.high) for name in names]
     reached: dict[int, int | None] = {}
     for pieces in share(sizes, plan.parts, plan.least):
         ranges: list[ReadRange] = []
         for which, _, end in pieces:
             low, high = reached.get(which, wanted.low), None
             if end < sizes[which]:
+                scan = ScanStore(shards.of(names[which]))
                 high = scan.died_ms(names[which], wanted.low, end - 1)
             if high is None:
                 high = wanted.high
@@ -249,10 +265,11 @@ def _dead_letters(plan: _PartitionPlan) -> ReadRanges:
 class Entries:
     """All periodic entries: they are few."""
 
-    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield them, each once."""
         seen: set[str] = set()
-        for batch in batches(PeriodicStore(store).all(), limit):
+        found = chain.from_iterable(PeriodicStore(store).all() for store in shards)
+        for batch in batches(found, limit):
             records = {name: record for name, record in batch if name not in seen}
             seen.update(records)
             yield rows.periodic([*records.items()])

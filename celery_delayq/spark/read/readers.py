@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from celery_delayq.model.history import check_range
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.read.filters import Wanted
-from celery_delayq.spark.read.history import START, check_loss, place_of, plan_runs
+from celery_delayq.spark.read.history import START, check_loss, last_runs, place_of, plan_runs
 from celery_delayq.spark.read.partitions import plan
 from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.spark.read.tables import columns_of
@@ -26,6 +26,10 @@ except ImportError:  # PySpark 4.1, where that trigger is one batch of all there
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Placeholder for the class of later versions."""
+
+
+#: The name of the one part of an offset that holds for all hash tags.
+_ANY = "id"
 
 
 class _Reader:
@@ -59,8 +63,9 @@ def read_part(
 ) -> Iterator[RecordBatch]:
     """Yield the rows of a part, at most about *limit* at a time."""
     with opened(access) as delayq:
+        shards = delayq.session.shards
         for range_ in partition.value or ():  # None of Spark's own, if a table has no parts
-            for page in range_.pages(delayq.store, rows, limit):
+            for page in range_.pages(shards, rows, limit):
                 yield rows.batch(page)
 
 
@@ -91,14 +96,16 @@ class BatchReader(_Reader, DataSourceReader):
         """Return the parts; reads only their bounds."""
         options = self._options
         with opened(options.access) as delayq:
-            return plan(delayq.store, self._wanted, options.partitions, options.batchsize)
+            shards = delayq.session.shards
+            return plan(shards, self._wanted, options.partitions, options.batchsize)
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the history as a stream.
 
-    The offset is the last run that was read. The history only grows at its end, so each run is
-    read once, whatever its due time.
+    The offset is the last run that was read: ``{"id": …}``, or on a Redis Cluster one for each hash
+    tag, since each has a history and a clock of its own. A history only grows at its end, so each
+    run is read once, whatever its due time.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -112,38 +119,47 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         except InvalidCursor as exc:
             raise ConfigError(f"option {exc}") from exc
         super().__init__(options, schema)
-        #: The last run for the trigger `availableNow`.
-        self._target: str | None = None
+        #: The last runs for the trigger `availableNow`.
+        self._target: dict[str, str] | None = None
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
-        """Return the offset at which a new stream begins."""
-        return {"id": self._options.after or START}
+        """Return the offset at which a new stream begins, that of all hash tags."""
+        return {_ANY: self._options.after or START}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, str]:  # noqa: ARG002, N802
         """Return the offset of the last run now."""
-        reached = (start or self.initialOffset())["id"]
-        last = self._target or self._last() or reached
-        return {"id": max(reached, last, key=place_of)}
+        reached = start or self.initialOffset()
+        last = self._target or self._last()
+        return {tag: max(_of(reached, tag), offset, key=place_of) for tag, offset in last.items()}
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802
         """Return the offset of the last run now, for the progress of the query."""
         last = self._last()
-        return None if last is None else {"id": last}
+        return last if {*last.values()} != {START} else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read no runs that are later than the last one now."""
-        self._target = self._last() or START
+        self._target = self._last()
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """Return the parts between two offsets."""
-        options, after, upto = self._options, start["id"], end["id"]
+        options = self._options
         with opened(options.access) as delayq:
-            store = delayq.store
-            if after != upto:
-                check_loss(store, after, options.onloss)
+            shards = delayq.session.shards
+            after = {tag: _of(start, tag or _ANY) for tag, _ in shards.by_tag()}
+            upto = {tag: _of(end, tag or _ANY) for tag, _ in shards.by_tag()}
+            for tag, store in shards.by_tag():
+                if after[tag] != upto[tag]:
+                    check_loss(store, after[tag], options.onloss)
             parts, least = options.partitions, options.batchsize
-            return plan_runs(store, after, upto, parts, least, options.onloss)
+            return plan_runs(shards, after, upto, parts, least, options.onloss)
 
-    def _last(self) -> str | None:
+    def _last(self) -> dict[str, str]:
         with opened(self._options.access) as delayq:
-            return delayq.store.history.last()
+            last = last_runs(delayq.session.shards)
+        return {tag or _ANY: offset for tag, offset in last.items()}
+
+
+def _of(offset: Mapping[str, str], tag: str) -> str:
+    """Return the part of an offset for a tag."""
+    return offset.get(tag) or offset.get(_ANY, START)

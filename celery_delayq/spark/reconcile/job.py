@@ -81,7 +81,7 @@ class _ReconcileJob:
                 raise ConfigError(
                     f"{options.task} goes to an exchange: name its queue by the option queue"
                 )
-            self._queue, self._now = queue, delayq.store.now_ms()
+            self._queue, self._now = queue, delayq.session.now_ms()
 
     def run(self) -> ReconcileSummary:
         with setting(self._spark, _COALESCE, "true"):

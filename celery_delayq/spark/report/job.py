@@ -254,7 +254,7 @@ class _ReportJob:
         if not options.ahead or (options.history is not None and not known):
             return None
         with opened(ReadOptions.of(options.reading("scheduled")).access) as delayq:
-            now = delayq.store.now_ms()
+            now = delayq.session.now_ms()
         span = round(options.ahead * HOUR)
         width = 1000 * step_for(span / 1000, _LOADS)
         begins = now // width * width

@@ -98,6 +98,11 @@ class Nodes:
         found = [*{each.master for each in ranges}]
         return random.sample(found, len(found)), revision
 
+    @property
+    def seeds(self) -> tuple[Address, ...]:
+        """The nodes by which the cluster is known, in order of their names."""
+        return tuple(sorted(self._seeds))
+
     def changed(self, revision: int) -> None:
         """Have the slots read again, unless they were since *revision*: many connections may see
         one change."""

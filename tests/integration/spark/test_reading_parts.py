@@ -75,7 +75,7 @@ def test_plans_hold_no_entries(app: Celery, delayq: DelayQ, delayq_redis: RedisU
     delayq.schedule_many(items, task=app.tasks["tasks.add"])
     delayq_redis.client.config_resetstat()
 
-    parts = plan(delayq.store, Wanted("scheduled"), 8, 1)
+    parts = plan(delayq.session.shards, Wanted("scheduled"), 8, 1)
 
     assert len(parts) == 8
     stats = delayq_redis.client.info("commandstats")
