@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from celery import Celery
 
-from celery_delayq.errors import InvalidETA, RecordError
+from celery_delayq.errors import InvalidETA, NotSupported, RecordError
 from celery_delayq.model import envelope
-from celery_delayq.model.envelope import Due, Entry, Label, Record
+from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import Listed, StatusCode, Where
 from celery_delayq.model.scheduled import moment
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import listed_pages
 from celery_delayq.store.repair import BATCH, Release, RepairStore
-from celery_delayq.store.repair_tracking import RepairTracking
+from celery_delayq.store.repair_tracking import RepairTracking, Tracked, cancelled_in
+from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.session import Session
 from celery_delayq.store.shards import Shards
 from celery_delayq.utils.portions import batches, portions
+
+#: Most cancelled messages of a ready list that are searched for one by one. With more, the list is
+#: turned around once, which takes as long as to search for a thousand.
+SEARCHED = 1000
 
 #: How often to try again to give back an entry that others move at the same time.
 ATTEMPTS = 5
@@ -47,6 +54,23 @@ class Moved:
     def done(self) -> int:
         """Messages looked at."""
         return self.scheduled + self.ready + self.gone + self.left + self.held
+
+
+def check_single(session: Session) -> None:
+    """Refuse a Redis Cluster: stock Celery has none.
+
+    Raises
+    ------
+    NotSupported
+        The app's broker is one.
+    """
+    if not session.shards.has_one:
+        raise NotSupported(
+            "stock Celery cannot use a Redis Cluster, so there is nothing to migrate from or to "
+            "here: move tasks between this broker and a delayq+redis:// one by delayq export and "
+            "import, dead export and import, and between that one and stock by migrate "
+            "(docs/cluster.md)"
+        )
 
 
 def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
@@ -206,17 +230,30 @@ class _Back:
             return
         tracked = self.tracks.tracked(queue, "waiting")
         cancelled = {each.message: each for each in tracked if each.value.startswith(b"!")}
-        if cancelled:
-            messages = [
-                (cancelled[label.name], message)
-                for message in self.store.ready_messages(queue, layout, sys.maxsize)
-                if (label := Label.of(message)) and label.name in cancelled
-            ]
-            for each in messages:
-                self.tracks.forget_ready(queue, layout, [each])
+        for ready_list in self.store.keys.ready_lists(queue, layout):
+            if self.tracks.is_turning(queue, ready_list):  # it was interrupted before
+                self.tracks.drop_cancelled(queue, ready_list, cancelled)
+            if cancelled:
+                self._drop_cancelled(queue, layout, ready_list, cancelled)
         for some in batches(self.tracks.tracked(queue, "waiting"), BATCH):
             self.tracks.forget_ready(queue, layout, [(each, b"") for each in some])
         self.tracks.forget_ready(queue, layout)
+
+    def _drop_cancelled(
+        self, queue: str, layout: Layout, ready_list: str, cancelled: Mapping[bytes, Tracked]
+    ) -> None:
+        found = (
+            (tracked, message)
+            for messages in ScanStore(self.store).messages(ready_list, 0, sys.maxsize, MESSAGES)
+            for message in messages
+            if (tracked := cancelled_in(message, cancelled))
+        )
+        some = [*islice(found, SEARCHED + 1)]
+        if len(some) > SEARCHED:
+            self.tracks.drop_cancelled(queue, ready_list, cancelled)
+            return
+        for each in some:
+            self.tracks.forget_ready(queue, layout, [each])
 
     def held(self, queue: str, layout: Layout, worker_id: str) -> Iterator[Moved]:
         """Give back the messages of a process, to run next in the order of their leases."""

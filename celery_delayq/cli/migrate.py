@@ -10,7 +10,7 @@ from rich.text import Text
 
 from celery_delayq.admin.rabbitmq.native_migration import from_native, to_native
 from celery_delayq.admin.reporting import Refused
-from celery_delayq.admin.stock_migration import Moved, from_stock, to_stock
+from celery_delayq.admin.stock_migration import Moved, check_single, from_stock, to_stock
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
@@ -61,6 +61,7 @@ def migrate(
         return
     if delayq.session.on_rabbitmq:
         raise click.UsageError("the broker is RabbitMQ: give --from native or --to native")
+    check_single(delayq.session)
     running = _running_workers(app)
     if running and not yes:
         if not dry_run:

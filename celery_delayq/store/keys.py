@@ -164,6 +164,10 @@ class QueueKeys:
         """String: the reply of a call, in case it was lost; expires."""
         return f"{self.own}answer:{token}"
 
+    def turning(self, ready_list: str) -> str:
+        """String: how many messages of a ready list ``drop_cancelled`` has not looked at yet."""
+        return f"{self.own}turning:{ready_list}"
+
     def leased(self, worker_id: str) -> str:
         """Hash: field to message of all that a process holds (``include/lease.lua``)."""
         return f"{self.own}leased:{worker_id}"

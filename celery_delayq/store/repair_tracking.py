@@ -45,6 +45,12 @@ class Tracked(NamedTuple):
         return entry.holder if entry else ""
 
 
+def cancelled_in(message: bytes, cancelled: Mapping[bytes, Tracked]) -> Tracked | None:
+    """Return which of some cancelled messages this one is, None if it is none of them."""
+    label = Label.of(message)
+    return None if label is None else cancelled.get(label.name)
+
+
 class RepairTracking(RepairPart):
     """The part of the gateway for drift between indexes and the messages themselves."""
 
@@ -129,6 +135,35 @@ class RepairTracking(RepairPart):
         keys = [*self._keys.queue(queue).state, *self._keys.ready_lists(queue, layout)]
         args = [part for tracked, message in some for part in (*tracked, message)]
         return cast(int, self._run("repair/forget_ready", keys, args))
+
+    def is_turning(self, queue: str, ready_list: str) -> bool:
+        """Return whether :meth:`drop_cancelled` has begun with a list and not finished it."""
+        return bool(self._runner.client.exists(self._keys.queue(queue).turning(ready_list)))
+
+    def drop_cancelled(
+        self, queue: str, ready_list: str, cancelled: Mapping[bytes, Tracked]
+    ) -> None:
+        """Remove cancelled messages from a ready list, in a time that grows with its length only.
+
+        The list is turned around once, so its order stays. If that is interrupted, the next call
+        goes on. What others add meanwhile may come in between.
+
+        Parameters
+        ----------
+        cancelled : Mapping[bytes, Tracked]
+            By the name of the message that is meant.
+        """
+        key = self._keys.queue(queue)
+        keys = [*key.state, ready_list, key.turning(ready_list)]
+        left = self._run("repair/drop_cancelled", keys, ["", 0])
+        while left:
+            # In one call, and so perhaps less than a batch.
+            found = next(self._scan.messages(ready_list, 0, min(left, BATCH), BATCH), [])
+            args: list[object] = [left, len(found) or 1]
+            for place, message in enumerate(found, 1):
+                if tracked := cancelled_in(message, cancelled):
+                    args += [place, *tracked, message]
+            left = self._run("repair/drop_cancelled", keys, args)
 
     def tracked(self, queue: str, index: Index) -> Iterator[Tracked]:
         """Yield all messages that count as ready or as held (HSCAN)."""

@@ -81,8 +81,8 @@ class Session:
         with self.app.connection_for_write() as connection:
             _check_broker(connection)
             shards: Shards = connection.default_channel.new_shards()
-        for store in shards:
-            check_layout(store.client, store.keys)
+        if shards.has_one:  # no earlier version knew a Redis Cluster
+            check_layout(shards.only.client, shards.only.keys)
         return shards
 
     @property

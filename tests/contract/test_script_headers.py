@@ -27,6 +27,7 @@ from tests.support.leases import ack, replace
 
 pytestmark = pytest.mark.each_server
 
+LIST = Keys().ready("q", 3, Layout())
 DATA = Record(3, "message_id", "task", b"{}").pack()
 ENTRY = Entry("id", Due(5), 3, DATA)
 REPLAY = Replay("id", 5, ENTRY)
@@ -98,6 +99,16 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "repair/forget_ready": (
         lambda s: RepairTracking(s).forget_ready("q", Layout(), [(Tracked(b"id", b"value"), b"")]),
         1,
+    ),
+    "repair/drop_cancelled": (
+        lambda s: s.run(
+            Call(
+                "repair/drop_cancelled",
+                [*s.keys.queue("q").state, LIST, s.keys.queue("q").turning(LIST)],
+                [5, 1, 1, *Tracked(b"id", b"value"), b"{}"],
+            )
+        ),
+        4,
     ),
     "deadletters/add": (lambda s: s.add_dead_letter("q", "id", "reason", b"{}"), 1),
     "deadletters/replay_in_place": (
@@ -201,6 +212,7 @@ NAMES: dict[str, set[str]] = {
     "leased of each process": {QUEUE.leased("me")},
     "hash": {QUEUE.dead},
     "list": {Keys().ready("q", 3, Layout())},
+    "turning": {QUEUE.turning(LIST)},
     "unacked": {"u"},
     "unacked_index": {"ui"},
     "ready list": {Keys().ready("q", 3, Layout())},

@@ -56,7 +56,14 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
     code = code_of(app)
     client = _client(app, url or redbeat_setting(app, "redbeat_redis_url"))
     session = Session(app)
-    client = session.store.client if client is None else client
+    if client is None:
+        shards = session.shards
+        if not shards.has_one:
+            raise ConfigError(
+                "the broker is a Redis Cluster, where RedBeat has no entries: give the URL of its "
+                "Redis, or set redbeat_redis_url"
+            )
+        client = shards.only.client
     try:
         statics = {_text(name) for name in client.smembers(f"{prefix}:statics")}
         keys = sorted({key for key, _ in client.zscan_iter(f"{prefix}:schedule", count=_PAGE)})

@@ -7,10 +7,13 @@ from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
+from celery_delayq.admin import stock_migration
 from celery_delayq.admin.stock_migration import to_stock
+from celery_delayq.store.keys import Layout
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready
@@ -82,6 +85,37 @@ def test_what_is_leased_goes_back_in_batches_to_the_lists_of_its_queue(
     messages = ready(delayq_redis.client, "celery:5")
     assert [m["headers"]["id"] for m in messages] == [f"id-{n}" for n in range(350)]
     assert not redis.exists("{celery}:leased:me")
+
+
+@pytest.mark.parametrize("searched", [0, 1000])
+def test_cancelled_messages_do_not_go_back(
+    app: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
+    searched: int,
+) -> None:
+    """Many or few of a list, which keeps its order."""
+    monkeypatch.setattr(stock_migration, "SEARCHED", searched)
+    ids = [f"id-{n}" for n in range(220)]
+    for id in ids:
+        app.send_task("t", task_id=id, countdown=0.01)
+    store = delayq.store
+
+    def are_ready() -> bool:
+        store.promote("celery", Layout(), 100)
+        return not store.scheduled("celery")
+
+    wait_until(are_ready, what="all are ready")
+    delayq.cancel_ids(ids[::3], ready=True)
+    kept = [id for n, id in enumerate(ids) if n % 3]
+
+    list(to_stock(app))
+
+    assert [m["headers"]["id"] for m in ready(delayq_redis.client)] == kept
+    others = ("_kombu.", "celery-task-meta-")
+    keys = {key for key in snapshot(delayq_redis.client) if not key.startswith(others)}
+    assert keys == {"celery", "{celery}:wake", "delayq:queues"}
 
 
 def test_what_a_retry_has_replaced_does_not_go_back(

@@ -4,12 +4,14 @@ moment."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from celery_delayq.model.envelope import Due, Record
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair_tracking import RepairTracking, Tracked
+from celery_delayq.store.scripting.calls import Call
 from tests.lua.bench import (
     FAR,
     LAYOUT,
@@ -173,3 +175,74 @@ def test_forgetting_again_changes_nothing(store: Bench) -> None:
 
     assert forget(store, *some) == 0
     assert store.state() == before
+
+
+# -- many cancelled ones
+
+
+def runner_of(store: Bench) -> Callable[[str, list[str], list[Any]], Any]:
+    return lambda name, keys, args: store.run(Call(name, keys, args))
+
+
+def drop(store: Bench) -> None:
+    tracking = RepairTracking(store)
+    cancelled = {
+        each.message: each
+        for each in tracking.tracked(QUEUE, "waiting")
+        if each.value.startswith(b"!")
+    }
+    tracking.drop_cancelled(QUEUE, "q", cancelled)
+
+
+def test_a_list_is_turned_around_once_without_cancelled_messages(store: Bench) -> None:
+    sent = [labelled(f"id-{n}") for n in range(250)]
+    store.make_ready(*sent)
+    kept = [each for n, each in enumerate(sent) if n % 3]
+    store.cancel(*(f"id-{n}" for n in range(0, 250, 3)))
+
+    drop(store)
+
+    assert store.state()["q"] == [message_of(each) for each in reversed(kept)]
+    assert len(waiting(store)) == len(kept)
+    assert "{q}:turning:q" not in store.state()
+
+
+def test_an_interrupted_turn_is_finished_and_a_repeat_changes_nothing(store: Bench) -> None:
+    sent = [labelled(f"id-{n}") for n in range(5)]
+    store.make_ready(*sent)
+    store.cancel("id-1")
+    key = store.keys.queue(QUEUE)
+    keys = [*key.state, "q", key.turning("q")]
+    seen = waiting(store)[b"id-1"]
+    run = runner_of(store)
+
+    assert run("repair/drop_cancelled", keys, ["", 0]) == 5
+    args = [5, 3, 2, *seen, message_of(sent[1])]
+    assert run("repair/drop_cancelled", keys, args) == 2
+    before = store.state()
+    assert run("repair/drop_cancelled", keys, args) == 2
+    assert store.state() == before
+    assert RepairTracking(store).is_turning(QUEUE, "q")
+
+    drop(store)
+
+    left = [message_of(each) for n, each in enumerate(sent) if n != 1]
+    assert store.state()["q"] == left[::-1]
+    assert not RepairTracking(store).is_turning(QUEUE, "q")
+
+
+def test_a_list_that_others_take_from_is_read_again(store: Bench) -> None:
+    sent = [labelled(f"id-{n}") for n in range(3)]
+    store.make_ready(*sent)
+    store.cancel("id-1")
+    key = store.keys.queue(QUEUE)
+    keys = [*key.state, "q", key.turning("q")]
+    run = runner_of(store)
+    assert run("repair/drop_cancelled", keys, ["", 0]) == 3
+    store.client.rpop("q")
+
+    args = [3, 3, 2, *waiting(store)[b"id-1"], message_of(sent[1])]
+    assert run("repair/drop_cancelled", keys, args) == 2
+    drop(store)
+
+    assert message_of(sent[1]) not in store.state()["q"]

@@ -10,6 +10,7 @@
 -- @include record
 -- @include tracking
 -- @include totals
+-- @include repair/forget_cancelled
 
 expect_state()
 expect_all(10, 'list')
@@ -21,17 +22,8 @@ for i = 1, #ARGV, 3 do
     for j = 10, message ~= '' and #KEYS or 0 do
       dropped = dropped + redis.call('LREM', KEYS[j], -1, message)
     end
-    add_total(TOTALS, string.sub(value, 1, 2) == '!!' and 'replaced' or 'cancelled', dropped)
-    add_total(TOTALS, 'ready', -dropped)
+    forget_cancelled(name, value, dropped)
     removed = removed + dropped
-    redis.call('HDEL', READY_INDEX, name)
-    if redis.call('HEXISTS', ENTRIES, name) == 0 and redis.call('HEXISTS', LEASED_INDEX, name) == 0 then
-      redis.call('ZREM', DUPLICATE_IDS, name)
-    end
-    local _, message_id, _, unique = read_tracked(value)
-    if unique then
-      release_key(unique, string.match(name, '^[^%z]*'), message_id)
-    end
   end
 end
 if redis.call('EXISTS', READY_INDEX) == 0 then
