@@ -67,7 +67,8 @@ COUNTERS = {
 METRICS: tuple[MetricInfo, ...] = (
     _gauge(
         "up",
-        help="1 if the broker answered this scrape, else 0; then most metrics are left out.",
+        help="1 if the broker answered this scrape, else 0; then most metrics are left out. While "
+        "a master of a Redis Cluster is away it is 0 too, and only its queues are left out.",
         on_rabbitmq=True,
     ),
     _gauge(

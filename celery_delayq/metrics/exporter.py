@@ -77,10 +77,11 @@ class Exporter:
         began = time.monotonic()
         found = self._read(timeout)
         own = Sheet()
-        own.put("up", int(found is not None))
+        is_up = found is not None and not self._outage
+        own.put("up", int(is_up))
         own.put("build_info", 1, __version__, self._source.broker)
         own.put("scrape_duration_seconds", time.monotonic() - began)
-        if found is not None:
+        if is_up:
             self._success = time.time()
         if self._success is not None:
             own.put("last_success_timestamp_seconds", self._success)
@@ -101,7 +102,7 @@ class Exporter:
         except Exception as exc:
             self._note_outage(describe_error(exc, self._app))
         else:
-            self._note_outage("")
+            self._note_outage(getattr(self._source, "away", ""))
             return found
         return None
 
@@ -110,7 +111,7 @@ class Exporter:
         with self._lock:
             before, self._outage = self._outage, why
         if why and why != before:
-            logger.error("No metrics, delayq_up is 0: %s", spelled(why))
+            logger.error("Metrics are missing, delayq_up is 0: %s", spelled(why))
         elif before and not why:
             logger.warning("reconnected, metrics are complete again")
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from celery_delayq.app import DelayQ
+from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.metrics.catalogue import COUNTERS
 from celery_delayq.metrics.epochs import Epochs
 from celery_delayq.metrics.sheet import Sheet
@@ -52,6 +53,8 @@ class FromRedis:
         self._consumed = frozenset(delayq.app.amqp.queues)
         self._slow = SlowNumbers(self._consumed, tasks)
         self._epochs = Epochs()
+        #: Which hash tags of a Redis Cluster could not be read by the last scrape, and why.
+        self.away = ""
 
     def read(self) -> bytes:
         """Return what a scrape reads, in Prometheus' text format."""
@@ -63,10 +66,21 @@ class FromRedis:
 
     def _read(self, shards: Shards) -> Sheet:
         sheet = Sheet()
-        read = [self._read_store(sheet, shards, *each) for each in enumerate(shards)]
+        read = []
+        away: dict[str, BrokerUnavailable] = {}
+        for number, (tag, store) in enumerate(shards.by_tag()):
+            try:
+                read.append(self._read_store(sheet, shards, number, store))
+            except BrokerUnavailable as exc:
+                away[tag] = exc
+        if not read:
+            raise next(iter(away.values()))
         _put_servers(sheet, read)
-        owners = {owner for each in read for owner in each.owners}
-        self._epochs.keep(owners)
+        if away:
+            self.away = f"shard of {', '.join(away)} is away: {next(iter(away.values()))}"
+        else:
+            self.away = ""
+            self._epochs.keep({owner for each in read for owner in each.owners})
         return sheet
 
     def _read_store(self, sheet: Sheet, shards: Shards, number: int, store: Store) -> _Read:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterator, Set
 from contextlib import contextmanager
 
-from celery_delayq.errors import CommandRefused
+from celery_delayq.errors import BrokerUnavailable, CommandRefused
 from celery_delayq.metrics.catalogue import STATUSES
 from celery_delayq.metrics.runs import RunHistograms
 from celery_delayq.metrics.sheet import Sheet
@@ -39,12 +39,18 @@ class SlowNumbers:
         """Return them in Prometheus' text format."""
         sheet = Sheet()
         scheduled, ready = ByTask(), ByTask()
+        away: list[BrokerUnavailable] = []
         for number, store in enumerate(shards):
-            self._count(sheet, store, shards.own(store, self._consumed), scheduled, ready)
-            with _unless_refused("of periodic entries"):
-                self._put_periodic(sheet, *GaugeStore(store).periodic(store.now_ms()))
-            with _unless_refused("of runs"):
-                self._histograms.refresh(number, store)
+            try:
+                self._count(sheet, store, shards.own(store, self._consumed), scheduled, ready)
+                with _unless_refused("of periodic entries"):
+                    self._put_periodic(sheet, *GaugeStore(store).periodic(store.now_ms()))
+                with _unless_refused("of runs"):
+                    self._histograms.refresh(number, store)
+            except BrokerUnavailable as exc:  # the other shards of a Redis Cluster go on
+                away.append(exc)
+        if len(away) == len([*shards]):
+            raise away[0]
         kept = {pair for pair, _ in (scheduled + ready).most_common(self._tasks)}
         for name, counts in (("scheduled", scheduled), ("ready", ready)):
             for (queue, task), count in limited(counts, kept).items():

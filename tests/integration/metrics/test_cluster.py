@@ -9,9 +9,11 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.model.cluster_tags import slot_of, tag_of
+from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
 from tests.integration.metrics.conftest import Export
-from tests.support.cluster import Cluster
+from tests.support.cluster import TAGS, Cluster
 
 pytestmark = pytest.mark.full
 
@@ -19,8 +21,12 @@ QUEUES = [f"mail.{number}" for number in range(24)]
 
 
 @pytest.fixture
-def app(delayq_redis_factory: Callable[..., EmbeddedRedis], make_app: MakeApp) -> Celery:
-    cluster = Cluster.start(delayq_redis_factory)
+def cluster(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> Cluster:
+    return Cluster.start(delayq_redis_factory)
+
+
+@pytest.fixture
+def app(cluster: Cluster, make_app: MakeApp) -> Celery:
     urls = (f"delayq+rediscluster://{host}:{port}" for host, port in cluster.addresses)
     return make_app(broker=";".join(urls))
 
@@ -68,3 +74,29 @@ def test_what_is_of_no_queue_is_of_the_master_that_is_worst_off(
     }
     assert found["delayq_up",] == 1
     assert found["delayq_redis_memory_used_bytes",] > 1_000_000
+
+
+def test_queues_of_other_masters_are_counted_while_one_is_away(
+    cluster: Cluster, app: Celery, export: Export
+) -> None:
+    for queue in QUEUES:
+        app.send_task("tasks.add", (1, 2), countdown=60, queue=queue)
+    exported = export(DelayQ.of(app))
+    assert exported.all("up") == {("delayq_up",): 1}
+    lost = cluster.masters[2]  # the first one has kombu's bindings
+    away = {name for name in QUEUES if cluster.master_of(slot_of(tag_of(name, TAGS))) is lost}
+    assert away
+
+    lost.kill()
+    found = exported.all("up", "entries", "scheduled_entries")
+
+    assert found["delayq_up",] == 0
+    by_state = {key[1] for key in found if key[0] == "delayq_entries"}
+    by_task = {key[1] for key in found if key[0] == "delayq_scheduled_entries"}
+    assert by_state == by_task == {*QUEUES} - away
+
+    def is_whole() -> bool:
+        found = exported.all("up", "entries")
+        return found["delayq_up",] == 1 and {*QUEUES} <= {key[1] for key in found if key[1:]}
+
+    wait_until(is_whole, 30, "the replica is counted")
