@@ -27,6 +27,7 @@ from celery_delayq.integration import (
     worker,
     worker_checks,
 )
+from celery_delayq.integration.flower import broker
 from celery_delayq.integration.pool import pipes
 from celery_delayq.integration.replace import Connect, Register, Replace, make, mixed_into
 
@@ -391,5 +392,5 @@ LOOP = (
 #: Every change.
 CHANGES = (
     *(*TRANSPORT, *PROCESS, *APP, *TASK, *WORKER, *EXTENDED_WORKER),
-    *(*CONTEXT, *AIO, *REQUEST, *POOL, *CONSUMER, *LOOP),
+    *(*CONTEXT, *AIO, *REQUEST, *POOL, *CONSUMER, *LOOP, *broker.CHANGES),
 )

@@ -49,7 +49,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def rabbitmq(kind: str, request: pytest.FixtureRequest) -> EmbeddedRabbitMQ | None:
     """The RabbitMQ of the tests, with an account of a secret password."""
-    if kind == "redis":
+    if kind != "rabbitmq":
         return None
     server: EmbeddedRabbitMQ = request.getfixturevalue("delayq_rabbitmq_server")
     server.start()
@@ -58,7 +58,14 @@ def rabbitmq(kind: str, request: pytest.FixtureRequest) -> EmbeddedRabbitMQ | No
 
 
 @pytest.fixture
-def broker(server: EmbeddedRedis, rabbitmq: EmbeddedRabbitMQ | None) -> str:
+def broker(
+    kind: str,
+    server: EmbeddedRedis,
+    rabbitmq: EmbeddedRabbitMQ | None,
+    request: pytest.FixtureRequest,
+) -> str:
+    if kind == "cluster":
+        return str(request.getfixturevalue("delayq_cluster"))
     if rabbitmq is None:
         return server.url_for("delayq+redis", database=1)
     vhost = rabbitmq.new_vhost()
@@ -154,6 +161,7 @@ def test_the_pages_of_workers_and_tasks_show_a_delayed_task_that_was_run(
     assert (queue["queue"], queue["messages"]) == ("celery", "0")
 
 
+@pytest.mark.parametrize("kind", ["redis", "rabbitmq", "cluster"])
 def test_the_page_of_the_broker_counts_what_is_ready(
     broker: str,
     rabbitmq: EmbeddedRabbitMQ | None,
@@ -177,7 +185,7 @@ def test_the_page_of_the_broker_counts_what_is_ready(
 
     wait_until(shown, 30, browser.text)
     assert DelayQ.of(app).stats().scheduled == 4
-    shown_url = broker.removeprefix("delayq+").replace("p%40ss%2Fs3cret", "**")
+    shown_url = broker.replace("delayq+", "").replace("p%40ss%2Fs3cret", "**")
     assert shown_url in browser.text()
     assert "s3cret" not in browser.evaluate("document.documentElement.outerHTML")
     screenshot(browser, tmp_path / "broker.png")

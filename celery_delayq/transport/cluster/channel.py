@@ -200,6 +200,7 @@ class ClusterChannel(TaggedChannel):
             self._publisher.publish(topic, dumps(message))
 
     def ping(self) -> None:
-        """Raise an error of a connection if no node answers."""
-        with self.connection.nodes.client(None) as client:
-            client.ping()
+        """Raise an error of a connection if no node answers; not of a channel that is closed."""
+        if (connection := self.connection) is not None:  # threads ask
+            with connection.nodes.client(None) as client:
+                client.ping()

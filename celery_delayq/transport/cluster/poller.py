@@ -87,7 +87,7 @@ class ClusterPoller(Poller):
 
     def _probe(self, channel: Any, wakeup: Any) -> None:
         """Wait until a shard is back, in a thread: a host that is gone answers nothing."""
-        while channel in self._away:
+        while channel in self._away and not channel.closed:
             native_threads.sleep(PROBE)
             with suppress(*channel.connection_errors):
                 channel.ping()

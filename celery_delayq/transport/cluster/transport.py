@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from kombu import Connection
 
+from celery_delayq.integration.broker_urls import CLUSTER
+from celery_delayq.integration.flower.broker import change_flower
 from celery_delayq.store import server_checks
 from celery_delayq.store.cluster.nodes import Address, Nodes
 from celery_delayq.store.cluster.shards import check_number
@@ -45,6 +48,17 @@ class ClusterTransport(Transport):
             seeds = [Address(*each) for each in url.node_addresses(self.plain)]
             self._nodes = Nodes(seeds, tls=bool(self.plain.ssl), **options)
         return self._nodes
+
+    def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """Return the URLs of all nodes, without the prefix."""
+        change_flower()
+        first = urlsplit(super().as_uri(_uri, include_password, mask))
+        user, at, _ = first.netloc.rpartition("@")
+        if not (self.plain.userid or self.plain.password):
+            user = at = ""
+        scheme = CLUSTER[1] if self.plain.ssl else CLUSTER[0]
+        nodes = url.node_addresses(self.plain)
+        return ";".join(f"{scheme}://{user}{at}{h}:{p}{first.path}" for h, p in nodes)
 
     def establish_connection(self) -> Any:
         """Connect, and refuse servers that lack what the scripts need."""

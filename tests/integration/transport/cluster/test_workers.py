@@ -14,7 +14,7 @@ from tests.integration.transport.cluster.conftest import ClusterScene
 pytestmark = pytest.mark.full
 
 
-@pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent", "eventlet"])
 def test_delayed_tasks_of_several_shards_run_once_they_are_due(
     scene: ClusterScene, pool: str
 ) -> None:

@@ -1,0 +1,1 @@
+"""Changes to Flower, which runs in a process of Celery."""

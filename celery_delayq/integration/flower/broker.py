@@ -1,0 +1,75 @@
+"""Flower's page of the broker on a Redis Cluster: Flower itself knows single servers only."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from kombu import Connection
+
+from celery_delayq.integration.broker_urls import CLUSTER
+from celery_delayq.integration.replace import Replace, make
+from celery_delayq.store.paging import queues_of
+from celery_delayq.store.scan import ScanStore
+
+
+class ClusterCounts:
+    """Counts what is ready, as Flower's own classes for brokers do.
+
+    Parameters
+    ----------
+    url : str
+        The URL of the broker as our transport shows it.
+    options, use_ssl : Any
+        The settings ``broker_transport_options`` and ``broker_use_ssl``.
+    """
+
+    def __init__(self, url: str, options: Any, use_ssl: Any) -> None:
+        self._url = ";".join(f"delayq+{each}" for each in url.split(";"))
+        self._options, self._ssl = options, use_ssl
+
+    async def queues(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return name and number of ready messages of each queue."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._count, [*names])
+
+    def _count(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        with Connection(self._url, ssl=self._ssl, transport_options=self._options) as connection:
+            shards = connection.default_channel.shards
+            known = queues_of(shards, None)
+            found = []
+            for name in names:
+                store = shards.of(name)
+                lists = store.keys.ready_lists(name, known.get(name, store.layout))
+                found.append({"name": name, "messages": sum(ScanStore(store).lengths(lists))})
+            return found
+
+
+def with_clusters(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``Broker.__new__``, which chooses a class by the scheme of the URL."""
+
+    @wraps(stock)
+    def new(cls: Any, url: str, *args: Any, **options: Any) -> Any:
+        if url.partition("://")[0] in CLUSTER:
+            given = options.get("broker_options"), options.get("broker_use_ssl")
+            return ClusterCounts(url, *given)
+        return stock(cls, url, *args, **options)
+
+    return new
+
+
+#: When a Redis Cluster is shown, of a Flower that was imported.
+CHANGES = (
+    Replace(
+        target="flower.Broker.__new__",
+        by=with_clusters,
+        why="Flower's page of the broker knows no Redis Cluster, and shows no counts",
+    ),
+)
+
+
+def change_flower() -> None:
+    """Change the Flower of this process, if any."""
+    make(CHANGES, flower=sys.modules.get("flower.utils.broker"))
