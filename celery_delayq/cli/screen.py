@@ -6,10 +6,11 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 import click
 from celery.schedules import BaseSchedule
@@ -43,6 +44,11 @@ PAGE = 500
 #: Titles of columns with numbers, and of others with short values. All other columns are folded.
 _NUMBERS = {"retries", "runs", "found", "repaired", "scheduled", "ready", "entries", "dead letters"}
 _SHORT = {"", "due", "died", "next", "state", "priority", "id"}
+
+#: Seconds of a search after which a bar shows how far it is.
+SEARCH = 0.5
+
+T = TypeVar("T")
 
 #: Columns of a terminal from which on each value has a column of its own.
 WIDE = 160
@@ -158,11 +164,14 @@ class _EndColumn(ProgressColumn):
 
 
 @contextmanager
-def progress_bar(*, hidden: bool, description: str = "") -> Iterator[Callable[..., None]]:
+def progress_bar(
+    *, hidden: bool, description: str = "", at_once: bool = True
+) -> Iterator[Callable[..., None]]:
     """Show a bar on a terminal; the function takes the total, None where it is not known, how many
     are done and, where there are several steps, which one that is.
 
-    It is on standard error: data may be written to standard output.
+    It is on standard error: data may be written to standard output. Without
+    *at_once* it appears when the function is called.
     """
     columns = (
         *("{task.description}", BarColumn(), MofNCompleteColumn()),
@@ -170,20 +179,58 @@ def progress_bar(*, hidden: bool, description: str = "") -> Iterator[Callable[..
     )
     terminal = console(stderr=True)
     hidden = hidden or not terminal.is_terminal
-    with Progress(*columns, console=terminal, disable=hidden, transient=True) as progress:
-        bar = progress.add_task(description, total=None)
-        current = description
+    progress = Progress(*columns, console=terminal, disable=hidden, transient=True)
+    bar = progress.add_task(description, total=None)
+    current = description
+    if at_once and not hidden:
+        progress.start()
 
-        def show(total: int | None, done: int, step: str = description) -> None:
-            nonlocal current
-            if step != current:  # its speed is another one
-                current = step
-                progress.reset(bar, description=step)
-            # There may be more than at the start: others go on adding.
-            most = None if total is None else max(total, done)
-            progress.update(bar, total=most, completed=done)
+    def show(total: int | None, done: int, step: str = description) -> None:
+        nonlocal current
+        if not hidden and not progress.live.is_started:
+            progress.start()
+        if step != current:  # its speed is another one
+            current = step
+            progress.reset(bar, description=step)
+        # There may be more than at the start: others go on adding.
+        most = None if total is None else max(total, done)
+        progress.update(bar, total=most, completed=done)
 
+    try:
         yield show
+    finally:
+        if progress.live.is_started:
+            progress.stop()
+
+
+def with_bar(
+    read: Callable[[Callable[..., None]], Iterator[T]], *, hidden: bool, description: str
+) -> Iterator[T]:
+    """Yield rows; while the next one is searched for long, a bar shows how far that is.
+
+    Parameters
+    ----------
+    read : Callable[[Callable[..., None]], Iterator[T]]
+        Returns the rows, which call the function of :func:`progress_bar` while they are read.
+    """
+    with ExitStack() as stack:
+        bar: Callable[..., None] | None = None
+        since = monotonic()
+
+        def show(total: int | None, done: int) -> None:
+            nonlocal bar
+            if bar is None and monotonic() - since > SEARCH:
+                shown = progress_bar(hidden=hidden, description=description)
+                bar = stack.enter_context(shown)
+            if bar is not None:
+                bar(total, done)
+
+        for row in read(show):
+            if bar is not None:  # nothing else can be printed beside it
+                stack.close()
+                bar = None
+            yield row
+            since = monotonic()
 
 
 def print_list(lines: Sequence[Text], total: int, *, stderr: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,26 @@ from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.session import Session
 from celery_delayq.store.shards import Shards
+
+#: Called with how many dead letters there are to read, None where that is not known, and how many
+#: were.
+Progress = Callable[[int | None, int], object]
+
+#: Dead letters after which it is called.
+STEP = 100
+
+
+class Reading:
+    """Counts what is read."""
+
+    def __init__(self, progress: Progress | None, total: int | None) -> None:
+        self._progress, self._total, self._number = progress, total, 0
+
+    def one_more(self) -> None:
+        """Count a dead letter, whether it is one of the wanted or not."""
+        self._number += 1
+        if self._progress is not None and self._number % STEP == 0:
+            self._progress(self._total, self._number)
 
 
 class DeadLetterReader:
@@ -34,6 +54,7 @@ class DeadLetterReader:
         died_to: datetime | str | None = None,
         root_id: str | None = None,
         group_id: str | None = None,
+        progress: Progress | None = None,
     ) -> Iterator[DeadLetter]:
         """Return an iterator over dead letters, in the order of their deaths.
 
@@ -44,6 +65,9 @@ class DeadLetterReader:
         filter : DeadFilter | None
             A filter; or give the fields of one by name, see
             :class:`~celery_delayq.model.dead_letter.DeadFilter`.
+        progress : Callable[[int | None, int], object] | None
+            Called after each hundred that were read, found or not: with how many there are to read,
+            None where that is not known, and how many were read.
 
         Raises
         ------
@@ -53,9 +77,11 @@ class DeadLetterReader:
         fields = DeadFilter(
             queue, task, reason, exception, died_from, died_to, task_id, root_id, group_id
         )
-        return self._dead(_filter_of(filter, fields))
+        return self._dead(_filter_of(filter, fields), progress=progress)
 
-    def _dead(self, filter: DeadFilter, *, ahead: bool = False) -> Iterator[DeadLetter]:
+    def _dead(
+        self, filter: DeadFilter, *, ahead: bool = False, progress: Progress | None = None
+    ) -> Iterator[DeadLetter]:
         """Return an iterator over dead letters that match a filter.
 
         With *ahead* it reads pages ahead on a connection of its own, if only one queue matches.
@@ -63,17 +89,22 @@ class DeadLetterReader:
         low, high = filter.range_ms()
         all_match = filter.is_by_place
 
-        def with_dead_letters(shards: Shards) -> list[str]:
+        def with_dead_letters(shards: Shards) -> dict[str, int]:
             known = queues_of(shards, filter.queue)
-            return [q for q in known if shards.of(q).dead_letters.count(q, low, high)]
+            found = {
+                queue: shards.of(queue).dead_letters.count(queue, low, high) for queue in known
+            }
+            return {queue: number for queue, number in found.items() if number}
 
         queues = self._ask(with_dead_letters)
         ahead = ahead and len(queues) == 1
+        read = Reading(progress, sum(queues.values()))
 
         def of_queue(queue: str) -> Iterator[DeadLetter]:
             dead_letters = self._ask(lambda shards: shards.of(queue).dead_letters)
             for dead_lettered in dead_letters.all(queue, low, high, ahead=ahead, ask=self._ask):
                 dead_letter = DeadLetter.of(queue, dead_lettered)
+                read.one_more()
                 if all_match or filter.matches(dead_letter):
                     yield dead_letter
 
@@ -81,11 +112,18 @@ class DeadLetterReader:
             *map(of_queue, queues), key=lambda dead_letter: dead_letter.dead_lettered.died_ms
         )
 
-    def get(self, id: str, *, queue: str | None = None) -> DeadLetter | None:
+    def get(
+        self, id: str, *, queue: str | None = None, progress: Progress | None = None
+    ) -> DeadLetter | None:
         """Return the dead letter with that id, or else the first one of the task with that id.
 
         The two ids differ if a task became a dead letter several times, or if its message had no
         readable id. The search by the task's id reads all dead letters.
+
+        Parameters
+        ----------
+        progress : Callable[[int | None, int], object] | None
+            Called while all are read, as by ``delayq.dead_letters(…)``.
 
         Returns
         -------
@@ -100,9 +138,15 @@ class DeadLetterReader:
         if not isinstance(id, str):
             raise InvalidFilter(f"id={id!r}: expected the id of a dead letter")
 
-        return self._by_id(id, queue) or next(self._dead(DeadFilter(queue, task_id=id)), None)
+        filter = DeadFilter(queue, task_id=id)
+        return self._by_id(id, queue, progress) or next(self._dead(filter, progress=progress), None)
 
-    def _by_id(self, id: str, queue: str | None) -> DeadLetter | None:
+    def _by_id(
+        self,
+        id: str,
+        queue: str | None,
+        progress: Progress | None,  # noqa: ARG002, for those that have to search
+    ) -> DeadLetter | None:
         def ask(shards: Shards) -> DeadLetter | None:
             for name in queues_of(shards, queue):
                 dead_lettered = shards.of(name).dead_letters.get(name, id)

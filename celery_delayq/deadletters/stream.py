@@ -9,6 +9,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 from celery_delayq.deadletters.client import DeadLetters, check_bulk
+from celery_delayq.deadletters.reader import Progress, Reading
 from celery_delayq.deadletters.replay import ReplayChanges, replayed_message
 from celery_delayq.errors import RecordError
 from celery_delayq.integration.not_run import tell_chords_of_dead
@@ -43,10 +44,13 @@ class StreamDeadLetters(DeadLetters):
         filter: DeadFilter,
         *,
         ahead: bool = False,  # noqa: ARG002
+        progress: Progress | None = None,
         offset: int | None = None,
     ) -> Iterator[DeadLetter]:
         low, high = filter.range_ms()
+        read = Reading(progress, None)
         for found in self._connection.read(offset):
+            read.one_more()
             died = found.dead_lettered.died_ms
             if (
                 filter.queue not in (None, found.queue)
@@ -64,8 +68,9 @@ class StreamDeadLetters(DeadLetters):
     def _connection(self) -> Any:
         return self._session.dead_letter_connection
 
-    def _by_id(self, id: str, queue: str | None) -> DeadLetter | None:
-        return next((each for each in self._dead(DeadFilter(queue)) if each.id == id), None)
+    def _by_id(self, id: str, queue: str | None, progress: Progress | None) -> DeadLetter | None:
+        there = self._dead(DeadFilter(queue), progress=progress)
+        return next((each for each in there if each.id == id), None)
 
     def _count(self, filter: DeadFilter) -> int:
         return sum(1 for _ in self._dead(filter))

@@ -67,7 +67,13 @@ RABBITMQ: dict[str, Callable[[Celery, Any], Iterator[Finding]]] = {
 _PACKAGES = ("celery-delayq", "celery", "kombu", "redis", "amqp")
 
 
-def diagnose(session: Session, *, role: Role = "worker", timeout: float = 5.0) -> Diagnosis:
+def diagnose(
+    session: Session,
+    *,
+    role: Role = "worker",
+    timeout: float = 5.0,
+    progress: Callable[[int, int], object] = lambda _total, _done: None,
+) -> Diagnosis:
     """Make all checks; each that cannot be made says so, and the others go on.
 
     Parameters
@@ -76,6 +82,8 @@ def diagnose(session: Session, *, role: Role = "worker", timeout: float = 5.0) -
         Whose rights the account must have.
     timeout : float
         Seconds to wait for the broker at first.
+    progress : Callable[[int, int], object]
+        Called by the check that reads all: with how much there is to read, and how much was read.
 
     Raises
     ------
@@ -102,6 +110,8 @@ def diagnose(session: Session, *, role: Role = "worker", timeout: float = 5.0) -
         subjects = [
             OnRedis(app, store, options, role, shards.own(store, consumed)) for store in shards
         ]
+        for subject in subjects:
+            subject.progress = progress
         if name := _server(subjects[0]):
             found.versions["Redis"] = name
         _run(found, {name: partial(_look, name, subjects) for name in REDIS})

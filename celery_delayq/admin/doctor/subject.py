@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any, cast
 
@@ -33,6 +33,8 @@ class OnRedis:
     ) -> None:
         self.app, self.store, self.settings, self.role = app, store, settings, role
         self.queues = queues
+        #: Called by the check that reads all, with how much there is and how much was read.
+        self.progress: Callable[[int, int], object] = lambda _total, _done: None
         self.info = cache(self._info)
         self.stats = cache(self._stats)
 

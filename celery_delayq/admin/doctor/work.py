@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, cast
 
 from celery_delayq.admin.doctor.finding import FAULT, WARNING, Finding
 from celery_delayq.admin.doctor.subject import OnRedis
-from celery_delayq.admin.findings import KINDS
+from celery_delayq.admin.findings import KINDS, Report
 from celery_delayq.admin.repair import check
 from celery_delayq.integration import beat_guard
 from celery_delayq.store.schedule import layouts
@@ -25,7 +24,9 @@ _VISIBILITY = 3600
 
 def fsck(subject: OnRedis) -> Iterator[Finding]:
     """Keys must agree with each other."""
-    [report] = deque(check(Shards.single(subject.store), subject.settings), maxlen=1)
+    report = Report()
+    for report in check(Shards.single(subject.store), subject.settings):
+        subject.progress(report.total, report.done)
     for found in report.findings:
         yield Finding(
             "fsck",

@@ -43,7 +43,8 @@ def doctor(delayq: DelayQ, role: str, as_json: bool) -> None:
       celery -A shop delayq doctor --json | jq -r '.findings[].todo'
     """
     try:
-        found = diagnose(delayq.session, role=cast("Role", role))
+        with screen.progress_bar(hidden=as_json, description="fsck", at_once=False) as bar:
+            found = diagnose(delayq.session, role=cast("Role", role), progress=bar)
     except ConfigError as exc:
         raise WrongUse(spelled(str(exc))) from exc
     if as_json:

@@ -36,20 +36,12 @@ from celery_delayq.utils.text import spelled
 #: Dead letters that are shown by default.
 LIMIT = 100
 
-#: Dead letters after which a bar moves on.
-READ = 100
-
 
 def _count(delayq: DelayQ, filter: DeadFilter, bar: Bar) -> Counts:
     """Count dead letters by queue and task, for which each is read."""
     counts: Counts = Counter()
-    there = DeadFilter(filter.queue, died_from=filter.died_from, died_to=filter.died_to)
-    total = None if delayq.session.on_rabbitmq else delayq.dead_letters.count(there)
-    for number, each in enumerate(delayq.dead_letters(there), 1):
-        if filter.matches(each):
-            counts[each.queue, each.task or "?"] += 1
-        if number % READ == 0:
-            bar(total, number)
+    for each in delayq.dead_letters(filter, progress=bar):
+        counts[each.queue, each.task or "?"] += 1
     return counts
 
 
@@ -103,7 +95,9 @@ def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_
     """
     if all_ and limit is not None:
         raise click.UsageError("--all shows everything: leave out --limit")
-    found = delayq.dead_letters(filter)
+    found = screen.with_bar(
+        lambda bar: delayq.dead_letters(filter, progress=bar), hidden=as_json, description="search"
+    )
     some = found if all_ else islice(found, limit or LIMIT)
     shown = screen.print_pages(delayq, some, dead_letters_table, as_json=as_json)
     output = screen.console(stderr=as_json)
@@ -136,10 +130,11 @@ def show(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:
       celery -A shop delayq dead show 0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5
       celery -A shop delayq dead show mail-7 --json | jq '.dead_letters[0].due'
     """
-    dead_letter = _find(delayq, id, queue)
-    found = [] if dead_letter is None else [dead_letter]
-    if dead_letter is not None and dead_letter.id not in (id, id.replace("%00", "\0")):
-        found = [*delayq.dead_letters(queue=queue, task_id=id)]
+    with screen.progress_bar(hidden=as_json, description="search", at_once=False) as bar:
+        dead_letter = _find(delayq, id, queue, bar)
+        found = [] if dead_letter is None else [dead_letter]
+        if dead_letter is not None and dead_letter.id not in (id, id.replace("%00", "\0")):
+            found = [*delayq.dead_letters(queue=queue, task_id=id, progress=bar)]
     if as_json:
         values = [{**each.as_dict(), "message": each.message} for each in found]
         screen.print_json({"dead_letters": values})
@@ -175,7 +170,7 @@ def replay(delayq: DelayQ, selection: options.Selection, how: ReplayOptions) -> 
       celery -A shop delayq dead replay --all --to-queue slow
     """
     how.check(ids=bool(selection.ids))
-    apply(delayq, _replaying(delayq, how), selection)
+    apply(delayq, _replaying(delayq, how, hidden=selection.as_json), selection)
 
 
 @command(group=dead)
@@ -192,7 +187,7 @@ def purge(delayq: DelayQ, selection: options.Selection) -> None:
       celery -A shop delayq dead purge --task shop.remind --died-to 30d
       celery -A shop delayq dead purge --all --yes --json
     """
-    one = _by_id(delayq, delayq.purge)
+    one = _by_id(delayq, delayq.purge, hidden=selection.as_json)
     apply(delayq, Action("Purge", "purged", one, delayq.purge_all, "", DEAD_LETTERS), selection)
 
 
@@ -273,25 +268,28 @@ def archive(
     print_archived(report, "archived", as_json=as_json)
 
 
-def _find(delayq: DelayQ, id: str, queue: str | None) -> DeadLetter | None:
+def _find(delayq: DelayQ, id: str, queue: str | None, bar: Bar) -> DeadLetter | None:
     """Return a dead letter by its id as it is shown: with ``%00`` for a NUL."""
-    found = delayq.dead_letter(id, queue=queue)
+    found = delayq.dead_letter(id, queue=queue, progress=bar)
     if found is None and "%00" in id:
-        found = delayq.dead_letter(id.replace("%00", "\0"), queue=queue)
+        found = delayq.dead_letter(id.replace("%00", "\0"), queue=queue, progress=bar)
     return found
 
 
-def _by_id(delayq: DelayQ, change: Callable[[DeadLetter], Outcome]) -> Callable[..., Outcome]:
+def _by_id(
+    delayq: DelayQ, change: Callable[[DeadLetter], Outcome], *, hidden: bool
+) -> Callable[..., Outcome]:
     """Return a function that changes a dead letter by its id, in one queue or all."""
 
     def one(id: str, *, queue: str | None, **_: Any) -> Outcome:
-        dead_letter = _find(delayq, id, queue)
+        with screen.progress_bar(hidden=hidden, description="search", at_once=False) as bar:
+            dead_letter = _find(delayq, id, queue, bar)
         return Outcome.UNKNOWN if dead_letter is None else change(dead_letter)
 
     return one
 
 
-def _replaying(delayq: DelayQ, how: ReplayOptions) -> Action:
+def _replaying(delayq: DelayQ, how: ReplayOptions, *, hidden: bool) -> Action:
     """Return how to replay (click.UsageError if the ETA has passed)."""
     parts = []
     if how.args is not None or how.kwargs is not None:
@@ -328,7 +326,7 @@ def _replaying(delayq: DelayQ, how: ReplayOptions) -> Action:
     return Action(
         "Replay",
         "replayed",
-        _by_id(delayq, one),
+        _by_id(delayq, one, hidden=hidden),
         partial(delayq.replay_all, rate=how.rate, **changes),
         "".join(f" {part}" for part in parts),
         DEAD_LETTERS,

@@ -11,6 +11,7 @@ from celery import Celery
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
+from celery_delayq.cli import screen
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.cli.conftest import CONTROLS, HOSTILE, dead_ids
 from tests.support.cli import CommandLine
@@ -202,3 +203,39 @@ def test_fsck_shows_no_control_of_an_id_or_a_queue(
     # The queue has a column of its own, in several lines.
     assert wide.out.count(r"\x1b]") > 1
     assert "queue" in "".join(narrow.out.split())
+
+
+# -- long searches
+
+
+def test_a_search_by_the_id_of_a_task_says_how_far_it_is(
+    cli: CommandLine, delayq: DelayQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(delayq, 250)
+    calls: list[tuple[int | None, int]] = []
+
+    def progress(total: int | None, done: int) -> None:
+        calls.append((total, done))
+
+    assert delayq.dead_letter("nobody", progress=progress) is None
+    assert [*delayq.dead_letters(task_id="nobody", progress=progress)] == []
+    assert calls == [(250, 100), (250, 200)] * 2
+
+    monkeypatch.setenv("FORCE_COLOR", "1")  # so that a terminal is there
+    monkeypatch.setattr(screen, "SEARCH", 0.0)
+    shown = {
+        words: cli("dead", *words.split(), *more)
+        for words, more in {
+            "show nobody": (),
+            "purge nobody": (),
+            "list --id nobody": (),
+            "show celery-000007": (),
+            "show nobody --json": (),
+        }.items()
+    }
+
+    for words in ("show nobody", "purge nobody", "list --id nobody"):
+        assert re.search(r"search.*200/250", shown[words].err), words
+    # Found at once; and scripts see no bar.
+    assert shown["show celery-000007"].err == ""
+    assert "search" not in shown["show nobody --json"].err
