@@ -33,6 +33,9 @@ ENTRY = Entry("id", Due(5), 3, DATA)
 REPLAY = Replay("id", 5, ENTRY)
 TICKS = EntryTicks("name", "line", "then", 7, "line", 6, [ENTRY])
 TRACKED = Tracked(b"id", b"m1 5 - task")
+TURNED = [*Keys().queue("q").state, LIST, Keys().queue("q").turning(LIST)]
+DROP = Call("repair/drop_cancelled", TURNED, [5, 1, 1, *TRACKED, b"{}"])
+FORGET = Call("leases/forget_counts", ["{q}:deliveries"], ["d", "1"])
 LUA = Path(str(files("celery_delayq").joinpath("store", "lua")))
 
 
@@ -100,16 +103,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: RepairTracking(s).forget_ready("q", Layout(), [(Tracked(b"id", b"value"), b"")]),
         1,
     ),
-    "repair/drop_cancelled": (
-        lambda s: s.run(
-            Call(
-                "repair/drop_cancelled",
-                [*s.keys.queue("q").state, LIST, s.keys.queue("q").turning(LIST)],
-                [5, 1, 1, *Tracked(b"id", b"value"), b"{}"],
-            )
-        ),
-        4,
-    ),
+    "repair/drop_cancelled": (lambda s: s.run(DROP), 4),
     "deadletters/add": (lambda s: s.add_dead_letter("q", "id", "reason", b"{}"), 1),
     "deadletters/replay_in_place": (
         lambda s: s.dead_letters.replay_in_place("q", Layout(), "-inf", "+inf", b"", "f" * 32),
@@ -150,10 +144,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         [1, 0],
     ),
     "leases/forget_empty": (lambda s: RepairStore(s).forget_empty_leases("q", ["me"]), 0),
-    "leases/forget_counts": (
-        lambda s: s.run(Call("leases/forget_counts", ["{q}:deliveries"], ["d", "1"])),
-        1,
-    ),
+    "leases/forget_counts": (lambda s: s.run(FORGET), 1),
     "repair/due": (lambda s: RepairStore(s).due("q", 0, repair=True), [b"0", 0, []]),
     "repair/entries": (lambda s: RepairStore(s).entries("q", 0, repair=True), [b"0", 0, []]),
     "repair/gone": (
@@ -211,12 +202,10 @@ NAMES: dict[str, set[str]] = {
     "deliveries": {QUEUE.deliveries, Keys().queue("p").deliveries},
     "leased of each process": {QUEUE.leased("me")},
     "hash": {QUEUE.dead},
-    "list": {Keys().ready("q", 3, Layout())},
+    **{key: {LIST} for key in ("list", "ready list", "ready list of its priority")},
     "turning": {QUEUE.turning(LIST)},
     "unacked": {"u"},
     "unacked_index": {"ui"},
-    "ready list": {Keys().ready("q", 3, Layout())},
-    "ready list of its priority": {Keys().ready("q", 3, Layout())},
     "ready lists": READY,
     "ready lists and leased of each process": READY | {QUEUE.leased("me")},
     "ready lists and quarantined": READY | {QUEUE.quarantined},

@@ -165,7 +165,7 @@ def test_the_design_lists_every_key() -> None:
     }
 
     listed = set(re.findall(r"`((?:\{q\}|delayq):\w+)(?::<[\w ]+>)?`", text))
-    with_more = {f"{{q}}:{name}" for name in ("answer", "leased")}
+    with_more = {f"{{q}}:{name}" for name in ("answer", "leased", "turning")}
     with_more |= {
         f"delayq:{name}" for name in ("answer", "budget", "worker_id", "interrupt", "periodic_wake")
     }
