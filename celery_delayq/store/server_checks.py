@@ -53,7 +53,8 @@ def check_server(client: Redis, *, in_cluster: bool = False) -> None:
             f"Redis {version} is too old for celery_delayq: "
             f"use {'.'.join(map(str, OLDEST))} or newer, or a Valkey"
         )
-    if told.get("redis_mode") == "cluster" and not in_cluster:
+    # Valkey says server_mode unless it is to look like Redis.
+    if "cluster" in (told.get("redis_mode"), told.get("server_mode")) and not in_cluster:
         raise UnsupportedServer(
             "this Redis is a node of a Redis Cluster: use a delayq+rediscluster:// URL for it, or "
             "delayq+redisclusters:// over TLS"
