@@ -51,6 +51,7 @@ class _Range(NamedTuple):
     first: int
     last: int
     master: Address
+    replicas: tuple[Address, ...]
 
 
 class Nodes:
@@ -59,7 +60,7 @@ class Nodes:
     Parameters
     ----------
     seeds : Sequence[Address]
-        Nodes to ask. Later the masters are asked too.
+        Nodes to ask. Later all masters and replicas are asked too.
     tls : bool
         Whether all connections are over TLS.
     options : Any
@@ -86,7 +87,7 @@ class Nodes:
             A node is no part of a cluster.
         """
         ranges, revision = self._fresh()
-        for first, last, master in ranges:
+        for first, last, master, _ in ranges:
             if first <= slot <= last:
                 return master, revision
         self._is_stale = True
@@ -133,7 +134,9 @@ class Nodes:
     def _read(self) -> list[_Range]:
         """Ask one node after the other."""
         problems = []
-        known = [*{*(each.master for each in self._ranges), *self._seeds}]
+        # Replicas too: all masters may have gone since the last time.
+        told = {node for each in self._ranges for node in (each.master, *each.replicas)}
+        known = [*told.union(self._seeds)]
         # Another one each time: a node that is cut off from the others tells of old masters.
         for address in random.sample(known, len(known)):
             try:
@@ -158,9 +161,12 @@ class Nodes:
                     f"the Redis at {address.host}:{address.port} is no part of a cluster: use a "
                     "delayq+redis:// URL for it"
                 ) from exc
-        for first, last, (host, port, *_), *_ in found:
+        for first, last, *nodes in found:
             # A node that was not told its own address says none.
-            yield _Range(first, last, Address(host.decode() if host else address.host, port))
+            master, *replicas = (
+                Address(host.decode() if host else address.host, port) for host, port, *_ in nodes
+            )
+            yield _Range(first, last, master, tuple(replicas))
 
 
 class SlotConnection(Connection):
