@@ -9,19 +9,20 @@ from datetime import datetime
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from celery_delayq.deadletters.elsewhere import schedule_elsewhere
 from celery_delayq.deadletters.reader import DeadLetterReader, check_filter
 from celery_delayq.deadletters.replay import ReplayChanges, replayed
-from celery_delayq.errors import ConfigError, InvalidETA, NotSupported, RecordError
+from celery_delayq.errors import ConfigError, InvalidETA, RecordError
 from celery_delayq.integration.not_run import tell_chords_of_dead
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
 from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
 from celery_delayq.store.dead_letters import Replay, ReplayedInPlace, told
-from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
@@ -44,10 +45,14 @@ class Change(NamedTuple):
     call: Call | None
     places: Sequence[int]
     after: Callable[[Sequence[DeadLetter]], None] | None = None
+    #: Status codes that are known before the call is made, by the place of the dead letter.
+    known: Mapping[int, StatusCode] = MappingProxyType({})
 
     def states(self, reply: Any) -> Sequence[StatusCode]:
         """Return the status code of each dead letter from the reply."""
         states: list[StatusCode] = ["x"] * len(self.dead_letters)
+        for place, state in self.known.items():
+            states[place] = state
         for place, state in zip(self.places, told(reply or b""), strict=True):
             states[place] = state
         if self.after is not None:
@@ -71,7 +76,8 @@ class DeadLetters(DeadLetterReader):
     ) -> Outcome:
         """Run a dead letter's task again, with all its attempts, and remove the dead letter.
 
-        Both happen in one step on Redis. On RabbitMQ two replays at the same time run it twice.
+        Both happen in one step on Redis. On RabbitMQ, and on a Redis Cluster for a *queue* of
+        another hash tag, two replays at the same time run it twice.
 
         Parameters
         ----------
@@ -185,11 +191,23 @@ class DeadLetters(DeadLetterReader):
             replays[place] = Replay(
                 dead_letter.dead_lettered.id, dead_letter.dead_lettered.died_ms, entry
             )
-        call = None
-        if replays:
+        call: Call | None = None
+        known: dict[int, StatusCode] = {}
+        if self._ask(lambda shards: shards.of(queue) is not shards.of(to)):
+            replays, known = schedule_elsewhere(self._ask, queue, to, layout, replays, token)
+            if replays:
+                names = [(each.id, each.died_ms) for each in replays.values()]
+                call = self._ask(
+                    lambda shards: shards.of(queue).dead_letters.delete_call(queue, names, token)
+                )
+        elif replays:
             found = [*replays.values()]
-            call = self._ask(lambda shards: _replay_call(shards, queue, to, layout, found, token))
-        return Change(dead_letters, call, [*replays])
+            call = self._ask(
+                lambda shards: shards.of(queue).dead_letters.replay_call(
+                    queue, to, layout, found, token
+                )
+            )
+        return Change(dead_letters, call, [*replays], known=known)
 
     def purge(self, dead_letter: DeadLetter | str) -> Outcome:
         """Delete a dead letter; a chord that waits for it fails.
@@ -338,18 +356,6 @@ def check_bulk(filter: DeadFilter, dry_run: bool, everything: bool) -> None:
             "the filter leaves nothing out: give everything=True if all dead letters of all "
             "queues are meant"
         )
-
-
-def _replay_call(
-    shards: Shards, queue: str, to: str, layout: Layout, replays: Sequence[Replay], token: str
-) -> Call:
-    store = shards.of(queue)
-    if shards.of(to) is not store:
-        raise NotSupported(
-            f"queue={to!r}: on a Redis Cluster it is of another hash tag than {queue!r}, and a "
-            "replay is one step in one tag; replay there, or to a queue of the same tag"
-        )
-    return store.dead_letters.replay_call(queue, to, layout, replays, token)
 
 
 def _replay_in_place(

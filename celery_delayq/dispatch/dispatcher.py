@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from celery_delayq.dispatch.acks import LOST
 from celery_delayq.dispatch.lease_keeper import new_worker_id
-from celery_delayq.dispatch.pacing import LeftToOthers, PollTimer
+from celery_delayq.dispatch.pacing import GATHER, LeftToOthers, PollTimer
 from celery_delayq.dispatch.ready_lists import ReadyLists, Registry
 from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.settings import Settings
@@ -94,6 +94,8 @@ class Dispatcher(threading.Thread):
         Makes a new store when Redis has gone away, where another server may have taken over.
     idle_consumer : IdleConsumer | None
         A consumer for which it leases what it promotes.
+    gather : float
+        Least seconds between two promotions of a steady stream, so that each moves several entries.
     """
 
     def __init__(
@@ -102,6 +104,8 @@ class Dispatcher(threading.Thread):
         settings: Settings,
         reopen: Callable[[], Store] | None = None,
         idle_consumer: IdleConsumer | None = None,
+        *,
+        gather: float = GATHER,
     ) -> None:
         super().__init__(name="delayq-dispatcher", daemon=True)
         self.tally = Tally()
@@ -114,7 +118,8 @@ class Dispatcher(threading.Thread):
         self._has_started = False
         self._id = new_worker_id()
         # Often enough that lease time passes: see ``dispatch/next_queue.lua``.
-        self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6))
+        self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6), gather=gather)
+        self._short_sleep = max(SHORT_SLEEP, gather)
         #: Queues from which it may not promote, and those where reclaiming failed.
         self._left, self._unreclaimed = LeftToOthers(), LeftToOthers()
         self._registry = Registry(settings.registry_refresh)
@@ -155,6 +160,7 @@ class Dispatcher(threading.Thread):
     def _connected(self) -> None:
         """Dispatch for as long as the connection lasts."""
         self._timer.reconnected()
+        self._store.hold_connection()
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
             self._listen(pubsub)
             self._listens = self._hears = bool(pubsub.subscribed)
@@ -209,7 +215,7 @@ class Dispatcher(threading.Thread):
         """Sleep until it is time, which messages may change."""
         while (wait := self._timer.wait()) and not self._stopping.is_set():
             recently = time.monotonic() - self._listened < LISTEN_EVERY
-            if not pubsub.subscribed or (wait <= SHORT_SLEEP and recently):
+            if not pubsub.subscribed or (wait <= self._short_sleep and recently):
                 self._stopping.wait(wait)
                 return
             told = pubsub.get_message(timeout=max(0.0, wait - LISTEN_UNTIL))

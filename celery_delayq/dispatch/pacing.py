@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import ceil
 
 from celery_delayq.store.scripting.replies import Look, Promoted
 
@@ -33,6 +34,9 @@ MISSING = (1.25, 1.48)
 
 #: Seconds between two promotions of a steady stream, so that each moves several entries.
 GATHER = 0.0012
+
+#: Of a stream the next entry is due within so many times the seconds for which it gathers.
+STREAM = 4
 
 #: Seconds by which it stands back where it finds nothing to promote again and again: at first, at
 #: most.
@@ -69,11 +73,16 @@ class PollTimer:
         The process' own clock.
     uniform : Callable[[float, float], float]
         Returns a random number between two.
+    gather : float
+        Least seconds between two promotions of a steady stream. If these are more than usual, the
+        dispatchers of a process promote from streams at the same moments, so that its consumer
+        wakes up once for all of them.
     """
 
     interval: float
     monotonic: Callable[[], float] = time.monotonic
     uniform: Callable[[float, float], float] = random.uniform
+    gather: float = GATHER
     #: The queue to promote from next; None to look at the next-due index.
     queue: str | None = None
     on_duty: bool = True
@@ -108,6 +117,8 @@ class PollTimer:
                 self.queue, wait = None, self._until_next_look()
         elif promoted is not None and look.wait is not None:
             wait = min(max(wait, self._gather(promoted)), left)
+            if self.gather > GATHER and promoted.moved and wait <= STREAM * self.gather:
+                wait = self.gather * ceil((now + wait) / self.gather) - now
         self._wake_at = now + wait
 
     @property
@@ -125,7 +136,7 @@ class PollTimer:
         low, high = STAND_BACK
         is_in_vain = not (promoted.moved or promoted.dead_lettered)
         self._stand_back = min(max(2 * self._stand_back, low), high) if is_in_vain else 0.0
-        return GATHER + self._stand_back
+        return self.gather + self._stand_back
 
     def _until_next_look(self) -> float:
         heard = _wait_heard(self.fleet)

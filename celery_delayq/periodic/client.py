@@ -17,6 +17,7 @@ from celery_delayq.model.scheduled import Outcome
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import register_schedules
 from celery_delayq.periodic.definition import CatchUp, Definition, Overlap, changed_definition
+from celery_delayq.periodic.firing import check_tags
 from celery_delayq.periodic.places import entries_of
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
@@ -98,6 +99,8 @@ class PeriodicTasks:
             There is an entry of that name.
         InvalidSchedule, ConfigError
             A value is invalid, or the entry would never be fired.
+        NotSupported
+            On a Redis Cluster its exchange leads to queues of several hash tags.
         """
         kwargs = {} if kwargs is None else kwargs
         if isinstance(task, Signature):
@@ -352,6 +355,8 @@ class PeriodicTasks:
                 result = edit(before, shards.first.now_ms())
                 if result is None or result == before:
                     return None
+                if not isinstance(before, Periodic) or result.definition != before.definition:
+                    check_tags(self._session.app, shards, result)
                 line = "" if there is None else there.partition("\n")[0]
                 return Writing(name, line, result.pack(), result.look)
 

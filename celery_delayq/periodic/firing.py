@@ -15,6 +15,7 @@ from celery import Celery
 from celery_delayq.errors import NotSupported
 from celery_delayq.model.envelope import Entry
 from celery_delayq.periodic import policy
+from celery_delayq.periodic.places import queues_of
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import moment_of
@@ -89,10 +90,7 @@ class TickScheduler:
         for index, (entry, firing) in enumerate(firings):
             made = self._make(entry, firing.ticks, id)
             if shards is not None and any(shards.of(queue) is not store for queue in made):
-                raise NotSupported(
-                    f"its queues {', '.join(sorted(made))} are not all of one hash tag of the "
-                    "Redis Cluster"
-                )
+                raise _of_several_tags(made)
             time.sleep(BREATH)
             if not made:
                 then = replace(entry, state=firing.then)
@@ -160,6 +158,30 @@ class TickScheduler:
             for queue in queues:
                 found[queue].append(made)
         return found
+
+
+def check_tags(app: Celery, shards: Shards, entry: Periodic) -> None:
+    """Refuse an entry whose ticks go to queues of several hash tags of a Redis Cluster.
+
+    A tick is one step, in one tag.
+
+    Raises
+    ------
+    NotSupported
+        They do, by the bindings that there are now.
+    """
+    if len([*shards]) == 1:
+        return
+    queues = queues_of(app, entry.definition)
+    if len({shards.of(queue) for queue in queues}) > 1:
+        raise _of_several_tags(queues)
+
+
+def _of_several_tags(queues: Iterable[str]) -> NotSupported:
+    return NotSupported(
+        f"its queues {', '.join(sorted(queues))} are not all of one hash tag of the Redis Cluster: "
+        "name one queue, or add an entry for each"
+    )
 
 
 def stored(codes: Iterable[str]) -> int:

@@ -21,6 +21,25 @@ def queue_of(app: Celery, definition: Definition) -> str:
     return str(getattr(queue, "name", queue))
 
 
+def queues_of(app: Celery, definition: Definition) -> list[str]:
+    """Return all queues to which the ticks of an entry go, by the bindings that there are now."""
+    options = {name: each for name, each in definition.options.items() if name != "expires"}
+    route = app.amqp.router.route(options, definition.task, definition.args, definition.kwargs)
+    queue, exchange, key = (route.get(name) for name in ("queue", "exchange", "routing_key"))
+    own = getattr(queue, "exchange", None)
+    # Celery sends to a queue of a direct exchange by its name.
+    if not (exchange or key) and own is not None and own.type != "direct":
+        exchange, key = own, queue.routing_key
+    if not exchange:
+        return [queue_of(app, definition)]
+    with app.connection_for_write() as connection:
+        channel = connection.default_channel
+        if hasattr(exchange, "name"):
+            exchange = exchange(channel)
+            exchange.declare()
+        return sorted(channel._lookup(getattr(exchange, "name", exchange), key))
+
+
 def entries_of(app: Celery, shards: Shards) -> Entries:
     """Return the periodic entries of an app's broker."""
 

@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 #: Most seconds between two looks; and without notifications of changes by calls.
 LOOK, POLL = 30.0, 0.5
 
-#: Seconds after which a waiting runner notices that it has to stop.
-NAP = 0.1
+#: Seconds after which a waiting runner notices that it has to stop: alone, and as one of several.
+NAP, NAP_OF_SEVERAL = 0.1, 0.5
 
 #: Most entries of one look, and least seconds between two looks.
 BATCH = 200
@@ -116,6 +116,7 @@ class Ticker:
         #: Whether its look is not at a planned time: finding nothing then says nothing.
         self._is_woken = True
         self._fleet = 0
+        self._nap = NAP
         #: How many ticks it has scheduled.
         self.fired = 0
 
@@ -125,7 +126,8 @@ class Ticker:
 
     def stop(self) -> None:
         """End, and wait a moment for the thread; killing the process does no harm either."""
-        self._stopping.set()
+        for each in (self, *self._others):
+            each._stopping.set()
         for each in self._others:
             each.stop()
         if self._thread.ident is not None:
@@ -142,14 +144,16 @@ class Ticker:
             stores = [*session.shards]
             store = stores[self._place]
             several = session.shards if len(stores) > 1 else None
-            if not self._warned:
-                self._warned = True
-                self._warn_of_beats(store)
+            self._nap = NAP if several is None else NAP_OF_SEVERAL
             if self._place == 0 and not self._others:
+                # First: the store of this one may be away.
                 places = range(1, len(stores))
                 self._others = [Ticker(self._app, deploy=False, place=each) for each in places]
                 for each in self._others:
                     each.start()
+            if not self._warned:
+                self._warned = True
+                self._warn_of_beats(store)
             with (
                 TickScheduler(self._app) as scheduler,
                 store.client.pubsub(ignore_subscribe_messages=True) as pubsub,
@@ -194,7 +198,7 @@ class Ticker:
         while (left := end - time.monotonic()) > 0 and not self._stopping.is_set():
             if not pubsub.subscribed:
                 self._stopping.wait(left)
-            elif pubsub.get_message(timeout=min(left, NAP)) is not None:
+            elif pubsub.get_message(timeout=min(left, self._nap)) is not None:
                 # A failing entry may have been corrected.
                 self._failing = {name: (0.0, told) for name, (_, told) in self._failing.items()}
                 if not self._is_woken:

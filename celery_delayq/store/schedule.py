@@ -76,11 +76,13 @@ class Store(ScriptRunner):
         due = entry.due.ms + now if entry.due.relative else entry.due.ms
         return put.state, due
 
-    def import_call(self, queue: str, entries: Iterable[Entry], token: str) -> Puts:
+    def import_call(
+        self, queue: str, entries: Iterable[Entry], token: str, *, retry: bool = False
+    ) -> Puts:
         """Return the call that schedules entries as :meth:`puts` does; asked again with the same
         *token*, it gives the same answer, for a minute: the codes of ``replies.STATES``.
         """
-        call = self.puts(queue)
+        call = self.puts(queue, retry=retry)
         call.name = "schedule/import"
         call.keys.append(self.keys.queue(queue).answer(token))
         for entry in entries:

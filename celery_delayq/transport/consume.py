@@ -79,11 +79,15 @@ class ConsumeChannel(NotYetChannel):
         self._fetcher.idle.interrupt()
         if no_ack or not self.can_schedule(queue):
             return
-        self.store.register(queue)
         wakeup = self.connection.cycle.wakeup  # before other threads may give it
         if self.serves_worker:
             wakeup.give_for_signals()
             change_consumer()
+        self._begin(queue)
+
+    def _begin(self, queue: str) -> None:
+        """Note in Redis that a queue is consumed, and dispatch."""
+        self.store.register(queue)
         self.connection.start_dispatcher(self)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:

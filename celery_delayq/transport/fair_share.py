@@ -57,6 +57,11 @@ class FairShare:
         for queue in queues:
             self._first.pop(queue, None)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether some queue is known to have something left."""
+        return any(self._first.values())
+
     def empty(self, queues: Iterable[str]) -> list[str]:
         """Return which of the queues are known to be empty."""
         return [queue for queue in queues if self._first.get(queue) == 0]

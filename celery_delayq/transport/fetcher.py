@@ -127,6 +127,7 @@ class Fetcher:
             shares = [Share(alone, 1, lists)]
         else:
             fair = not isinstance(channel._queue_cycle, priority_cycle)
+            credit = channel.credit_for(credit, self.fair_share.has_more)
             shares = self.fair_share.deal(leased, min(credit, self.batch.size), lists, fair=fair)
         self._exhausted = not shares
         self._requests = [Request(s, channel.keeper.new_request_number(s.queue)) for s in shares]
@@ -135,7 +136,7 @@ class Fetcher:
     @property
     def waiting(self) -> int:
         """How many messages are here, or may come, that are not handed out."""
-        asked = sum(request.share.limit for request in self._requests)
+        asked = sum([each.share.limit for each in self._requests]) if self._requests else 0
         return len(self.taken) + asked + self.idle_lease.expected
 
     def _calls(self) -> bytes:
@@ -389,7 +390,11 @@ class Fetcher:
             connection.disconnect()
         self._let_off()
         self.idle_lease.close()
+        self.abandon()
+        return self.take_all()
+
+    def abandon(self) -> None:
+        """Forget the outstanding requests: the keeper gives back what they may have got."""
         for request in self._requests:
             self._channel.keeper.abandon(request.share.queue, request.request_number)
         self._requests = []
-        return self.take_all()

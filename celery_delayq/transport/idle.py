@@ -37,7 +37,8 @@ class IdleWait:
 
     def took_some(self) -> None:
         """Note that it was busy: stock producers may have pushed meanwhile."""
-        self._looked = 0.0
+        left = not self._channel.looks_after_work and self._may_be_long()
+        self._looked = time.monotonic() if left else 0.0
 
     def look(self, leased: Sequence[str]) -> Command | None:
         """Return the command that looks at the ready lists, None when it is not time.

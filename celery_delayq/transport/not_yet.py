@@ -28,6 +28,10 @@ class NotYetChannel(SettleChannel):
         """How many messages are here, or may come, that are not handed out."""
         return self._fetcher.waiting
 
+    def credit_for(self, credit: int, _has_more: bool) -> int:
+        """Return for how many of the messages that may be taken to ask now."""
+        return credit
+
     @property
     def asks_for_each(self) -> bool:
         """Whether Celery wants to be asked for each message (``worker_disable_prefetch``)."""

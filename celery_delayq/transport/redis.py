@@ -187,7 +187,10 @@ class Transport(stock.Transport):
             server_checks.check_layout(channel.store.client, channel.store.keys)
             server_checks.warn_of_settings(channel.store.client)
             dispatcher = Dispatcher(
-                channel.new_store(), self.settings, idle_consumer=channel.idle_lease
+                channel.new_store(),
+                self.settings,
+                idle_consumer=channel.idle_lease,
+                gather=channel.gather,
             )
             self._dispatchers[channel.place] = dispatcher
             dispatcher.start()

@@ -13,6 +13,7 @@ from uuid import uuid4
 from kombu.pidbox import Mailbox
 
 from celery_delayq.dispatch.lease_keeper import ACK_INTERVAL, LeaseKeeper, keeper_of
+from celery_delayq.dispatch.pacing import GATHER
 from celery_delayq.integration import worker
 from celery_delayq.model import envelope
 from celery_delayq.store.leases import Counted
@@ -36,6 +37,13 @@ class SettleChannel(PublishChannel):
 
     #: Seconds between two looks at acknowledgements that no request took along.
     ack_interval = ACK_INTERVAL
+
+    #: Whether it looks at the ready lists each time when it gets idle, and does not leave that to
+    #: the fleet of dispatchers.
+    looks_after_work = True
+
+    #: Least seconds between two promotions of the channel's dispatcher in a steady stream.
+    gather = GATHER
 
     _dead_lettered = 0
     _keeper: LeaseKeeper | None = None

@@ -86,15 +86,19 @@ class Cluster:
         """Return the server that follows a master when the cluster is new."""
         return self.replicas[self.masters.index(master)]
 
-    def begin_move(self, slot: int, target: EmbeddedRedis) -> None:
+    def begin_move(
+        self, slot: int, target: EmbeddedRedis, source: EmbeddedRedis | None = None
+    ) -> None:
         """Begin to move a slot: its source now sends those who ask for a missing key elsewhere."""
-        source = self.master_of(slot)
+        source = source or self.master_of(slot)
         ask(target, "SETSLOT", slot, "IMPORTING", ask(source, "MYID").decode())
         ask(source, "SETSLOT", slot, "MIGRATING", ask(target, "MYID").decode())
 
-    def finish_move(self, slot: int, target: EmbeddedRedis) -> None:
+    def finish_move(
+        self, slot: int, target: EmbeddedRedis, source: EmbeddedRedis | None = None
+    ) -> None:
         """Move the keys of a slot, and the slot itself."""
-        source = self.master_of(slot)
+        source = source or self.master_of(slot)
         with source.client() as client:
             while names := ask(source, "GETKEYSINSLOT", slot, 100):
                 client.execute_command(

@@ -109,10 +109,16 @@ class Nodes:
         one change."""
         self._is_stale = self._is_stale or revision == self.revision
 
-    def client(self, slot: int | None) -> Redis:
-        """Return a client with connections of its own to the master of a slot, or to any master."""
+    def client(self, slot: int | None, **options: Any) -> Redis:
+        """Return a client with connections of its own to the master of a slot, or to any master.
+
+        Parameters
+        ----------
+        options : Any
+            Override the options of all connections.
+        """
         kind = SlotSSLConnection if self._tls else SlotConnection
-        pool = ConnectionPool(kind, nodes=self, slot=slot, **self._options)
+        pool = ConnectionPool(kind, nodes=self, slot=slot, **{**self._options, **options})
         native_threads.renew_locks(pool, "_fork_lock", "_lock")
         return Redis(connection_pool=pool)
 

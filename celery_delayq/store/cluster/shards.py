@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from celery_delayq.errors import ConfigError
-from celery_delayq.model.cluster_tags import cluster_tags, slot_of
+from celery_delayq.errors import BrokerUnavailable, ConfigError
+from celery_delayq.model.cluster_tags import SLOTS, cluster_tags, slot_of
 from celery_delayq.settings import Limits
-from celery_delayq.store.cluster.nodes import Nodes
+from celery_delayq.store.cluster.nodes import ASK_TIMEOUT, Nodes
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.client import Client
 from celery_delayq.store.shards import Shards
+
+#: Keys that have the number of tags.
+COPIES = 3
 
 
 def cluster_shards(
@@ -51,8 +54,22 @@ def cluster_shards(
     )
 
 
+def number_keys(keys: Keys) -> list[str]:
+    """Return the keys that have the number of tags: one in each third of the slots.
+
+    So one of them can be read while a master is away.
+    """
+    names = [keys.cluster_tags, *(f"{keys.cluster_tags}:{number}" for number in range(64))]
+    thirds: dict[int, str] = {}
+    for name in names:
+        thirds.setdefault(slot_of(name) * COPIES // SLOTS, name)
+    return [*thirds.values()]
+
+
 def check_number(nodes: Nodes, keys: Keys, number: int) -> None:
     """Store the number of tags in the cluster, unless it has one.
+
+    Masters that are away are left out, but not all of them.
 
     Raises
     ------
@@ -61,13 +78,20 @@ def check_number(nodes: Nodes, keys: Keys, number: int) -> None:
     BrokerUnavailable
         The cluster cannot be reached.
     """
-    key = keys.cluster_tags
-    with nodes.client(slot_of(key)) as given:
-        client = Client(connection_pool=given.connection_pool)
-        client.set(key, number, nx=True)
-        stored = int(cast(bytes, client.get(key)))
-    if stored != number:
-        raise ConfigError(
-            f"{number} hash tags: this cluster has {stored} (key {key}), and queues would change "
-            f"theirs; set cluster_tags to {stored}, or use another global_keyprefix"
-        )
+    names, has_answered = number_keys(keys), False
+    for place, key in enumerate(names):
+        with nodes.client(slot_of(key), socket_timeout=ASK_TIMEOUT) as given:
+            client = Client(connection_pool=given.connection_pool)
+            try:
+                client.set(key, number, nx=True)
+                stored = int(cast(bytes, client.get(key)))
+            except BrokerUnavailable:
+                if place == len(names) - 1 and not has_answered:
+                    raise
+                continue
+        has_answered = True
+        if stored != number:
+            raise ConfigError(
+                f"{number} hash tags: this cluster has {stored} (key {key}), and queues would "
+                f"change theirs; set cluster_tags to {stored}, or use another global_keyprefix"
+            )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kombu.exceptions import OperationalError
 from kombu.utils.functional import retry_over_time
-from redis import VERSION, ConnectionPool
+from redis import ConnectionPool
 from redis.exceptions import (
     ConnectionError,
     NoScriptError,
@@ -30,6 +30,7 @@ from celery_delayq.store.scripting.runner import (
     ScriptRunner,
     few_replicas,
     full,
+    get_connection,
     is_demoted,
     is_full,
 )
@@ -63,8 +64,7 @@ class Line:
     def open(self, pool: ConnectionPool) -> None:
         """Take a connection out of *pool*."""
         self._pool = pool
-        # Before redis-py 5.3 this wants the name of a command.
-        self._connection = pool.get_connection() if VERSION >= (5, 3) else pool.get_connection("_")
+        self._connection = get_connection(pool)
 
     def send(self, commands: Iterable[tuple[Any, ...]]) -> None:
         """Send commands."""

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from redis import Redis
-from redis.exceptions import ResponseError
+from redis import VERSION, ConnectionPool, Redis
+from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 
 from celery_delayq.errors import CommandRefused, NotReplicated, StoreFull
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.scripting.calls import Call, Puts
-from celery_delayq.store.scripting.client import Client, unavailable
+from celery_delayq.store.scripting.calls import Call, Puts, pack
+from celery_delayq.store.scripting.client import Client, translating, unavailable
 from celery_delayq.utils.bridge import off_loop
 
 #: A master without its replicas, one that cannot write to its disk, one that runs a script.
@@ -42,6 +42,8 @@ class ScriptRunner:
         Returns the limits of a queue.
     """
 
+    _held: _HeldConnection | None = None
+
     def __init__(
         self,
         client: Redis,
@@ -56,6 +58,13 @@ class ScriptRunner:
         self.keys = keys
         self.layout = layout
         self.limits = limits
+
+    def hold_connection(self) -> None:
+        """Run scripts over one connection from now on: only for a runner that one thread uses.
+
+        redis-py takes twice as long, as it takes a connection out of the pool for each command.
+        """
+        self._held = self._held or _HeldConnection(self.client)
 
     def of(self, _queue: str) -> ScriptRunner:
         """Return this: on a single Redis it is that of any queue."""
@@ -74,6 +83,8 @@ class ScriptRunner:
             The server or the script refused.
         """
         try:
+            if self._held is not None:
+                return self._held.run(call)
             return call.script(self.client, call.keys, call.args)
         except ResponseError as exc:
             error = self.error_of(exc)
@@ -154,6 +165,47 @@ class ScriptRunner:
             raise unavailable(exc) from exc
         error: Exception = exc
         return error
+
+
+class _HeldConnection:
+    """One connection, on which scripts run; a lost one is replaced once for each call."""
+
+    def __init__(self, client: Redis) -> None:
+        self._pool = client.connection_pool
+        self._connection: Any = None
+
+    def run(self, call: Call) -> Any:
+        """Run a script, which may be repeated."""
+        with translating():
+            try:
+                return self._run(call)
+            except (ConnectionError, TimeoutError, OSError):
+                return self._run(call)
+
+    def _run(self, call: Call) -> Any:
+        if self._connection is None:
+            self._connection = get_connection(self._pool)
+        connection = self._connection
+        try:
+            try:
+                connection.send_packed_command([call.packed()])
+                return connection.read_response()
+            except NoScriptError:
+                connection.send_packed_command([pack([call.command(source=True)])])
+                return connection.read_response()
+        except ResponseError:
+            raise  # a reply, so the connection is in step
+        except BaseException:
+            self._connection = None
+            connection.disconnect()
+            self._pool.release(connection)
+            raise
+
+
+def get_connection(pool: ConnectionPool) -> Any:
+    """Take a connection out of a pool."""
+    # Before redis-py 5.3 this wants the name of a command.
+    return pool.get_connection() if VERSION >= (5, 3) else pool.get_connection("_")
 
 
 class StorePart:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from kombu.utils.json import dumps
@@ -12,8 +13,13 @@ from celery_delayq.model.cluster_tags import cluster_tags, tag_of
 from celery_delayq.store.cluster.shards import cluster_shards
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.shards import Shards
-from celery_delayq.transport.cluster.shard import ShardChannel
+from celery_delayq.transport.cluster.bindings import LateBindings
+from celery_delayq.transport.cluster.shard import ShardChannel, TolerantQoS
 from celery_delayq.transport.cluster.tagged import TaggedChannel
+
+#: Seconds after which a publish fails whose shard is away: kombu waits between two attempts only
+#: where it cannot connect, and any node will do for that.
+PAUSE = 0.2
 
 
 class ClusterChannel(TaggedChannel):
@@ -22,12 +28,23 @@ class ClusterChannel(TaggedChannel):
     The bindings of kombu have one hash tag, so that its transactions stay in one slot.
     """
 
+    QoS = TolerantQoS
+
+    #: Whether it declares a queue now.
+    _declares = False
+
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         self.tags = cluster_tags(connection.settings.cluster_tags)
         self._parts: dict[str, ShardChannel] = {}
+        #: How many parts are about to ask for messages.
+        self.asking = 0
         #: By consumer tag.
         self._consuming: dict[str, ShardChannel] = {}
         super().__init__(connection, self.tags[0], **kwargs)
+        _ = self.pool  # makes `nodes`
+        self._bindings = LateBindings(
+            self.name, self.connection_errors, lambda: not (self.closed or self._closing)
+        )
 
     # -- where things are
 
@@ -150,8 +167,30 @@ class ClusterChannel(TaggedChannel):
 
     # -- what kombu asks of a queue
 
+    def queue_declare(self, *args: Any, **kwargs: Any) -> Any:
+        """Declare a queue; where its shard is away the number of messages is 0."""
+        self._declares = True
+        try:
+            return super().queue_declare(*args, **kwargs)
+        finally:
+            self._declares = False
+
+    def _queue_bind(self, *binding: Any) -> None:
+        exchange, routing_key, _, queue = binding
+        if self.typeof(exchange).type == "fanout":  # kombu notes this only where Redis answers
+            self._fanout_queues[queue] = exchange, routing_key.replace("#", "*")
+        self._bindings.store(partial(super()._queue_bind, *binding))
+
     def _size(self, queue: str) -> int:
         """Return how many messages wait in *queue*, ready and scheduled, as on stock."""
+        try:
+            return self._whole_size(queue)
+        except self.connection_errors:
+            if self._declares:
+                return 0
+            raise
+
+    def _whole_size(self, queue: str) -> int:
         sizes = self.store_of(queue).sizes(queue, self.layout)
         return sizes.ready + sizes.scheduled
 
@@ -160,10 +199,15 @@ class ClusterChannel(TaggedChannel):
         return bool(store.client.exists(*store.keys.ready_lists(queue, self.layout)))
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
-        if self.connection is None or self.can_schedule(queue):
-            super()._put(queue, message, **kwargs)
-        else:
-            self.part_of(queue)._put(queue, message, **kwargs)
+        try:
+            if self.connection is None or self.can_schedule(queue):
+                super()._put(queue, message, **kwargs)
+            else:
+                self.part_of(queue)._put(queue, message, **kwargs)
+        except self.connection_errors:
+            if self.connection is not None:
+                time.sleep(PAUSE)
+            raise
 
     def _purge(self, queue: str) -> int:
         if self.can_schedule(queue):
@@ -171,6 +215,7 @@ class ClusterChannel(TaggedChannel):
         return self.part_of(queue)._purge(queue)
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("client", None)  # kombu's goes to any node
         if not self.can_schedule(queue):
             store = self.store_of(queue)
             store.client.delete(*store.keys.ready_lists(queue, self.layout))

@@ -55,17 +55,20 @@ class ClusterPoller(Poller):
         """Ask, listen and connect for each channel that needs it."""
         away = self._away
         asking = [each for each in self._channels if not (each in away or each.is_settled)]
-        # Not at each turn: kombu would stop and begin to poll each descriptor again and again.
-        if getattr(self, "_paused_brpop", None) or (asking and hasattr(self, "_paused_brpop")):
+        # Only where there is credit: else kombu would stop to poll all descriptors each time.
+        paused = getattr(self, "_paused_brpop", None)
+        if paused and next(iter(paused.values()))[0].qos.can_consume():
             self._update_brpop_polling()
-        for channel in asking:
+        for number, channel in enumerate(asking):
+            channel.whole.asking = len(asking) - number
             try:
+                channel.resume()
                 if channel.active_queues and channel.qos.can_consume():
                     self._register_BRPOP(channel)
                 if channel.active_fanout_queues:
                     self._register_LISTEN(channel)
             except channel.connection_errors as exc:
-                self._lost(channel, exc)
+                self.lost(channel, exc)
 
     def on_readable(self, fileno: int) -> Any:
         """Read what has come."""
@@ -73,10 +76,14 @@ class ClusterPoller(Poller):
         try:
             return super().on_readable(fileno)
         except getattr(channel, "connection_errors", ()) as exc:
-            self._lost(channel, exc)
+            self.lost(channel, exc)
             return True
 
-    def _lost(self, channel: Any, exc: Exception) -> None:
+    def is_away(self, channel: Any) -> bool:
+        """Return whether the shard of a channel is away."""
+        return channel in self._away
+
+    def lost(self, channel: Any, exc: Exception) -> None:
         """Leave a channel alone until its shard is back."""
         if channel.closed:
             raise exc

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from celery_delayq.transport.cluster.tagged import TaggedChannel
 from celery_delayq.transport.qos import QoS
 
 
-class SharedQoS(QoS):
+class TolerantQoS(QoS):
+    """The messages of a channel whose shard may be away when kombu looks for lost ones."""
+
+    def restore_visible(self, *args: Any, **kwargs: Any) -> None:
+        """Put back messages that kombu keeps for killed workers; where the shard is away, later."""
+        with suppress(*self.channel.connection_errors):
+            super().restore_visible(*args, **kwargs)
+
+
+class SharedQoS(TolerantQoS):
     """The messages of one shard, which count for the prefetch of the whole channel."""
 
     def __init__(self, channel: ShardChannel, whole: QoS) -> None:
@@ -56,12 +66,20 @@ class ShardChannel(TaggedChannel):
     """
 
     #: As a process has a lease keeper for each shard, each looks more rarely.
-    ack_interval = 0.025
+    ack_interval = 0.05
+
+    #: Each of many shards gets idle again and again while the worker is busy.
+    looks_after_work = False
+
+    #: So that the dispatchers of all shards together promote as often as that of a single Redis.
+    gather = 0.012
 
     _qos: SharedQoS | None
 
     def __init__(self, whole: Any, tag: str) -> None:
         self._whole = whole
+        #: Queues to begin with when the shard is back.
+        self._late: list[str] = []
         super().__init__(whole.connection, tag)
         # Which of its queues do not last.
         self._expires, self.auto_delete_queues = whole._expires, whole.auto_delete_queues
@@ -70,6 +88,23 @@ class ShardChannel(TaggedChannel):
     def whole(self) -> Any:
         """The channel that Celery knows."""
         return self._whole
+
+    def _begin(self, queue: str) -> None:
+        """Begin to consume a queue; where the shard is away, when it is back."""
+        self._late.append(queue)
+        cycle = self.connection.cycle
+        if not cycle.is_away(self):
+            try:
+                self.resume()
+            except self.connection_errors as exc:
+                cycle.lost(self, exc)
+
+    def resume(self) -> None:
+        """Begin with the queues that could not be consumed while the shard was away."""
+        while self._late:
+            if self._late[0] in self.consumed:
+                super()._begin(self._late[0])
+            del self._late[0]
 
     def has(self, tag: str) -> bool:
         """Return whether a message came by this channel."""
@@ -90,6 +125,21 @@ class ShardChannel(TaggedChannel):
     def fetched(self) -> int:
         """How many messages of all shards are here, or may come, that are not handed out."""
         return int(self._whole.fetched)
+
+    def credit_for(self, credit: int, has_more: bool) -> int:
+        """Return for how many of the messages that may be taken to ask now.
+
+        The shards ask at the same time. One that may have a single message leaves room to others.
+        """
+        return max(1, credit // 2 if has_more else credit // max(1, self._whole.asking))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the poller has nothing to send, connect or register for this channel."""
+        in_poll = self._in_poll
+        if in_poll:  # a reply that comes while nothing may be taken is left for later
+            return in_poll._sock is not None
+        return not self._consumers_of or self._fetcher.is_content
 
     @property
     def own_fetched(self) -> int:

@@ -16,6 +16,13 @@ from celery_delayq.transport.redis import Channel
 CONNECT_TIMEOUT = 2.0
 
 
+class _Silent:
+    """Stands for a client until there is one."""
+
+    def ping(self) -> None:
+        """Do nothing."""
+
+
 class TaggedChannel(Channel):
     """A channel to whichever node has the slot of its hash tag.
 
@@ -35,7 +42,10 @@ class TaggedChannel(Channel):
 
     def __init__(self, connection: Any, tag: str, **kwargs: Any) -> None:
         self.tag = tag
+        # kombu sends a PING, and would refuse a channel whose shard is away.
+        self.__dict__["client"] = _Silent()
         super().__init__(connection, **kwargs)
+        del self.__dict__["client"]
 
     @property
     def keys(self) -> Keys:
@@ -60,14 +70,19 @@ class TaggedChannel(Channel):
             params["retry"] = Retry(NoBackoff(), 0)
         return {**params, "nodes": nodes, "slot": slot_of(self.tag)}
 
+    def resume(self) -> None:
+        """Do what could not be done while the shard was away."""
+
     @property
     def name(self) -> str:
         """What log lines call it."""
         return f"shard of {self.tag}"
 
     def disconnect(self) -> None:
-        """Close the connections that the poller has; requests without a reply are sent again."""
+        """Close the connections that the poller has, and forget requests without a reply."""
         self._fetcher.lost()
+        # They would take up the prefetch of all shards for as long as this one is away.
+        self._fetcher.abandon()
         for name in ("client", "subclient"):
             connection = getattr(vars(self).get(name), "connection", None)
             if connection is not None:

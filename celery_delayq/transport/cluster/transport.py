@@ -67,9 +67,13 @@ class ClusterTransport(Transport):
         check_number(self.nodes, self._avail_channels[0].keys, self.settings.cluster_tags)
         return connection
 
-    def check_server(self, client: Any) -> None:
-        """Refuse a server that lacks what the scripts need; `Nodes` refuses a single Redis."""
-        server_checks.check_server(client, in_cluster=True)
+    def check_server(self, _client: Any) -> None:
+        """Refuse a server that lacks what the scripts need; `Nodes` refuses a single Redis.
+
+        Any master does, as one of them may be away.
+        """
+        with translating(), self.nodes.client(None) as client:
+            server_checks.check_server(client, in_cluster=True)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Have the event loop poll for us."""

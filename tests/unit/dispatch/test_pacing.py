@@ -118,6 +118,16 @@ def test_a_steady_stream_is_moved_several_at_a_time(timer: PollTimer) -> None:
     assert timer.wait() == pytest.approx(GATHER)
 
 
+def test_streams_of_several_stores_are_promoted_from_at_the_same_moments(timer: PollTimer) -> None:
+    timer.gather = 0.012
+
+    for now, due, moment in ((100.0, 5, 100.02), (100.015, 1, 100.032), (100.0301, 900, 100.9301)):
+        timer.monotonic = lambda now=now: now  # type: ignore[misc]
+        promote(timer, promoted(1, due))
+
+        assert now + timer.wait() == pytest.approx(moment)
+
+
 def test_what_cannot_be_promoted_is_tried_less_and_less_often(timer: PollTimer) -> None:
     waits = []
     for _ in range(10):

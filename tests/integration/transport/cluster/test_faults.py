@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
-from celery import Celery
 
+from celery_delayq.embedded.cluster import ask
 from celery_delayq.testing import wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
 
 pytestmark = pytest.mark.full
 
-#: How often a publisher tries again.
-PATIENT = {
-    "task_publish_retry_policy": {"max_retries": 30, "interval_start": 0.2, "interval_max": 0.5},
+#: How often a publisher tries again, about each 0.2 s.
+PATIENT: dict[str, Any] = {
+    "retry_policy": {"max_retries": 1000, "interval_start": 0.2, "interval_max": 0.5}
 }
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
-def test_a_killed_master_holds_up_its_own_queues_only(
-    scene: ClusterScene, app: Celery, pool: str
-) -> None:
-    app.conf.update(PATIENT)
+def test_a_killed_master_holds_up_its_own_queues_only(scene: ClusterScene, pool: str) -> None:
     lost, other = scene.shard(0), scene.shard(11)
     assert lost.master is not other.master
     worker = scene.work(0, 11, pool=pool, concurrency=2)
     for number in range(20):
-        scene.send("plain", id=f"before-{number}", countdown=2, queue=lost.queue)
+        scene.send("plain", id=f"before-{number}", countdown=2, queue=lost.queue, **PATIENT)
     replica = scene.cluster.replica_of(lost.master)
     due = f"{{{lost.tag}}}:{{{lost.queue}}}:due"
     with replica.client() as client:
@@ -37,7 +35,7 @@ def test_a_killed_master_holds_up_its_own_queues_only(
     scene.send("plain", id="other", countdown=0.1, queue=other.queue)
     scene.wait_state("other")
 
-    scene.send("plain", id="after", countdown=0.1, queue=lost.queue)
+    scene.send("plain", id="after", countdown=0.1, queue=lost.queue, **PATIENT)
 
     scene.wait_state("after")
     for number in range(20):
@@ -49,13 +47,12 @@ def test_a_killed_master_holds_up_its_own_queues_only(
         assert client.zcard(due) == 0
 
 
-def test_a_busy_shard_moves_to_another_node(scene: ClusterScene, app: Celery) -> None:
-    app.conf.update(PATIENT)
+def test_a_busy_shard_moves_to_another_node(scene: ClusterScene) -> None:
     shard, target = scene.shard(1), scene.cluster.masters[2]
     worker = scene.work(1, 10, pool="threads")
     ids = [f"t{number}" for number in range(60)]
     for number, id in enumerate(ids):
-        scene.send("plain", id=id, countdown=number * 0.05, queue=shard.queue)
+        scene.send("plain", id=id, countdown=number * 0.05, queue=shard.queue, **PATIENT)
         if number == 20:
             scene.cluster.begin_move(shard.slot, target)
             scene.cluster.finish_move(shard.slot, target)
@@ -63,4 +60,67 @@ def test_a_busy_shard_moves_to_another_node(scene: ClusterScene, app: Celery) ->
     for id in ids:
         scene.wait_state(id)
     assert Counter(scene.runs("id")) == Counter(ids)
+    assert "Connection to broker lost" not in worker.log
+
+
+@pytest.mark.parametrize("number", [0, 6])
+def test_a_worker_starts_while_a_shard_is_away(scene: ClusterScene, number: int) -> None:
+    """Shard 0 has the bindings too."""
+    lost, other = scene.shard(number), scene.shard(11)
+    for each in (lost.master, scene.cluster.replica_of(lost.master)):
+        each.kill()
+
+    worker = scene.work(number, 11, pool="threads")
+
+    worker.wait_log(f"shard of {lost.tag} is away, its queues wait")
+    scene.send("plain", id="other", countdown=0.1, queue=other.queue)
+    scene.wait_state("other")
+    assert "Connection to broker lost" not in worker.log
+    lost.master.start()
+    worker.wait_log(f"shard of {lost.tag} is back")
+    scene.send("plain", id="lost", countdown=0.1, queue=lost.queue, **PATIENT)
+    scene.wait_state("lost")
+    inspect = scene.app.control.inspect(timeout=5)
+    assert inspect.ping() == {worker.hostname: {"ok": "pong"}}
+
+
+def test_a_storm_of_moves_is_waited_for(scene: ClusterScene) -> None:
+    """The slot of a busy shard goes to and fro: MOVED, and ASK for as long as a move lasts."""
+    shard, other = scene.shard(1), scene.shard(10)
+    here, there = shard.master, scene.cluster.masters[2]
+    worker = scene.work(1, 10, pool="threads")
+    ids = [f"t{number}" for number in range(40)]
+    for number, id in enumerate(ids):
+        scene.send("plain", id=id, countdown=number * 0.05, queue=shard.queue, **PATIENT)
+
+    for number in range(8):
+        scene.cluster.begin_move(shard.slot, there, here)
+        scene.send("plain", id=f"other-{number}", countdown=0.05, queue=other.queue)
+        scene.wait_state(f"other-{number}")
+        scene.cluster.finish_move(shard.slot, there, here)
+        here, there = there, here
+
+    for id in ids:
+        scene.wait_state(id)
+    assert Counter(scene.runs("id")).most_common(1)[0][1] == 1
+    assert "Connection to broker lost" not in worker.log
+
+
+def test_a_master_that_becomes_a_replica_is_left(scene: ClusterScene) -> None:
+    shard = scene.shard(4)
+    worker = scene.work(4)
+    scene.send("plain", id="before", countdown=3, queue=shard.queue, **PATIENT)
+    replica = scene.cluster.replica_of(shard.master)
+
+    ask(replica, "FAILOVER")
+
+    def has_taken_over() -> bool:
+        with replica.client() as client:
+            return bool(client.role()[0] == b"master")
+
+    wait_until(has_taken_over, 20, "the replica to take over")
+    scene.send("plain", id="after", countdown=0.1, queue=shard.queue, **PATIENT)
+    scene.wait_state("after")
+    scene.wait_state("before")
+    assert sorted(scene.runs("id")) == ["after", "before"]
     assert "Connection to broker lost" not in worker.log

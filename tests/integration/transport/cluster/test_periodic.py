@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from kombu import Exchange, Queue
+
+from celery_delayq.errors import NotSupported
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.testing import wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
 
@@ -42,3 +47,23 @@ def test_an_entry_follows_the_route_of_its_task(scene: ClusterScene) -> None:
     assert set(scene.runs("queue")) == {after.queue}
     assert scene.delayq.periodic.remove("e")
     assert scene.delayq.periodic.get("e") is None
+
+
+def test_an_entry_of_queues_of_several_tags_is_refused(scene: ClusterScene) -> None:
+    periodic, exchange = scene.delayq.periodic, Exchange("news", type="direct")
+    names = sorted(scene.shard(number).queue for number in (2, 7))
+    with scene.app.connection_for_write() as connection:
+        for name in names:
+            Queue(name, exchange, "today", channel=connection.default_channel).declare()
+    route: dict[str, Any] = {"exchange": "news", "routing_key": "today"}
+
+    with pytest.raises(NotSupported, match=f"its queues {', '.join(names)} are not all of one"):
+        periodic.add("e", 60.0, "plain", **route)
+    periodic.add("e", 60.0, "plain", queue=names[0])
+    with pytest.raises(NotSupported, match="name one queue, or add an entry for each"):
+        periodic.update("e", options=route)
+
+    entry = periodic.get("e")
+    assert isinstance(entry, Periodic)
+    assert entry.definition.options == {"queue": names[0]}
+    assert scene.delayq.dead_letters.count() == 0

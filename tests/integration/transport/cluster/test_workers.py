@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
@@ -63,6 +64,45 @@ def test_failed_tasks_are_dead_letters_that_can_be_replayed(scene: ClusterScene)
     assert {each.queue for each in dead} == {scene.shard(number).queue for number in numbers}
     assert scene.delayq.replay(dead[0]) is Outcome.DONE
     scene.wait_runs(4)
+
+
+def test_dead_letters_are_replayed_to_queues_of_other_shards(scene: ClusterScene) -> None:
+    delayq, here, there = scene.delayq, scene.shard(1), scene.shard(10)
+    worker = scene.work(1)
+    for number in range(3):
+        scene.send("plain", "ValueError", id=str(number), queue=here.queue)
+    scene.wait_dead("0", "1", "2")
+    worker.stop()
+    first = delayq.dead_letters.get("0")
+    assert first is not None
+
+    assert delayq.replay("0", queue=there.queue, args=["done"]) is Outcome.DONE
+    assert delayq.replay(first, queue=there.queue) is Outcome.UNKNOWN
+    bulk = delayq.replay_all(DeadFilter(here.queue), queue=there.queue, args=["done"], rate=10)
+
+    assert bulk.outcomes == {Outcome.DONE: 2}
+    assert delayq.dead_letters.count() == 0
+    scene.work(10)
+    scene.wait_runs(6)
+    assert {*scene.runs("id", "queue")} == {
+        (str(number), queue) for number in range(3) for queue in (here.queue, there.queue)
+    }
+    here.wait_empty()
+
+
+def test_a_replay_to_another_shard_leaves_a_taken_unique_key(scene: ClusterScene) -> None:
+    delayq, here, there = scene.delayq, scene.shard(2), scene.shard(9)
+    worker = scene.work(2)
+    unique = {"unique_key": "k", "on_conflict": "error"}
+    scene.send("plain", "ValueError", id="dead", queue=here.queue, **unique)
+    scene.wait_dead("dead")
+    worker.stop()
+    scene.send("plain", id="other", countdown=60, queue=there.queue, **unique)
+
+    assert delayq.replay("dead", queue=there.queue) is Outcome.CONFLICT
+
+    assert delayq.dead_letters.count() == 1
+    assert delayq.count() == 1
 
 
 def test_the_schedule_is_listed_moved_paused_and_cancelled(scene: ClusterScene) -> None:

@@ -1,0 +1,77 @@
+"""Bindings of kombu that are stored later, since the shard that has them is away."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from celery_delayq.utils.reconnecting import ReconnectingLoop
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two attempts.
+RETRY = 0.5
+
+#: Seconds after a failure for which nobody waits for the shard again.
+SKIP = 5.0
+
+
+class LateBindings:
+    """Stores bindings at once or, where the shard is away, as soon as it is back.
+
+    Queues that are reached by their name need none: bindings are for other exchanges.
+
+    Parameters
+    ----------
+    name : str
+        The shard, for log lines.
+    errors : tuple[type[Exception], ...]
+        Say that it is away.
+    is_wanted : Callable[[], bool]
+        Whether to go on trying.
+    """
+
+    def __init__(
+        self, name: str, errors: tuple[type[Exception], ...], is_wanted: Callable[[], bool]
+    ) -> None:
+        self._name, self._errors, self._is_wanted = name, errors, is_wanted
+        self._waiting: list[Callable[[], Any]] = []
+        self._failed = float("-inf")
+        self._thread: threading.Thread | None = None
+
+    def store(self, binding: Callable[[], Any]) -> None:
+        """Store a binding by this call, now or later."""
+        if time.monotonic() - self._failed > SKIP:
+            try:
+                binding()
+            except self._errors as exc:
+                self._failed = time.monotonic()
+                logger.warning("%s is away, bindings are stored later: %s", self._name, exc)
+            else:
+                return
+        self._waiting.append(binding)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(
+                target=self._store_later, name="delayq-bindings", daemon=True
+            )
+            self._thread.start()
+
+    def _store_later(self) -> None:
+        loop = ReconnectingLoop(
+            "storing bindings",
+            logger,
+            go_on=lambda: bool(self._waiting) and self._is_wanted(),
+            wait=time.sleep,
+            retry=RETRY,
+            outages={self._name + " is away": self._errors},
+        )
+
+        def store_first() -> None:
+            self._waiting[0]()
+            del self._waiting[0]
+            loop.recovered()
+
+        loop.run(store_first)
