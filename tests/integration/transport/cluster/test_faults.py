@@ -77,6 +77,7 @@ def test_a_worker_starts_while_a_shard_is_away(scene: ClusterScene, number: int)
     scene.wait_state("other")
     assert "Connection to broker lost" not in worker.log
     lost.master.start()
+    wait_until(scene.cluster.is_served, 90, "the shard to be served again")
     worker.wait_log(f"shard of {lost.tag} is back")
     scene.send("plain", id="lost", countdown=0.1, queue=lost.queue, **PATIENT)
     scene.wait_state("lost")
