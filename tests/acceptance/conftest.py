@@ -9,18 +9,28 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import app, make_app
+from celery_delayq.testing import ManagedProcess
+from tests.integration.conftest import app, make_app, nursery
 from tests.support.faults.checker import Verdict
 from tests.support.faults.cluster import ClusterStage
 from tests.support.faults.rabbitmq import RabbitMQStage
 from tests.support.faults.scale import SEED
 from tests.support.faults.stage import MakeStage, Passes, Stage
+from tests.support.warm import Nursery, spawning
 
-__all__ = ["app", "make_app"]
+__all__ = ["app", "make_app", "nursery"]
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeStage]:
+def warm_workers(nursery: Callable[[], Nursery], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers begin at once: fault tests start many. Other tests start them as users do."""
+    monkeypatch.setattr(ManagedProcess, "_spawn", spawning(nursery))
+
+
+@pytest.fixture
+def make_stage(
+    tmp_path: Path, request: pytest.FixtureRequest, warm_workers: None
+) -> Iterator[MakeStage]:
     """Make stages of the test's own, on one of the brokers; takes the options of `Stage`.
 
     On RabbitMQ, options are those of `EmbeddedRabbitMQ`; without any, the node of the whole run is

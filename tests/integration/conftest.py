@@ -18,7 +18,7 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
-from celery_delayq.testing import WorkerProcess
+from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.proxy import Proxy
@@ -43,7 +43,7 @@ def nursery() -> Iterator[Callable[[], Nursery]]:
 
 @pytest.fixture(autouse=True)
 def _warm_workers(nursery: Callable[[], Nursery], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WorkerProcess, "_spawn", spawning(nursery))
+    monkeypatch.setattr(ManagedProcess, "_spawn", spawning(nursery))
 
 
 def add(x: Any, y: Any) -> Any:

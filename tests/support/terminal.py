@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -33,6 +34,9 @@ class Terminal:
         self._env = {"PS1": r"<\#:$?>$ ", "HISTFILE": "", "LC_ALL": "C.UTF-8", **env}
         # A server of its own, that knows nothing of other sessions.
         self._name = f"delayq-{os.getpid()}-{uuid4().hex[:8]}"
+        #: What the shell and its programs write; the screen is only asked for when it has grown.
+        self._output = cwd / f"{self._name}.out"
+        self._shown, self._size = "", -1
 
     def __enter__(self) -> Terminal:
         shell = ["env", *(f"{n}={v}" for n, v in self._env.items()), "bash", "--norc", "-i"]
@@ -41,6 +45,7 @@ class Terminal:
         self._tmux(
             "-f", "/dev/null", "start-server", ";", *history, "new-session", "-d", *size, *shell
         )
+        self._tmux("pipe-pane", f"exec cat >{shlex.quote(str(self._output))}")
         self._wait_prompt(1)
         return self
 
@@ -66,7 +71,7 @@ class Terminal:
     def end(self, number: int) -> tuple[int, str]:
         """Wait until a command has ended, as :meth:`run`."""
         code = self._wait_prompt(number + 1)
-        return code, self._written(number).rpartition(f"<{number + 1}:")[0]
+        return code, _written(self.text(), number).rpartition(f"<{number + 1}:")[0]
 
     def type(self, text: str, key: str = "Enter") -> None:
         """Type a text and then a key."""
@@ -80,7 +85,7 @@ class Terminal:
     def wait(self, pattern: str) -> str:
         """Wait until the last command has written something, and return it."""
         found = wait_until(
-            lambda: re.search(pattern, self._written(self._number)),
+            lambda: re.search(pattern, _written(self._latest(), self._number)),
             what=lambda: f"{pattern!r} on the screen:\n{self.text()}",
         )
         return found[0] if found else ""
@@ -88,7 +93,7 @@ class Terminal:
     def wait_screen(self, pattern: str) -> None:
         """Wait until something stands on the screen, as in a line that is not entered yet."""
         wait_until(
-            lambda: re.search(pattern, self.text().rstrip("\n"), re.MULTILINE),
+            lambda: re.search(pattern, self._latest().rstrip("\n"), re.MULTILINE),
             what=lambda: f"{pattern!r} on the screen:\n{self.text()}",
         )
 
@@ -101,13 +106,17 @@ class Terminal:
         """The title of the terminal, which programs may set."""
         return self._tmux("display-message", "-p", "#{pane_title}")
 
-    def _written(self, number: int) -> str:
-        """Return all behind the line in which the shell has echoed a command."""
-        return self.text().split(f"<{number}:")[-1].partition("\n")[2]
+    def _latest(self) -> str:
+        """Return :meth:`text`; a process to ask for it is started only when there is more."""
+        size = self._output.stat().st_size if self._output.exists() else 0
+        if size != self._size:
+            # In this order: what is written meanwhile is found by the next look.
+            self._shown, self._size = self.text(), size
+        return self._shown
 
     def _wait_prompt(self, number: int) -> int:
         def code() -> str | None:
-            found = dict(PROMPT.findall(self.text()))
+            found = dict(PROMPT.findall(self._latest()))
             return found.get(str(number))
 
         return int(
@@ -123,3 +132,8 @@ class Terminal:
             text=True,
             check=check,
         ).stdout
+
+
+def _written(text: str, number: int) -> str:
+    """Return all behind the line in which the shell has echoed a command."""
+    return text.split(f"<{number}:")[-1].partition("\n")[2]

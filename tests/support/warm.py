@@ -5,9 +5,9 @@ More than half of what a short test costs is Python importing Celery, kombu and 
 nothing else, goes on as ``python -m celery`` does: in a session of its own, with its own variables,
 folder, output and exit code.
 
-Only tests of the tier ``integration`` use it, and only where nothing speaks against it: greenlets
-must be there before Celery is imported, and some variables are read by Python when it starts. With
-``DELAYQ_TESTS_COLD=1`` none does.
+Tests in ``integration`` and ``contract`` use it, and those of faults, and only where nothing speaks
+against it: greenlets must be there before Celery is imported, and some variables are read by Python
+when it starts. With ``DELAYQ_TESTS_COLD=1`` none does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
-from celery_delayq.testing import WorkerProcess
+from celery_delayq.testing import ManagedProcess
 
 #: What is imported before, and the least that a worker imports by itself.
 PRELOADED = (
@@ -57,7 +57,7 @@ class Nursery:
                 [sys.executable, "-m", __name__, str(other.fileno())], pass_fds=[other.fileno()]
             )
 
-    def fork(self, process: WorkerProcess, log: IO[bytes]) -> Forked:
+    def fork(self, process: ManagedProcess, log: IO[bytes]) -> Forked:
         """Start a worker; returns what is like ``subprocess.Popen`` as far as that is needed."""
         given = {
             "argv": process.command[3:],  # behind "python -m celery"
@@ -117,20 +117,20 @@ class Forked:
             os.kill(self.pid, number)
 
 
-def spawning(nursery: Callable[[], Nursery]) -> Callable[[WorkerProcess, IO[bytes]], Any]:
-    """Return what starts workers in place of ``WorkerProcess._spawn``."""
-    cold = WorkerProcess._spawn
+def spawning(nursery: Callable[[], Nursery]) -> Callable[[ManagedProcess, IO[bytes]], Any]:
+    """Return what starts workers and dispatchers in place of ``ManagedProcess._spawn``."""
+    cold = ManagedProcess._spawn
 
-    def spawn(process: WorkerProcess, log: IO[bytes]) -> Any:
+    def spawn(process: ManagedProcess, log: IO[bytes]) -> Any:
         return nursery().fork(process, log) if _may_be_warm(process) else cold(process, log)
 
     return spawn
 
 
-def _may_be_warm(process: WorkerProcess) -> bool:
+def _may_be_warm(process: ManagedProcess) -> bool:
     mine, its = ({n: v for n, v in env.items() if _is_read(n)} for env in (os.environ, process.env))
     return (
-        process.pool in ("prefork", "threads", "solo")
+        getattr(process, "pool", "") in ("", "prefork", "threads", "solo")
         and process.command[:3] == [sys.executable, "-m", "celery"]
         and {**mine, **its} == mine
         and "DELAYQ_TESTS_COLD" not in os.environ
