@@ -131,7 +131,10 @@ class ShardChannel(TaggedChannel):
 
         The shards ask at the same time. One that may have a single message leaves room to others.
         """
-        return max(1, credit // 2 if has_more else credit // max(1, self._whole.asking))
+        asking = self._whole.asking
+        if asking <= 1:
+            return credit
+        return max(1, credit // 2 if has_more else credit // asking)
 
     @property
     def is_settled(self) -> bool:
