@@ -47,8 +47,8 @@ class ConsumeChannel(NotYetChannel):
     #: Whether the tasks of a Celery worker come through this channel, or have come.
     serves_worker = False
 
-    #: Whether messages of any queue that is consumed are leased.
-    leases_any = False
+    #: The queues that are consumed whose messages are leased.
+    leased_queues: frozenset[str] = frozenset()
 
     #: The connection on which a reply is awaited, kombu's word for it.
     _in_poll: Any
@@ -75,7 +75,7 @@ class ConsumeChannel(NotYetChannel):
         self._consumers_of[queue] = no_ack, callback
         self.serves_worker = self.serves_worker or worker.consumes_tasks(self.whole)
         self._fetcher.fair_share.forget([queue])
-        self.leases_any = any(map(self.leases_from, self.consumed))
+        self.leased_queues = frozenset(filter(self.leases_from, self.consumed))
         self._fetcher.idle.interrupt()
         if no_ack or not self.can_schedule(queue):
             return
@@ -93,7 +93,7 @@ class ConsumeChannel(NotYetChannel):
     def _basic_cancel(self, consumer_tag: str) -> Any:
         queue = self._tag_to_queue.get(consumer_tag)
         self._consumers_of.pop(queue, None)
-        self.leases_any = any(map(self.leases_from, self.consumed))
+        self.leased_queues = frozenset(filter(self.leases_from, self.consumed))
         self._fetcher.idle.interrupt()
         self._fetcher.finish()
         taken = self._fetcher.take_all()

@@ -47,6 +47,6 @@ class Credit:
         """
         channel = self._channel
         enough = 3 * channel.qos.prefetch_count // 4
-        if credit >= enough or not channel.leases_any:
+        if credit >= enough or not channel.leased_queues:
             return True
         return not (taken or (channel.serves_worker and worker.backlog()))

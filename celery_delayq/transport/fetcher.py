@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 from celery_delayq.dispatch.acks import AckBatch
 from celery_delayq.integration.pauses_and_revokes import Controls
 from celery_delayq.store.leases import Reserved
-from celery_delayq.store.scripting.calls import pack
+from celery_delayq.store.scripting.calls import pack, pack_arg, pack_command
 from celery_delayq.store.scripting.runner import is_demoted
 from celery_delayq.transport.credit import Credit
 from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
@@ -71,7 +71,7 @@ class Fetcher:
         if self._popped_wait and not self._channel._in_poll and not self._requests:
             self._popped_wait = False
             if lists := self._popped_lists():
-                self._send("sign", [("BRPOP", *lists, 0.001)])
+                self._send("sign", pack([("BRPOP", *lists, 0.001)]))
         elif not self.ask() and self._exhausted and not self.taken:
             self._block()
 
@@ -102,7 +102,7 @@ class Fetcher:
                 return False
         self._let_off()
         self._riding = channel.keeper.acks.take(ride=True)
-        self._send("requests", self._looks(leased), calls=self._calls())
+        self._send("requests", self._calls() + self._looks(leased))
         return True
 
     def ask_ahead(self) -> None:
@@ -154,38 +154,38 @@ class Fetcher:
             return pack([call.command(source=True) for call in calls])
         return b"".join([call.packed() for call in calls])
 
-    def _looks(self, leased: list[str]) -> list[tuple[Any, ...]]:
+    def _looks(self, leased: list[str]) -> bytes:
         """Return the commands that ask whether other queues have got something."""
         keys, layout = self._channel.store.keys, self._channel.layout
-        signs = [keys.queue(queue).wake for queue in self.fair_share.empty(leased)]
+        signs = self.idle.signs(self.fair_share.empty(leased))
         if len(leased) > 1:
             for queue, lists in self.fair_share.behind(leased):
-                signs += keys.ready_lists(queue, layout)[:lists]
-        commands: list[tuple[Any, ...]] = [("EXISTS", *signs)] if signs else []
+                signs += map(pack_arg, keys.ready_lists(queue, layout)[:lists])
+        looks = pack_command("EXISTS", signs) if signs else b""
         self._looking = bool(signs)
         self._looking_popped = self._popped_lists()
         if self._looking_popped:
-            commands.append(("EXISTS", *self._looking_popped))
-        return commands
+            looks += pack([("EXISTS", *self._looking_popped)])
+        return looks
 
     def _block(self) -> None:
         """Look at the ready lists, or wait for a sign."""
         leased = self._leased()
         if look := self.idle.look(leased):
-            self._send("look", [look])
+            self._send("look", pack([look]))
         elif wait := self.idle.wait(leased, self._popped_lists(), briefly=bool(self._refused)):
-            self._send("sign", [wait])
+            self._send("sign", wait)
             self.idle_lease.offer(leased)
 
     def _leased(self) -> list[str]:
         """Return the queues to lease from."""
-        leases_from = self._channel.leases_from
-        return [queue for queue in self._order() if leases_from(queue)]
+        leased = self._channel.leased_queues
+        return [queue for queue in self._order() if queue in leased]
 
     def _popped_lists(self) -> list[str]:
         """Return the ready lists of the queues that are not leased, the most urgent first."""
         channel = self._channel
-        popped = [queue for queue in self._order() if not channel.leases_from(queue)]
+        popped = [queue for queue in self._order() if queue not in channel.leased_queues]
         ready, steps = channel.store.keys.ready, channel.layout.steps
         return [ready(queue, step, channel.layout) for step in steps for queue in popped]
 
@@ -197,13 +197,13 @@ class Fetcher:
         order: list[str] = channel._queue_cycle.consume(len(channel.active_queues))
         return [queue for queue in order if queue not in self._refused]
 
-    def _send(self, asked: str, commands: list[tuple[Any, ...]], *, calls: bytes = b"") -> None:
+    def _send(self, asked: str, commands: bytes) -> None:
         channel = self._channel
         connection = channel.client.connection
         self._asked = asked
         # No health check: it would wait for its reply here, and where it fails redis-py connects
         # again by itself, unknown to the poller.
-        connection.send_packed_command([calls + pack(commands)], check_health=False)
+        connection.send_packed_command([commands], check_health=False)
         channel._in_poll = connection
         channel._brpop_sent_at = time.monotonic()
 
@@ -348,7 +348,7 @@ class Fetcher:
             self.fair_share.forget(channel.consumed)
             return None
         key = reply[0].decode()
-        sign = self.idle.sign(key)
+        sign = self.idle.queue_of(key)
         if sign is not None:
             self.fair_share.forget([sign])
             return None

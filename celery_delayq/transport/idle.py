@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 from celery_delayq.settings import Settings
+from celery_delayq.store.scripting.calls import pack_arg, pack_command
 from celery_delayq.transport.settle import SettleChannel
 
 #: Seconds for which a channel waits for a sign where the fleet looks at ready lists for it.
@@ -31,7 +32,9 @@ class IdleWait:
         self._channel = channel
         self._looked = 0.0
         #: Queues by the list that has a sign of them; ``""`` for what only ends the wait.
-        self._signs: dict[str, str] = {}
+        self._queues: dict[str, str] = {}
+        #: These lists by queue, packed: a worker may consume hundreds.
+        self._signs: dict[str, bytes] = {}
         self._interrupt = secrets.token_hex(6)
         self._is_long = False
 
@@ -54,30 +57,37 @@ class IdleWait:
         ready = chain.from_iterable(keys.ready_lists(q, channel.layout) for q in leased)
         return ("EXISTS", *ready, *(keys.queue(queue).quarantined for queue in leased))
 
-    def wait(
-        self, leased: Sequence[str], popped: Sequence[str], *, briefly: bool
-    ) -> Command | None:
+    def signs(self, queues: Iterable[str]) -> list[bytes]:
+        """Return the lists that have a sign of these queues, packed as arguments."""
+        return [self._signs.get(queue) or self._sign_of(queue) for queue in queues]
+
+    def _sign_of(self, queue: str) -> bytes:
+        keys = self._channel.store.keys
+        key = keys.queue(queue).wake if queue else keys.interrupt(self._interrupt)
+        self._queues[key] = queue
+        return self._signs.setdefault(queue, pack_arg(key))
+
+    def wait(self, leased: Sequence[str], popped: Sequence[str], *, briefly: bool) -> bytes | None:
         """Return the command that waits for a sign, or for a message of the lists *popped*.
 
         With *briefly* some queue is left alone for a moment.
         """
         channel = self._channel
-        keys = channel.store.keys
-        self._signs = {keys.queue(queue).wake: queue for queue in leased}
-        if not (self._signs or popped):
+        if not (leased or popped):
             return None
+        signs = self.signs(leased)
         self._is_long = self._may_be_long() and not briefly
         timeout = channel.settings.block_timeout
         if self._is_long:
-            self._signs[keys.interrupt(self._interrupt)] = ""
+            signs += self.signs([""])
             # kombu takes a connection for dead where a reply is so late.
             health = channel.health_check_interval or 2 * LONG
             timeout = max(timeout, min(LONG, 0.6 * health))
-        return ("BRPOP", *self._signs, *popped, timeout)
+        return pack_command("BRPOP", [*signs, *map(pack_arg, popped), pack_arg(timeout)])
 
-    def sign(self, key: str) -> str | None:
+    def queue_of(self, sign: str) -> str | None:
         """Return of which queue a list has a sign, ``""`` for none; None for another list."""
-        return self._signs.get(key)
+        return self._queues.get(sign)
 
     def interrupt(self) -> None:
         """End a long wait, as the channel consumes other queues now."""

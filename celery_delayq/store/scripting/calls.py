@@ -44,6 +44,16 @@ def pack(commands: Iterable[tuple[Any, ...]]) -> bytes:
     return b"".join([b"*%d\r\n" % len(command) + _packed(command) for command in commands])
 
 
+def pack_command(name: str, args: Sequence[bytes]) -> bytes:
+    """Return a command whose arguments :func:`pack_arg` has packed before, many times faster."""
+    return b"*%d\r\n%b" % (1 + len(args), pack_arg(name)) + b"".join(args)
+
+
+def pack_arg(arg: Any) -> bytes:
+    """Return one argument as it goes over the wire."""
+    return _packed((arg,))
+
+
 def _packed(args: Iterable[Any]) -> bytes:
     parts = []
     for arg in args:
