@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from celery_delayq.dispatch.acks import LOST
 from celery_delayq.dispatch.lease_keeper import new_worker_id
@@ -23,8 +23,7 @@ from celery_delayq.dispatch.ready_lists import ReadyLists, Registry
 from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.replies import Look, Promoted
+from celery_delayq.store.scripting.replies import Look
 from celery_delayq.store.scripting.runner import is_denied
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
@@ -67,18 +66,6 @@ class Tally:
     last: Look | None = field(default=None, repr=False)
 
 
-class IdleConsumer(Protocol):
-    """A consumer of this process that may be idle."""
-
-    def take(self, queue: str) -> Call | None:
-        """Return the call that leases what is about to be promoted, if it could run that now."""
-        ...
-
-    def answer(self, reply: Any) -> None:
-        """Give the reply to that call, None where it was lost."""
-        ...
-
-
 class Dispatcher(threading.Thread):
     """A thread, or a greenlet where threads are patched, that promotes from every queue in Redis'
     registry until :meth:`stop`.
@@ -92,8 +79,6 @@ class Dispatcher(threading.Thread):
         ``max_deliveries`` are read.
     reopen : Callable[[], Store] | None
         Makes a new store when Redis has gone away, where another server may have taken over.
-    idle_consumer : IdleConsumer | None
-        A consumer for which it leases what it promotes.
     gather : float
         Least seconds between two promotions of a steady stream, so that each moves several entries.
     """
@@ -103,7 +88,6 @@ class Dispatcher(threading.Thread):
         store: Store,
         settings: Settings,
         reopen: Callable[[], Store] | None = None,
-        idle_consumer: IdleConsumer | None = None,
         *,
         gather: float = GATHER,
     ) -> None:
@@ -111,7 +95,6 @@ class Dispatcher(threading.Thread):
         self.tally = Tally()
         self._store = store
         self._open = reopen
-        self._idle_consumer = idle_consumer
         self._settings = settings
         self._batch = min(settings.dispatch_batch, PROMOTE)
         self._stopping = threading.Event()
@@ -237,8 +220,14 @@ class Dispatcher(threading.Thread):
             self._look()
             return
         note = now - self._noted >= NOTE_EVERY
+        me = self._id if self._timer.takes_duty_by_promoting or self._timer.on_duty else ""
         try:
-            promoted = self._promote(queue, note=note)
+            promoted = self._store.promote(
+                *(queue, self._registry.layout(self._store, queue), self._batch),
+                note=note,
+                dispatcher=me,
+                left=self._left,
+            )
         except (CommandRefused, StoreFull) as exc:
             self._refused(queue, exc)
             return
@@ -254,27 +243,6 @@ class Dispatcher(threading.Thread):
                 promoted.dead_lettered,
             )
         self._timer.after(promoted.look, promoted)
-
-    def _promote(self, queue: str, *, note: bool) -> Promoted:
-        """Promote from a queue, and lease for a consumer of this process that is idle."""
-        me = self._id if self._timer.takes_duty_by_promoting or self._timer.on_duty else ""
-        layout = self._registry.layout(self._store, queue)
-        consumer = self._idle_consumer
-        lease = consumer.take(queue) if consumer else None
-        leased = None
-        try:
-            promoted = self._store.promote(
-                *(queue, layout, self._batch),
-                note=note,
-                dispatcher=me,
-                left=self._left,
-                lease=lease,
-            )
-            leased = promoted.leased
-        finally:
-            if consumer and lease:
-                consumer.answer(leased)
-        return promoted
 
     def _refused(self, queue: str, exc: Exception) -> None:
         """Go on without a queue: it must not hold up the others."""

@@ -323,15 +323,6 @@ def backlog() -> int:
     return waiting // max(1, int(controller.pool.num_processes))
 
 
-def idle_processes() -> int:
-    """Return how many tasks the pool of the worker could begin at once, with nothing else to do."""
-    controller = _worker()
-    if controller is None or controller.pool is None:
-        return 0
-    busy = max(len(state.reserved_requests), len(state.active_requests))
-    return max(0, int(controller.pool.num_processes) - busy)
-
-
 def lost_connection(channel: Any) -> bool:
     """Return whether a worker closes *channel* only to connect again, while its tasks run on."""
     return consumes_tasks(channel) and _worker().blueprint.state == bootsteps.RUN

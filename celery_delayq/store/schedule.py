@@ -19,7 +19,6 @@ from celery_delayq.store.leases import LeaseStore
 from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
-from celery_delayq.store.scripting.pipelining import run_with
 from celery_delayq.store.scripting.replies import READY, Adopted, Held, Look, Promoted, Sizes
 from celery_delayq.store.scripting.runner import ScriptRunner
 
@@ -107,27 +106,22 @@ class Store(ScriptRunner):
         note: bool = False,
         dispatcher: str = "",
         left: Iterable[str] = (),
-        lease: Call | None = None,
     ) -> Promoted:
         """Move up to *limit* due entries of a queue to its ready lists.
 
         With *note* the time is stored, as ``dispatched`` of ``keys.clock``. If any moved,
         *dispatcher* is on duty then; with ``""`` that does not change. None of the queues in *left*
-        is named as the next one. *lease* is a call of ``leases/acquire`` for the same queue that
-        goes along.
+        is named as the next one.
         """
         key, limits = self.keys.queue(queue), layout.limits
         keys = [*key.state, self.keys.next_due, key.dead, key.dead_at, key.wake, self.keys.control]
         keys += key.pace, key.quarantined, self.keys.clock
         keys += self.keys.ready_lists(queue, layout)
         flags = limits.promote_rate, limits.max_ready, int(limits.history > 0), int(note)
-        wakes = int(lease is None)
-        args = [queue, limit, *flags, dispatcher, wakes, *layout.steps, *left]
-        call = Call("dispatch/promote", keys, args)
-        answer, leased = run_with(self, call, lease) if lease else (self.run(call), None)
-        *reply, moved, dead_lettered, on_duty = answer
+        args = [queue, limit, *flags, dispatcher, *layout.steps, *left]
+        *reply, moved, dead_lettered, on_duty = self.run(Call("dispatch/promote", keys, args))
         look = self._look(reply)._replace(on_duty=bool(on_duty))
-        return Promoted(look, int(moved), int(dead_lettered), leased)
+        return Promoted(look, int(moved), int(dead_lettered))
 
     def take_from_unacked(self, queue: str, entry: Entry, held: Held) -> Adopted:
         """Take a message out of kombu's unacked keys into the schedule or, if due, to ready."""

@@ -24,7 +24,6 @@ from celery_delayq.model import delivery, envelope
 from celery_delayq.model.delivery import HeldBy
 from celery_delayq.transport import qos
 from celery_delayq.transport.fetcher import Fetcher
-from celery_delayq.transport.idle_lease import IdleLease
 from celery_delayq.transport.not_yet import NotYetChannel
 from celery_delayq.transport.poller import STOPS_POLLING
 from celery_delayq.transport.rejected import MALFORMED
@@ -161,11 +160,6 @@ class ConsumeChannel(NotYetChannel):
 
     # -- leases
 
-    @property
-    def idle_lease(self) -> IdleLease:
-        """Has the dispatcher lease for this channel while it is idle."""
-        return self._fetcher.idle_lease
-
     def leased(self, tag: str) -> bool:
         """Return whether a delivery tag is that of a lease."""
         return self._keeper is not None and self._keeper.owns(tag)
@@ -235,7 +229,6 @@ class ConsumeChannel(NotYetChannel):
 
     def deliver_one(self) -> bool:
         """Hand out one fetched message; return whether there was one."""
-        self._fetcher.collect()
         if not self._fetcher.taken:
             return False
         self._fetcher.ask_ahead()
@@ -250,7 +243,6 @@ class ConsumeChannel(NotYetChannel):
         TERM, heartbeats and remote control are not held up behind a batch.
         """
         fetcher = self._fetcher
-        fetcher.collect()
         started = time.monotonic()
         number = 0
         while fetcher.taken and not self.closed and time.monotonic() - started <= MOMENT:

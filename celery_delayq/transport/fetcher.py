@@ -14,14 +14,13 @@ from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
 from celery_delayq.dispatch.acks import AckBatch
+from celery_delayq.integration import worker
 from celery_delayq.integration.pauses_and_revokes import Controls
 from celery_delayq.store.leases import Reserved
 from celery_delayq.store.scripting.calls import pack, pack_arg, pack_command
 from celery_delayq.store.scripting.runner import is_demoted
-from celery_delayq.transport.credit import Credit
 from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
 from celery_delayq.transport.idle import IdleWait
-from celery_delayq.transport.idle_lease import IdleLease
 from celery_delayq.transport.requests import Popped, Request, Taken
 from celery_delayq.transport.settle import SettleChannel
 
@@ -47,8 +46,6 @@ class Fetcher:
         self.batch = BatchSize()
         self.controls = Controls()
         self.idle = IdleWait(channel)
-        self._credit = Credit(channel, self.batch)
-        self.idle_lease = IdleLease(channel, self._credit)
         self._thread = 0
         self._channel = channel
         self._requests: list[Request] = []
@@ -85,21 +82,20 @@ class Fetcher:
         """Whether there is nothing to send now that no reply is awaited."""
         if self._requests or self._popped_wait or self._channel.asks_for_each:
             return False
-        return not self._credit.is_worth_it(self._credit.left, self.taken)
+        return not self._is_worth_it(self._credit())
 
     def ask(self) -> bool:
         """Send requests for what may be taken now; return whether there were any."""
         channel = self._channel
         self._exhausted = False
-        if channel._in_poll or not self.idle_lease.withdraw():
+        if channel._in_poll:
             return False
-        with self.idle_lease.lock:
-            credit = 0 if self._requests else self._credit.left
-            if not self._requests and not self._credit.is_worth_it(credit, self.taken):
-                return False
-            leased = self._leased()
-            if not self._requests and not self._plan(leased, credit):
-                return False
+        credit = 0 if self._requests else self._credit()
+        if not self._requests and not self._is_worth_it(credit):
+            return False
+        leased = self._leased()
+        if not self._requests and not self._plan(leased, credit):
+            return False
         self._let_off()
         self._riding = channel.keeper.acks.take(ride=True)
         self._send("requests", self._calls() + self._looks(leased))
@@ -133,11 +129,30 @@ class Fetcher:
         self._requests = [Request(s, channel.keeper.new_request_number(s.queue)) for s in shares]
         return bool(shares)
 
+    def _credit(self) -> int:
+        """Return how many messages may be taken beside those on their way."""
+        qos = self._channel.qos
+        waiting: int = self._channel.fetched
+        if self._channel.asks_for_each:
+            return 0 if waiting else int(qos.can_consume())
+        credit: int | None = qos.can_consume_max_estimate()
+        if credit is None:  # no limit: one at a time but for a worker that wants it so
+            credit = self.batch.size if self._channel.serves_worker else 1
+        return credit - waiting
+
     @property
     def waiting(self) -> int:
         """How many messages are here, or may come, that are not handed out."""
         asked = sum([each.share.limit for each in self._requests]) if self._requests else 0
-        return len(self.taken) + asked + self.idle_lease.expected
+        return len(self.taken) + asked
+
+    def _is_worth_it(self, credit: int) -> bool:
+        """Return whether to ask now; not for each message alone while the pool has enough to do."""
+        channel = self._channel
+        enough = 3 * channel.qos.prefetch_count // 4
+        if credit >= enough or not channel.leased_queues:
+            return True
+        return not (self.taken or (channel.serves_worker and worker.backlog()))
 
     def _calls(self) -> bytes:
         channel, keeper = self._channel, self._channel.keeper
@@ -175,7 +190,6 @@ class Fetcher:
             self._send("look", pack([look]))
         elif wait := self.idle.wait(leased, self._popped_lists(), briefly=bool(self._refused)):
             self._send("sign", wait)
-            self.idle_lease.offer(leased)
 
     def _leased(self) -> list[str]:
         """Return the queues to lease from."""
@@ -260,40 +274,21 @@ class Fetcher:
         self._learn([reply for reply in replies if not isinstance(reply, ResponseError)])
         self._acknowledged(acked)
         requests, self._requests = self._requests, []
-        came = [self._took(*each) for each in zip(requests, replies, strict=True)]
+        came = []
+        for request, reply in zip(requests, replies, strict=True):
+            queue = request.share.queue
+            if isinstance(reply, NoScriptError):
+                self._requests.append(request)
+            elif isinstance(reply, ResponseError):
+                logger.error("fetching failed: queue=%s retry_s=%g: %s", queue, REFUSED, reply)
+                self._channel.keeper.abandon(queue, request.request_number)
+                self._refused[queue] = time.monotonic() + REFUSED
+            else:
+                came.append(self.took(queue, request.request_number, Reserved.read(reply)))
         for taken in chain.from_iterable(zip_longest(*came)):
             if taken is not None:
                 self.taken.append(taken)
                 self._channel._queue_cycle.rotate(taken.queue)
-
-    def collect(self) -> None:
-        """Take what the dispatcher has leased for this channel."""
-        answer = self.idle_lease.collect()
-        if answer is None:
-            return
-        request, reply = answer
-        try:
-            if isinstance(reply, list):
-                self._learn([reply])
-        except BaseException:
-            self._requests.append(request)  # it is sent again
-            raise
-        self.taken.extend(self._took(request, reply))
-        if self._requests:
-            self.idle.interrupt()
-
-    def _took(self, request: Request, reply: Any) -> list[Taken]:
-        """Return what came for a request; one that is to be sent again is noted."""
-        queue = request.share.queue
-        if reply is None or isinstance(reply, NoScriptError):
-            self._requests.append(request)
-        elif isinstance(reply, ResponseError):
-            logger.error("fetching failed: queue=%s retry_s=%g: %s", queue, REFUSED, reply)
-            self._channel.keeper.abandon(queue, request.request_number)
-            self._refused[queue] = time.monotonic() + REFUSED
-        else:
-            return self.took(queue, request.request_number, Reserved.read(reply))
-        return []
 
     def _let_off(self) -> None:
         """Put back acknowledgements that did not arrive."""
@@ -362,15 +357,11 @@ class Fetcher:
         """Read the outstanding replies, if they come soon."""
         channel = self._channel
         connection = channel._in_poll
-        is_asked = self._asked == "requests" and bool(self._requests)
         # Not `LOST`: this connection raises redis-py's own errors.
         with suppress(*channel.connection_errors, ResponseError):
-            if is_asked and connection and connection.can_read(LAST_REPLY):
+            if self._requests and connection and connection.can_read(LAST_REPLY):
                 channel._in_poll = None
                 self._read_requests()
-        self.idle_lease.wait(LAST_REPLY)
-        with suppress(*channel.connection_errors, ResponseError):
-            self.collect()
 
     def take_all(self) -> list[Taken]:
         """Return the fetched messages, and forget them."""
@@ -389,7 +380,6 @@ class Fetcher:
         if connection:
             connection.disconnect()
         self._let_off()
-        self.idle_lease.close()
         self.abandon()
         return self.take_all()
 

@@ -186,12 +186,7 @@ class Transport(stock.Transport):
         if channel.place not in self._dispatchers and self.settings.dispatch:
             server_checks.check_layout(channel.store.client, channel.store.keys)
             server_checks.warn_of_settings(channel.store.client)
-            dispatcher = Dispatcher(
-                channel.new_store(),
-                self.settings,
-                idle_consumer=channel.idle_lease,
-                gather=channel.gather,
-            )
+            dispatcher = Dispatcher(channel.new_store(), self.settings, gather=channel.gather)
             self._dispatchers[channel.place] = dispatcher
             dispatcher.start()
 

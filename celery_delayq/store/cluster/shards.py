@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import cast
 
 from celery_delayq.errors import BrokerUnavailable, ConfigError
@@ -78,20 +79,35 @@ def check_number(nodes: Nodes, keys: Keys, number: int) -> None:
     BrokerUnavailable
         The cluster cannot be reached.
     """
-    names, has_answered = number_keys(keys), False
-    for place, key in enumerate(names):
-        with nodes.client(slot_of(key), socket_timeout=ASK_TIMEOUT) as given:
+    has_answered = False
+    missing: list[tuple[Client, str]] = []
+    outage: BrokerUnavailable | None = None
+    with ExitStack() as stack:
+        for key in number_keys(keys):
+            given = stack.enter_context(nodes.client(slot_of(key), socket_timeout=ASK_TIMEOUT))
             client = Client(connection_pool=given.connection_pool)
             try:
-                client.set(key, number, nx=True)
-                stored = int(cast(bytes, client.get(key)))
-            except BrokerUnavailable:
-                if place == len(names) - 1 and not has_answered:
-                    raise
+                stored = cast("bytes | None", client.get(key))
+            except BrokerUnavailable as exc:
+                outage = exc
                 continue
-        has_answered = True
-        if stored != number:
-            raise ConfigError(
-                f"{number} hash tags: this cluster has {stored} (key {key}), and queues would "
-                f"change theirs; set cluster_tags to {stored}, or use another global_keyprefix"
-            )
+            has_answered = True
+            if stored is None:
+                missing.append((client, key))
+            else:
+                _check_same(number, int(stored), key)
+        if outage and not has_answered:
+            raise outage
+        # Only where none is different: a copy that was lost must not get a wrong number.
+        for client, key in missing:
+            with suppress(BrokerUnavailable):
+                client.set(key, number, nx=True)
+                _check_same(number, int(cast(bytes, client.get(key))), key)
+
+
+def _check_same(number: int, stored: int, key: str) -> None:
+    if stored != number:
+        raise ConfigError(
+            f"{number} hash tags: this cluster has {stored} (key {key}), and queues would "
+            f"change theirs; set cluster_tags to {stored}, or use another global_keyprefix"
+        )

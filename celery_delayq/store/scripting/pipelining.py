@@ -103,36 +103,6 @@ class Line:
             self._connection = None
 
 
-def run_with(runner: ScriptRunner, call: Call, along: Call) -> tuple[Any, Any]:
-    """Run two scripts in one round trip; return both replies.
-
-    That to the other may be an error, or None where it may have run before the first.
-
-    Raises
-    ------
-    StoreFull, BrokerUnavailable, CommandRefused
-        As :meth:`ScriptRunner.run` does, of the first one.
-    """
-    line = Line()
-    line.open(runner.client.connection_pool)
-    replies: list[Any] = []
-    try:
-        line.send_packed(call.packed() + along.packed())
-        while len(replies) < 2:
-            try:
-                replies.append(line.read())
-            except ResponseError as exc:
-                replies.append(exc)
-    finally:
-        line.close(unread=len(replies) < 2)
-    reply, other = replies
-    if isinstance(reply, ResponseError):
-        if not isinstance(reply, NoScriptError):
-            raise runner.error_of(reply)
-        return runner.run(call), None
-    return reply, other
-
-
 class PipelinedCalls:
     """While Redis works on one call, the next one is made.
 

@@ -104,15 +104,11 @@ class Look(NamedTuple):
 
 
 class Promoted(NamedTuple):
-    """What one call of ``dispatch/promote.lua`` did, and where to look next.
-
-    *leased* is the reply to the call that went along, which may be an error.
-    """
+    """What one call of ``dispatch/promote.lua`` did, and where to look next."""
 
     look: Look
     moved: int
     dead_lettered: int
-    leased: Any = None
 
 
 class Held(NamedTuple):

@@ -87,7 +87,7 @@ class ScriptRunner:
                 return self._held.run(call)
             return call.script(self.client, call.keys, call.args)
         except ResponseError as exc:
-            error = self.error_of(exc)
+            error = self._error_of(exc)
             raise error from (None if error is exc else exc)
 
     @off_loop
@@ -107,8 +107,8 @@ class ScriptRunner:
             try:
                 found = pipe.execute(raise_on_error=False)
             except ResponseError as exc:
-                raise self.error_of(exc) from exc
-        return [self.error_of(each) if isinstance(each, ResponseError) else each for each in found]
+                raise self._error_of(exc) from exc
+        return [self._error_of(each) if isinstance(each, ResponseError) else each for each in found]
 
     @off_loop
     def run_replicated(self, call: Call, replicas: int, seconds: float) -> Any:
@@ -156,7 +156,7 @@ class ScriptRunner:
         """Return the layout of a queue that this connection consumes, with its limits."""
         return replace(self.layout, limits=self.limits(queue))
 
-    def error_of(self, exc: ResponseError) -> Exception:
+    def _error_of(self, exc: ResponseError) -> Exception:
         """Return what to raise for a refusal; raises it where a new master is to be asked."""
         if is_full(exc):
             return full(exc)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
@@ -38,9 +40,10 @@ class LateBindings:
         self, name: str, errors: tuple[type[Exception], ...], is_wanted: Callable[[], bool]
     ) -> None:
         self._name, self._errors, self._is_wanted = name, errors, is_wanted
+        self._lock = threading.Lock()
         self._waiting: list[Callable[[], Any]] = []
         self._failed = float("-inf")
-        self._thread: threading.Thread | None = None
+        self._is_running = False
 
     def store(self, binding: Callable[[], Any]) -> None:
         """Store a binding by this call, now or later."""
@@ -52,25 +55,35 @@ class LateBindings:
                 logger.warning("%s is away, bindings are stored later: %s", self._name, exc)
             else:
                 return
-        self._waiting.append(binding)
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(
-                target=self._store_later, name="delayq-bindings", daemon=True
-            )
-            self._thread.start()
+        with self._lock:
+            self._waiting.append(binding)
+            if self._is_running:
+                return
+            self._is_running = True
+        threading.Thread(target=self._store_later, name="delayq-bindings", daemon=True).start()
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            self._is_running = bool(self._waiting) and self._is_wanted()
+            return self._is_running
 
     def _store_later(self) -> None:
         loop = ReconnectingLoop(
             "storing bindings",
             logger,
-            go_on=lambda: bool(self._waiting) and self._is_wanted(),
+            go_on=self._goes_on,
             wait=time.sleep,
             retry=RETRY,
             outages={self._name + " is away": self._errors},
         )
 
         def store_first() -> None:
-            self._waiting[0]()
+            try:
+                self._waiting[0]()
+            except self._errors:
+                raise
+            except ResponseError as exc:
+                logger.error("%s refuses a binding: %s", self._name, exc)
             del self._waiting[0]
             loop.recovered()
 

@@ -99,7 +99,7 @@ class ClusterPoller(Poller):
             with suppress(*channel.connection_errors):
                 channel.ping()
                 break
-        if channel in self._away:
+        if channel in self._away and not channel.closed:
             self._away.discard(channel)
             logger.info("%s is back", channel.name)
             wakeup.give()

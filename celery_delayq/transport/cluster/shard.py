@@ -166,9 +166,5 @@ class ShardChannel(TaggedChannel):
         self._had_its_turn(True)
 
     def _had_its_turn(self, delivered: bool) -> None:
-        if self.connection is None:
-            return
-        if self.connection.cycle.is_away(self):
-            self._fetcher.abandon()  # what the dispatcher could not lease either
-        if delivered:
+        if delivered and self.connection is not None:
             self.connection.cycle.had_its_turn(self)

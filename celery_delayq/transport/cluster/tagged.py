@@ -90,5 +90,8 @@ class TaggedChannel(Channel):
 
     def ping(self) -> None:
         """Raise an error of a connection if the shard is away."""
-        with self.connection.nodes.client(slot_of(self.tag)) as client:
+        connection = self.connection
+        if connection is None:  # closed meanwhile, by another thread
+            return
+        with connection.nodes.client(slot_of(self.tag)) as client:
             client.ping()

@@ -9,8 +9,7 @@
 -- ARGV     1 queue  2 most entries to move  3 most entries a second, 0 for no limit  4 most ready
 --          messages, 0 for no limit  5 '1' to note in READY_INDEX when that was, else '0'
 --          6 '1' to note in the clock that a dispatcher was here  7 that dispatcher, '' for none that
---          takes the duty  8 '0' not to wake a consumer: a call that leases goes along with this one
---          9… the priority step of KEYS[18…], then queues that it leaves to others
+--          takes the duty  8… the priority step of KEYS[18…], then queues that it leaves to others
 -- Returns  {now (µs), queue and due (ms) of what to look at next, moved, dead_lettered, 1 when the
 --          dispatcher is on duty, else 0}
 -- Repeat   goes on with what is due then
@@ -31,9 +30,9 @@ local clock = now_us()
 local now = to_ms(clock)
 
 local list_of, lists = {}, {}
-local left = #KEYS - 8
+local left = #KEYS - 9
 for i = 18, #KEYS do
-  list_of[ARGV[i - 9]] = KEYS[i]
+  list_of[ARGV[i - 10]] = KEYS[i]
   lists[#lists + 1] = KEYS[i]
 end
 
@@ -164,7 +163,7 @@ end
 for list, batch in pairs(messages) do
   redis.call('LPUSH', list, unpack(batch))
 end
-if moved > 0 and ARGV[8] ~= '0' then
+if moved > 0 then
   wake(KEYS[13])
 end
 local corrupt = 0
