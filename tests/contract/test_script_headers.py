@@ -33,10 +33,14 @@ ENTRY = Entry("id", Due(5), 3, DATA)
 REPLAY = Replay("id", 5, ENTRY)
 TICKS = EntryTicks("name", "line", "then", 7, "line", 6, [ENTRY])
 TRACKED = Tracked(b"id", b"m1 5 - task")
-TURNED = [*Keys().queue("q").state, LIST, Keys().queue("q").turning(LIST)]
-DROP = Call("repair/drop_cancelled", TURNED, [5, 1, 1, *TRACKED, b"{}"])
 FORGET = Call("leases/forget_counts", ["{q}:deliveries"], ["d", "1"])
 LUA = Path(str(files("celery_delayq").joinpath("store", "lua")))
+
+
+def drop_cancelled(store: Store) -> object:
+    key, ready_list = store.keys.queue("q"), store.keys.ready("q", 3, Layout())
+    keys = [*key.state, ready_list, key.turning(LIST)]
+    return store.run(Call("repair/drop_cancelled", keys, [5, 1, 1, *TRACKED, b"{}"]))
 
 
 def ready(store: Store) -> object:
@@ -103,7 +107,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: RepairTracking(s).forget_ready("q", Layout(), [(Tracked(b"id", b"value"), b"")]),
         1,
     ),
-    "repair/drop_cancelled": (lambda s: s.run(DROP), 4),
+    "repair/drop_cancelled": (drop_cancelled, 4),
     "deadletters/add": (lambda s: s.add_dead_letter("q", "id", "reason", b"{}"), 1),
     "deadletters/replay_in_place": (
         lambda s: s.dead_letters.replay_in_place("q", Layout(), "-inf", "+inf", b"", "f" * 32),
