@@ -37,10 +37,10 @@ FORGET = Call("leases/forget_counts", ["{q}:deliveries"], ["d", "1"])
 LUA = Path(str(files("celery_delayq").joinpath("store", "lua")))
 
 
-def drop_cancelled(store: Store) -> object:
-    key, ready_list = store.keys.queue("q"), store.keys.ready("q", 3, Layout())
-    keys = [*key.state, ready_list, key.turning(LIST)]
-    return store.run(Call("repair/drop_cancelled", keys, [5, 1, 1, *TRACKED, b"{}"]))
+def drop_cancelled(keys: Keys) -> Call:
+    key, ready_list = keys.queue("q"), keys.ready("q", 3, Layout())
+    all_keys = [*key.state, ready_list, key.turning(LIST)]
+    return Call("repair/drop_cancelled", all_keys, [5, 1, 1, *TRACKED, b"{}"])
 
 
 def ready(store: Store) -> object:
@@ -107,7 +107,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: RepairTracking(s).forget_ready("q", Layout(), [(Tracked(b"id", b"value"), b"")]),
         1,
     ),
-    "repair/drop_cancelled": (drop_cancelled, 4),
+    "repair/drop_cancelled": (lambda s: s.run(drop_cancelled(s.keys)), 4),
     "deadletters/add": (lambda s: s.add_dead_letter("q", "id", "reason", b"{}"), 1),
     "deadletters/replay_in_place": (
         lambda s: s.dead_letters.replay_in_place("q", Layout(), "-inf", "+inf", b"", "f" * 32),
@@ -343,8 +343,7 @@ def code(text: str) -> str:
 
 def names_called(text: str) -> set[str]:
     """Return the functions that are called and the constants that are read."""
-    text = re.sub(r"'[^'\n]*'", "''", text)
-    found = re.findall(r"(?<![\w.:])(\w+)\(|\b([A-Z_]{3,})\b", text)
+    found = re.findall(r"(?<![\w.:])(\w+)\(|\b([A-Z_]{3,})\b", re.sub(r"'[^'\n]*'", "''", text))
     return {function or constant for function, constant in found}
 
 
@@ -369,12 +368,9 @@ def includes_of(name: str) -> dict[str, dict[str, set[str]]]:
 def reached(first: Iterable[str], calls: dict[str, set[str]]) -> set[str]:
     """Return all functions that are called by *first*, at whichever depth."""
     found: set[str] = set()
-    waiting = [*first]
-    while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found.add(one)
-            waiting += calls.get(one, ())
+    while new := {*first} - found:
+        found |= new
+        first = [each for one in new for each in calls.get(one, ())]
     return found
 
 
