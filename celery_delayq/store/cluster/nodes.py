@@ -7,7 +7,7 @@ is a lost connection, and the next one goes to its new master.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from redis import Connection, ConnectionPool, Redis, SSLConnection
@@ -52,6 +52,11 @@ class _Range(NamedTuple):
     last: int
     master: Address
     replicas: tuple[Address, ...]
+
+
+#: The nodes of each cluster, by its seeds, as this process was told last: new connections are to
+#: find a cluster whose seeds have all gone.
+_TOLD: dict[frozenset[Address], frozenset[Address]] = {}
 
 
 class Nodes:
@@ -140,13 +145,14 @@ class Nodes:
     def _read(self) -> list[_Range]:
         """Ask one node after the other."""
         problems = []
-        # Replicas too: all masters may have gone since the last time.
-        told = {node for each in self._ranges for node in (each.master, *each.replicas)}
-        known = [*told.union(self._seeds)]
+        seeds = frozenset(self._seeds)
+        known = [*seeds.union(_nodes_of(self._ranges), _TOLD.get(seeds, ()))]
         # Another one each time: a node that is cut off from the others tells of old masters.
         for address in random.sample(known, len(known)):
             try:
-                return [*self._ask(address)]
+                found = [*self._ask(address)]
+                _TOLD[seeds] = _nodes_of(found)
+                return found
             except (AuthenticationError, ConnectionError, TimeoutError) as exc:
                 problems.append(f"{address.host}:{address.port}: {exc}")
         raise ConnectionError(f"no node of the Redis Cluster answers: {'; '.join(problems)}")
@@ -173,6 +179,11 @@ class Nodes:
                 Address(host.decode() if host else address.host, port) for host, port, *_ in nodes
             )
             yield _Range(first, last, master, tuple(replicas))
+
+
+def _nodes_of(ranges: Iterable[_Range]) -> frozenset[Address]:
+    """Return all nodes. Replicas too: all masters may have gone when they are needed."""
+    return frozenset(node for each in ranges for node in (each.master, *each.replicas))
 
 
 class SlotConnection(Connection):

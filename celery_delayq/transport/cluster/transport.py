@@ -28,6 +28,11 @@ class ClusterTransport(Transport):
     Channel = ClusterChannel
     Poller = ClusterPoller
 
+    # Without these kombu gives up where an error comes again after it has connected anew: here a
+    # new connection says nothing of the shard that is away.
+    recoverable_connection_errors = Transport.connection_errors
+    recoverable_channel_errors = ()
+
     _nodes: Nodes | None = None
 
     @property
