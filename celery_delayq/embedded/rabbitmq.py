@@ -237,7 +237,7 @@ class EmbeddedRabbitMQ:
         try:
             self.ask("PUT", f"vhosts/{name}", {})
         except EmbeddedServerError:
-            # A busy machine takes longer to make it than RabbitMQ waits, which a repeat does too.
+            # RabbitMQ gives up after some seconds, which a busy machine needs; this waits again.
             self.ask("PUT", f"vhosts/{name}", {})
         self.ask(
             "PUT", f"permissions/{name}/guest", {"configure": ".*", "write": ".*", "read": ".*"}

@@ -170,7 +170,7 @@ def check_tags(app: Celery, shards: Shards, entry: Periodic) -> None:
     NotSupported
         They do, by the bindings that there are now.
     """
-    if len([*shards]) == 1:
+    if shards.has_one:
         return
     queues = queues_of(app, entry.definition)
     if len({shards.of(queue) for queue in queues}) > 1:

@@ -111,6 +111,33 @@ def write(spark: Any, delayq_broker_url: str, tmp_path: Path) -> Write:
 
 
 @pytest.fixture
+def stream(spark: Any, delayq_broker_url: str, tmp_path: Path) -> Callable[..., list[str]]:
+    """Read all there is of the history since the last time; the ids, in order."""
+
+    def once(**options: str) -> list[str]:
+        found: list[str] = []
+        given = {"url": delayq_broker_url, "table": "history", **options}
+        query = (
+            spark.readStream.format("celery_delayq")
+            .options(**given)
+            .load()
+            .writeStream.foreachBatch(
+                lambda rows, _: found.extend(row.id for row in rows.collect())
+            )
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        if query.exception() is not None:
+            raise query.exception()
+        assert not query.isActive
+        return found
+
+    return once
+
+
+@pytest.fixture
 def archive(spark: Any, delayq_broker_url: str, tmp_path: Path) -> Archive:
     """Archive tables of the test's Redis."""
     from celery_delayq.spark import archive as module

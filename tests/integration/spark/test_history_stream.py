@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,33 +14,6 @@ from celery_delayq.spark.read.history import START, RunsLost, plan_runs
 from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.runs import numbered
-
-
-@pytest.fixture
-def stream(spark: Any, delayq_broker_url: str, tmp_path: Any) -> Callable[..., list[str]]:
-    """Read all there is of the history since the last time; the ids, in order."""
-
-    def once(**options: str) -> list[str]:
-        found: list[str] = []
-        given = {"url": delayq_broker_url, "table": "history", **options}
-        query = (
-            spark.readStream.format("celery_delayq")
-            .options(**given)
-            .load()
-            .writeStream.foreachBatch(
-                lambda rows, _: found.extend(row.id for row in rows.collect())
-            )
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination(120)
-        if query.exception() is not None:
-            raise query.exception()
-        assert not query.isActive
-        return found
-
-    return once
 
 
 def test_a_stream_goes_on_where_it_was(delayq: DelayQ, stream: Any) -> None:

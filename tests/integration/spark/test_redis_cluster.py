@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -86,30 +87,13 @@ def test_tables_are_those_of_all_hash_tags(
 
 
 def test_a_stream_goes_on_in_each_hash_tag(
-    spark: Any, delayq: DelayQ, delayq_broker_url: str, tmp_path: Any
+    delayq: DelayQ, stream: Callable[..., list[str]]
 ) -> None:
-    def once() -> list[str]:
-        found: list[str] = []
-        options = {"url": delayq_broker_url, "table": "history"}
-        query = (
-            spark.readStream.format("celery_delayq")
-            .options(**options)
-            .load()
-            .writeStream.foreachBatch(lambda rows, _: found.extend(x.id for x in rows.collect()))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination(120)
-        if query.exception() is not None:
-            raise query.exception()
-        return sorted(found)
-
     first = add_runs(delayq, 0)
-    assert once() == sorted(first)
-    assert once() == []
+    assert sorted(stream()) == sorted(first)
+    assert stream() == []
     second = add_runs(delayq, 2)
-    assert once() == sorted(second)
+    assert sorted(stream()) == sorted(second)
 
 
 def test_jobs(

@@ -180,8 +180,11 @@ def test_forgetting_again_changes_nothing(store: Bench) -> None:
 # -- many cancelled ones
 
 
-def runner_of(store: Bench) -> Callable[[str, list[str], list[Any]], Any]:
-    return lambda name, keys, args: store.run(Call(name, keys, args))
+def turn(store: Bench, *args: Any) -> Any:
+    """Turn a part of the list around; return how many are left."""
+    key = store.keys.queue(QUEUE)
+    keys = [*key.state, "q", key.turning("q")]
+    return store.run(Call("repair/drop_cancelled", keys, [*args]))
 
 
 def drop(store: Bench) -> None:
@@ -211,16 +214,12 @@ def test_an_interrupted_turn_is_finished_and_a_repeat_changes_nothing(store: Ben
     sent = [labelled(f"id-{n}") for n in range(5)]
     store.make_ready(*sent)
     store.cancel("id-1")
-    key = store.keys.queue(QUEUE)
-    keys = [*key.state, "q", key.turning("q")]
-    seen = waiting(store)[b"id-1"]
-    run = runner_of(store)
 
-    assert run("repair/drop_cancelled", keys, ["", 0]) == 5
-    args = [5, 3, 2, *seen, message_of(sent[1])]
-    assert run("repair/drop_cancelled", keys, args) == 2
+    assert turn(store, "", 0) == 5
+    args = [5, 3, 2, *waiting(store)[b"id-1"], message_of(sent[1])]
+    assert turn(store, *args) == 2
     before = store.state()
-    assert run("repair/drop_cancelled", keys, args) == 2
+    assert turn(store, *args) == 2
     assert store.state() == before
     assert RepairTracking(store).is_turning(QUEUE, "q")
 
@@ -235,14 +234,10 @@ def test_a_list_that_others_take_from_is_read_again(store: Bench) -> None:
     sent = [labelled(f"id-{n}") for n in range(3)]
     store.make_ready(*sent)
     store.cancel("id-1")
-    key = store.keys.queue(QUEUE)
-    keys = [*key.state, "q", key.turning("q")]
-    run = runner_of(store)
-    assert run("repair/drop_cancelled", keys, ["", 0]) == 3
+    assert turn(store, "", 0) == 3
     store.client.rpop("q")
 
-    args = [3, 3, 2, *waiting(store)[b"id-1"], message_of(sent[1])]
-    assert run("repair/drop_cancelled", keys, args) == 2
+    assert turn(store, 3, 3, 2, *waiting(store)[b"id-1"], message_of(sent[1])) == 2
     drop(store)
 
     assert message_of(sent[1]) not in store.state()["q"]
