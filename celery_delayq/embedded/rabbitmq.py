@@ -9,6 +9,7 @@ import socket
 import subprocess
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from time import monotonic, sleep
@@ -232,13 +233,14 @@ class EmbeddedRabbitMQ:
         return done.stdout
 
     def new_vhost(self) -> str:
-        """Make an empty virtual host and return its name."""
+        """Make an empty virtual host that is up on all nodes, and return its name."""
         name = f"test-{uuid4().hex[:12]}"
-        try:
+        # Each node gives up starting it after some seconds, which a busy machine needs.
+        with suppress(EmbeddedServerError):
             self.ask("PUT", f"vhosts/{name}", {})
-        except EmbeddedServerError:
-            # RabbitMQ gives up after some seconds, which a busy machine needs; this waits again.
-            self.ask("PUT", f"vhosts/{name}", {})
+        nodes = self.ask("GET", f"vhosts/{name}")["cluster_state"]
+        for node in [node for node, state in nodes.items() if state != "running"]:
+            self.ask("POST", f"vhosts/{name}/start/{node}")
         self.ask(
             "PUT", f"permissions/{name}/guest", {"configure": ".*", "write": ".*", "read": ".*"}
         )

@@ -175,9 +175,18 @@ def test_a_cluster_goes_on_while_each_node_is_killed_in_turn(
 
 
 def wait_for_runs(stage: Stage, count: int) -> None:
-    """Wait until so many more tasks have run."""
+    """Wait until so many more tasks have run.
+
+    A publish waits 30 s for RabbitMQ and is tried four times, and only one is sent at a time.
+    """
     wanted = len(stage.ledger.finished()) + count
-    wait_until(lambda: len(stage.ledger.finished()) >= wanted, 60, "tasks run")
+
+    def missing() -> str:
+        sent, queues = len(stage.promises()), stage.broker.ask("GET", "queues")
+        lengths = {each["name"]: each.get("messages") for each in queues}
+        return f"{wanted} tasks run: {len(stage.ledger.finished())} of {sent} sent, {lengths}"
+
+    wait_until(lambda: len(stage.ledger.finished()) >= wanted, 150, missing)
 
 
 def node_in_use(stage: Stage, workers: list[WorkerProcess]) -> int:

@@ -118,6 +118,8 @@ class Transport(pyamqp.Transport):
             RabbitMQ refuses the account, or has no such virtual host.
         UnsupportedServer
             It is too old, or no RabbitMQ.
+        amqp.exceptions.RecoverableConnectionError
+            This node cannot serve the virtual host now; another node may.
         """
         ours: KombuConnection = self.__dict__["client"]
         self.client = self.plain
@@ -128,6 +130,10 @@ class Transport(pyamqp.Transport):
                 f"{self.as_uri('')}: {exc.reply_text.rstrip('.')}; check user, password, "
                 "virtual host, and the user's rights to it"
             ) from exc
+        except exceptions.InternalError as exc:
+            # Such as a virtual host that is down on one node of a cluster. py-amqp calls it
+            # irrecoverable, and kombu would never come to the next URL.
+            raise exceptions.RecoverableConnectionError(exc.reply_text) from exc
         finally:
             self.client = ours
         check_version(connection.server_properties)

@@ -240,7 +240,8 @@ def test_a_task_whose_process_is_killed_runs_again(
 def test_a_broker_that_is_restarted_loses_nothing(
     pool: str, scene: RetryScene, broker: OnRabbitMQ
 ) -> None:
-    """A delivery ends with its connection, so what runs runs again.
+    """A delivery ends with its connection, so what runs runs again, also what comes due and runs
+    while RabbitMQ stops.
 
     A lease in Redis does not: see ``tests/integration/transport/test_outages.py``.
     """
@@ -262,4 +263,5 @@ def test_a_broker_that_is_restarted_loses_nothing(
     scene.wait_only_dead("retried")
     assert worker.running
     assert scene.attempts("running") == [0, 0]
-    assert [scene.attempts(id) for id in ("delayed", "retried")] == [[0], [0, 1]]
+    attempts = [scene.attempts(id) for id in ("delayed", "retried")]
+    assert [[*dict.fromkeys(each)] for each in attempts] == [[0], [0, 1]]

@@ -70,6 +70,21 @@ def test_the_second_url_is_tried_when_the_first_is_away(delayq_rabbitmq: str) ->
         assert scene.app._delayq.stats().as_dict()["scheduled"] == 0
 
 
+def test_the_second_url_is_tried_when_the_virtual_host_is_down_at_the_first(
+    delayq_rabbitmq: str, delayq_rabbitmq_server: EmbeddedRabbitMQ
+) -> None:
+    """A node of a cluster may be up without it; here it is another virtual host."""
+    down = delayq_rabbitmq_server.new_vhost()
+    stop = f'rabbit_vhost_sup_sup:stop_and_delete_vhost(<<"{down}">>).'
+    delayq_rabbitmq_server.control("eval", stop)
+    first = delayq_rabbitmq_server.url("delayq+amqp", vhost=down)
+
+    with RabbitMQScene(f"{first};{delayq_rabbitmq}") as scene:
+        due = scene.send("a", 0.3)
+
+        assert scene.receive("orders")["a"] >= due
+
+
 # -- the wrong broker, or the wrong account
 
 
