@@ -56,6 +56,12 @@ KINDS = {
     "unreadable_periodic": Kind(
         "periodic entry that cannot be read: does not fire", "none, remove it or add it again"
     ),
+    "unfinished_pause": Kind(
+        "paused in some hash tags only: a call to pause was interrupted", "paused in all"
+    ),
+    "unfinished_resume": Kind(
+        "still paused in some hash tags: a call to resume was interrupted", "resumed in all"
+    ),
     "totals_differ": Kind(
         "the counters do not add up to the messages that are there: others have changed keys, or "
         "deleted the counters",

@@ -23,7 +23,7 @@ from celery_delayq.schedule.schedule_many import BATCH, schedule_many
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of, scheduled_among
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.shards import Shards, write_pause
 
 #: Attempts to move an entry by an amount while others move it.
 ATTEMPTS = 5
@@ -296,9 +296,7 @@ class Schedule(BulkChanges):
         token = uuid4().hex
 
         def ask(shards: Shards) -> bool:
-            paused = [
-                store.control.pause([], queue=queue, task=task, token=token) for store in shards
-            ]
+            paused = [write_pause(store, queue, task, token=token) for store in shards]
             return any(paused)
 
         return self._ask(ask)
@@ -328,14 +326,7 @@ class Schedule(BulkChanges):
 
         def ask(shards: Shards) -> bool:
             resumed = [
-                store.control.pause(
-                    [q for q in store.registry() if queue in (None, q)],
-                    queue=queue,
-                    task=task,
-                    resume=True,
-                    token=token,
-                )
-                for store in shards
+                write_pause(store, queue, task, resume=True, token=token) for store in shards
             ]
             return any(resumed)
 

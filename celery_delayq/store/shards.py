@@ -93,6 +93,22 @@ class Shards:
             store.client.connection_pool.disconnect(inuse_connections=inuse)
 
 
+def write_pause(
+    store: Store,
+    queue: str | None,
+    task: str | None,
+    *,
+    resume: bool = False,
+    token: str | None = None,
+) -> bool:
+    """Pause a queue or a task in one store, or resume it; return whether that changed anything.
+
+    Write to all stores in their order: ``fsck`` finishes an interrupted call as the first one says.
+    """
+    queues = [each for each in store.registry() if queue in (None, each)] if resume else []
+    return store.control.pause(queues, queue=queue, task=task, resume=resume, token=token)
+
+
 def last_run(shards: Shards) -> str | None:
     """Return the offset of the newest run in any store, None when there is none."""
     found = [offset for store in shards if (offset := store.history.last()) is not None]

@@ -115,6 +115,8 @@ def diagnose(
         if name := _server(subjects[0]):
             found.versions["Redis"] = name
         _run(found, {name: partial(_look, name, subjects) for name in REDIS})
+        if not shards.has_one:
+            _run(found, {"pauses": partial(work.pauses, shards)})
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 from celery_delayq.admin.doctor.finding import FAULT, WARNING, Finding
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.admin.findings import KINDS, Report
+from celery_delayq.admin.pauses import unfinished_pauses
 from celery_delayq.admin.repair import check
 from celery_delayq.integration import beat_guard
 from celery_delayq.store.schedule import layouts
@@ -33,6 +34,17 @@ def fsck(subject: OnRedis) -> Iterator[Finding]:
             FAULT,
             f"{spelled(found.queue)}: {found.found:,} x {KINDS[found.kind].what}",
             "celery -A <app> delayq fsck shows them, fsck --repair repairs them",
+        )
+
+
+def pauses(shards: Shards) -> Iterator[Finding]:
+    """All hash tags of a Redis Cluster must have the same pauses."""
+    for each in unfinished_pauses(shards):
+        yield Finding(
+            "pauses",
+            FAULT,
+            f"{spelled(each.name)}: {KINDS[each.kind].what}",
+            "celery -A <app> delayq fsck shows it, fsck --repair finishes the call",
         )
 
 

@@ -1,0 +1,106 @@
+"""``fsck`` on a Redis Cluster: a pause that some hash tags have and others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.admin.doctor import work
+from celery_delayq.errors import CommandRefused
+from celery_delayq.store.keys import Layout
+from celery_delayq.testing import wait_until
+from tests.integration.conftest import MakeApp
+from tests.support.cli import CommandLine, Ran
+from tests.support.cluster import QUEUES, TAGS
+
+pytestmark = pytest.mark.full
+
+#: A queue of the first tag, and one of the last.
+FIRST, LAST = QUEUES[TAGS[0]], QUEUES[TAGS[-1]]
+#: The first tag that an interrupted call does not reach.
+REACHED = 5
+
+
+@pytest.fixture
+def app(make_app: MakeApp, delayq_cluster: str) -> Celery:
+    return make_app(broker=delayq_cluster)
+
+
+def interrupted(app: Celery, call: Callable[..., bool], **names: str) -> None:
+    """Pause or resume, and fail between two tags."""
+    store = [*DelayQ.of(app).session.shards][REACHED]
+    key, client = store.keys.control, store.client
+    if there := client.exists(key):
+        client.rename(key, f"{key}:kept")
+    client.set(key, "no hash")
+    with pytest.raises(CommandRefused):
+        call(**names)
+    client.delete(key)
+    if there:
+        client.rename(f"{key}:kept", key)
+
+
+def states(app: Celery, **names: str) -> list[bool]:
+    """Return whether each tag has a pause."""
+    [(kind, name)] = names.items()
+    found = [store.control.controls() for store in DelayQ.of(app).session.shards]
+    return [name in (each.queues if kind == "queue" else each.tasks) for each in found]
+
+
+def fsck(app: Celery, *options: str) -> Ran:
+    return CommandLine(app)("fsck", *options)
+
+
+def findings(app: Celery, *options: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = fsck(app, "--json", *options).json["findings"]
+    return {each["kind"]: (each["queue"], each["found"], each["examples"]) for each in found}
+
+
+def test_an_interrupted_pause_is_found_and_finished(app: Celery) -> None:
+    delayq = DelayQ.of(app)
+    delayq.pause(task="tasks.whole")
+    interrupted(app, delayq.pause, task="tasks.add")
+    assert states(app, task="tasks.add") == [True] * REACHED + [False] * (12 - REACHED)
+
+    ran = fsck(app)
+
+    assert ran.code == 1
+    assert "paused in some hash tags only" in " ".join(ran.out.split())
+    assert findings(app) == {"unfinished_pause": ("", 1, ["tasks.add"])}
+    [told] = work.pauses(delayq.session.shards)
+    assert told.what.startswith("tasks.add: paused in some hash tags only")
+    assert states(app, task="tasks.add").count(True) == REACHED
+    assert fsck(app, "--repair").code == 0
+    assert states(app, task="tasks.add") == states(app, task="tasks.whole") == [True] * 12
+    assert findings(app) == {}
+
+
+def test_an_interrupted_resume_is_found_and_finished(app: Celery) -> None:
+    delayq = DelayQ.of(app)
+    store = delayq.session.shards.of(LAST)
+    delayq.pause(task="tasks.add")
+    app.send_task("tasks.add", (1, 2), countdown=0.05, queue=LAST)
+    wait_until(lambda: store.promote(LAST, Layout(), 10) and delayq.stats().paused == 1)
+    interrupted(app, delayq.resume, task="tasks.add")
+
+    assert findings(app) == {"unfinished_resume": ("", 1, ["tasks.add"])}
+    assert fsck(app, "--repair").code == 0
+
+    assert states(app, task="tasks.add") == [False] * 12
+    assert findings(app) == {}
+    assert store.promote(LAST, Layout(), 10).moved == 1
+
+
+def test_the_pause_of_a_queue_is_compared_with_that_queue(app: Celery) -> None:
+    delayq = DelayQ.of(app)
+    for queue in (FIRST, LAST):
+        app.send_task("tasks.add", (1, 2), countdown=60, queue=queue)
+    interrupted(app, delayq.pause, queue=LAST)
+
+    assert findings(app, "--queue", FIRST) == {}
+    assert findings(app, "--queue", LAST, "--repair") == {"unfinished_pause": (LAST, 1, [LAST])}
+    assert states(app, queue=LAST) == [True] * 12
