@@ -198,9 +198,13 @@ class Poller(stock.MultiChannelPoller):
     def get(self, callback: Callable[..., Any], timeout: float | None = None) -> Any:
         """Deliver one message that is here, or wait for one. Raises Empty when none came."""
         for channel in tuple(self._channels):
-            if channel.deliver_one():
+            if self._deliver_by(channel, channel.deliver_one):
                 return None
         return super().get(callback, timeout)
+
+    def _deliver_by(self, _channel: Any, deliver: Callable[[], Any]) -> Any:
+        """Deliver messages of a channel that are here; return whether there were any, if known."""
+        return deliver()
 
     def handle_event(self, fileno: int, event: int) -> Any:
         """Handle an event of a file descriptor."""
@@ -213,4 +217,4 @@ class Poller(stock.MultiChannelPoller):
         """Deliver, from an event loop."""
         self.wakeup.take_back()
         for channel in tuple(self._channels):
-            channel.deliver()
+            self._deliver_by(channel, channel.deliver)

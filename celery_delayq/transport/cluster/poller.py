@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -79,14 +80,29 @@ class ClusterPoller(Poller):
             self.lost(channel, exc)
             return True
 
+    def _deliver_by(self, channel: Any, deliver: Callable[[], Any]) -> Any:
+        """Deliver messages of a channel that are here; return whether there were any, if known."""
+        try:
+            return deliver()
+        except channel.connection_errors as exc:
+            self.lost(channel, exc)
+            return True
+
     def is_away(self, channel: Any) -> bool:
         """Return whether the shard of a channel is away."""
         return channel in self._away
 
     def lost(self, channel: Any, exc: Exception) -> None:
-        """Leave a channel alone until its shard is back."""
-        if channel.closed:
+        """Leave a channel alone until its shard is back.
+
+        An error of whoever got a message is raised: only a new connection gives that back.
+        """
+        of_callback, channel.callback_failed = channel.callback_failed, False
+        if channel.closed or of_callback:
             raise exc
+        if channel in self._away:  # a message that was here already needed the shard
+            channel.disconnect()
+            return
         logger.warning("%s is away, its queues wait: %s", channel.name, exc)
         self._away.add(channel)
         channel.disconnect()

@@ -40,6 +40,10 @@ class TaggedChannel(Channel):
     #: What a user sets: the tag goes behind it.
     _users_prefix = ""
 
+    #: Whether the last error of a connection is that of a callback for a message. The error itself
+    #: would keep the message alive.
+    callback_failed = False
+
     def __init__(self, connection: Any, tag: str, **kwargs: Any) -> None:
         self.tag = tag
         # kombu sends a PING, and would refuse a channel whose shard is away.
