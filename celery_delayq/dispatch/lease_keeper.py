@@ -200,13 +200,13 @@ class LeaseKeeper(Heartbeat):
     def orphan(self, tags: Iterable[str]) -> None:
         """Give messages of a closed channel back once no task works on them."""
         self._orphans.extend(tags)
-        self._signal.give()
+        self._wake()
 
     def abandon(self, queue: str, request_number: str) -> None:
         """Give back what a request may have got whose reply is lost for good."""
         self._asked.pop(request_number, None)
         self._abandoned.add((queue, request_number))
-        self._signal.give()
+        self._wake()
 
     # -- the thread
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from celery_delayq.dispatch.lease_keeper import new_worker_id
+from celery_delayq.dispatch.lease_keeper import LeaseKeeper, new_worker_id
 from celery_delayq.errors import CommandRefused
 from celery_delayq.testing import wait_until
 from tests.support.leases import AnyStore, BeatingStore, Message, keeper, take
@@ -136,6 +136,35 @@ def test_what_is_left_to_do_starts_a_thread_that_has_ended() -> None:
     again()
 
     assert made == [store]
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [lambda one: one.orphan(["me:1:1"]), lambda one: one.abandon("q", "1")],
+    ids=["a task that was cut off", "a request without a reply"],
+)
+def test_what_is_to_be_given_back_starts_a_thread_that_has_ended(
+    leave: Callable[[LeaseKeeper], None],
+) -> None:
+    """Else the end of the process would wait for it, in vain."""
+    started: list[Callable[[], None]] = []
+
+    class Store(AnyStore):
+        """Holds nothing."""
+
+        def held(self, *_: Any) -> set[str]:
+            """Return the fields of what is held."""
+            return set()
+
+    one = keeper(store=Store(), start=started.append)
+    leave(one)
+
+    [run] = started
+    run()
+
+    one.end(time.monotonic() + 60)
+    assert not one._orphans
+    assert not one._abandoned
 
 
 def test_no_thread_begins_before_the_last_one_has_closed_its_connections() -> None:
