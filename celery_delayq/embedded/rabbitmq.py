@@ -78,7 +78,7 @@ class EmbeddedRabbitMQ:
         nodes: int = 1,
         config: Mapping[str, str] | None = None,
         confirm_timeout: int | None = CONFIRM_TIMEOUT,
-        timeout: float = 60.0,
+        timeout: float = 120.0,
     ) -> None:
         self._program = find_rabbitmq_server()
         self._config = dict(config or {})
@@ -245,6 +245,16 @@ class EmbeddedRabbitMQ:
             "PUT", f"permissions/{name}/guest", {"configure": ".*", "write": ".*", "read": ".*"}
         )
         return name
+
+    def delete_vhost(self, name: str) -> None:
+        """Delete a virtual host, if there is one and a node is up.
+
+        Each queue of it costs the nodes some work, also where nobody uses it.
+        """
+        if not any(node.child.running for node in self._nodes):
+            return
+        if any(each["name"] == name for each in self.ask("GET", "vhosts")):
+            self.ask("DELETE", f"vhosts/{name}")
 
     def log(self, number: int = 0) -> str:
         """Return what a node has logged since its start."""

@@ -102,11 +102,14 @@ def delayq_rabbitmq_scheme() -> str:
 
 
 @pytest.fixture
-def delayq_rabbitmq(delayq_rabbitmq_server: EmbeddedRabbitMQ, delayq_rabbitmq_scheme: str) -> str:
-    """Broker URL of an empty virtual host of that node."""
+def delayq_rabbitmq(
+    delayq_rabbitmq_server: EmbeddedRabbitMQ, delayq_rabbitmq_scheme: str
+) -> Iterator[str]:
+    """Broker URL of an empty virtual host of that node, which is deleted after the test."""
     delayq_rabbitmq_server.start()  # the test before may have ended it
     vhost = delayq_rabbitmq_server.new_vhost()
-    return delayq_rabbitmq_server.url(delayq_rabbitmq_scheme, vhost=vhost)
+    yield delayq_rabbitmq_server.url(delayq_rabbitmq_scheme, vhost=vhost)
+    delayq_rabbitmq_server.delete_vhost(vhost)
 
 
 @pytest.fixture

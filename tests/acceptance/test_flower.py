@@ -63,15 +63,18 @@ def broker(
     server: EmbeddedRedis,
     rabbitmq: EmbeddedRabbitMQ | None,
     request: pytest.FixtureRequest,
-) -> str:
+) -> Iterator[str]:
     if kind == "cluster":
-        return str(request.getfixturevalue("delayq_cluster"))
+        yield request.getfixturevalue("delayq_cluster")
+        return
     if rabbitmq is None:
-        return server.url_for("delayq+redis", database=1)
+        yield server.url_for("delayq+redis", database=1)
+        return
     vhost = rabbitmq.new_vhost()
     rights = {"configure": ".*", "write": ".*", "read": ".*"}
     rabbitmq.ask("PUT", f"permissions/{vhost}/shop", rights)
-    return rabbitmq.url("delayq+amqp", vhost=vhost).replace("guest:guest", "shop:p%40ss%2Fs3cret")
+    yield rabbitmq.url("delayq+amqp", vhost=vhost).replace("guest:guest", "shop:p%40ss%2Fs3cret")
+    rabbitmq.delete_vhost(vhost)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_a_broker_that_goes_away_ends_it_with_the_position(
             if n == 10:
                 # Which closes its connections.
                 vhost = scene.channel.connection.virtual_host
-                delayq_rabbitmq_server.ask("DELETE", f"vhosts/{vhost}")
+                delayq_rabbitmq_server.delete_vhost(vhost)
             yield Item(id=f"{n}", countdown=0.5)
 
     with pytest.raises(ManyFailed) as caught:

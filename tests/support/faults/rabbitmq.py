@@ -92,6 +92,8 @@ class RabbitMQStage(Stage):
             stack.enter_context(self.broker)
         self.broker.start()  # the test before may have ended it
         self.vhost: str = self.broker.new_vhost()
+        if self._shared is not None:
+            stack.callback(self.broker.delete_vhost, self.vhost)
 
     def _url(self, through: Proxy | None) -> str:
         if through is None:

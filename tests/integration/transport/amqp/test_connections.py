@@ -83,6 +83,7 @@ def test_the_second_url_is_tried_when_the_virtual_host_is_down_at_the_first(
         due = scene.send("a", 0.3)
 
         assert scene.receive("orders")["a"] >= due
+    delayq_rabbitmq_server.delete_vhost(down)
 
 
 # -- the wrong broker, or the wrong account
