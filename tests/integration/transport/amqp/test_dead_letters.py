@@ -164,7 +164,7 @@ def test_what_is_refused_in_a_replay_of_many_holds_up_no_other_and_repeats_none(
 ) -> None:
     delayq = DelayQ.of(scene.app)
     for id, queue in {"a": "back", "b": "gone", "c": "back", "d": "gone"}.items():
-        scene.send(id, 0.3, queue=queue)
+        scene.send(id, 3, queue=queue)  # by then all are sent, and the queues are deleted
     for queue in ("back", "gone"):
         scene.channel.queue_delete(queue)
     wait_until(lambda: len([*delayq.dead_letters()]) == 4, TIMEOUT, "all are dead")

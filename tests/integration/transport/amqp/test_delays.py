@@ -92,7 +92,7 @@ def test_a_hundred_tasks_that_nobody_gets_are_kept_and_hold_up_no_other(
 
 def test_a_task_whose_queue_was_deleted_is_a_dead_letter_and_can_be_replayed(scene: Scene) -> None:
     delayq = DelayQ.of(scene.app)
-    scene.send("a", 0.3, queue="gone")
+    scene.send("a", 2, queue="gone")
     scene.channel.queue_delete("gone")
     wait_until(
         lambda: delayq.admin.stats().as_dict()["unroutable"] == 1, TIMEOUT, "it is unroutable"
