@@ -20,6 +20,7 @@ from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
 from tests.support.brokers import Broker
 from tests.support.scene import Leases
+from tests.support.stopped import stop
 
 
 @pytest.fixture
@@ -66,10 +67,10 @@ def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_
     (child,) = worker.child_pids()
 
     # The worker reads what is in the pipe when its child is stopped, which is not all.
-    worker.send_signal(signal.SIGSTOP)
+    stop(worker.pid)
     redis.rpush("go", 1)
     wait_until(lambda: unread(child) >= FULL, 30, "a result")
-    os.kill(child, signal.SIGSTOP)
+    stop(child)
     worker.send_signal(signal.SIGCONT)
     wait_until(lambda: unread(child) == 0, 30, "what there is to be read")
     broker.lose_connections(leases)

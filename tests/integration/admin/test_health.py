@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from time import monotonic
 
 import pytest
@@ -18,22 +16,13 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.integration.transport.amqp.test_blocked import low_on_memory
 from tests.support.cli import CommandLine, Ran
+from tests.support.stopped import stopped
 
 NewRedis = Callable[..., EmbeddedRedis]
 
 
 def health(make_app: MakeApp, broker: str, *options: str) -> Ran:
     return CommandLine(make_app(broker=broker))("health", "--ready", "--timeout", "3", *options)
-
-
-@contextmanager
-def frozen(pid: int | None) -> Iterator[None]:
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def test_a_redis_that_takes_tasks_is_ready_and_nothing_is_stored(
@@ -80,7 +69,7 @@ def test_a_redis_that_is_away_frozen_or_refuses_the_password_is_not_ready(
 
     away = health(make_app, f"delayq+redis://:pa55word@127.0.0.1:{port}/0")
     wrong = health(make_app, f"delayq+redis://:pa55word@127.0.0.1:{server.port}/0")
-    with frozen(server.pid):
+    with stopped(server.pid):
         silent = health(make_app, server.url_for("delayq+redis"), "--json")
 
     assert [away.code, wrong.code, silent.code] == [1, 1, 1]
@@ -118,7 +107,7 @@ def test_a_rabbitmq_is_ready_unless_it_is_away_silent_or_has_an_alarm(
     assert health(make_app, delayq_rabbitmq).out == "ready\n"
 
     with ExitStack() as stack:
-        stack.enter_context(frozen(delayq_rabbitmq_server.pid))
+        stack.enter_context(stopped(delayq_rabbitmq_server.pid))
         assert health(make_app, delayq_rabbitmq).code == 1
     away = health(make_app, f"delayq+amqp://127.0.0.1:{free_port()}//")
     assert away.code == 1

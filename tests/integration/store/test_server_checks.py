@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +17,7 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.scene import StartWorker, start_worker
+from tests.support.stopped import stopped
 
 pytestmark = pytest.mark.each_server
 
@@ -186,11 +186,10 @@ def test_a_full_server_lets_what_stock_producers_sent_pass(
     )
     stock = make_app(extension=False, broker=broker.url)
     with broker.client() as client:
-        worker.send_signal(signal.SIGSTOP)
-        stock.send_task("add", (1, 2), countdown=3600)
-        client.lpush("celery", b"garbage")
-        client.config_set("maxmemory", 1)
-        worker.send_signal(signal.SIGCONT)
+        with stopped(worker.pid):
+            stock.send_task("add", (1, 2), countdown=3600)
+            client.lpush("celery", b"garbage")
+            client.config_set("maxmemory", 1)
         wait_until(lambda: client.zcard("{celery}:due") == 1, what="the ETA is scheduled")
         wait_until(lambda: client.hlen("{celery}:dead") == 1, what="the garbage is kept")
         assert worker.running

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 
@@ -17,6 +15,7 @@ from celery_delayq.transport.poller import STOPS_POLLING
 from tests.apps.ending_tasks import Desk
 from tests.support.proxy import Proxy
 from tests.support.scene import StartWorker
+from tests.support.stopped import stopped
 
 pytestmark = pytest.mark.each_server
 
@@ -256,9 +255,8 @@ def test_redis_hangs_for_longer_than_a_lease_while_tasks_run(
     start_another_worker(desk)
     running = desk.wait_started(ids, 2)
 
-    os.kill(broker.pid, signal.SIGSTOP)
-    time.sleep(BEYOND)
-    os.kill(broker.pid, signal.SIGCONT)
+    with stopped(broker.pid):
+        time.sleep(BEYOND)
 
     wait_beyond_a_lease(desk)
     assert set(running) <= desk.held()

@@ -24,6 +24,7 @@ from celery_delayq.transport.amqp.waiting import REPLY_TIMEOUT
 from tests.apps.retry_tasks import TIMEOUT, RetryScene, tasks_of
 from tests.integration.conftest import MakeApp, NewRabbitMQ
 from tests.support.scene import StartWorker
+from tests.support.stopped import stop
 
 LIMIT = "set_vm_memory_high_watermark"
 
@@ -178,7 +179,7 @@ def test_a_channel_that_is_closed_meanwhile_keeps_its_number_until_rabbitmq_has_
 def silent(delayq_rabbitmq_server: EmbeddedRabbitMQ) -> Iterator[Callable[[], None]]:
     """Stop the node until the test ends."""
     pid = delayq_rabbitmq_server.pid
-    yield lambda: os.kill(pid, signal.SIGSTOP)
+    yield lambda: stop(pid)
     os.kill(pid, signal.SIGCONT)
 
 

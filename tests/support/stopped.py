@@ -1,0 +1,41 @@
+"""Lets a process stand still, as one on a machine that hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from celery_delayq.testing import wait_until
+
+
+def stop(pid: int) -> None:
+    """Stop a process, and return when no thread of it runs.
+
+    The signal alone stops nothing: the thread that handles it may wait for a processor, and the
+    others go on until then.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: _states(pid) <= {"T", "t"}, what=f"process {pid} stands still")
+
+
+@contextmanager
+def stopped(pid: int | None) -> Iterator[None]:
+    """Let a process stand still for the time of the ``with`` block."""
+    assert pid is not None
+    stop(pid)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _states(pid: int) -> set[str]:
+    """Return the states of a process' threads, by the letters of proc(5)."""
+    found = set()
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # this thread has ended
+            found.add(stat.read_text().rpartition(")")[2].split()[0])
+    return found
