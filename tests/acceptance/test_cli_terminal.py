@@ -117,7 +117,8 @@ def test_many_are_cancelled_after_a_look_and_a_question(terminal: Terminal, app:
 def test_a_bar_shows_how_far_it_is_and_after_ctrl_c_it_may_be_repeated(
     terminal: Terminal, app: Celery, tmp_path: Path, kind: str
 ) -> None:
-    delayq, total = DelayQ.of(app), 10_000
+    # To cancel one takes a round trip to the result backend.
+    delayq, total = DelayQ.of(app), 5_000 if kind == "entries" else 10_000
     if kind == "entries":
         delayq.schedule_many((Item(eta=FAR) for _ in range(total)), task="shop.mail")
         count, command, step = delayq.count, "cancel --task shop.mail --yes", "cancel"
