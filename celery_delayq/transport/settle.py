@@ -32,6 +32,11 @@ TRIM_AFTER = 100
 _REPLY_PREFIX, _REPLY_SUFFIX = Mailbox.reply_exchange_fmt.split("%s")
 
 
+def is_for_replies(exchange: str) -> bool:
+    """Return whether an exchange is for the replies of remote control."""
+    return exchange.startswith(_REPLY_PREFIX) and exchange.endswith(_REPLY_SUFFIX)
+
+
 class SettleChannel(PublishChannel):
     """A channel that gives messages back, and makes dead letters of them."""
 
@@ -173,7 +178,7 @@ class SettleChannel(PublishChannel):
     ) -> None:
         """Put back a message that kombu keeps; a reply without a bound queue is dropped."""
         if not self._lookup(exchange, routing_key):
-            if exchange.startswith(_REPLY_PREFIX) and exchange.endswith(_REPLY_SUFFIX):
+            if is_for_replies(exchange):
                 return  # whoever asked the workers has gone
             raise LookupError(f"no queue is bound to exchange {exchange!r} for {routing_key!r}")
         super()._do_restore_message(payload, exchange, routing_key, *rest)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from celery_delayq.embedded.cluster import (
     is_whole,
     node_options,
 )
-from celery_delayq.model.cluster_tags import SLOTS, cluster_tags, tag_of
+from celery_delayq.model.cluster_tags import SLOTS, cluster_tags, slot_of, tag_of
 from celery_delayq.store.cluster.nodes import Address, Nodes
 
 MASTERS = 3
@@ -85,6 +86,16 @@ class Cluster:
     def replica_of(self, master: EmbeddedRedis) -> EmbeddedRedis:
         """Return the server that follows a master when the cluster is new."""
         return self.replicas[self.masters.index(master)]
+
+    @contextmanager
+    def without(self, tag: str) -> Iterator[None]:
+        """Have no node serve the slot of a hash tag for the time of the ``with`` block."""
+        slot = slot_of(tag)
+        ask(self.master_of(slot), "DELSLOTS", slot)
+        try:
+            yield
+        finally:
+            ask(self.master_of(slot), "ADDSLOTS", slot)
 
     def begin_move(
         self, slot: int, target: EmbeddedRedis, source: EmbeddedRedis | None = None

@@ -1,4 +1,4 @@
-"""Bindings of kombu that are stored later, since the shard that has them is away."""
+"""Bindings of kombu that are stored or removed later, since the shard that has them is away."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SKIP = 5.0
 
 
 class LateBindings:
-    """Stores bindings at once or, where the shard is away, as soon as it is back.
+    """Stores and removes bindings at once or, where the shard is away, as soon as it is back.
 
     Queues that are reached by their name need none: bindings are for other exchanges.
 
@@ -46,8 +46,9 @@ class LateBindings:
         self._is_running = False
 
     def store(self, binding: Callable[[], Any]) -> None:
-        """Store a binding by this call, now or later."""
-        if time.monotonic() - self._failed > SKIP:
+        """Store or remove a binding by this call, now or later."""
+        # In their order: a queue may be deleted whose binding waits.
+        if not self._waiting and time.monotonic() - self._failed > SKIP:
             try:
                 binding()
             except self._errors as exc:
@@ -84,6 +85,7 @@ class LateBindings:
                 raise
             except ResponseError as exc:
                 logger.error("%s refuses a binding: %s", self._name, exc)
+            self._failed = float("-inf")
             del self._waiting[0]
             loop.recovered()
 

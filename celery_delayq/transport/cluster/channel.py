@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any
 
@@ -16,6 +18,9 @@ from celery_delayq.store.shards import Shards
 from celery_delayq.transport.cluster.bindings import LateBindings
 from celery_delayq.transport.cluster.shard import ShardChannel, TolerantQoS
 from celery_delayq.transport.cluster.tagged import TaggedChannel
+from celery_delayq.transport.settle import is_for_replies
+
+logger = logging.getLogger(__name__)
 
 #: Seconds after which a publish fails whose shard is away: kombu waits between two attempts only
 #: where it cannot connect, and any node will do for that.
@@ -198,6 +203,26 @@ class ClusterChannel(TaggedChannel):
         store = self.store_of(queue)
         return bool(store.client.exists(*store.keys.ready_lists(queue, self.layout)))
 
+    def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> Any:
+        """Publish a message; a reply of remote control is dropped where its shard is away.
+
+        Kombu would try again and again, and a worker's event loop would wait for that shard.
+        """
+        try:
+            return super().basic_publish(message, exchange, routing_key, **kwargs)
+        except self.connection_errors as exc:
+            if not is_for_replies(exchange):
+                raise
+            logger.warning("reply of remote control dropped, the shard is away: %s", exc)
+
+    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
+        try:
+            return super()._lookup(exchange, routing_key, default)
+        except self.connection_errors:  # the bindings are away
+            if is_for_replies(exchange):
+                return [f"{routing_key}.{exchange}"]  # kombu's name for the queue of an asker
+            raise
+
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         try:
             if self.connection is None or self.can_schedule(queue):
@@ -205,7 +230,9 @@ class ClusterChannel(TaggedChannel):
             else:
                 self.part_of(queue)._put(queue, message, **kwargs)
         except self.connection_errors:
-            if self.connection is not None:
+            info = message["properties"].get("delivery_info") or {}
+            is_reply = is_for_replies(info.get("exchange") or "")
+            if self.connection is not None and not is_reply:
                 time.sleep(PAUSE)
             raise
 
@@ -216,10 +243,15 @@ class ClusterChannel(TaggedChannel):
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         kwargs.pop("client", None)  # kombu's goes to any node
-        if not self.can_schedule(queue):
-            store = self.store_of(queue)
+        unbind = partial(super()._delete, queue, *args, **kwargs)
+        if self.can_schedule(queue):
+            unbind()
+            return
+        # After each call of remote control: what was answered counts, whatever shard is away.
+        self._bindings.store(unbind)
+        store = self.store_of(queue)
+        with suppress(*self.connection_errors):
             store.client.delete(*store.keys.ready_lists(queue, self.layout))
-        super()._delete(queue, *args, **kwargs)
 
     # -- fanout
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from queue import Empty
 from typing import Any
 
 from celery_delayq.transport.poller import Poller
@@ -78,7 +79,7 @@ class ClusterPoller(Poller):
             return super().on_readable(fileno)
         except getattr(channel, "connection_errors", ()) as exc:
             self.lost(channel, exc)
-            return True
+            raise Empty() from exc  # else `drain_events` would end, and a caller count anew
 
     def _deliver_by(self, channel: Any, deliver: Callable[[], Any]) -> Any:
         """Deliver messages of a channel that are here; return whether there were any, if known."""
@@ -86,7 +87,7 @@ class ClusterPoller(Poller):
             return deliver()
         except channel.connection_errors as exc:
             self.lost(channel, exc)
-            return True
+            return False
 
     def is_away(self, channel: Any) -> bool:
         """Return whether the shard of a channel is away."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from redis.backoff import NoBackoff
+from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from celery_delayq.model.cluster_tags import slot_of
@@ -93,9 +95,14 @@ class TaggedChannel(Channel):
                 connection.disconnect()
 
     def ping(self) -> None:
-        """Raise an error of a connection if the shard is away."""
+        """Raise an error of a connection if the shard is away.
+
+        Its node must serve the slot, or it would be lost and back again and again.
+        """
         connection = self.connection
         if connection is None:  # closed meanwhile, by another thread
             return
-        with connection.nodes.client(slot_of(self.tag)) as client:
-            client.ping()
+        absent = self.keys.of_tag(self.tag).interrupt("probe")
+        # An account that may not look has an answer too.
+        with connection.nodes.client(slot_of(self.tag)) as client, suppress(ResponseError):
+            client.exists(absent)
