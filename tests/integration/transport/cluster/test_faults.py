@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from celery_delayq.embedded.cluster import ask
-from celery_delayq.testing import wait_until
+from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
 
 pytestmark = pytest.mark.full
@@ -125,3 +126,33 @@ def test_a_master_that_becomes_a_replica_is_left(scene: ClusterScene) -> None:
     scene.wait_state("before")
     assert sorted(scene.runs("id")) == ["after", "before"]
     assert "Connection to broker lost" not in worker.log
+
+
+def test_a_dispatcher_of_its_own_moves_tasks_of_all_shards_after_a_failover_too(
+    scene: ClusterScene, shop: list[str]
+) -> None:
+    numbers, lost = (0, 4, 11), scene.shard(0)
+    scene.work(*numbers, pool="threads", delayq={"dispatch": False})
+    with ManagedProcess([*shop, "dispatch"]) as dispatcher:
+        dispatcher.wait_log("dispatching")
+        for number in numbers:
+            scene.send("plain", id=f"a{number}", countdown=0.3, queue=scene.shard(number).queue)
+        for number in numbers:
+            scene.wait_state(f"a{number}")
+        scene.send("plain", id="kept", countdown=3, queue=lost.queue)
+        replica = scene.cluster.replica_of(lost.master)
+        with replica.client() as client:
+            client.readonly()
+            due = f"{{{lost.tag}}}:{{{lost.queue}}}:due"
+            wait_until(lambda: client.zcard(due) == 1, 10, "the task at the replica")
+
+        lost.master.kill()
+        for number in numbers:
+            queue = scene.shard(number).queue
+            scene.send("plain", id=f"b{number}", countdown=0.3, queue=queue, **PATIENT)
+
+        for id in (*(f"b{number}" for number in numbers), "kept"):
+            scene.wait_state(id)
+        assert Counter(scene.runs("id")).most_common(1)[0][1] == 1
+        dispatcher.send_signal(signal.SIGTERM)
+        assert dispatcher.wait() == 0
