@@ -136,7 +136,6 @@ def test_no_sequence_loses_a_message_or_has_it_in_two_places(
         settings=settings(
             max_examples=examples,
             stateful_step_count=60,
-            deadline=None,
             database=None,
             derandomize=not (WANTED or LONG),
             suppress_health_check=list(HealthCheck),

@@ -219,7 +219,6 @@ def ours(make_app: MakeApp) -> Celery:
 @pytest.mark.full
 @settings(
     max_examples=scaled(40, 1000),
-    deadline=None,
     phases=[Phase.generate],  # an example takes too long to be made smaller
     derandomize=not LONG,
     database=None,

@@ -162,7 +162,9 @@ def parsed(record: Record, message: bytes) -> Any:
     return found
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(messages(), st.booleans())
 def test_it_is_what_reading_it_would_come_to(
     store: Bench, message: dict[str, Any], compact: bool

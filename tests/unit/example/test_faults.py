@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import date
+from functools import cache
 
 import pytest
 
@@ -22,8 +23,13 @@ from example_project.plan import RETRY_INTERVALS, plan, webhook_id
 IDS = [f"webhook-{number}" for number in range(20_000)]
 
 
+@cache
+def courses() -> list[Course]:
+    return [course_of(id) for id in IDS]
+
+
 def courses_with(trouble: Trouble) -> list[Course]:
-    return [course for id in IDS if (course := course_of(id)).trouble is trouble]
+    return [course for course in courses() if course.trouble is trouble]
 
 
 def statuses(course: Course) -> list[int | None]:
@@ -41,7 +47,7 @@ def test_what_a_webhook_meets_with_follows_from_its_id() -> None:
 
 
 def test_each_trouble_is_about_as_frequent_as_it_says() -> None:
-    troubles = Counter(course_of(id).trouble for id in IDS)
+    troubles = Counter(course.trouble for course in courses())
 
     assert sum(PER_THOUSAND.values()) == 1000
     for trouble, per_thousand in PER_THOUSAND.items():
@@ -65,10 +71,10 @@ def test_the_answers_to_a_webhook_with_one_trouble(
 
 
 def test_some_fail_up_to_the_last_attempt_but_one() -> None:
-    courses = courses_with(Trouble.FAILING)
+    found = courses_with(Trouble.FAILING)
 
-    assert {course.attempts for course in courses} == {*range(2, ATTEMPTS + 1)}
-    for course in courses:
+    assert {course.attempts for course in found} == {*range(2, ATTEMPTS + 1)}
+    for course in found:
         *failures, last = statuses(course)
         assert {*failures} <= {500, 503}
         assert (last, course.dies) == (204, False)
@@ -93,16 +99,16 @@ def test_a_few_fail_until_the_receiver_is_repaired() -> None:
 
 
 def test_very_few_are_refused_for_good() -> None:
-    courses = courses_with(Trouble.GONE)
+    found = courses_with(Trouble.GONE)
 
-    assert {course.answer(1).status for course in courses} == {404, 410}
-    for course in courses:
+    assert {course.answer(1).status for course in found} == {404, 410}
+    for course in found:
         assert (course.attempts, course.dies, course.passes) == (1, True, False)
         assert course.answer(2, repaired=True) == course.answer(1)
 
 
 def test_a_repaired_receiver_accepts_all_else() -> None:
-    for course in map(course_of, IDS):
+    for course in courses():
         assert course.answer(1, repaired=True).accepted == course.passes
 
 

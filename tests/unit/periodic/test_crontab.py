@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from celery.schedules import crontab
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq.periodic.crontab import crontab_text, read_crontab
@@ -69,7 +69,6 @@ crontabs = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(given_schedule=crontabs)
 def test_a_crontab_of_any_spelling_comes_back(given_schedule: crontab) -> None:
     form = dumps_form(given_schedule)

@@ -94,7 +94,6 @@ def test_a_look_schedules_what_is_due_and_of_what_was_missed_what_catch_up_says(
                 assert fire(before, now, UTC) == expected(before, now, step), (before, now)
 
 
-@settings(deadline=None)
 @given(
     step=st.integers(50, 20_000),
     gaps=st.lists(st.integers(0, 5000) | st.integers(0, 60_000), min_size=1, max_size=15),
@@ -114,7 +113,7 @@ def test_with_all_caught_up_each_tick_is_scheduled_once_and_in_order(
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(gaps=st.lists(st.integers(0, 3 * DAY), min_size=1, max_size=10))
 def test_a_crontab_is_caught_up_as_upcoming_foretold(gaps: list[int]) -> None:
     # Through the night in which clocks are set forward.
@@ -128,7 +127,7 @@ def test_a_crontab_is_caught_up_as_upcoming_foretold(gaps: list[int]) -> None:
     assert ticks == [tick for tick in foretold if tick <= looks[-1][0] + AHEAD]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     every=st.sampled_from([steps(30), counted("*/7")]),
     catch_up=st.sampled_from(["skip", "one", "all"]),

@@ -94,7 +94,7 @@ standings = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(definition=definitions(), state=standings)
 def test_an_entry_is_read_from_its_record_as_it_was(
     definition: Definition, state: PeriodicState

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq.errors import InvalidSchedule
@@ -114,7 +114,6 @@ crontabs = st.builds(
 
 
 @pytest.mark.conformance
-@settings(deadline=None)
 @given(given_schedule=crontabs, at=st.datetimes(datetime(2019, 1, 1), datetime(2031, 1, 1)))
 def test_crontabs_are_due_when_celery_says_so(given_schedule: crontab, at: datetime) -> None:
     at = at.replace(tzinfo=UTC, microsecond=0)
@@ -325,7 +324,6 @@ rules = (
 )
 
 
-@settings(deadline=None)
 @given(
     rule=rules,
     after=st.integers(10**12, 10**12 + 20 * DAY),

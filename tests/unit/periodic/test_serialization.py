@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq.cli.text import seconds_of
@@ -209,7 +209,6 @@ def test_a_class_may_be_made_of_a_moment() -> None:
     assert loads_form(form) == moments(NOON)
 
 
-@settings(deadline=None)
 @given(ms=st.integers(1, 40 * 366 * 86_400_000))
 def test_an_interval_of_any_length_is_kept_to_the_ms_and_spelled_as_the_option_every(
     ms: int,
@@ -221,7 +220,6 @@ def test_an_interval_of_any_length_is_kept_to_the_ms_and_spelled_as_the_option_e
     assert seconds_of(words.removeprefix("every ")) == pytest.approx(ms / 1000, rel=1e-12)
 
 
-@settings(deadline=None)
 @given(at=st.datetimes(timezones=ZONES))
 def test_a_moment_is_kept_to_the_microsecond(at: datetime) -> None:
     form = dumps_form(clocked(at))
