@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import defaultdict
 from collections.abc import Generator, Iterator
@@ -9,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from celery_delayq.embedded import EmbeddedRedis, ports
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
@@ -19,6 +21,11 @@ from tests.support.left_out import need_rabbitmq
 pytest_plugins = ["celery_delayq.testing.fixtures"]
 if os.environ.get("TEST_LEAST_RIGHTS"):
     pytest_plugins.append("tests.support.least_rights")
+
+
+#: On a loaded machine an example takes any time, and a test that is right must not fail for it.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +70,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if process is not None:
         number = int(process["workerid"].removeprefix("gw"))
         ports.PORTS = ports.PORTS[number :: process["workercount"]]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector away from the thousands of tests, which stay until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

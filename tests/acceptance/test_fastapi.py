@@ -58,19 +58,16 @@ def new(seconds: float) -> dict[str, object]:
     return {"to": "Ada", "text": "tea is ready", "seconds": seconds}
 
 
-def test_a_reminder_is_sent_when_it_is_due(
+def test_reminders_are_sent_found_moved_counted_and_cancelled(
     http: httpx.Client, delayq_redis: RedisUnderTest, tmp_path: Path
 ) -> None:
+    # One test, as each service and each worker takes seconds to start.
     command = ["celery", "-A", "tasks", "worker", "-P", "solo", "--loglevel", "info"]
     with Service("worker", command, delayq_redis.url, tmp_path):
         id = http.post("/reminders", json=new(0.5)).json()["id"]
-
         found = http.get(f"/reminders/{id}/result", params={"timeout": 25})
-
     assert found.json() == {"result": "Dear Ada: tea is ready"}
 
-
-def test_reminders_are_found_moved_counted_and_cancelled(http: httpx.Client) -> None:
     with ThreadPoolExecutor(8) as threads:
         sent = [*threads.map(lambda _: http.post("/reminders", json=new(3600)), range(40))]
     assert {each.status_code for each in sent} == {202}
