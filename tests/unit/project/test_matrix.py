@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import astuple
 from itertools import combinations, product
 
-from tests.matrix import CELERY, COMBINATIONS, SERVERS
+from tests.matrix import CELERY, COMBINATIONS, SERVERS, runs_lua
 
 KNOWN = (("3.10", "3.11", "3.12", "3.13"), tuple(CELERY), ("oldest", "newest"), tuple(SERVERS))
 
@@ -26,3 +26,10 @@ def test_eight_runs_try_most_pairs_of_versions() -> None:
     assert len(COMBINATIONS) == len(set(COMBINATIONS)) <= 8
     assert tried <= possible
     assert (len(tried), len(possible)) == (44, 53)
+
+
+def test_scripts_run_once_on_every_server_and_with_both_clients() -> None:
+    chosen = [one for one in COMBINATIONS if runs_lua(one)]
+
+    assert sorted(one.server for one in chosen) == sorted(SERVERS)
+    assert {one.redis_py for one in chosen} == {"oldest", "newest"}
