@@ -85,7 +85,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as "full" those on a further pool, PostgreSQL, RabbitMQ or a Redis Cluster."""
+    """Mark as "full" those on a further pool, PostgreSQL, RabbitMQ or a Redis Cluster.
+
+    And those whose broker is no single Redis: they are not repeated on the second one.
+    """
     pools: dict[str, set[str]] = defaultdict(set)
     for item in items:
         if pool := _parameters(item).get("pool"):
@@ -101,6 +104,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = {"postgres", "delayq_rabbitmq"} & {*getattr(item, "fixturenames", ())}
         if further or fixtures or {"postgresql", "rabbitmq", "cluster"} & {*parameters.values()}:
             item.add_marker(pytest.mark.full)
+        if parameters.get("broker") in ("cluster", "rabbitmq"):
+            item.add_marker(pytest.mark.other_broker)
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:

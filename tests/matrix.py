@@ -99,7 +99,7 @@ def runs_of(one: Combination) -> tuple[list[str], ...]:
     folders = ["tests/unit", "tests/contract", *([LUA] if runs_lua(one) else [])]
     return (
         ["-m", CHEAP, *folders, f"--ignore={WORKERS}", *IGNORED],
-        ["-m", "conformance", "-k", "not rabbitmq", *CONFORMANCE],
+        ["-m", "conformance", "-k", "not rabbitmq and not cluster", *CONFORMANCE],
     )
 
 

@@ -23,10 +23,11 @@ ALL = ("acceptance", "integration", "lua", "contract", "unit")
 #: wait half of the time.
 PER_CORE = 2
 MOST = 8
+EACH_SERVER = "each_server"
 #: Tiers, and which marks their tests have: on the first server, and on each other one.
 TIERS = {
     "short": ("not full", None),
-    "full": ("full", "each_server"),
+    "full": ("full", EACH_SERVER + " and not other_broker"),
     "all": ("", ""),
 }
 #: What pytest returns when no test was chosen.
@@ -34,13 +35,13 @@ NOTHING_RUN = 5
 
 
 def folders_with(marks: str) -> list[str]:
-    """Return the folders in which a mark is set by its name; each process collects them first."""
-    if marks != "each_server":
+    """Return the folders with a mark that is set by name; each process collects them first."""
+    if EACH_SERVER not in marks:
         return [*ALL]
     return [
         folder
         for folder in ALL
-        if any(marks in path.read_text("utf-8") for path in (TESTS / folder).rglob("*.py"))
+        if any(EACH_SERVER in path.read_text("utf-8") for path in (TESTS / folder).rglob("*.py"))
     ]
 
 

@@ -11,6 +11,7 @@ import struct
 import sys
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import Any, cast
 
 from billiard.pool import Worker as PoolWorker
@@ -21,7 +22,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.apps.ledgers import gates, ledger, wait_for
 from tests.apps.settings import new_app
-from tests.support.brokers import Broker, OnRabbitMQ
+from tests.support.brokers import Broker, OnCluster, OnRabbitMQ, OnRedis
 from tests.support.faults.leftovers import ids_in
 from tests.support.ledger_desk import LedgerDesk
 from tests.support.scene import TIMEOUT
@@ -95,8 +96,12 @@ class Desk(LedgerDesk):
         other: Broker | None = None,
     ) -> None:
         super().__init__(start, broker, ledger_url)
-        if isinstance(other, OnRabbitMQ):
+        if other is not None and not isinstance(other, OnRedis):
             self.broker, url = other, other.url
+        self.queues = self.broker.queues if self.broker else ("celery",)
+        #: The queue of each task that was sent.
+        self.queue_of: dict[str, str] = {}
+        self._turns = cycle(self.queues)
         self.url = url or broker.url_for("delayq+redis")
         self.options = dict(options or {})
 
@@ -153,8 +158,10 @@ class Desk(LedgerDesk):
             task = kinds[n % len(kinds)]
             kind = task.name.rpartition(".")[2]
             id = f"{gate or 'quick'}-{n}-{kind}-{uuid.uuid4().hex[:6]}"
-            task.apply_async((gate,), task_id=id, connection=connection, **options)
+            to = {"queue": next(self._turns), **options}
+            task.apply_async((gate,), task_id=id, connection=connection, **to)
             sent.append(id)
+            self.queue_of[id] = to["queue"]
         return sent
 
     # -- what came of it ----------------------------------------------------------------------
@@ -170,9 +177,11 @@ class Desk(LedgerDesk):
         assert self.twice() == dict.fromkeys(twice, 2)
 
     def ready(self, queue: str = "celery") -> list[str]:
-        """Return the ids in a ready list, the next to be taken first."""
-        if self.broker is not None:
+        """Return the ids in a ready list, the next to be taken first; on a cluster in all."""
+        if isinstance(self.broker, OnRabbitMQ):
             return self.broker.ready(queue)
+        if isinstance(self.broker, OnCluster):
+            return self.broker.ready()
         items = cast("list[bytes]", self.redis.lrange(queue, 0, -1))
         return [id for item in reversed(items) for id in ids_in(item)]
 
@@ -183,9 +192,9 @@ class Desk(LedgerDesk):
 
     def holds_more_than(self, quick: Collection[str]) -> bool:
         """Return whether workers hold tasks that have not started, beside two that run."""
-        if self.broker is not None:
+        if isinstance(self.broker, OnRabbitMQ):
             return self.ledger.finished().issuperset(quick) and self.count("leased") > 2
-        return bool(self.held().difference(quick, self.started()))
+        return bool(self.held().difference(self.started()))
 
     def twice(self) -> dict[str, int]:
         """Return how often those have started that started more than once."""

@@ -105,6 +105,7 @@ def module_app(app: Celery, redis: RedisUnderTest, broker: str) -> Iterator[None
     yield
     DelayQ.of(app).close()
     app.close()
+    app.conf.task_routes = None  # a broker of the contract may have set them
     app.__dict__.pop("amqp", None)
     app._pool = None
     app._local.backend = None

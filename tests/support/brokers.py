@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from kombu import Connection
 
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
+from celery_delayq.model.cluster_tags import slot_of, tag_of
+from celery_delayq.testing import WorkerProcess
 from celery_delayq.transport.amqp.sizes import ready_messages
-from tests.support.scene import Scene
+from tests.support.cluster import SPREAD, TAGS, Cluster
+from tests.support.faults.leftovers import ids_in, left_in
+from tests.support.keyspace import look, snapshot
+from tests.support.scene import BUSY, AppScene, Scene
 
-S = TypeVar("S", bound=Scene)
+S = TypeVar("S", bound=AppScene)
 
 
 class Broker:
@@ -23,11 +30,17 @@ class Broker:
         Settings with which a killed worker's tasks come back within seconds.
     counting : dict[str, Any]
         Settings of Celery with which deliveries are counted.
+    queues : Sequence[str]
+        The queues that tasks are sent to, in turn.
+    conf : dict[str, Any]
+        Settings of Celery with which they are.
     """
 
     name: ClassVar[str]
     soon: ClassVar[dict[str, Any]] = {}
     counting: ClassVar[dict[str, Any]] = {}
+    queues: ClassVar[Sequence[str]] = ("celery",)
+    conf: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -37,6 +50,14 @@ class Broker:
         """Have a scene look at this broker; it looks at Redis by itself."""
         return scene
 
+    def for_worker(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return options of `start_worker` for a worker that runs what goes to the queues."""
+        return options
+
+    def stored(self, scene: Scene) -> set[str]:
+        """Return the names of all keys, where it is Redis, without hash tags of a cluster."""
+        raise NotImplementedError
+
     def waits(self, scene: Scene) -> int:
         """Return how many tasks wait until they are due."""
         raise NotImplementedError
@@ -45,6 +66,10 @@ class Broker:
         """Have the server close all connections but those of the test."""
         raise NotImplementedError
 
+    def is_back(self, worker: WorkerProcess) -> bool:
+        """Return whether a worker has connections again after it has lost them once."""
+        return worker.log.count("] Connected to ") == 2
+
 
 class OnRedis(Broker):
     """The Redis that has results, notes and gates, too."""
@@ -52,12 +77,92 @@ class OnRedis(Broker):
     name = "redis"
     soon: ClassVar[dict[str, Any]] = {"lease": 1}
 
+    def stored(self, scene: Scene) -> set[str]:
+        return {*snapshot(scene.client)}
+
     def waits(self, scene: Scene) -> int:
         return len(scene.left().get("due", ()))
 
     def lose_connections(self, scene: Scene) -> None:
         for kind in ("normal", "pubsub"):
             scene.client.client_kill_filter(_type=kind, skipme=True)
+
+
+class OnCluster(Broker):
+    """A Redis Cluster, where tasks go to a queue of each master in turn."""
+
+    name = "cluster"
+    soon: ClassVar[dict[str, Any]] = {"lease": 1}
+    queues = SPREAD
+    conf: ClassVar[dict[str, Any]] = {"task_routes": ["tests.support.cluster:in_turn"]}
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster.url)
+        self._cluster = cluster
+
+    def show(self, scene: S) -> S:
+        scene.broker = self
+        scene.app.conf.update(self.conf)
+        return scene
+
+    def for_worker(self, options: dict[str, Any]) -> dict[str, Any]:
+        conf = {**self.conf, **options.get("conf", {})}
+        return {"queues": self.queues, **options, "conf": conf}
+
+    def stored(self, _: Scene) -> set[str]:
+        keys = set()
+        for master in self._cluster.masters:
+            with master.client() as client:
+                keys |= {key.partition("}:")[2] or key for key in snapshot(client)}
+        return keys
+
+    def waits(self, _: Scene) -> int:
+        return len(self.left().get("due", ()))
+
+    def lose_connections(self, _: Scene) -> None:
+        for master in self._cluster.masters:
+            with master.client() as client:
+                for kind in ("normal", "pubsub"):
+                    client.client_kill_filter(_type=kind, skipme=True)
+
+    def is_back(self, worker: WorkerProcess) -> bool:
+        """Return whether a worker is at each shard again; Celery hears nothing of that."""
+        tags = [tag_of(queue, TAGS) for queue in self.queues]
+        return all(f"shard of {tag} is back" in worker.log for tag in tags)
+
+    def left(self, _: str = "") -> dict[str, list[Any]]:
+        """Return all that is not done yet in all queues, by the end of its key."""
+        patterns = [f"*}}:{name}" for name in (*BUSY, *self.queues)]
+        found: dict[str, list[Any]] = defaultdict(list)
+        for master in self._cluster.masters:
+            with master.client() as client:
+                stored = look(client, *patterns, "*:leased:*")
+            for key, items in stored.items():
+                if b":leased:" in key:
+                    found["leased"] += items.values()
+                else:
+                    name = key.decode().rpartition("}:")[2]
+                    found["ready" if name in self.queues else name] += items
+        return dict(found)
+
+    def ids_left(self) -> dict[str, set[str]]:
+        """Return the ids of all tasks that are left, by state."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for master in self._cluster.masters:
+            with master.client() as client:
+                for state, ids in left_in(client).items():
+                    found[state] |= ids
+        return dict(found)
+
+    def ready(self) -> list[str]:
+        """Return the ids of ready tasks, by queue, the next to be taken first."""
+        found = []
+        for queue in self.queues:
+            tag = tag_of(queue, TAGS)
+            with self._cluster.master_of(slot_of(tag)).client() as client:
+                items = client.lrange(f"{{{tag}}}:{queue}", 0, -1)
+            found += [id for item in reversed(items) for id in ids_in(item)]
+        return found
 
 
 class OnRabbitMQ(Broker):
@@ -74,6 +179,9 @@ class OnRabbitMQ(Broker):
     def show(self, scene: S) -> S:
         scene.broker = self
         return scene
+
+    def stored(self, _: Scene) -> set[str]:
+        return set()
 
     def waits(self, _: Scene) -> int:
         return self.left().get("scheduled", 0)

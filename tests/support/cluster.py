@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from celery_delayq.embedded import EmbeddedRedis
@@ -23,6 +24,26 @@ MASTERS = 3
 TAGS = cluster_tags(12)
 #: A queue of each tag.
 QUEUES = {tag_of(f"q{number}", TAGS): f"q{number}" for number in range(200)}
+
+
+def place_of(slot: int) -> int:
+    """Return the number of the master that has a slot when the cluster is new."""
+    return slot * MASTERS // SLOTS
+
+
+#: Queues of which each is at a master of its own; Celery's default queue is one of them.
+SPREAD = tuple(
+    {
+        place_of(slot_of(tag_of(queue, TAGS))): queue for queue in (*QUEUES.values(), "celery")
+    }.values()
+)
+
+_turns = cycle(SPREAD)
+
+
+def in_turn(*_: Any, **__: Any) -> dict[str, str]:
+    """Route tasks that are sent to no queue by name to each of those queues in turn."""
+    return {"queue": next(_turns)}
 
 
 @dataclass(frozen=True)
@@ -81,7 +102,7 @@ class Cluster:
 
     def master_of(self, slot: int) -> EmbeddedRedis:
         """Return the server that has a slot when the cluster is new."""
-        return self.masters[slot * MASTERS // SLOTS]
+        return self.masters[place_of(slot)]
 
     def replica_of(self, master: EmbeddedRedis) -> EmbeddedRedis:
         """Return the server that follows a master when the cluster is new."""

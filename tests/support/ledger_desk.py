@@ -12,7 +12,7 @@ from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import WorkerProcess, wait_until
-from tests.support.brokers import OnRabbitMQ
+from tests.support.brokers import Broker, OnCluster, OnRabbitMQ
 from tests.support.faults.ledger import Ledger
 from tests.support.faults.leftovers import left_in
 from tests.support.scene import TIMEOUT, start_worker
@@ -35,8 +35,8 @@ class LedgerDesk:
     module: str
     #: Seconds to wait for what is about to happen.
     timeout: float = TIMEOUT
-    #: The broker, where that is not Redis.
-    broker: OnRabbitMQ | None = None
+    #: The broker, where that is not the Redis server.
+    broker: Broker | None = None
 
     def __init__(
         self, start: Callable[..., WorkerProcess], broker: EmbeddedRedis, ledger_url: str
@@ -60,6 +60,8 @@ class LedgerDesk:
         self, pool: str, env: Mapping[str, str] | None = None, **options: Any
     ) -> WorkerProcess:
         """Start a worker, and do not wait; takes the arguments of `start_worker`."""
+        if self.broker is not None:
+            options = self.broker.for_worker(options)
         worker = start_worker(
             self._start,
             self.module,
@@ -111,9 +113,10 @@ class LedgerDesk:
 
     def left(self) -> Mapping[str, Any]:
         """Return the ids of all tasks that the broker has, by state; of RabbitMQ their numbers."""
-        if self.broker is not None:
+        if isinstance(self.broker, OnRabbitMQ):
             return self.broker.left()
-        return {state: ids for state, ids in left_in(self.redis).items() if ids}
+        left = self.broker.ids_left() if isinstance(self.broker, OnCluster) else left_in(self.redis)
+        return {state: ids for state, ids in left.items() if ids}
 
     def held(self) -> set[str]:
         """Return the ids of all tasks that processes hold."""
@@ -122,7 +125,7 @@ class LedgerDesk:
 
     def held_of(self, ids: Collection[str]) -> int:
         """Return how many of some tasks processes hold; with RabbitMQ, of all tasks."""
-        if self.broker is not None:
+        if isinstance(self.broker, OnRabbitMQ):
             return self.broker.left().get("leased", 0)
         return len(self.held().intersection(ids))
 

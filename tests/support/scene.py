@@ -16,7 +16,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import look, now_of
 
 if TYPE_CHECKING:
-    from tests.support.brokers import OnRabbitMQ
+    from tests.support.brokers import OnCluster, OnRabbitMQ
 
 StartWorker = Callable[..., WorkerProcess]
 
@@ -77,7 +77,7 @@ class Scene:
     """What tests see in Redis."""
 
     #: The broker, where that is another one.
-    broker: OnRabbitMQ | None = None
+    broker: OnCluster | OnRabbitMQ | None = None
 
     def __init__(self, redis: RedisUnderTest) -> None:
         self.client = redis.client
@@ -180,6 +180,11 @@ class AppScene(Scene):
         return DelayQ.of(self.app)
 
     @property
+    def queues(self) -> Sequence[str]:
+        """The queues that tasks go to where they are sent to none by name."""
+        return ("celery",) if self.broker is None else self.broker.queues
+
+    @property
     def tasks(self) -> Any:
         """The tasks of the app by name."""
         return self.app.tasks
@@ -189,6 +194,8 @@ class AppScene(Scene):
         prefetch = options.pop("prefetch", self.prefetch)
         conf = {"worker_prefetch_multiplier": prefetch, **options.pop("conf", {})}
         options = {"concurrency": self.concurrency, "conf": conf, **options}
+        if self.broker is not None:
+            options = self.broker.for_worker(options)
         return start_worker(self._delayq_worker, self.module, pool or self.pool, **options)
 
     def listeners(self) -> int:

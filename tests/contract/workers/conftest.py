@@ -1,10 +1,11 @@
 """What workers do on every broker of ours; where a broker differs, `Broker` and the tests say so.
 
-Results, notes and gates of tasks are in Redis, whatever the broker.
+Results, notes and gates of tasks are in a single Redis, whatever the broker.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pytest
 from celery import Celery
 
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.conftest import POOL_ORDER
 from tests.integration.conftest import (
     _warm_workers,
     app,
@@ -22,7 +24,7 @@ from tests.integration.conftest import (
     nursery,
     redis,
 )
-from tests.support.brokers import Broker, OnRabbitMQ, OnRedis
+from tests.support.brokers import Broker, OnCluster, OnRabbitMQ, OnRedis
 from tests.support.scene import AppScene, StartWorker
 
 if TYPE_CHECKING:
@@ -31,11 +33,50 @@ if TYPE_CHECKING:
 __all__ = ["_warm_workers", "app", "delayq", "leases", "make_app", "nursery", "redis"]
 
 
-@pytest.fixture(params=["redis", "rabbitmq"])
+HERE = "tests/contract/workers/"
+#: What has all of its cases on the cluster, too. Other tests have one there: a pool, or another way
+#: to acknowledge, is the same to any broker.
+ALL_CASES = (
+    "test_delayed_tasks_of_all_kinds",
+    "test_a_delayed_task_that_was_revoked",
+    "test_each_task_comes_to_its_end",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what would see nothing new of the cluster: the time of all tests is limited."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if params_of(item).get("broker") == "cluster" and name.startswith(HERE):
+            cases[name].append(item)
+    doubles: set[pytest.Item] = set()
+    for name, of_test in cases.items():
+        if not name.endswith(ALL_CASES):
+            doubles |= {*of_test} - {min(of_test, key=place_of_pool)}
+    items[:] = [item for item in items if item not in doubles]
+    config.hook.pytest_deselected(items=[*doubles])
+
+
+def params_of(item: pytest.Item) -> dict[str, Any]:
+    """Return the values that a test was parametrized with."""
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
+def place_of_pool(item: pytest.Item) -> int:
+    """Return at which place in the order of pools a test is."""
+    pool = params_of(item).get("pool")
+    return POOL_ORDER.index(pool) if pool else 0
+
+
+@pytest.fixture(params=["redis", "cluster", "rabbitmq"])
 def broker(request: pytest.FixtureRequest, delayq_redis: RedisUnderTest) -> Broker:
     """An empty broker."""
     if request.param == "redis":
         return OnRedis(delayq_redis.server.url_for("delayq+redis"))
+    if request.param == "cluster":
+        request.getfixturevalue("delayq_cluster")
+        return OnCluster(request.getfixturevalue("cluster_server"))
     url = request.getfixturevalue("delayq_rabbitmq")
     return OnRabbitMQ(request.getfixturevalue("delayq_rabbitmq_server"), url)
 

@@ -41,7 +41,7 @@ def assert_whole(dead_letter: DeadLetter, worker: WorkerProcess, scene: RetrySce
     assert dead_letter.started <= dead_letter.died + timedelta(milliseconds=5)
     assert 0 <= scene.now() - dead_letter.died.timestamp() < 60
     assert (dead_letter.message or {})["headers"]["id"] == dead_letter.task_id
-    assert dead_letter.queue == "celery"
+    assert dead_letter.queue in scene.queues
     json.dumps(dead_letter.as_dict())
 
 
@@ -145,9 +145,11 @@ def test_a_task_whose_process_was_lost_and_that_does_not_come_back(
     assert scene.attempts("a") == [0]
 
 
+_ON_REDIS = ("killed its process 3 times", "its worker died 2 times, the last time with nothing")
 #: The reason of a message that killed too many children of a worker, or too many workers.
 KILLED = {
-    "redis": ("killed its process 3 times", "its worker died 2 times, the last time with nothing"),
+    "redis": _ON_REDIS,
+    "cluster": _ON_REDIS,
     "rabbitmq": ("killed its process too often", "its process died 2 times"),
 }
 

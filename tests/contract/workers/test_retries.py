@@ -155,6 +155,8 @@ def test_a_manual_retry_has_the_waits_and_the_limit_of_the_policy_unless_it_says
     delayq: DelayQ, scene: RetryScene
 ) -> None:
     scene.start("threads", concurrency=8)
+    here, there = scene.queues[0], scene.queues[-1]  # of one hash tag each, on a cluster
+    to_other = ["retry", {"countdown": 0.3, "queue": there}]
     results = [
         send(scene, "steps", "retry", id="plain"),
         send(scene, "steps", "caught", id="with its reason"),
@@ -164,7 +166,7 @@ def test_a_manual_retry_has_the_waits_and_the_limit_of_the_policy_unless_it_says
         send(scene, "steps", ["retry", {"max_retries": 5}], id="higher limit"),
         send(scene, "steps", ["caught", {"max_retries": 1}], id="own limit and reason"),
         send(scene, "auto", ["caught", {"max_retries": 1}], id="beside autoretry"),
-        send(scene, "steps", ["retry", {"countdown": 0.3, "queue": "celery"}], "done", id="queue"),
+        send(scene, "steps", to_other, "done", id="queue", queue=here),
         send(scene, "plain", ["retry", {"countdown": 0.2}], "done", id="no policy"),
     ]
 
@@ -195,6 +197,12 @@ def test_a_manual_retry_has_the_waits_and_the_limit_of_the_policy_unless_it_says
         dead_letter.task_id: dead_letter.exception for dead_letter in delayq.dead_letters()
     }
     assert dead_letters["plain"] == "MaxRetriesExceededError"
+    scene.wait_empty()
+    went: dict[str, list[str]] = {id: [] for id in found}
+    for id, queue in scene.runs("id", "queue"):
+        went[id].append(queue)
+    assert went.pop("queue") == [here, there]
+    assert all(len({*queues}) == 1 for queues in went.values())
 
 
 # -- of one call
@@ -346,6 +354,7 @@ def test_a_call_with_options_that_are_none_sends_nothing(scene: RetryScene) -> N
 #: both are one step; on RabbitMQ the retry is confirmed first, so the attempt comes again.
 BETWEEN = {
     "redis": [(0, 1), (1, 1)],
+    "cluster": [(0, 1), (1, 1)],
     "rabbitmq": [(0, 1), (0, 2), (1, 1), (1, 1)],
 }
 

@@ -21,7 +21,7 @@ from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import WorkerProcess, wait_until
-from tests.support.brokers import OnRabbitMQ
+from tests.support.brokers import Broker, OnRabbitMQ
 from tests.support.endings.cells import Cell, Outcome, World
 from tests.support.ledger_desk import LedgerDesk
 from tests.support.proxy import Proxy
@@ -51,7 +51,7 @@ class Stage(LedgerDesk):
     ----------
     broker
         Server that is only reached through *proxy*.
-    rabbitmq
+    other
         The broker in place of that server, for worlds without a cut.
     """
 
@@ -65,26 +65,29 @@ class Stage(LedgerDesk):
         broker: EmbeddedRedis,
         proxy: Proxy,
         results_url: str,
-        rabbitmq: OnRabbitMQ | None = None,
+        other: Broker | None = None,
     ) -> None:
         super().__init__(start, broker, results_url)
-        self.broker = rabbitmq
+        self.broker = other
         self.world = world
         self.cells = list(cells)
         self._proxy = proxy
         self._app = Celery(
             "sender",
-            broker=rabbitmq.url if rabbitmq else broker.url_for("delayq+redis"),
+            broker=other.url if other else broker.url_for("delayq+redis"),
             backend=results_url,
             set_as_current=False,
         )
-        self._url = rabbitmq.url if rabbitmq else f"delayq+redis://127.0.0.1:{proxy.port}/0"
+        self._app.conf.update(other.conf if other else {})
+        self._url = other.url if other else f"delayq+redis://127.0.0.1:{proxy.port}/0"
         lease = SHORT if world.back == "after the lease" else LONG
-        self._delayq = {} if rabbitmq else {"lease": lease}
+        self._delayq = {} if isinstance(other, OnRabbitMQ) else {"lease": lease}
 
     def close(self) -> None:
         """End the workers, and close the connections."""
         super().close()
+        if self.broker is not None:
+            DelayQ.of(self._app).close()
         self._app.close()
         del self._app
         # Results talk to their backend when they are collected; it may be gone by then.
@@ -353,8 +356,10 @@ class Stage(LedgerDesk):
                 id.decode(): DeadLettered.unpack(id.decode(), data).reason
                 for id, data in self.redis.hgetall("{celery}:dead").items()
             }
-        dead = {each.id: str(each.reason) for each in DelayQ(self._app).dead_letters()}
-        return {"scheduled": self._retried(), "dead": dead.keys()}, dead
+        dead = {each.id: str(each.reason) for each in DelayQ.of(self._app).dead_letters()}
+        if isinstance(self.broker, OnRabbitMQ):
+            return {"scheduled": self._retried(), "dead": dead.keys()}, dead
+        return self.left(), dead
 
     def _retried(self) -> set[str]:
         return {cell.id for cell in self.cells if self._state(cell.id) == "RETRY"}
@@ -376,7 +381,7 @@ class Stage(LedgerDesk):
 
     def others(self) -> set[str]:
         """Return what is left in the broker beside the tasks themselves."""
-        if self.broker is not None:
+        if isinstance(self.broker, OnRabbitMQ):
             retried = len(self._retried())
             left = self.left()
             return set() if left == ({"scheduled": retried} if retried else {}) else {f"{left}"}
