@@ -17,6 +17,7 @@ from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from tests.support import passwords
 from tests.support.cluster import Cluster
 from tests.support.left_out import need_rabbitmq
+from tests.support.versions import read_once
 
 pytest_plugins = ["celery_delayq.testing.fixtures"]
 if os.environ.get("TEST_LEAST_RIGHTS"):
@@ -66,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     inside it, the next lookup waits for ever, and with it all greenlets.
     """
     os.environ["GEVENT_RESOLVER"] = "block"
+    read_once()
     process = getattr(config, "workerinput", None)
     if process is not None:
         number = int(process["workerid"].removeprefix("gw"))

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from celery_delayq.testing import ManagedProcess
+from tests.support.versions import read_once
 
 #: What is imported before, and the least that a worker imports by itself.
 PRELOADED = (
@@ -149,6 +150,7 @@ def _serve(requests: socket.socket) -> None:
     """Fork what is asked for until nobody is there to ask, and tell of the end of each."""
     for name in PRELOADED:
         __import__(name)
+    read_once()
     # What is imported is shared with the workers as long as nobody writes to it, as the collector
     # does: without this, most of what a worker costs is to copy it, at the latest when it ends.
     gc.collect()

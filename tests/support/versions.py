@@ -1,0 +1,15 @@
+"""Versions of packages are read once a process.
+
+redis-py looks its own one up on disk for each connection that it makes. That takes 0.8 ms, and most
+tests and workers make ten connections.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import metadata
+
+
+def read_once() -> None:
+    """Keep each version that was found."""
+    vars(metadata)["version"] = cache(metadata.version)
