@@ -11,7 +11,7 @@ from tests.simulation.fleet import Fleet, Outcome, steady
 WARM, SECONDS = 5.0, 10.0
 
 SIZES = (1, 2, 10, 50, 100, 200, 1_000, 10_000)
-REAL_SIZES = (1, 10, 50)
+REAL_SIZES = (1, 10, 50, 200)
 
 #: Runs of which the worst is shown where dispatchers are lost, and with which fleets.
 RUNS = 20
