@@ -8,6 +8,7 @@ resume.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import NamedTuple
 
 from celery_delayq.errors import CommandRefused
@@ -55,21 +56,25 @@ def unfinished_pauses(shards: Shards, queue: str | None = None) -> list[Unfinish
             return []
         time.sleep(SETTLE)
         still = seen & _differing(shards, queue)
+        first = _pauses(shards.first)
     except CommandRefused:
         return []
-    first = _pauses(shards.first)
     return [Unfinished(pause, pause in first) for pause in sorted(still, key=str)]
 
 
 def finish_pause(shards: Shards, pause: Pause) -> bool:
-    """Have all tags agree with the first one; False where that changes again and again."""
+    """Have all tags agree with the first one.
+
+    False where that changes again and again, or a tag refuses it, as for a key of the wrong type.
+    """
     first, *others = shards
-    for _ in range(TRIES):
-        pausing = pause in _pauses(first)
-        for store in others:
-            write_pause(store, *pause, resume=not pausing)
-        if pausing is (pause in _pauses(first)):
-            return True
+    with suppress(CommandRefused):
+        for _ in range(TRIES):
+            pausing = pause in _pauses(first)
+            for store in others:
+                write_pause(store, *pause, resume=not pausing)
+            if pausing is (pause in _pauses(first)):
+                return True
     return False
 
 

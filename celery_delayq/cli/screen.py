@@ -251,7 +251,10 @@ def unknown_queue(delayq: DelayQ, queue: str | None, found: Iterable[str] = ()) 
     """Return what to say of a queue that may be a typo, "" for one that is known."""
     if queue is None or delayq.session.on_rabbitmq:  # RabbitMQ has no list of queues
         return ""
-    known = {*delayq.session.shards.registry(), *delayq.app.amqp.queues, *found}
+    known = {*delayq.app.amqp.queues, *found}
+    if queue in known:  # without a question: another shard of a cluster may be away
+        return ""
+    known |= {*delayq.session.shards.registry()}
     if queue in known:
         return ""
     names = ", ".join(spelled(name) for name in sorted(known)) or "none"

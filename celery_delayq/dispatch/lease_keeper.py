@@ -199,8 +199,10 @@ class LeaseKeeper(Heartbeat):
 
     def orphan(self, tags: Iterable[str]) -> None:
         """Give messages of a closed channel back once no task works on them."""
+        before = len(self._orphans)
         self._orphans.extend(tags)
-        self._wake()
+        if len(self._orphans) > before:
+            self._wake()
 
     def abandon(self, queue: str, request_number: str) -> None:
         """Give back what a request may have got whose reply is lost for good."""

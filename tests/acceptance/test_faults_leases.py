@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -14,6 +12,7 @@ from tests.support.faults.killer import Killer
 from tests.support.faults.scale import scaled
 from tests.support.faults.stage import MakeStage, Passes, Stage
 from tests.support.proxy import Proxy
+from tests.support.stopped import stopped
 
 Away = Callable[[Stage, Proxy], AbstractContextManager[None]]
 pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 600))]
@@ -39,14 +38,9 @@ def test_a_task_ten_times_as_long_as_the_lease_runs_once_in_every_pool(
     passes(stage.verdict(timeout=60))
 
 
-@contextmanager
-def stopped(stage: Stage, _proxy: Proxy) -> Iterator[None]:
+def hangs(stage: Stage, _proxy: Proxy) -> AbstractContextManager[None]:
     """Let the server stand still: connections stay open."""
-    os.kill(stage.broker.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(stage.broker.pid, signal.SIGCONT)
+    return stopped(stage.broker.pid)
 
 
 @contextmanager
@@ -61,7 +55,7 @@ def crashed(stage: Stage, _proxy: Proxy) -> Iterator[None]:
 
 #: How Redis is away; "silent": connections stay open and nothing passes, as with a firewall.
 AWAY: dict[str, Away] = {
-    "stopped": stopped,
+    "stopped": hangs,
     "refused": lambda _, proxy: proxy.away(),
     "silent": lambda _, proxy: proxy.frozen(),
     "crashed": crashed,

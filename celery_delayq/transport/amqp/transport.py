@@ -58,6 +58,22 @@ class Connection(WaitingConnection):
         kwargs.pop("confirm_publish", None)
         super().__init__(*args, **kwargs)
 
+    def connect(self, *args: Any, **options: Any) -> Any:
+        """Connect.
+
+        Raises
+        ------
+        amqp.exceptions.RecoverableConnectionError
+            This node cannot serve the virtual host now; another node may.
+        """
+        try:
+            return super().connect(*args, **options)
+        except exceptions.InternalError as exc:
+            # Such as a virtual host that is down on one node of a cluster. py-amqp calls it
+            # irrecoverable, and kombu would never come to the next URL.
+            self.collect()
+            raise exceptions.RecoverableConnectionError(exc.reply_text) from exc
+
 
 class Transport(pyamqp.Transport):
     """kombu's RabbitMQ transport with delays."""
@@ -130,10 +146,6 @@ class Transport(pyamqp.Transport):
                 f"{self.as_uri('')}: {exc.reply_text.rstrip('.')}; check user, password, "
                 "virtual host, and the user's rights to it"
             ) from exc
-        except exceptions.InternalError as exc:
-            # Such as a virtual host that is down on one node of a cluster. py-amqp calls it
-            # irrecoverable, and kombu would never come to the next URL.
-            raise exceptions.RecoverableConnectionError(exc.reply_text) from exc
         finally:
             self.client = ours
         check_version(connection.server_properties)

@@ -208,11 +208,14 @@ class ClusterChannel(TaggedChannel):
 
         Kombu would try again and again, and a worker's event loop would wait for that shard.
         """
+        publish = partial(super().basic_publish, message, exchange, routing_key, **kwargs)
+        if not is_for_replies(exchange):
+            return publish()
+        with suppress(*self.connection_errors):  # the slot may have moved
+            return publish()
         try:
-            return super().basic_publish(message, exchange, routing_key, **kwargs)
+            return publish()
         except self.connection_errors as exc:
-            if not is_for_replies(exchange):
-                raise
             logger.warning("reply of remote control dropped, the shard is away: %s", exc)
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
@@ -241,16 +244,17 @@ class ClusterChannel(TaggedChannel):
             return super()._purge(queue)
         return self.part_of(queue)._purge(queue)
 
-    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+    def _delete(self, queue: str, exchange: str, *args: Any, **kwargs: Any) -> None:
         kwargs.pop("client", None)  # kombu's goes to any node
-        unbind = partial(super()._delete, queue, *args, **kwargs)
+        unbind = partial(super()._delete, queue, exchange, *args, **kwargs)
         if self.can_schedule(queue):
             unbind()
             return
-        # After each call of remote control: what was answered counts, whatever shard is away.
         self._bindings.store(unbind)
         store = self.store_of(queue)
-        with suppress(*self.connection_errors):
+        # After each call of remote control: what was answered counts, whatever shard is away.
+        may_be_away = self.connection_errors if is_for_replies(exchange) else ()
+        with suppress(*may_be_away):
             store.client.delete(*store.keys.ready_lists(queue, self.layout))
 
     # -- fanout

@@ -63,14 +63,29 @@ class ClusterPoller(Poller):
             self._update_brpop_polling()
         for number, channel in enumerate(asking):
             channel.whole.asking = len(asking) - number
-            try:
-                channel.resume()
-                if channel.active_queues and channel.qos.can_consume():
-                    self._register_BRPOP(channel)
-                if channel.active_fanout_queues:
-                    self._register_LISTEN(channel)
-            except channel.connection_errors as exc:
-                self.lost(channel, exc)
+            if channel.active_queues and channel.qos.can_consume():
+                self._register_BRPOP(channel)
+            if channel.active_fanout_queues:
+                self._register_LISTEN(channel)
+
+    def _register_BRPOP(self, channel: Any) -> None:  # noqa: N802
+        self._register_by(channel, super()._register_BRPOP)
+
+    def _register_LISTEN(self, channel: Any) -> None:  # noqa: N802
+        self._register_by(channel, super()._register_LISTEN)
+
+    def _register_by(self, channel: Any, register: Callable[[Any], Any]) -> None:
+        """Connect a channel and ask; where its shard is away, leave it alone.
+
+        Before 5.7, kombu also calls this by itself, for all channels.
+        """
+        if channel in self._away:
+            return
+        try:
+            channel.resume()
+            register(channel)
+        except channel.connection_errors as exc:
+            self.lost(channel, exc)
 
     def on_readable(self, fileno: int) -> Any:
         """Read what has come."""
@@ -113,7 +128,7 @@ class ClusterPoller(Poller):
         """Wait until a shard is back, in a thread: a host that is gone answers nothing."""
         while channel in self._away and not channel.closed:
             native_threads.sleep(PROBE)
-            with suppress(*channel.connection_errors):
+            with suppress(Exception):  # whatever is wrong, it is not back
                 channel.ping()
                 break
         if channel in self._away and not channel.closed:

@@ -77,9 +77,6 @@ class ShardChannel(TaggedChannel):
 
     _qos: SharedQoS | None
 
-    #: Whether the shard was away when the current message was to be put off.
-    _is_cut = False
-
     def __init__(self, whole: Any, tag: str) -> None:
         self._whole = whole
         #: Queues to begin with when the shard is back.
@@ -169,21 +166,12 @@ class ShardChannel(TaggedChannel):
         super().deliver()
         self._had_its_turn(True)
 
-    def _hand_out(self, taken: Taken) -> None:
-        self._is_cut = False
-        try:
-            super()._hand_out(taken)
-        except self.connection_errors:
-            self.callback_failed = not self._is_cut  # then it is that of a result backend or so
-            raise
-
     def _put_off(self, taken: Taken, message: Message) -> bool:
         try:
             return super()._put_off(taken, message)
         except self.connection_errors:
             # No task works on it, and the next ones would wait for the shard as long. The keeper
             # gives them back when the shard is there.
-            self._is_cut = True
             self.note_cancelled(taken.tag)
             self.qos.forget(taken.tag)
             self.keeper.orphan(each.tag for each in (taken, *self._fetcher.take_all()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -10,7 +11,7 @@ from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from celery_delayq.model.cluster_tags import slot_of
-from celery_delayq.store.cluster.nodes import SlotConnection, SlotSSLConnection
+from celery_delayq.store.cluster.nodes import ASK_TIMEOUT, SlotConnection, SlotSSLConnection
 from celery_delayq.store.keys import Keys
 from celery_delayq.transport.redis import Channel
 
@@ -76,6 +77,25 @@ class TaggedChannel(Channel):
             params["retry"] = Retry(NoBackoff(), 0)
         return {**params, "nodes": nodes, "slot": slot_of(self.tag)}
 
+    def basic_consume(
+        self,
+        queue: str,
+        no_ack: bool,
+        callback: Callable[[Any], Any],
+        consumer_tag: str,
+        **kwargs: Any,
+    ) -> None:
+        """Consume; note an error of the callback, such as that of a result backend."""
+
+        def noting(message: Any) -> Any:
+            try:
+                return callback(message)
+            except self.connection_errors:
+                self.callback_failed = True
+                raise
+
+        super().basic_consume(queue, no_ack, noting, consumer_tag, **kwargs)
+
     def resume(self) -> None:
         """Do what could not be done while the shard was away."""
 
@@ -103,6 +123,10 @@ class TaggedChannel(Channel):
         if connection is None:  # closed meanwhile, by another thread
             return
         absent = self.keys.of_tag(self.tag).interrupt("probe")
+        quick = {"socket_connect_timeout": ASK_TIMEOUT, "socket_timeout": ASK_TIMEOUT}
         # An account that may not look has an answer too.
-        with connection.nodes.client(slot_of(self.tag)) as client, suppress(ResponseError):
+        with (
+            connection.nodes.client(slot_of(self.tag), **quick) as client,
+            suppress(ResponseError),
+        ):
             client.exists(absent)

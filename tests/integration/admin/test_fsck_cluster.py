@@ -15,7 +15,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine, Ran
-from tests.support.cluster import QUEUES, TAGS
+from tests.support.cluster import QUEUES, TAGS, Cluster
 
 pytestmark = pytest.mark.full
 
@@ -104,3 +104,16 @@ def test_the_pause_of_a_queue_is_compared_with_that_queue(app: Celery) -> None:
     assert findings(app, "--queue", FIRST) == {}
     assert findings(app, "--queue", LAST, "--repair") == {"unfinished_pause": (LAST, 1, [LAST])}
     assert states(app, queue=LAST) == [True] * 12
+
+
+def test_a_queue_is_checked_while_another_shard_is_away(
+    app: Celery, cluster_server: Cluster
+) -> None:
+    app.send_task("tasks.add", queue=LAST, countdown=60)
+
+    with cluster_server.without(TAGS[REACHED]):
+        ran = fsck(app, "--json", "--queue", LAST)
+
+    assert ran.code == 0, ran.err
+    [note] = ran.json["notes"]
+    assert note.startswith("the pauses of all hash tags were not compared: ")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import POOLS, WorkerProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.scene import StartWorker, start_worker
+from tests.support.stopped import stopped
 
 #: As in docs/operations.md and contrib/, for 4 s where those say 60.
 PROBE = 'test $(($(date +%s) - $(stat -c %Y "$FILE"))) -lt 4'
@@ -106,17 +107,12 @@ def test_an_outage_of_redis_leaves_a_worker_alive(
     url = server.url_for("delayq+redis")
     start(pool, broker_url=url, result_backend=None)
 
-    if outage == "stopped":
-        server.stop()
-    else:
-        assert server.pid is not None
-        os.kill(server.pid, signal.SIGSTOP)
-
-    try:
-        assert stays_alive(file)
-    finally:
+    with ExitStack() as outages:
         if outage == "frozen":
-            os.kill(server.pid, signal.SIGCONT)
+            outages.enter_context(stopped(server.pid))
+        else:
+            server.stop()
+        assert stays_alive(file)
 
 
 def test_a_worker_without_a_broker_is_alive(start: StartAlive, file: Path) -> None:

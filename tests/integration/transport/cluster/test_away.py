@@ -16,14 +16,12 @@ pytestmark = pytest.mark.full
 
 
 @pytest.fixture
-def cluster(cluster_server: Cluster, delayq_cluster: str) -> Cluster:
-    """The one of all tests, emptied: no node ends here."""
-    assert delayq_cluster
-    return cluster_server
+def cluster(shared_cluster: Cluster) -> Cluster:
+    return shared_cluster
 
 
 def have_replies_in(mailbox: Mailbox, tag: str) -> None:
-    """Have the queue of replies belong to a hash tag; its name is a new one for each call."""
+    """Have the queue of replies belong to a hash tag; its name comes from process and thread."""
     names = (f"asker-{number}" for number in count())
     own = next(name for name in names if tag_of(f"{name}.reply.celery.pidbox", TAGS) == tag)
     mailbox.__class__ = type("Asker", (Mailbox,), {"oid": own})

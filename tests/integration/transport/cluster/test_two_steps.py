@@ -23,10 +23,8 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def cluster(cluster_server: Cluster, delayq_cluster: str) -> Cluster:
-    """The one of all tests, emptied: no node ends here."""
-    assert delayq_cluster
-    return cluster_server
+def cluster(shared_cluster: Cluster) -> Cluster:
+    return shared_cluster
 
 
 def test_a_worker_that_dies_between_a_retry_and_its_ack_has_the_attempt_run_again(

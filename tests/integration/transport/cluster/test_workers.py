@@ -13,10 +13,8 @@ pytestmark = pytest.mark.full
 
 
 @pytest.fixture
-def cluster(cluster_server: Cluster, delayq_cluster: str) -> Cluster:
-    """The emptied cluster of the whole run: no test here ends or moves a node."""
-    assert delayq_cluster == cluster_server.url
-    return cluster_server
+def cluster(shared_cluster: Cluster) -> Cluster:
+    return shared_cluster
 
 
 def test_dead_letters_are_replayed_to_queues_of_other_shards(scene: ClusterScene) -> None:
