@@ -51,7 +51,11 @@ def check_what_has_come_back(desk: Desk, ids: Sequence[str]) -> set[str]:
     started = set(desk.started())
     killed = started.intersection(ids) - desk.ledger.finished()
     back = [id for id in ids if id not in started or (id in killed and LATE in id)]
-    assert desk.ready() == sorted(back, key=lambda id: desk.queues.index(desk.queue_of[id]))
+    ready = desk.ready()
+    if len(desk.queues) == 1:
+        assert ready == back
+    else:  # on a cluster, what a request holds that is given up goes back by itself
+        assert sorted(ready) == sorted(back)
     return killed
 
 
