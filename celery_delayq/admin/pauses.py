@@ -23,7 +23,7 @@ TRIES = 3
 
 
 class Pause(NamedTuple):
-    """The pause of a queue or of a task; the other name is None."""
+    """What is paused: a queue, or a task in all queues. One of the two is None."""
 
     queue: str | None
     task: str | None

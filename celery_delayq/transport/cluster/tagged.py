@@ -78,12 +78,7 @@ class TaggedChannel(Channel):
         return {**params, "nodes": nodes, "slot": slot_of(self.tag)}
 
     def basic_consume(
-        self,
-        queue: str,
-        no_ack: bool,
-        callback: Callable[[Any], Any],
-        consumer_tag: str,
-        **kwargs: Any,
+        self, queue: str, no_ack: bool, callback: Callable[[Any], Any], *args: Any, **kwargs: Any
     ) -> None:
         """Consume; note an error of the callback, such as that of a result backend."""
 
@@ -94,7 +89,7 @@ class TaggedChannel(Channel):
                 self.callback_failed = True
                 raise
 
-        super().basic_consume(queue, no_ack, noting, consumer_tag, **kwargs)
+        super().basic_consume(queue, no_ack, noting, *args, **kwargs)
 
     def resume(self) -> None:
         """Do what could not be done while the shard was away."""

@@ -246,16 +246,16 @@ def test_a_task_whose_process_is_killed_runs_again(
 def test_a_broker_that_is_restarted_loses_nothing(
     pool: str, scene: RetryScene, broker: OnRabbitMQ
 ) -> None:
-    """A delivery ends with its connection, so what runs runs again, also what comes due and runs
-    while RabbitMQ stops.
+    """A delivery ends with its connection, so what runs runs again.
 
     A lease in Redis does not: see ``tests/integration/transport/test_outages.py``.
     """
     worker = scene.start(pool)
     scene.send("plain", "wait", id="running")
     scene.wait_runs(1)
-    scene.send("plain", id="delayed", countdown=3.0)
-    scene.send("plain", "OSError", id="retried", retry_intervals=[3.0])
+    # Due when RabbitMQ has stopped: what runs while it stops may run twice.
+    scene.send("plain", id="delayed", countdown=10.0)
+    scene.send("plain", "OSError", id="retried", retry_intervals=[10.0])
     scene.wait_state("retried", "RETRY")
     wait_until(lambda: scene.left().get("leased") == 1, TIMEOUT, "the first attempt is done")
 
@@ -269,5 +269,4 @@ def test_a_broker_that_is_restarted_loses_nothing(
     scene.wait_only_dead("retried")
     assert worker.running
     assert scene.attempts("running") == [0, 0]
-    attempts = [scene.attempts(id) for id in ("delayed", "retried")]
-    assert [[*dict.fromkeys(each)] for each in attempts] == [[0], [0, 1]]
+    assert [scene.attempts(id) for id in ("delayed", "retried")] == [[0], [0, 1]]

@@ -74,7 +74,7 @@ def turn(request: pytest.FixtureRequest, app: Celery) -> Iterator[tuple[Connecti
         hub = Hub()
         stack.callback(hub.close)
         hub.call_repeatedly(0.1, lambda: None)
-        connection.default_channel.qos  # noqa: B018  # connects
+        assert connection.default_channel.qos  # by this it connects
         connection.transport.register_with_event_loop(connection.connection, hub)
         yield connection, hub.run_once
 
