@@ -230,6 +230,22 @@ class PublishChannel(pyamqp.Channel):
                 temporary.discard(queue)
         return result
 
+    def queue_bind(self, queue: str = "", *args: Any, **options: Any) -> Any:
+        """Bind a queue.
+
+        Raises
+        ------
+        amqp.exceptions.RecoverableConnectionError
+            A queue that does not last was declared here and has gone, as where RabbitMQ still
+            removes what a node had that was lost. A worker declares it anew when it connects.
+        """
+        try:
+            return super().queue_bind(queue, *args, **options)
+        except NotFound as exc:
+            if queue in self._transport.temporary_queues and "no queue" in exc.reply_text:
+                raise RecoverableConnectionError(exc.reply_text) from exc
+            raise
+
     def wait(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
         """Wait for a reply.
 

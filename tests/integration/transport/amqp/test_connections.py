@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
+from amqp.exceptions import NotFound, RecoverableConnectionError
 from celery import Celery
 from kombu.exceptions import OperationalError
 
@@ -84,6 +85,21 @@ def test_the_second_url_is_tried_when_the_virtual_host_is_down_at_the_first(
 
         assert scene.receive("orders")["a"] >= due
     delayq_rabbitmq_server.delete_vhost(down)
+
+
+def test_a_temporary_queue_that_goes_before_it_is_bound_is_a_lost_connection(
+    delayq_rabbitmq: str,
+) -> None:
+    """As those of a lost node may; a worker ended by it."""
+    with RabbitMQScene(delayq_rabbitmq) as scene:
+        channel = scene.channel
+        for options in ({"auto_delete": True}, {"auto_delete": False}):
+            channel.queue_declare("mailbox", **options)
+            channel.connection.channel().queue_delete("mailbox")
+            lost = RecoverableConnectionError if options["auto_delete"] else NotFound
+            with pytest.raises(lost, match="no queue 'mailbox'"):
+                channel.queue_bind("mailbox", "amq.direct", "mailbox")
+            channel = scene.connection.channel()
 
 
 # -- the wrong broker, or the wrong account
