@@ -282,10 +282,14 @@ WORKER = (
         why="an acknowledgement from another thread does not wake the event loop",
     ),
     Replace(
+        target="celery.worker.consumer:Consumer.create_task_handler",
+        by=worker.settling_at_once,
+        why="each acknowledgement waits for a turn of the event loop, in two promises",
+    ),
+    Replace(
         target="celery.worker.consumer:Consumer._restore_prefetch_count_after_connection_restart",
         by=worker.in_its_loop,
-        why="a task's thread and the event loop would read replies of RabbitMQ that are for the "
-        "other, and both wait until heartbeats fail",
+        why="a task's thread and the event loop would take replies of RabbitMQ from each other",
     ),
     Replace(
         target="celery.concurrency.asynpool:ResultHandler._flush_outqueue",

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from inspect import isgenerator
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -18,6 +18,7 @@ from celery import bootsteps
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.worker import state
 from kombu.asynchronous.hub import Hub
+from vine import promise
 
 from celery_delayq.dispatch.acks import LOST
 from celery_delayq.model.envelope import own_of
@@ -87,6 +88,33 @@ def waking(_owner: type, call_soon: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return call_soon_and_wake
+
+
+def settling_at_once(_owner: type, create: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``create_task_handler``: leased messages wait for no turn of the event loop.
+
+    Celery makes two promises for each message, and its event loop keeps them, since it alone may
+    write to the socket of a broker. An acknowledgement of ours is only noted.
+    """
+
+    def create_task_handler(consumer: Any, promise: Callable[..., Any] = promise) -> Any:
+        def settling(call_soon: Any, args: tuple[Any], **options: Any) -> Any:
+            (method,) = args
+            message = method.__self__
+            channel = message.channel
+            # After a lost connection Celery raises the prefetch with each promise that is kept.
+            if consumer._maximum_prefetch_restored and is_leased(channel, message.delivery_tag):
+                return partial(channel.settle, method)
+            return promise(call_soon, args, **options)
+
+        return create(consumer, promise=settling)
+
+    return create_task_handler
+
+
+def is_leased(channel: Any, tag: str) -> bool:
+    """Return whether a message came through a channel of ours, which leases it."""
+    return hasattr(channel, "leased") and channel.leased(tag)
 
 
 def in_its_loop(_owner: type, method: Callable[..., Any]) -> Callable[..., None]:

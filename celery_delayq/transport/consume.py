@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from queue import Empty
 from typing import Any
 from uuid import uuid4
@@ -56,6 +58,9 @@ class ConsumeChannel(NotYetChannel):
         #: By consumed queue: whether without acknowledgement, and the callback.
         self._consumers_of: dict[str, tuple[bool, Callable[[Any], Any]]] = {}
         self._fetcher = Fetcher(self)
+        #: What is to be settled when the handler of a message has returned.
+        self._to_settle: deque[Callable[[], Any]] = deque()
+        self._is_handing_out = False
         super().__init__(*args, **kwargs)
 
     # -- who consumes what
@@ -170,6 +175,16 @@ class ConsumeChannel(NotYetChannel):
         if self.connection is not None and not self.serves_worker:
             self.keeper.acks.flush(self.store)
 
+    def settle(self, method: Callable[..., Any], *args: Any) -> None:
+        """Acknowledge or reject a leased message at once, or when its handler has returned.
+
+        In a solo worker the handler runs the task: one that is killed meanwhile is redelivered.
+        """
+        if self._is_handing_out and not self._fetcher.is_elsewhere:
+            self._to_settle.append(partial(method, *args))
+        else:
+            method(*args)
+
     def on_credit(self) -> None:
         """Wake a poller that waits in another thread, since a message is done."""
         if not self._in_poll and self.connection is not None and self._fetcher.is_elsewhere:
@@ -255,6 +270,15 @@ class ConsumeChannel(NotYetChannel):
             self.connection.cycle.wakeup.give()
 
     def _hand_out(self, taken: Taken) -> None:
+        self._is_handing_out = True
+        try:
+            self._hand_to_consumer(taken)
+        finally:
+            self._is_handing_out = False
+            while self._to_settle:
+                self._to_settle.popleft()()
+
+    def _hand_to_consumer(self, taken: Taken) -> None:
         _, callback = self._consumers_of.get(taken.queue, (False, None))
         if callback is None:
             self._give_back([taken])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import select
+import threading
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -76,3 +78,35 @@ def test_a_channel_settles_all_where_it_closes_as_its_connection_is_lost(
     wait_until(lambda: not held(delayq_redis.client), what="nothing is held")
 
     assert delayq_redis.client.llen("q") == 2
+
+
+def test_a_message_is_settled_when_its_handler_has_returned_and_at_once_by_other_threads(
+    delayq_redis: RedisUnderTest,
+) -> None:
+    """A solo worker runs the task in the handler: a task whose worker is killed comes back."""
+    waiting: dict[str, int] = {}
+
+    def handle(message: Any) -> None:
+        settling = partial(channel.settle, message.ack)
+        if message.payload == "0":
+            settling()
+        else:
+            thread = threading.Thread(target=settling)
+            thread.start()
+            thread.join()
+        waiting[f"in handler {message.payload}"] = len(held(delayq_redis.client))
+
+    with Connection(delayq_redis.server.url_for("delayq+redis")) as connection:
+        channel: Any = connection.channel()
+        publish(connection, "q", 2)
+        Consumer(channel, [Queue("q")], on_message=handle).consume()
+        for number in range(2):
+            connection.drain_events(timeout=5)
+            waiting[f"after handler {number}"] = len(held(delayq_redis.client))
+
+    assert waiting == {
+        "in handler 0": 1,
+        "after handler 0": 0,
+        "in handler 1": 0,
+        "after handler 1": 0,
+    }
