@@ -143,6 +143,7 @@ class Dispatcher(threading.Thread):
     def _connected(self) -> None:
         """Dispatch for as long as the connection lasts."""
         self._timer.reconnected()
+        self.ready_lists.drop()
         self._store.hold_connection()
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
             self._listen(pubsub)
@@ -154,6 +155,10 @@ class Dispatcher(threading.Thread):
                 self._has_started = True
                 logger.info("dispatcher started")
             while not self._stopping.is_set():
+                if self.ready_lists.is_looking:
+                    self.ready_lists.go_on(self._store)
+                if self.ready_lists.is_looking and self._timer.wait():
+                    continue
                 self._sleep(pubsub)
                 self._dispatch()
                 self._hear(pubsub)
@@ -268,7 +273,7 @@ class Dispatcher(threading.Thread):
             left=self._left,
         )
         self._timer.after(look)
-        self.ready_lists.after(self._store, look)
+        self.ready_lists.after(look)
         for queue in look.reclaim_expired:
             if queue not in self._unreclaimed:
                 self._reclaim(queue)

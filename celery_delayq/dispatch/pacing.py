@@ -91,6 +91,8 @@ class PollTimer:
     _wake_at: float = 0.0
     #: Off duty, when to look if the one on duty is not heard until then.
     _silent_at: float = float("-inf")
+    #: When the one on duty was heard last.
+    _heard: float = float("-inf")
     _looked: float = float("-inf")
     _stand_back: float = 0.0
     _is_spread: bool = False
@@ -106,7 +108,7 @@ class PollTimer:
         if look.fleet is not None:
             self.fleet, self._looked = look.fleet, now
         if has_taken_duty and self.fleet > 1:
-            self._looked = float("-inf")  # it looks now, so that the others hear it
+            self._looked = self._heard  # when it looks, the others hear that somebody is there
         left = max(0.0, self._looked + self._most - now)
         wait = left if look.wait is None else min(look.wait, left)
         self.queue = look.queue
@@ -129,7 +131,8 @@ class PollTimer:
     def heard(self) -> None:
         """Note that the one on duty has looked."""
         missing = min(self.interval, HEARTBEAT) * self.uniform(*MISSING)
-        self._silent_at = self.monotonic() + missing
+        self._heard = self.monotonic()
+        self._silent_at = self._heard + missing
 
     def _gather(self, promoted: Promoted) -> float:
         """Return the least seconds until the next promotion of a steady stream."""

@@ -2,6 +2,7 @@
 
 One dispatcher of the fleet does it for all consumers: whoever comes when it is time, so that the
 loss of none delays the next look. It wakes the consumers of a queue in which something is ready.
+Many queues are looked at in portions: entries that are due do not wait for all of them.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ EVERY = 0.65
 #: Seconds after which a dispatcher that may not look tries again.
 TRY_AGAIN = 60.0
 
-#: Queues at which one command looks.
-AT_ONCE = 100
+#: Queues of a portion: one command looks at them, and at each of them where something is ready.
+AT_ONCE = 50
 
 #: Seconds without a look of its own dispatcher after which a consumer looks itself.
 SILENT = 2.0
@@ -84,6 +85,9 @@ class ReadyLists:
         self._registry = registry
         self._may_look: bool | None = None
         self._try_at = self._fresh_until = float("-inf")
+        #: The answer that began a look, and the queues that are left to look at.
+        self._begun: Look | None = None
+        self._left: Iterator[tuple[str, Layout]] | None = None
 
     @property
     def every(self) -> float:
@@ -95,10 +99,10 @@ class ReadyLists:
         """Whether consumers may leave it to the fleet. For any thread."""
         return time.monotonic() < self._fresh_until
 
-    def after(self, store: Store, look: Look) -> None:
-        """Look, if it is this dispatcher's turn, or to see whether it may."""
+    def after(self, look: Look) -> None:
+        """Begin to look, if it is this dispatcher's turn, or to see whether it may."""
         if look.ready == "own turn" or (not self._may_look and time.monotonic() >= self._try_at):
-            self._try(store, look)
+            self._begun = look
         self.heard(look.ready != "nobody")
 
     def heard(self, is_fresh: bool) -> None:
@@ -107,21 +111,38 @@ class ReadyLists:
         is_fresh = is_fresh and bool(self._may_look)
         self._fresh_until = time.monotonic() + SILENT if is_fresh else float("-inf")
 
-    def _try(self, store: Store, look: Look) -> None:
+    @property
+    def is_looking(self) -> bool:
+        """Whether a look has begun that has not ended."""
+        return self._begun is not None
+
+    def go_on(self, store: Store) -> None:
+        """Look at the next portion of queues."""
+        if self._begun is None:
+            return
+        look = self._begun
         try:
-            self._look(store, self._registry.all(store, look.queues))
+            if self._left is None:
+                self._left = self._registry.all(store, look.queues)
+            some = [*islice(self._left, AT_ONCE)]
+            if some:
+                store.wake_ready(store.ready_of(some))
         except CommandRefused as exc:  # others may have that right
             if self._may_look is not False:
                 logger.warning(
                     "account may not look at all ready lists (%s): each worker looks itself", exc
                 )
             self._may_look, self._try_at = False, time.monotonic() + TRY_AGAIN
+            self.drop()
+            self.heard(False)
             if look.ready == "own turn":
                 store.forget_ready_look()
         else:
-            self._may_look = True
+            if len(some) < AT_ONCE:
+                self._may_look = True
+                self.drop()
+                self.heard(look.ready != "nobody")
 
-    def _look(self, store: Store, queues: Iterator[tuple[str, Layout]]) -> None:
-        while some := [*islice(queues, AT_ONCE)]:
-            if store.ready_in(some):
-                store.wake_ready(some)
+    def drop(self) -> None:
+        """Forget a look that has not ended."""
+        self._begun = self._left = None

@@ -177,10 +177,16 @@ class Store(ScriptRunner):
             on_duty=bool(on_duty), fleet=int(fleet), queues=int(queues), ready=READY[int(ready)]
         )
 
-    def ready_in(self, queues: Iterable[tuple[str, Layout]]) -> bool:
-        """Return whether something is ready, or quarantined, in one of the queues."""
-        lists = [*chain.from_iterable(self._ready_keys(*each) for each in queues)]
-        return bool(lists and self.client.exists(*lists))
+    def ready_of(self, queues: Sequence[tuple[str, Layout]]) -> list[tuple[str, Layout]]:
+        """Return those of the queues in which something is ready, or quarantined."""
+        lists = [self._ready_keys(*each) for each in queues]
+        if not lists or not self.client.exists(*chain.from_iterable(lists)):
+            return []
+        with self.client.pipeline(transaction=False) as pipe:
+            for each in lists:
+                pipe.exists(*each)
+            counts = pipe.execute()
+        return [queue for queue, count in zip(queues, counts, strict=True) if count]
 
     def wake_ready(self, queues: Iterable[tuple[str, Layout]]) -> None:
         """Wake consumers of each of the queues in which something is ready.

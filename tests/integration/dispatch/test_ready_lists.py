@@ -13,8 +13,9 @@ from kombu import Connection, Consumer, Queue
 from redis import Redis
 
 from celery_delayq.dispatch import ready_lists
-from celery_delayq.dispatch.ready_lists import EVERY
+from celery_delayq.dispatch.ready_lists import EVERY, ReadyLists, Registry
 from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 
@@ -258,3 +259,24 @@ def test_a_right_to_look_that_is_lost_and_comes_back_is_noticed(
         wait_until(lambda: not redis.hexists(CLOCK, "ready_looked"), what="nobody may look")
         redis.hdel("delayq:queues", "foreign")
         wait_until(lambda: redis.hexists(CLOCK, "ready_looked"), what="one looks again")
+
+
+def test_many_queues_are_looked_at_in_portions(store: Store, redis: Redis) -> None:
+    names = [f"q{n}" for n in range(2 * ready_lists.AT_ONCE + 1)]
+    for name in names:
+        store.register(name)
+    looks = ReadyLists(Registry(30.0))
+    some = [names[3], names[-1]]
+    for name in some:
+        redis.lpush(name, "x")
+    look = store.next_queue(ready_every=EVERY)
+    redis.config_resetstat()
+    looks.after(look)
+    portions = 0
+    while looks.is_looking:
+        looks.go_on(store)
+        portions += 1
+
+    assert portions == 3
+    assert sorted(name for name in names if redis.exists(f"{{{name}}}:wake")) == sorted(some)
+    assert calls(redis, "evalsha") + calls(redis, "eval") == len(some)

@@ -229,6 +229,15 @@ def test_whoever_promotes_what_is_overdue_is_on_duty(timer: PollTimer) -> None:
     assert timer.wait() == 0
 
 
+def test_whoever_takes_the_duty_looks_when_the_others_expect_it(timer: PollTimer) -> None:
+    watcher(timer, 3).heard()
+    timer.monotonic = lambda: 200.0 + HEARTBEAT / 2
+    promote(timer, promoted(1, 500, on_duty=True))
+
+    assert timer.on_duty
+    assert timer.wait() == pytest.approx(HEARTBEAT / 2)
+
+
 def test_whoever_comes_second_is_off_duty(timer: PollTimer) -> None:
     promote(timer, promoted(0, 5, on_duty=False))
 
