@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -136,10 +137,31 @@ def fill(pages: Iterable[Path] = PAGES, path: Path = FIGURES) -> None:
         page.write_text(filled(page.read_text("utf-8"), figures), "utf-8")
 
 
+#: Seconds of a core for which a Redis should be busy at most, GB of a server of the example.
+BUSY, SERVER = 0.7, 48
+
+
+def _cores(f: Figures) -> float:
+    """Return the cores of Redis that 1,000,000 delayed tasks a minute take."""
+    return float(f["counting-delayed-cpu"].ours) * 1e-6 * 1_000_000 / 60
+
+
+def _gigabytes(f: Figures) -> float:
+    """Return what 100,000,000 entries take."""
+    return float(f["large-memory"].ours) * 100_000_000 / 1e9
+
+
 #: Words of the pages.
 WORDS: dict[str, Callable[[Figures], str]] = {
     "kib-per-far-eta": lambda f: f"{f['rss-growth'].stock * 1024 / 100_000:.0f} KiB",
     "stock-wait-behind-far": lambda f: f"{f['wait-100000'].stock / 1000:.0f} s",
+    "delayed-cpu": lambda f: f"{f['counting-delayed-cpu'].ours:.0f} µs",
+    "delayed-cores": lambda f: f"{_cores(f):.1f} cores",
+    "delayed-servers": lambda f: f"{ceil(_cores(f) / BUSY)} servers",
+    "fleet-p99": lambda f: f"{f['fleet-late'].ours:.0f} ms",
+    "entry-memory": lambda f: f"{f['large-memory'].ours:,.0f} bytes",
+    "memory-of-many": lambda f: f"{_gigabytes(f):,.0f} GB",
+    "servers-of-many": lambda f: f"{ceil(2 * _gigabytes(f) / SERVER)} servers of {SERVER} GB",
     "many": lambda f: f"{f['schedule-many'].ours:,.0f}/s",
     "many-beside-retries": lambda f: f"{f.values['schedule-many@retries']:,.0f}/s",
     "many-beside-dead-letters": lambda f: f"{f.values['schedule-many@dead-letters']:,.0f}/s",
