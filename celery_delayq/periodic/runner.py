@@ -90,6 +90,9 @@ class Ticker:
         self._deploy = Deployment(app) if deploy else None
         register_schedules(app)
         self._stopping = threading.Event()
+        self._session = Session(app)
+        #: Whether the session connects anew after a failure.
+        self._reopens = True
         self._warned = False
         self._loop = ReconnectingLoop(
             "periodic runner",
@@ -135,37 +138,43 @@ class Ticker:
 
     def run(self) -> None:
         """Fire until :meth:`stop`; outlives every error."""
-        with suppress(NotSupported):  # a broker of another kind, which needs celery beat
-            self._loop.run(self._connected)
+        try:
+            with suppress(NotSupported):  # a broker of another kind, which needs celery beat
+                self._loop.run(self._connected)
+        finally:
+            self._session.close()
 
     def _connected(self) -> None:
         """Fire for as long as the connection lasts."""
-        with Session(self._app) as session:
-            stores = [*session.shards]
-            store = stores[self._place]
-            several = session.shards if len(stores) > 1 else None
-            self._nap = NAP if several is None else NAP_OF_SEVERAL
-            if self._place == 0 and not self._others:
-                # First: the store of this one may be away.
-                places = range(1, len(stores))
-                self._others = [Ticker(self._app, deploy=False, place=each) for each in places]
-                for each in self._others:
-                    each.start()
-            if not self._warned:
-                self._warned = True
-                self._warn_of_beats(store)
-            with (
-                TickScheduler(self._app) as scheduler,
-                store.client.pubsub(ignore_subscribe_messages=True) as pubsub,
-            ):
-                most = self._listen(store, pubsub)
+        shards = self._session.shards
+        stores = [*shards]
+        store = stores[self._place]
+        several = shards if len(stores) > 1 else None
+        self._nap = NAP if several is None else NAP_OF_SEVERAL
+        # The connections of a cluster find the new master of their slot by themselves. New ones for
+        # each attempt, to all shards, would take a good part of a core while one shard is away.
+        self._reopens = several is None
+        if self._place == 0 and not self._others:
+            # First: the store of this one may be away.
+            places = range(1, len(stores))
+            self._others = [Ticker(self._app, deploy=False, place=each) for each in places]
+            for each in self._others:
+                each.start()
+        if not self._warned:
+            self._warned = True
+            self._warn_of_beats(store)
+        with store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
+            most = self._listen(store, pubsub)
+            with TickScheduler(self._app) as scheduler:
                 while not self._stopping.is_set():
-                    self._keep(session.shards)
+                    self._keep(shards)
                     wait = self._turn(store, scheduler, most, several)
                     self._loop.recovered()
                     self._sleep(pubsub, wait)
 
     def _after_failure(self, is_outage: bool) -> None:
+        if self._reopens:
+            self._session.close()
         if is_outage and self._deploy is not None:
             self._deploy.look_again()  # Redis may come back empty
 

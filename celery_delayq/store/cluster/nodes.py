@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 from redis import Connection, ConnectionPool, Redis, SSLConnection
@@ -38,6 +39,14 @@ _NOT_HERE = (MovedError, AskError, TryAgainError, ClusterDownError, ReadOnlyErro
 
 #: The same where redis-py has no classes for it outside of its own client for clusters.
 _CODES = ("MOVED ", "ASK ", "TRYAGAIN ", "CLUSTERDOWN ")
+
+#: What redis-py tells a server of itself: else it reads its own version from disk for each
+#: connection, and while a shard is away many are tried.
+_DRIVER: dict[str, Any] = {}
+with suppress(ImportError):  # older ones read it once
+    from redis.driver_info import DriverInfo
+
+    _DRIVER["driver_info"] = DriverInfo()
 
 
 class Address(NamedTuple):
@@ -159,7 +168,7 @@ class Nodes:
 
     def _ask(self, address: Address) -> Iterator[_Range]:
         quick = {"socket_connect_timeout": ASK_TIMEOUT, "socket_timeout": ASK_TIMEOUT}
-        options = {**self._options, **quick, "retry": Retry(NoBackoff(), 0)}
+        options = {**_DRIVER, **self._options, **quick, "retry": Retry(NoBackoff(), 0)}
         kind = SSLConnection if self._tls else Connection
         pool = ConnectionPool(kind, host=address.host, port=address.port, **options)
         with Redis(connection_pool=pool) as client:
@@ -195,7 +204,7 @@ class SlotConnection(Connection):
     def __init__(self, *, nodes: Nodes, slot: int | None, **options: Any) -> None:
         # redis-py's own pauses would hold up those who wait for other nodes.
         options.setdefault("retry", Retry(NoBackoff(), 1))
-        super().__init__(**options)
+        super().__init__(**{**_DRIVER, **options})
         self._nodes, self._slot, self._revision = nodes, slot, 0
 
     def _error_message(self, exception: BaseException) -> str:
