@@ -49,6 +49,7 @@ TABLES = {
     "fleet": Table("one or few", "a fleet", ("fleet-",)),
     "large": Table("10,000", "1,000,000 or 3,000,000", ("large-",)),
     "cluster": Table("a single Redis", "a cluster", ("cluster-",)),
+    "shard": Table("all shards there", "one away", ("shard-",)),
 }
 #: Fields of a measured figure that the file does not keep.
 _OF_ROUNDS = ("name", "stock_rounds", "ours_rounds", "raw")
