@@ -27,8 +27,8 @@ def test_killing_workers_while_busy_slots_move_loses_nothing(
     workers = stage.workers(2)
     tags = cluster_tags(12)
     busy = sorted({slot_of(tag_of(queue, tags)) for queue in QUEUES})
-    moves = [(slot, stage.broker.masters[number % 3]) for number, slot in enumerate(busy)]
-    moves = [(slot, to) for slot, to in moves if to is not stage.broker.master_of(slot)]
+    owners = {slot: stage.broker.master_of(slot) for slot in busy}
+    moves = 0
 
     def send(number: int) -> None:
         stage.send(number, killer.random.random() * 4 if number % 2 else None)
@@ -36,15 +36,20 @@ def test_killing_workers_while_busy_slots_move_loses_nothing(
     with stage.producer.sending(60, send):
         for number in range(scaled(6, 25)):
             killer.let_pass(0.1, 0.7)
-            if moves and number % 2 == 0:
-                slot, target = moves.pop()
-                stage.broker.begin_move(slot, target)
+            if number % 2 == 0:
+                slot = killer.random.choice(busy)
+                source = owners[slot]
+                target = killer.random.choice([m for m in stage.broker.masters if m is not source])
+                stage.broker.begin_move(slot, target, source)
                 killer.let_pass(0.0, 0.3)
-                stage.broker.finish_move(slot, target)
+                stage.broker.finish_move(slot, target, source)
+                owners[slot] = target
+                moves += 1
             killer.strike(workers, [killer.power_cut, killer.kill_main])
 
     verdict = stage.verdict(timeout=scaled(60, 120))
     verdict.notes["kills"] = str(len(killer.strikes))
+    verdict.notes["moved slots"] = str(moves)
     passes(verdict)
 
 
