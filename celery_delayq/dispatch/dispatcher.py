@@ -44,6 +44,9 @@ HEAR = 2.0
 #: to one too many.
 LISTEN_UNTIL = 0.002
 
+#: Seconds after which a look at the ready lists goes on although entries are due all the time.
+PORTION_EVERY = 0.02
+
 #: Seconds between two looks at whether some dead letters are to be forgotten: of one queue after
 #: the other, so that it costs the same for any number of queues.
 TRIM_EVERY = 30.0
@@ -109,6 +112,8 @@ class Dispatcher(threading.Thread):
         #: The ready lists, and whether the fleet looks at them.
         self.ready_lists = ReadyLists(self._registry)
         self._listened = float("-inf")
+        #: When the next portion of the ready lists is looked at, although entries are due.
+        self._portion_at = float("-inf")
         #: Whether it is counted, and whether it hears wake-ups.
         self._listens = self._hears = False
         self._on_duty_at = float("-inf")
@@ -143,7 +148,7 @@ class Dispatcher(threading.Thread):
     def _connected(self) -> None:
         """Dispatch for as long as the connection lasts."""
         self._timer.reconnected()
-        self.ready_lists.drop()
+        self.ready_lists.reconnected()
         self._store.hold_connection()
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
             self._listen(pubsub)
@@ -156,9 +161,9 @@ class Dispatcher(threading.Thread):
                 logger.info("dispatcher started")
             while not self._stopping.is_set():
                 if self.ready_lists.is_looking:
-                    self.ready_lists.go_on(self._store)
-                if self.ready_lists.is_looking and self._timer.wait():
-                    continue
+                    self._look_on(pubsub)
+                    if self._timer.wait():
+                        continue
                 self._sleep(pubsub)
                 self._dispatch()
                 self._hear(pubsub)
@@ -206,17 +211,33 @@ class Dispatcher(threading.Thread):
             if not pubsub.subscribed or (wait <= self._short_sleep and recently):
                 self._stopping.wait(wait)
                 return
-            told = pubsub.get_message(timeout=max(0.0, wait - LISTEN_UNTIL))
+            self._is_told(pubsub, max(0.0, wait - LISTEN_UNTIL))
             self._listened = time.monotonic()
-            if told is None:
-                continue
-            if told["channel"].decode() == self._store.keys.fleet:
-                self._timer.heard()
-                self.ready_lists.heard(told["data"] == b"1")
-            else:
-                wait_us, _, queue = told["data"].decode().partition(" ")
-                if queue not in self._left:
-                    self._timer.wake_in(queue, int(wait_us) / 1_000_000)
+
+    def _is_told(self, pubsub: Any, timeout: float = 0.0) -> bool:
+        """Take note of the next message, if one comes within *timeout* seconds."""
+        told = pubsub.get_message(timeout=timeout)
+        if told is None:
+            return False
+        if told["channel"].decode() == self._store.keys.fleet:
+            self._timer.heard()
+            self.ready_lists.heard(told["data"] == b"1")
+        else:
+            wait_us, _, queue = told["data"].decode().partition(" ")
+            if queue not in self._left:
+                self._timer.wake_in(queue, int(wait_us) / 1_000_000)
+        return True
+
+    def _look_on(self, pubsub: Any) -> None:
+        """Look at one more portion of the ready lists, and hear what was told meanwhile.
+
+        Entries that are due go first, but not for ever.
+        """
+        if self._timer.wait() or time.monotonic() >= self._portion_at:
+            self.ready_lists.go_on(self._store)
+            self._portion_at = time.monotonic() + PORTION_EVERY
+        while pubsub.subscribed and self._is_told(pubsub):
+            pass
 
     def _dispatch(self) -> None:
         """Look at the next queue, or at the next-due index if no queue is known."""

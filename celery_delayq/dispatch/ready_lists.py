@@ -26,7 +26,7 @@ EVERY = 0.65
 #: Seconds after which a dispatcher that may not look tries again.
 TRY_AGAIN = 60.0
 
-#: Queues of a portion: one command looks at them, and at each of them where something is ready.
+#: Queues of a portion: one EXISTS for all of them, and one for each where that has found something.
 AT_ONCE = 50
 
 #: Seconds without a look of its own dispatcher after which a consumer looks itself.
@@ -87,7 +87,7 @@ class ReadyLists:
         self._try_at = self._fresh_until = float("-inf")
         #: The answer that began a look, and the queues that are left to look at.
         self._begun: Look | None = None
-        self._left: Iterator[tuple[str, Layout]] | None = None
+        self._remaining: Iterator[tuple[str, Layout]] | None = None
 
     @property
     def every(self) -> float:
@@ -122,9 +122,9 @@ class ReadyLists:
             return
         look = self._begun
         try:
-            if self._left is None:
-                self._left = self._registry.all(store, look.queues)
-            some = [*islice(self._left, AT_ONCE)]
+            if self._remaining is None:
+                self._remaining = self._registry.all(store, look.queues)
+            some = [*islice(self._remaining, AT_ONCE)]
             if some:
                 store.wake_ready(store.ready_of(some))
         except CommandRefused as exc:  # others may have that right
@@ -133,16 +133,19 @@ class ReadyLists:
                     "account may not look at all ready lists (%s): each worker looks itself", exc
                 )
             self._may_look, self._try_at = False, time.monotonic() + TRY_AGAIN
-            self.drop()
+            self._end()
             self.heard(False)
             if look.ready == "own turn":
                 store.forget_ready_look()
         else:
             if len(some) < AT_ONCE:
                 self._may_look = True
-                self.drop()
+                self._end()
                 self.heard(look.ready != "nobody")
 
-    def drop(self) -> None:
-        """Forget a look that has not ended."""
-        self._begun = self._left = None
+    def reconnected(self) -> None:
+        """Begin a look anew that an outage has interrupted: it counts as done for the others."""
+        self._remaining = None
+
+    def _end(self) -> None:
+        self._begun = self._remaining = None

@@ -289,7 +289,7 @@ WORKER = (
     Replace(
         target="celery.worker.consumer:Consumer._restore_prefetch_count_after_connection_restart",
         by=worker.in_its_loop,
-        why="a task's thread and the event loop would take replies of RabbitMQ from each other",
+        why="a task's thread and the loop would read each other's replies of RabbitMQ, and hang",
     ),
     Replace(
         target="celery.concurrency.asynpool:ResultHandler._flush_outqueue",

@@ -93,8 +93,8 @@ def waking(_owner: type, call_soon: Callable[..., Any]) -> Callable[..., Any]:
 def settling_at_once(_owner: type, create: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``create_task_handler``: leased messages wait for no turn of the event loop.
 
-    Celery makes two promises for each message, and its event loop keeps them, since it alone may
-    write to the socket of a broker. An acknowledgement of ours is only noted.
+    Celery creates two ``vine.promise`` objects for each message, which its event loop calls, since
+    only that may write to the socket of a broker. An acknowledgement of ours is only noted.
     """
 
     def create_task_handler(consumer: Any, promise: Callable[..., Any] = promise) -> Any:
@@ -102,9 +102,9 @@ def settling_at_once(_owner: type, create: Callable[..., Any]) -> Callable[..., 
             (method,) = args
             message = method.__self__
             channel = message.channel
-            # After a lost connection Celery raises the prefetch with each promise that is kept.
+            # Until the prefetch is what it was before a lost connection, each promise raises it.
             if consumer._maximum_prefetch_restored and is_leased(channel, message.delivery_tag):
-                return partial(channel.settle, method)
+                return partial(channel.settle_soon, method)
             return promise(call_soon, args, **options)
 
         return create(consumer, promise=settling)

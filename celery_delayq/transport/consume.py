@@ -58,8 +58,8 @@ class ConsumeChannel(NotYetChannel):
         #: By consumed queue: whether without acknowledgement, and the callback.
         self._consumers_of: dict[str, tuple[bool, Callable[[Any], Any]]] = {}
         self._fetcher = Fetcher(self)
-        #: What is to be settled when the handler of a message has returned.
-        self._to_settle: deque[Callable[[], Any]] = deque()
+        #: Acknowledgements and rejects that wait for the handler of a message to return.
+        self._to_settle: deque[Callable[[], None]] = deque()
         self._is_handing_out = False
         super().__init__(*args, **kwargs)
 
@@ -175,20 +175,22 @@ class ConsumeChannel(NotYetChannel):
         if self.connection is not None and not self.serves_worker:
             self.keeper.acks.flush(self.store)
 
-    def settle(self, method: Callable[..., Any], *args: Any) -> None:
+    def settle_soon(self, method: Callable[..., Any], *args: Any) -> None:
         """Acknowledge or reject a leased message at once, or when its handler has returned.
 
-        In a solo worker the handler runs the task: one that is killed meanwhile is redelivered.
+        In a solo worker the handler runs the task: if the worker is killed meanwhile, the task is
+        redelivered.
         """
         if self._is_handing_out and not self._fetcher.is_elsewhere:
-            self._to_settle.append(partial(method, *args))
+            self._to_settle.append(partial(_settle_now, method, *args))
         else:
-            method(*args)
+            _settle_now(method, *args)
 
     def on_credit(self) -> None:
         """Wake a poller that waits in another thread, since a message is done."""
-        if not self._in_poll and self.connection is not None and self._fetcher.is_elsewhere:
-            self.connection.cycle.wakeup.give()
+        connection = self.connection  # another thread may close this channel
+        if connection is not None and self._fetcher.is_elsewhere:
+            connection.cycle.on_credit(self)
 
     # -- what the poller calls
 
@@ -337,3 +339,11 @@ class ConsumeChannel(NotYetChannel):
     def _give_back(self, taken: list[Taken]) -> None:
         """Put fetched messages back where they were, in the same order."""
         self.requeue((each.tag for each in taken), counted="nothing")
+
+
+def _settle_now(method: Callable[..., Any], *args: Any) -> None:
+    """Acknowledge or reject a message; an error must not keep the pool from running its task."""
+    try:
+        method(*args)
+    except Exception:
+        logger.exception("A message could not be acknowledged or rejected")

@@ -213,6 +213,11 @@ class Poller(stock.MultiChannelPoller):
             return True
         return super().handle_event(fileno, event)
 
+    def on_credit(self, channel: Any) -> None:
+        """Wake the poll where *channel* may wait until a message is done. For any thread."""
+        if not channel._in_poll or getattr(self, "_paused_brpop", None):
+            self.wakeup.give()
+
     def on_wakeup(self) -> None:
         """Deliver, from an event loop."""
         self.wakeup.take_back()

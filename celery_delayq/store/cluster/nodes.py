@@ -40,13 +40,18 @@ _NOT_HERE = (MovedError, AskError, TryAgainError, ClusterDownError, ReadOnlyErro
 #: The same where redis-py has no classes for it outside of its own client for clusters.
 _CODES = ("MOVED ", "ASK ", "TRYAGAIN ", "CLUSTERDOWN ")
 
-#: What redis-py tells a server of itself: else it reads its own version from disk for each
+#: Name and version of the client, read once: redis-py reads its version from disk for each
 #: connection, and while a shard is away many are tried.
 _DRIVER: dict[str, Any] = {}
 with suppress(ImportError):  # older ones read it once
     from redis.driver_info import DriverInfo
 
     _DRIVER["driver_info"] = DriverInfo()
+
+
+def _named(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of a connection with the name of the client, unless they have one."""
+    return options if options.keys() & {"lib_name", "lib_version"} else {**_DRIVER, **options}
 
 
 class Address(NamedTuple):
@@ -168,7 +173,7 @@ class Nodes:
 
     def _ask(self, address: Address) -> Iterator[_Range]:
         quick = {"socket_connect_timeout": ASK_TIMEOUT, "socket_timeout": ASK_TIMEOUT}
-        options = {**_DRIVER, **self._options, **quick, "retry": Retry(NoBackoff(), 0)}
+        options = {**_named(self._options), **quick, "retry": Retry(NoBackoff(), 0)}
         kind = SSLConnection if self._tls else Connection
         pool = ConnectionPool(kind, host=address.host, port=address.port, **options)
         with Redis(connection_pool=pool) as client:
@@ -204,7 +209,7 @@ class SlotConnection(Connection):
     def __init__(self, *, nodes: Nodes, slot: int | None, **options: Any) -> None:
         # redis-py's own pauses would hold up those who wait for other nodes.
         options.setdefault("retry", Retry(NoBackoff(), 1))
-        super().__init__(**{**_DRIVER, **options})
+        super().__init__(**_named(options))
         self._nodes, self._slot, self._revision = nodes, slot, 0
 
     def _error_message(self, exception: BaseException) -> str:

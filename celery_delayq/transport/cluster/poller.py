@@ -104,6 +104,10 @@ class ClusterPoller(Poller):
             self.lost(channel, exc)
             return False
 
+    def on_credit(self, _channel: Any) -> None:
+        """Wake the poll: any shard may wait for it, since all share one prefetch."""
+        self.wakeup.give()
+
     def is_away(self, channel: Any) -> bool:
         """Return whether the shard of a channel is away."""
         return channel in self._away

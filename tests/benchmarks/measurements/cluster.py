@@ -181,7 +181,8 @@ def cluster(bench: Bench) -> Iterator[Figure]:
         one, many = bench.in_turns(
             late.title, bench.size.load_rounds, kinds, partial(_stream, bench, rate=rate)
         )
-        yield replace(late, name=f"{late.name}-{rate}").figure(
+        name = late.name if rate == bench.size.per_second else f"{late.name}-{rate}"
+        yield replace(late, name=name).figure(
             [percentile(seen.lateness, 99) for seen in one],
             [percentile(seen.lateness, 99) for seen in many],
         )

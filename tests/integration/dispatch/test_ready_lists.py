@@ -280,3 +280,21 @@ def test_many_queues_are_looked_at_in_portions(store: Store, redis: Redis) -> No
     assert portions == 3
     assert sorted(name for name in names if redis.exists(f"{{{name}}}:wake")) == sorted(some)
     assert calls(redis, "evalsha") + calls(redis, "eval") == len(some)
+
+
+def test_a_look_that_an_outage_interrupts_begins_anew(store: Store, redis: Redis) -> None:
+    """The others take it for done: what is not looked at would wait for the next one."""
+    names = [f"q{n}" for n in range(ready_lists.AT_ONCE + 1)]
+    for name in names:
+        store.register(name)
+    looks = ReadyLists(Registry(30.0))
+    looks.after(store.next_queue(ready_every=EVERY))
+    looks.go_on(store)
+    for name in names:
+        redis.lpush(name, "x")
+
+    looks.reconnected()
+    while looks.is_looking:
+        looks.go_on(store)
+
+    assert sorted(name for name in names if redis.exists(f"{{{name}}}:wake")) == sorted(names)

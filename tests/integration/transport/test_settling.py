@@ -87,7 +87,7 @@ def test_a_message_is_settled_when_its_handler_has_returned_and_at_once_by_other
     waiting: dict[str, int] = {}
 
     def handle(message: Any) -> None:
-        settling = partial(channel.settle, message.ack)
+        settling = partial(channel.settle_soon, message.ack)
         if message.payload == "0":
             settling()
         else:
@@ -110,3 +110,28 @@ def test_a_message_is_settled_when_its_handler_has_returned_and_at_once_by_other
         "in handler 1": 0,
         "after handler 1": 0,
     }
+
+
+def test_an_error_in_settling_is_logged_and_keeps_nothing_else(
+    delayq_redis: RedisUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In threads Celery settles before it runs the task, which would never run."""
+
+    def fail() -> None:
+        raise RuntimeError("no more threads")
+
+    def handle(message: Any) -> None:
+        for method in (fail, message.ack):
+            channel.settle_soon(method)
+
+    with Connection(delayq_redis.server.url_for("delayq+redis")) as connection:
+        channel: Any = connection.channel()
+        publish(connection, "q", 1)
+        Consumer(channel, [Queue("q")], on_message=handle).consume()
+        connection.drain_events(timeout=5)
+        channel.settle_soon(fail)
+
+        assert not held(delayq_redis.client)
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        "A message could not be acknowledged or rejected"
+    ] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
@@ -147,3 +148,34 @@ def test_an_error_of_whoever_gets_a_message_is_raised(
         with pytest.raises(ConnectionError, match="results are away"):
             take()
         assert not connection.transport.cycle.is_away(connection.default_channel.part_of(LOST))
+
+
+def test_a_message_that_is_done_in_another_thread_wakes_the_shard_that_waits_for_it(
+    app: Celery,
+) -> None:
+    """All shards share one prefetch; the one of the message waits for Redis already."""
+    came: list[Any] = []
+
+    def come(number: int) -> bool:
+        with suppress(socket.timeout):
+            connection.drain_events(timeout=0.1)
+        return len(came) == number
+
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        queues = [Queue(name, channel=channel) for name in (LOST, OTHER)]
+        with Consumer(channel, queues, on_message=came.append) as consumer:
+            consumer.qos(prefetch_count=2)
+            push(app, OTHER, "other")
+            wait_until(lambda: come(1), 30, "the first")
+            wait_until(lambda: come(1) and channel.part_of(OTHER)._in_poll, 30, "its shard waits")
+            push(app, LOST, "a", "b")
+            wait_until(lambda: come(2), 30, "the second")
+            done = threading.Timer(0.3, channel.part_of(OTHER).settle_soon, [came[0].ack])
+            done.start()
+
+            connection.drain_events(timeout=10)
+            connection.drain_events(timeout=10)
+
+    done.join()
+    assert [message.headers["id"] for message in came] == ["other", "a", "b"]
