@@ -372,7 +372,7 @@ CONSUMER = (
         by=worker.going_on,
         condition="prefork",
         when=worker.reads_results,
-        why="and the rest of them would be read as other results",
+        why="and the rest would be read as other results, or a connection as a child's pipe",
     ),
     Replace(
         target="processes._track_child_process",

@@ -262,10 +262,17 @@ def noting_begun(hub: Any, reset: Callable[[], None]) -> Callable[[], None]:
 
 
 def going_on(processes: Any, register: Callable[[Hub], None]) -> Callable[[Hub], None]:
-    """Go on reading those results in the new event loop."""
+    """Go on reading those results in the new event loop, and none of a pipe that was closed.
+
+    Celery closes the pipe of a child that was killed (``AsynPool.on_partial_read``) but still lists
+    its descriptor, which may be that of a connection by now: reading from it never ends.
+    """
 
     def register_and_go_on(loop: Hub) -> None:
         begun = _note_begun(loop, processes)
+        for fd, child in [*processes._fileno_to_outq.items()]:
+            if child.outq._reader.closed:
+                del processes._fileno_to_outq[fd]
         register(loop)
         # Not before: while a worker connects, kombu before 5.7 takes all readers for its own.
         for fd, (child, reader) in begun.items():
