@@ -47,6 +47,9 @@ def _measure(bench: Bench, chosen: list[Measurement], run: Run) -> None:
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of the publish rows.")
 @click.option("--load-rounds", type=click.IntRange(1), help="Rounds of the rows of due tasks.")
 @click.option("--worker-rounds", type=click.IntRange(1), help="Of immediate tasks and of TERM.")
+@click.option(
+    "--largest", type=click.IntRange(10_001), help="Entries at most of large-… and scans."
+)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write JSON here.")
 @click.option("--figures", is_flag=True, help="Put it into docs/figures.json and fill the pages.")
 @click.option(
@@ -66,6 +69,7 @@ def main(
     rounds: int | None,
     load_rounds: int | None,
     worker_rounds: int | None,
+    largest: int | None,
     json_path: Path | None,
     figures: bool,
     pool: str,
@@ -92,6 +96,8 @@ def main(
         load_rounds=load_rounds or size.load_rounds,
         worker_rounds=worker_rounds or size.worker_rounds,
     )
+    if largest is not None:
+        size = size.up_to(largest)
     messages = Console(stderr=True)
     began = time.monotonic()
     with new_server() as server, messages.status("starting") as status:

@@ -67,6 +67,15 @@ class Size:
     #: Few entries, then more and more.
     large: tuple[int, ...] = (10_000, 1_000_000, 3_000_000)
     short: tuple[int, int] = (10_000, 10_000_000)
+    dead: tuple[int, int] = (10_000, 200_000)
+
+    def up_to(self, most: int) -> Size:
+        """Return the same with at most so many entries in the rows of large schedules."""
+        large = tuple(sorted({min(each, most) for each in self.large}))
+        (few, short), (few_dead, dead) = self.short, self.dead
+        return replace(
+            self, large=large, short=(few, min(short, most)), dead=(few_dead, min(dead, most))
+        )
 
 
 #: For the table.
@@ -87,6 +96,7 @@ QUICK = Size(
     entries=(1_000, 100_000),
     large=(10_000, 50_000, 100_000),
     short=(10_000, 100_000),
+    dead=(1_000, 10_000),
 )
 
 

@@ -48,6 +48,7 @@ TABLES = {
     "history": Table("without", "with", ("history-",)),
     "fleet": Table("one or few", "a fleet", ("fleet-",)),
     "large": Table("10,000", "1,000,000 or 3,000,000", ("large-",)),
+    "scans": Table("10,000", "many", ("scans-",)),
     "cluster": Table("a single Redis", "a cluster", ("cluster-",)),
     "shard": Table("all shards there", "one away", ("shard-",)),
 }

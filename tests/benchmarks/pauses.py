@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +16,25 @@ from .model import Better, Figure, Row, not_above_stock
 #: A call should not hold Redis longer, in µs.
 SLOW_US = 5_000
 
+#: Calls that take longer are logged while something is measured, in µs.
+LOGGED_US = 100
+
 SLOW = Row(
     "large-slow",
-    "calls over 5 ms in SLOWLOG, {:,} entries (a loop of 2.5 ms and scripts)",
+    "calls over 5 ms in SLOWLOG, {} (a loop of 2.5 ms and scripts)",
     "per 1,000 calls",
     Better.LOWER,
     not_above_stock(1, 1, "per 1,000"),
     2,
+)
+
+LONGEST = Row(
+    "large-longest",
+    "longest call of all, {} (a loop of 2.5 ms and scripts)",
+    "ms",
+    Better.LOWER,
+    None,
+    1,
 )
 
 #: A script that only counts, for so many rounds; how often it is called after each measurement.
@@ -39,17 +51,28 @@ def seconds_of(operation: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _slow_calls(client: Any) -> Counter[str]:
-    """Return the calls in the slow log by name of the script, and empty the log."""
+def longest_row(row: Row) -> Row:
+    """Return the row of the longest call while another row is measured."""
+    title = f"longest script call: {row.title.replace(', CPU of Redis', '')}"
+    return Row(f"{row.name}-longest", title, "ms", Better.LOWER, None, 1)
+
+
+def _logged(client: Any) -> list[tuple[str, int]]:
+    """Return the scripts in the slow log, each with the µs of its call, and empty the log."""
     names = {scripts.load(name).sha: name for name in scripts.names()}
-    seen: Counter[str] = Counter()
+    seen = []
     for each in client.slowlog_get(100_000):
         command, _, rest = each["command"].decode(errors="replace").partition(" ")
         # The commands of a script are there too, beside the script.
         if command.startswith("EVAL"):
-            seen[names.get(rest.partition(" ")[0], command)] += 1
+            seen.append((names.get(rest.partition(" ")[0], command), each["duration"]))
     client.slowlog_reset()
     return seen
+
+
+def _longest(logged: Sequence[tuple[str, int]]) -> float:
+    """Return the longest call, in ms."""
+    return max((took for _, took in logged), default=0) / 1000
 
 
 def _calls(client: Any) -> int:
@@ -67,14 +90,15 @@ class Pauses:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        client.config_set("slowlog-log-slower-than", SLOW_US)
         client.config_set("slowlog-max-len", 100_000)
         self._rounds = 100_000
         took = statistics.median(self._loop() for _ in range(50))
         self._rounds = round(self._rounds * LOOP_MS / took)
-        _slow_calls(client)
         #: Calls of scripts, the slow ones of them, calls of the loop, the slow ones of them.
         self.calls, self.slow, self.loops, self.slow_loops = 0, Counter[str](), 0, 0
+        #: The longest call of a script, in ms, of the last measurement and of all; 0 where no call
+        #: was logged. The longest loop.
+        self.longest, self.longest_of_all, self.longest_loop = 0.0, 0.0, 0.0
 
     def _loop(self) -> float:
         return seconds_of(lambda: self._client.eval(LOOP, 0, self._rounds)) * 1000
@@ -82,18 +106,28 @@ class Pauses:
     def measured(self, measure: Callable[[], float]) -> float:
         """Measure something, and count the slow calls of it."""
         before = _calls(self._client)
+        self._client.slowlog_reset()
+        self._client.config_set("slowlog-log-slower-than", LOGGED_US)
         value = measure()
         self.calls += _calls(self._client) - before
-        self.slow.update(_slow_calls(self._client))
+        logged = _logged(self._client)
+        self.longest = _longest(logged)
+        self.longest_of_all = max(self.longest_of_all, self.longest)
+        self.slow.update(name for name, took in logged if took >= SLOW_US)
         for _ in range(LOOPS):
             self._loop()
         self.loops += LOOPS
-        self.slow_loops += _slow_calls(self._client).total()
+        logged = _logged(self._client)
+        self.slow_loops += sum(took >= SLOW_US for _, took in logged)
+        self.longest_loop = max(self.longest_loop, _longest(logged))
+        self._client.config_set("slowlog-log-slower-than", SLOW_US)
         return value
 
-    def figure(self, name: str, number: int) -> Figure:
-        """Return the row of slow calls beside a number of entries."""
+    def figures(self, name: str, beside: str) -> Iterator[Figure]:
+        """Yield the rows of slow calls and of the longest one, beside so many entries."""
         shares = 1000 * self.slow_loops / self.loops, 1000 * self.slow.total() / self.calls
         raw = {"calls": self.calls, "slow": dict(self.slow)}
-        row = replace(SLOW.titled(number), name=name)
-        return row.figure([shares[0]], [shares[1]], raw)
+        row = replace(SLOW.titled(beside), name=name)
+        yield row.figure([shares[0]], [shares[1]], raw)
+        row = replace(LONGEST.titled(beside), name=f"{name.removesuffix('slow')}longest")
+        yield row.figure([self.longest_loop], [self.longest_of_all])

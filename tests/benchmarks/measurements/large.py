@@ -28,7 +28,7 @@ from celery_delayq.testing import ManagedProcess, wait_until
 from ..bench import OURS, Bench, Station, now_ms, percentile
 from ..filling import fill, id_of, remind, some_day
 from ..model import BenchError, Better, Figure, Row, Target, at_most, measurement
-from ..pauses import SLOW, Pauses, seconds_of
+from ..pauses import SLOW, Pauses, longest_row, seconds_of
 from ..processes import APP, ROOT
 
 #: Calls of one entry that are measured, and entries of each operation on many.
@@ -214,6 +214,11 @@ class Filled:
             times.append((time.perf_counter() - began) * 1000)
         return times
 
+    def counts(self) -> list[float]:
+        """How long it takes to count a task from random times on, in ms."""
+        froms = [_at(some_day()) for _ in range(CALLS // 10)]
+        return [seconds_of(partial(self.delayq.count, task=TASK, due_from=f)) * 1000 for f in froms]
+
     def stats(self) -> float:
         """How long ``stats`` takes, in ms."""
         return statistics.median(seconds_of(self.delayq.stats) * 1000 for _ in range(5))
@@ -270,6 +275,7 @@ class Comparison:
 
     def __init__(self, bench: Bench, few: Filled, many: Filled) -> None:
         self._bench, self._both, self._pauses = bench, (few, many), Pauses(few.client)
+        self._longest: dict[Row, list[list[float]]] = {}
 
     def titled(self, row: Row) -> Row:
         """Return a row with both sizes in its title."""
@@ -278,16 +284,23 @@ class Comparison:
     def figure(self, row: Row, measure: Callable[[Filled], float], rounds: int = 1) -> Figure:
         """Return what was measured."""
         seen: list[list[float]] = [[], []]
+        longest = self._longest[row] = [[], []]
         for turn in range(rounds):
             for place in (0, 1) if turn % 2 else (1, 0):
                 filled = self._both[place]
                 self._bench.note(f"{row.name}: round {turn + 1} of {rounds}, {filled.number:,}")
                 seen[place].append(self._pauses.measured(partial(measure, filled)))
+                longest[place].append(self._pauses.longest)
         return self.titled(row).figure(seen[0], seen[1])
 
-    def slow(self, name: str) -> Figure:
-        """Return the slow calls so far."""
-        return self._pauses.figure(name, self._both[1].number)
+    def longest(self, row: Row) -> Figure:
+        """Return the longest calls of scripts of a row that was measured, the longest of all."""
+        few, many = self._longest[row]
+        return self.titled(longest_row(row)).figure([max(few)], [max(many)])
+
+    def slow(self, name: str, what: str = "entries") -> Iterator[Figure]:
+        """Yield the rows of the slow calls so far, and of the longest one."""
+        return self._pauses.figures(name, f"{self._both[1].number:,} {what}")
 
 
 def _compared(bench: Bench, few: Filled, many: Filled) -> Iterator[Figure]:
@@ -296,6 +309,8 @@ def _compared(bench: Bench, few: Filled, many: Filled) -> Iterator[Figure]:
     for name, row in COSTS.items():
         cost = comparison.figure(row, methodcaller("cost", name), ROUNDS)
         yield cost
+        if name == "pause":
+            yield comparison.longest(row)
         if name == "many":
             raw = comparison.figure(RAW, Filled.raw_cost, ROUNDS)
             yield raw
@@ -304,7 +319,7 @@ def _compared(bench: Bench, few: Filled, many: Filled) -> Iterator[Figure]:
     yield comparison.figure(PAGE, lambda f: percentile(f.pages(), 99), ROUNDS)
     yield comparison.figure(STATS, Filled.stats, ROUNDS)
     yield comparison.titled(MEMORY).figure([few.bytes_each], [many.bytes_each])
-    yield comparison.slow(SLOW.name)
+    yield from comparison.slow(SLOW.name)
 
 
 def of_size(figure: Figure, size: int) -> Figure:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from celery_delayq.admin.health import why_not_ready
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import ManagedProcess, wait_until
 
-from ..bench import Bench
-from ..model import BenchError, Figure, measurement
+from ..bench import Bench, percentile
+from ..model import BenchError, Figure, at_most, measurement
 from ..pauses import SLOW, seconds_of
 from ..processes import APP, ROOT
 from .large import Comparison, Filled, fill_up, large_row, of_size, sizes
 
 WORKER = large_row("worker", "start of a worker", "s", None, 2)
 FSCK = large_row("fsck", "fsck", "s", None)
+COUNT = large_row("count", "count by task and time, p99", "ms", at_most(10, "ms"), 2)
+HEALTH = large_row("health", "health --ready", "ms", None)
 EXPORT = large_row("export", "export to a file", "s", None)
+PURGE = large_row("purge", "purge of the queue", "s", None, 2)
+IMPORT = large_row("import", "import from a file", "s", None)
 RESTART = large_row("restart", "restart of Redis with appendonly", "s", None, 2)
 #: Seconds for Redis to write its log, and to read it.
 TIMEOUT = 1800.0
@@ -48,8 +53,43 @@ def fsck(filled: Filled) -> float:
 
 def export(filled: Filled) -> float:
     """Return how long an export takes, in seconds."""
-    with tempfile.TemporaryDirectory() as folder:
-        return seconds_of(lambda: filled.delayq.export_to(Path(folder) / "schedule.jsonl"))
+    return seconds_of(lambda: filled.delayq.export_to(_file(filled)))
+
+
+def purge(filled: Filled) -> float:
+    """Return how long it takes to purge the queue, in seconds."""
+    took = seconds_of(filled.delayq.app.control.purge)
+    if left := filled.delayq.count():
+        raise BenchError(f"{left:,} entries are left after the purge")
+    return took
+
+
+def import_from(filled: Filled) -> float:
+    """Return how long it takes to import what was exported, in seconds."""
+    took = seconds_of(lambda: filled.delayq.import_from(_file(filled)))
+    _file(filled).unlink()
+    if (number := filled.delayq.count()) != filled.number:
+        raise BenchError(f"{number:,} of {filled.number:,} entries were imported")
+    return took
+
+
+def _file(filled: Filled) -> Path:
+    return filled.station.records.path.with_suffix(".jsonl")
+
+
+def count(filled: Filled) -> float:
+    """Return how long counts of a task take, p99, in ms."""
+    return percentile(filled.counts(), 99)
+
+
+def health(filled: Filled) -> float:
+    """Return how long a readiness probe takes, in ms."""
+
+    def probe() -> None:
+        if why := why_not_ready(filled.delayq.app):
+            raise BenchError(f"Redis is not ready: {why}")
+
+    return statistics.median(seconds_of(probe) * 1000 for _ in range(9))
 
 
 def restarted(bench: Bench) -> float:
@@ -75,9 +115,29 @@ def restarted(bench: Bench) -> float:
         bench.server.start()
 
 
+#: In this order: the purge leaves nothing, and the import brings all back.
+PASSING = {COUNT: count, HEALTH: health, EXPORT: export, PURGE: purge, IMPORT: import_from}
+
+
+@measurement("large-file", order=91)
+def large_file(bench: Bench) -> Iterator[Figure]:
+    """Count, health, export, purge and import beside few entries and beside millions."""
+    with sizes(bench) as filled:
+        for few, many in filled:
+            comparison = Comparison(bench, few, many)
+            figures = []
+            for row, measure in PASSING.items():
+                figures += [comparison.figure(row, measure), comparison.longest(row)]
+            name = SLOW.name.replace("slow", "file-slow")
+            figures.extend(comparison.slow(name, "entries: count to import"))
+            for figure in figures:
+                last = many.number == bench.size.large[-1]
+                yield figure if last else of_size(figure, many.number)
+
+
 @measurement("large-whole", order=92)
 def large_whole(bench: Bench) -> Iterator[Figure]:
-    """Starts, fsck and export beside few entries and beside millions: half an hour."""
+    """Starts and fsck beside few entries and beside millions, and the restart of Redis."""
     first, *_, last = bench.size.large
     with sizes(bench) as filled:
         for few, many in filled:
@@ -85,8 +145,7 @@ def large_whole(bench: Bench) -> Iterator[Figure]:
             figures = [
                 comparison.figure(WORKER, worker, 3),
                 comparison.figure(FSCK, fsck),
-                comparison.figure(EXPORT, export),
-                comparison.slow(SLOW.name.replace("slow", "whole-slow")),
+                *comparison.slow(SLOW.name.replace("slow", "whole-slow"), "entries: start, fsck"),
             ]
             for figure in figures:
                 yield figure if many.number == last else of_size(figure, many.number)

@@ -11,13 +11,14 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 
 from celery_delayq import DelayQ, Filter
+from celery_delayq.admin.health import why_not_ready
 from celery_delayq.model.envelope import Record
 from celery_delayq.store.scripting.calls import pack
 
 from ..bench import OURS, Bench, Station, now_ms, percentile
 from ..filling import DAY
 from ..model import Better, Figure, Row, at_most, measurement
-from ..pauses import Pauses, seconds_of
+from ..pauses import Pauses, longest_row, seconds_of
 from .large_whole import restarted
 
 #: Records that are written at once, and calls of each kind.
@@ -37,6 +38,7 @@ OF_TASK = _row("task", "a page of 100 of a task anywhere, p99", 10)
 COUNT = _row("count", "count by task and time, p99", 10)
 DRY_RUN = _row("dry-run", "cancel_all, dry run")
 STATS = _row("stats", "stats")
+HEALTH = _row("health", "health --ready")
 RESTART = Row(
     "scans-restart", "short records: restart of Redis ({:,} and {:,})", "s", Better.LOWER, None, 2
 )
@@ -86,6 +88,7 @@ MEASURED: dict[Row, Callable[[DelayQ], float]] = {
     COUNT: lambda d: _p99(lambda: d.count(task=TASK, due_from=_some_time())),
     DRY_RUN: lambda d: 1000 * seconds_of(lambda: d.cancel_all(Filter(task=TASK), dry_run=True)),
     STATS: lambda d: 1000 * seconds_of(d.stats),
+    HEALTH: lambda d: 1000 * seconds_of(lambda: why_not_ready(d.app)),
 }
 
 
@@ -94,7 +97,10 @@ def scans(bench: Bench) -> Iterator[Figure]:
     """What looks at a whole schedule, beside ten million short records."""
     sizes = bench.size.short
     with bench.station(OURS) as station, station.delayq() as delayq:
-        seen: dict[Row, list[float]] = {row: [] for row in (*MEASURED, RESTART)}
+        seen: dict[Row, list[float]] = {
+            each: [] for row in MEASURED for each in (row, longest_row(row))
+        }
+        seen[RESTART] = []
         for size in sizes:
             bench.note(f"{size:,} entries")
             station.client.flushdb()
@@ -103,8 +109,9 @@ def scans(bench: Bench) -> Iterator[Figure]:
             for row, measure in MEASURED.items():
                 bench.note(f"{row.name}: {size:,}")
                 seen[row].append(pauses.measured(partial(measure, delayq)))
+                seen[longest_row(row)].append(pauses.longest)
             bench.note("restart")
             seen[RESTART].append(restarted(bench))
         for row, (few, many) in seen.items():
             yield row.titled(*sizes).figure([few], [many])
-        yield pauses.figure("scans-slow", sizes[-1])
+        yield from pauses.figures("scans-slow", f"{sizes[-1]:,} short records")
