@@ -16,6 +16,7 @@ COLUMNS = {
     "sent": ("published",),
     "runs": ("runs",),
     "again": ("again",),
+    "forgotten": ("forgotten",),
     "lost": ("lost",),
     "twice": ("twice",),
     "early": ("early",),

@@ -14,7 +14,7 @@ LINE: dict[str, Any] = {
     "seconds": 3.0,
     "failed": False,
     "skipped": False,
-    "verdict": {"published": 1200, "runs": 1207, "again": 7},
+    "verdict": {"published": 1200, "runs": 1207, "again": 7, "forgotten": 3},
 }
 
 
@@ -27,7 +27,7 @@ def test_the_table_takes_the_place_of_the_last_one_and_nothing_else_changes() ->
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
     assert new == f"{before}{BEGIN}{table}{END}{after}"
-    assert "| killing workers | 1 | 1,200 | 1,207 | 7 | 0 | 0 | 0 | 0 |" in new.splitlines()
+    assert "| killing workers | 1 | 1,200 | 1,207 | 7 | 3 | 0 | 0 | 0 | 0 |" in new.splitlines()
     assert placed(new, table) == new
 
 
