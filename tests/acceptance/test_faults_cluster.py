@@ -6,8 +6,9 @@ import pytest
 
 from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
 from celery_delayq.testing import wait_until
+from tests.support.cluster import MASTERS
 from tests.support.faults.checker import Rollback
-from tests.support.faults.cluster import QUEUES, ClusterStage
+from tests.support.faults.cluster import QUEUES, ClusterStage, shard_of
 from tests.support.faults.killer import Killer
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import MakeStage, Passes
@@ -65,22 +66,54 @@ def test_a_failover_of_a_shard_loses_nothing_that_a_replica_had(
     stage.workers(2)
     since_us = stage.ledger.now_us()
 
-    def send(number: int) -> None:
-        stage.send(number, killer.random.random() * 4)
-
-    def has_three_masters() -> bool:
-        return len([*stage.masters()]) == 3 and stage.broker.is_served()
-
-    with stage.producer.sending(60, send):
+    with stage.producer.sending(60, lambda n: stage.send(n, killer.random.random() * 4)):
         for _ in range(scaled(1, 5)):
             killer.let_pass(1.0, 2.0)
-            server, _ = killer.random.choice([*stage.masters()])
-            server.kill()
-            wait_until(has_three_masters, 30, "a replica takes over")
-            server.start()
-            wait_until(stage.broker.all_follow, 30, "it follows")
+            master, _ = stage.shard(killer.random.randrange(MASTERS))
+            master.kill()
+            stage.replace(master)
         killer.let_pass(1.0, 2.0)
 
     verdict = stage.verdict(rollback=Rollback(since_us, set()), timeout=scaled(60, 120))
     passes(verdict)
     assert verdict.counts["lost"] == 0
+
+
+@pytest.mark.parametrize("seed", seeds(1, 3))
+def test_a_failover_to_a_replica_that_lags_forgets_only_what_it_was_not_told(
+    make_stage: MakeStage, passes: Passes, seed: int
+) -> None:
+    """Nothing waits for the replica, which is cut off for a while before it takes over."""
+    stage = make_stage("cluster", lease=3.0)
+    assert isinstance(stage, ClusterStage)
+    killer = Killer(stage, seed)
+    stage.workers(2)
+    since_us = stage.ledger.now_us()
+    promises = stage.producer.promises
+    untold: list[int] = []
+
+    def fail_over(shard: int) -> None:
+        first = len(promises)
+
+        def sent() -> list[int]:
+            # One more may be on its way.
+            return [n for n in range(first, len(promises) + 1) if shard_of(n) == shard]
+
+        with stage.cut_off(shard):
+            wait_until(lambda: len(sent()) > 10, 30, "there is much to forget")
+            master, _ = stage.shard(shard)
+            master.kill()
+            untold.extend(sent())
+            stage.replace(master)
+
+    with stage.producer.sending(60, lambda n: stage.send(n, killer.random.random() * 3)):
+        for _ in range(scaled(1, 5)):
+            killer.let_pass(0.5, 1.0)
+            fail_over(killer.random.randrange(MASTERS))
+        killer.let_pass(0.5, 1.0)
+
+    rollback = Rollback(since_us, {promises[n].key for n in untold})
+    verdict = stage.verdict(rollback=rollback, timeout=scaled(60, 120))
+    verdict.notes["not told to a replica"] = str(len(untold))
+    passes(verdict)
+    assert verdict.forgotten > 0, "the replica had all of it, and the test has shown nothing"

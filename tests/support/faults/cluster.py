@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
-from tests.support.cluster import Cluster
+from celery_delayq.model.cluster_tags import slot_of, tag_of
+from celery_delayq.testing import wait_until
+from tests.support.cluster import MASTERS, TAGS, Cluster, place_of
 from tests.support.faults.leftovers import left_in
 from tests.support.faults.stage import Stage
 from tests.support.proxy import Proxy
 
 #: Queues of several hash tags, on all masters.
 QUEUES = tuple(f"faults-{number}" for number in range(8))
+
+
+def shard_of(number: int) -> int:
+    """Return the number of the shard that `ClusterStage.send` sends a task to."""
+    return place_of(slot_of(tag_of(QUEUES[number % len(QUEUES)], TAGS)))
 
 
 class ClusterStage(Stage):
@@ -40,6 +47,43 @@ class ClusterStage(Stage):
                 with server.client() as client:
                     if client.role()[0] == b"master":
                         yield server, client
+
+    def shard(self, number: int) -> list[EmbeddedRedis]:
+        """Return the servers of a shard, its master first."""
+        servers = [self.broker.masters[number], self.broker.replicas[number]]
+        masters = [server for server, _ in self.masters()]
+        return sorted(servers, key=lambda server: server not in masters)
+
+    def replace(self, master: EmbeddedRedis) -> None:
+        """Wait until a killed master's replica has taken over, and start it again."""
+        wait_until(self._is_served, 30, "the replica takes over")
+        master.start()
+        wait_until(self.broker.all_follow, 30, "it follows")
+
+    @contextmanager
+    def cut_off(self, number: int) -> Iterator[None]:
+        """Have the replica of a shard receive nothing for the time of the ``with`` block.
+
+        It has all that its master had at the time of the call.
+        """
+        master, replica = self.shard(number)
+        with master.client() as client:
+            written = client.info("replication")["master_repl_offset"]
+        with replica.client() as client:
+            wait_until(
+                lambda: client.info("replication")["slave_repl_offset"] >= written,
+                10,
+                "the replica has it",
+            )
+            # However long that takes on a slow machine, it may still become the master.
+            client.config_set("cluster-replica-validity-factor", 0)
+            client.config_set("masterauth", "wrong")
+            client.client_kill_filter(_type="master")
+            yield
+            client.config_set("masterauth", "")
+
+    def _is_served(self) -> bool:
+        return len([*self.masters()]) == MASTERS and self.broker.is_served()
 
     def _new_broker(self, _options: Mapping[str, Any]) -> Any:
         return None  # its servers start together
