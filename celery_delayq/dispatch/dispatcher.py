@@ -211,32 +211,32 @@ class Dispatcher(threading.Thread):
             if not pubsub.subscribed or (wait <= self._short_sleep and recently):
                 self._stopping.wait(wait)
                 return
-            self._is_told(pubsub, max(0.0, wait - LISTEN_UNTIL))
+            self._take_message(pubsub, max(0.0, wait - LISTEN_UNTIL))
             self._listened = time.monotonic()
 
-    def _is_told(self, pubsub: Any, timeout: float = 0.0) -> bool:
-        """Take note of the next message, if one comes within *timeout* seconds."""
-        told = pubsub.get_message(timeout=timeout)
-        if told is None:
+    def _take_message(self, pubsub: Any, timeout: float = 0.0) -> bool:
+        """Handle the next heartbeat or wake-up; False if none came within *timeout* seconds."""
+        message = pubsub.get_message(timeout=timeout)
+        if not message:
             return False
-        if told["channel"].decode() == self._store.keys.fleet:
+        if message["channel"].decode() == self._store.keys.fleet:
             self._timer.heard()
-            self.ready_lists.heard(told["data"] == b"1")
+            self.ready_lists.heard(message["data"] == b"1")
         else:
-            wait_us, _, queue = told["data"].decode().partition(" ")
+            wait_us, _, queue = message["data"].decode().partition(" ")
             if queue not in self._left:
                 self._timer.wake_in(queue, int(wait_us) / 1_000_000)
         return True
 
     def _look_on(self, pubsub: Any) -> None:
-        """Look at one more portion of the ready lists, and hear what was told meanwhile.
+        """Look at one more portion of the ready lists, and handle messages that came meanwhile.
 
-        Entries that are due go first, but not for ever.
+        Entries that are due go first, but a portion is looked at each 20 ms all the same.
         """
         if self._timer.wait() or time.monotonic() >= self._portion_at:
             self.ready_lists.go_on(self._store)
             self._portion_at = time.monotonic() + PORTION_EVERY
-        while pubsub.subscribed and self._is_told(pubsub):
+        while pubsub.subscribed and self._take_message(pubsub):
             pass
 
     def _dispatch(self) -> None:

@@ -85,8 +85,8 @@ class ReadyLists:
         self._registry = registry
         self._may_look: bool | None = None
         self._try_at = self._fresh_until = float("-inf")
-        #: The answer that began a look, and the queues that are left to look at.
-        self._begun: Look | None = None
+        #: The reply that began the current look, and the queues that are not looked at yet.
+        self._current: Look | None = None
         self._remaining: Iterator[tuple[str, Layout]] | None = None
 
     @property
@@ -102,7 +102,7 @@ class ReadyLists:
     def after(self, look: Look) -> None:
         """Begin to look, if it is this dispatcher's turn, or to see whether it may."""
         if look.ready == "own turn" or (not self._may_look and time.monotonic() >= self._try_at):
-            self._begun = look
+            self._current = look
         self.heard(look.ready != "nobody")
 
     def heard(self, is_fresh: bool) -> None:
@@ -114,16 +114,15 @@ class ReadyLists:
     @property
     def is_looking(self) -> bool:
         """Whether a look has begun that has not ended."""
-        return self._begun is not None
+        return self._current is not None
 
     def go_on(self, store: Store) -> None:
         """Look at the next portion of queues."""
-        if self._begun is None:
+        look = self._current
+        if not look:
             return
-        look = self._begun
         try:
-            if self._remaining is None:
-                self._remaining = self._registry.all(store, look.queues)
+            self._remaining = self._remaining or self._registry.all(store, look.queues)
             some = [*islice(self._remaining, AT_ONCE)]
             if some:
                 store.wake_ready(store.ready_of(some))
@@ -148,4 +147,4 @@ class ReadyLists:
         self._remaining = None
 
     def _end(self) -> None:
-        self._begun = self._remaining = None
+        self._current = self._remaining = None

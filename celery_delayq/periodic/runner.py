@@ -149,11 +149,11 @@ class Ticker:
         shards = self._session.shards
         stores = [*shards]
         store = stores[self._place]
-        several = shards if len(stores) > 1 else None
-        self._nap = NAP if several is None else NAP_OF_SEVERAL
+        is_cluster = len(stores) > 1
+        self._nap = NAP_OF_SEVERAL if is_cluster else NAP
         # The connections of a cluster find the new master of their slot by themselves. New ones for
         # each attempt, to all shards, would take a good part of a core while one shard is away.
-        self._reopens = several is None
+        self._reopens = not is_cluster
         if self._place == 0 and not self._others:
             # First: the store of this one may be away.
             places = range(1, len(stores))
@@ -168,7 +168,7 @@ class Ticker:
             with TickScheduler(self._app) as scheduler:
                 while not self._stopping.is_set():
                     self._keep(shards)
-                    wait = self._turn(store, scheduler, most, several)
+                    wait = self._turn(store, scheduler, most, shards if is_cluster else None)
                     self._loop.recovered()
                     self._sleep(pubsub, wait)
 

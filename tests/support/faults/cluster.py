@@ -79,8 +79,10 @@ class ClusterStage(Stage):
             client.config_set("cluster-replica-validity-factor", 0)
             client.config_set("masterauth", "wrong")
             client.client_kill_filter(_type="master")
-            yield
-            client.config_set("masterauth", "")
+            try:
+                yield
+            finally:
+                client.config_set("masterauth", "")
 
     def _is_served(self) -> bool:
         return len([*self.masters()]) == MASTERS and self.broker.is_served()
