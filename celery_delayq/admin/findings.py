@@ -62,6 +62,10 @@ KINDS = {
     "unfinished_resume": Kind(
         "still paused in some hash tags: a call to resume was interrupted", "resumed in all"
     ),
+    "unfinished_revoke": Kind(
+        "revoked in some hash tags only: a call to revoke was interrupted, or a failover forgot it",
+        "revoked in all",
+    ),
     "totals_differ": Kind(
         "the counters do not add up to the messages that are there: others have changed keys, or "
         "deleted the counters",

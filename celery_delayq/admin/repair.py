@@ -14,7 +14,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 
 from celery_delayq.admin.findings import Report
-from celery_delayq.admin.pauses import finish_pause, unfinished_pauses
+from celery_delayq.admin.hash_tags import unfinished
 from celery_delayq.dispatch.acks import LOST
 from celery_delayq.dispatch.dispatcher import DEFER
 from celery_delayq.errors import CommandRefused
@@ -45,7 +45,7 @@ def check(
     Parameters
     ----------
     settings : Settings
-        ``lease`` is read.
+        ``lease`` and ``revoke_expires`` are read.
 
     Yields
     ------
@@ -55,11 +55,11 @@ def check(
     report = Report()
     try:
         # First: to resume a queue sets its place in the next-due index.
-        for each in unfinished_pauses(shards, queue):
-            repaired = repair and finish_pause(shards, each.pause)
-            report.add(each.pause.queue or "", Found(each.kind, 1, int(repaired), [each.name]))
+        for each in unfinished(shards, settings.revoke_expires, queue):
+            repaired = each.finish() if repair else 0
+            report.add(each.queue, Found(each.kind, each.number, repaired, each.examples))
     except LOST as exc:  # a shard is away, perhaps not that of the queue
-        report.notes.append(f"the pauses of all hash tags were not compared: {exc}")
+        report.notes.append(f"the pauses and revokes of all hash tags were not compared: {exc}")
     stores = [*shards] if queue is None else [shards.of(queue)]
     for store in stores:
         yield from _Check(store, settings.lease, repair, report).run(queue)

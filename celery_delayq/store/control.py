@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
@@ -262,24 +262,39 @@ class ControlStore(StorePart):
         members = _revoked_members(ids, stamps)
         if canvas is not None:
             members.append(to_bytes(canvas.text))
+        return self.remember_revoked(seconds, members)
+
+    def remember_revoked(self, seconds: float, members: Iterable[bytes]) -> int:
+        """Remember members of the set of revokes; return how many are remembered."""
         keys = [self._keys.control, self._keys.revoked]
-        args = [int(seconds * 1000), *members]
-        return int(self._run("control/revoke", keys, args))
+        return int(self._run("control/revoke", keys, [int(seconds * 1000), *members]))
 
     def not_revoked(self, ids: Sequence[str], stamps: Mapping[str, Any] | None = None) -> list[str]:
         """Return which of ids, and of stamps in JSON, are not remembered as revoked."""
-        members = _revoked_members(ids, stamps)
-        new: list[str] = []
+        return [to_text(each[1:]) for each in self.not_remembered(_revoked_members(ids, stamps))]
+
+    def not_remembered(self, members: Iterable[bytes]) -> list[bytes]:
+        """Return which members the set of revokes lacks."""
+        new: list[bytes] = []
         for some in batches(members, REVOKED):
             scores = cast(
                 "list[float | None]", self._runner.client.zmscore(self._keys.revoked, some)
             )
-            new += [to_text(x[1:]) for x, at in zip(some, scores, strict=True) if at is None]
+            new += [each for each, at in zip(some, scores, strict=True) if at is None]
         return new
 
     def revoked(self, since_ms: int = 0) -> Revoked:
         """Return ids, stamps and canvases that were revoked since then."""
-        members: list[bytes] = []
+        parts = [*self.revoked_members(since_ms)]
+        members = [member for some, _ in parts for member in some]
+        ids = [to_text(member[1:]) for member in members if member[:1] == b"i"]
+        stamps = [stamp for member in members if (stamp := _stamp(member))]
+        both = [member for member in members if member[:1] in (b"r", b"g")]
+        canvases = [Canvas(to_text(member[:1]), to_text(member[1:])) for member in both]
+        return Revoked(ids, stamps, canvases, parts[-1][1])
+
+    def revoked_members(self, since_ms: int = 0) -> Iterator[tuple[list[bytes], int]]:
+        """Yield members of the set of revokes since then, and the time of the last of each part."""
         # From the last time on: Redis walks over all that it is to leave out.
         last, seen = since_ms, 0
         while True:
@@ -289,17 +304,12 @@ class ControlStore(StorePart):
                     self._keys.revoked, last, "+inf", seen, REVOKED, withscores=True
                 ),
             )
-            members += [member for member, _ in found]
             before, last = last, int(found[-1][1]) if found else last
+            yield [member for member, _ in found], last
             if len(found) < REVOKED:
-                break
+                return
             then = sum(at == last for _, at in found)
             seen = seen + then if last == before else then
-        ids = [to_text(member[1:]) for member in members if member[:1] == b"i"]
-        stamps = [stamp for member in members if (stamp := _stamp(member))]
-        both = [member for member in members if member[:1] in (b"r", b"g")]
-        canvases = [Canvas(to_text(member[:1]), to_text(member[1:])) for member in both]
-        return Revoked(ids, stamps, canvases, last)
 
 
 def _each(ids: Sequence[str], if_due: IfDue) -> list[tuple[str, int | None]]:

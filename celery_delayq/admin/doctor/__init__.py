@@ -116,7 +116,8 @@ def diagnose(
             found.versions["Redis"] = name
         _run(found, {name: partial(_look, name, subjects) for name in REDIS})
         if not shards.has_one:
-            _run(found, {"pauses": partial(work.pauses, shards)})
+            compare = partial(work.hash_tags, shards, options.revoke_expires)
+            _run(found, {"hash tags": compare})
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from celery_delayq.admin.doctor.finding import FAULT, WARNING, Finding
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.admin.findings import KINDS, Report
-from celery_delayq.admin.pauses import unfinished_pauses
+from celery_delayq.admin.hash_tags import unfinished
 from celery_delayq.admin.repair import check
 from celery_delayq.integration import beat_guard
 from celery_delayq.store.schedule import layouts
@@ -37,13 +37,14 @@ def fsck(subject: OnRedis) -> Iterator[Finding]:
         )
 
 
-def pauses(shards: Shards) -> Iterator[Finding]:
-    """All hash tags of a Redis Cluster must have the same pauses."""
-    for each in unfinished_pauses(shards):
+def hash_tags(shards: Shards, revoke_expires: float) -> Iterator[Finding]:
+    """All hash tags of a Redis Cluster must have the same pauses and revokes."""
+    for each in unfinished(shards, revoke_expires):
+        more = f" and {each.number - 1:,} more" if each.number > 1 else ""
         yield Finding(
-            "pauses",
+            "hash tags",
             FAULT,
-            f"{spelled(each.name)}: {KINDS[each.kind].what}",
+            f"{spelled(each.examples[0])}{more}: {KINDS[each.kind].what}",
             "celery -A <app> delayq fsck shows it, fsck --repair finishes the call",
         )
 

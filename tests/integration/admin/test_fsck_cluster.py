@@ -1,4 +1,4 @@
-"""``fsck`` on a Redis Cluster: a pause that some hash tags have and others do not."""
+"""``fsck`` on a Redis Cluster: a pause or revoke that some hash tags have and others do not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.admin.doctor import work
+from celery_delayq.admin.hash_tags import FORGETS
 from celery_delayq.errors import CommandRefused
+from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
@@ -23,6 +25,8 @@ pytestmark = pytest.mark.full
 FIRST, LAST = QUEUES[TAGS[0]], QUEUES[TAGS[-1]]
 #: The first tag that an interrupted call does not reach.
 REACHED = 5
+#: Seconds for which revokes are remembered.
+EXPIRES = Settings().revoke_expires
 
 
 @pytest.fixture
@@ -30,8 +34,8 @@ def app(make_app: MakeApp, delayq_cluster: str) -> Celery:
     return make_app(broker=delayq_cluster)
 
 
-def interrupted(app: Celery, call: Callable[..., bool], **names: str) -> None:
-    """Pause or resume, and fail between two tags."""
+def interrupted(app: Celery, call: Callable[..., object], **names: object) -> None:
+    """Pause, resume or revoke, and fail between two tags."""
     store = [*DelayQ.of(app).session.shards][REACHED]
     key, client = store.keys.control, store.client
     if there := client.exists(key):
@@ -71,7 +75,7 @@ def test_an_interrupted_pause_is_found_and_finished(app: Celery) -> None:
     assert ran.code == 1
     assert "paused in some hash tags only" in " ".join(ran.out.split())
     assert findings(app) == {"unfinished_pause": ("", 1, ["tasks.add"])}
-    [told] = work.pauses(delayq.session.shards)
+    [told] = work.hash_tags(delayq.session.shards, EXPIRES)
     assert told.what.startswith("tasks.add: paused in some hash tags only")
     assert states(app, task="tasks.add").count(True) == REACHED
     assert fsck(app, "--repair").code == 0
@@ -95,6 +99,42 @@ def test_an_interrupted_resume_is_found_and_finished(app: Celery) -> None:
     assert store.promote(LAST, Layout(), 10).moved == 1
 
 
+def test_an_interrupted_revoke_is_found_and_finished(app: Celery) -> None:
+    shards = DelayQ.of(app).session.shards
+    app.send_task("tasks.add", (1, 2), countdown=60, queue=FIRST)
+    app.control.revoke("whole")
+    interrupted(app, app.control.revoke, task_id="id")
+    interrupted(app, app.control.revoke_by_stamped_headers, headers={"tenant": "a"})
+    app.control.revoke("also whole")
+    assert [len(store.control.revoked().ids) for store in shards] == [3] * 5 + [2] * 7
+    examples = ["id", '{"tenant": "a"}']
+
+    assert findings(app) == {"unfinished_revoke": ("", 2, examples)}
+    [told] = work.hash_tags(shards, EXPIRES)
+    assert told.what.startswith("id and 1 more: revoked in some hash tags only")
+    assert findings(app, "--queue", FIRST) == {}
+    assert fsck(app, "--repair").code == 0
+
+    assert findings(app) == {}
+    remembered = [store.control.revoked() for store in shards]
+    assert [sorted(each.ids) for each in remembered] == [["also whole", "id", "whole"]] * 12
+    assert [each.stamps for each in remembered] == [[{"tenant": "a"}]] * 12
+
+
+def test_a_revoke_that_is_about_to_be_forgotten_may_be_in_some_tags_only(app: Celery) -> None:
+    """Each tag forgets by its own clock, when it stores the next one."""
+    first, *others = DelayQ.of(app).session.shards
+    app.control.revoke("id")
+    for store in others:
+        store.client.zrem(store.keys.revoked, "iid")
+    aside = work.hash_tags(DelayQ.of(app).session.shards, EXPIRES)
+    assert [finding.check for finding in aside] == ["hash tags"]
+
+    first.client.zincrby(first.keys.revoked, -1000 * (EXPIRES - FORGETS + 1), "iid")
+
+    assert findings(app) == {}
+
+
 def test_the_pause_of_a_queue_is_compared_with_that_queue(app: Celery) -> None:
     delayq = DelayQ.of(app)
     for queue in (FIRST, LAST):
@@ -116,4 +156,4 @@ def test_a_queue_is_checked_while_another_shard_is_away(
 
     assert ran.code == 0, ran.err
     [note] = ran.json["notes"]
-    assert note.startswith("the pauses of all hash tags were not compared: ")
+    assert note.startswith("the pauses and revokes of all hash tags were not compared: ")

@@ -1,0 +1,144 @@
+"""Compare the pauses and revokes of all hash tags of a Redis Cluster, and finish interrupted calls.
+
+A call writes a pause, its end or a revoke to one tag after the other. The first tag comes first, so
+it has what the last call was to write to all, also where the call was interrupted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from celery_delayq.errors import CommandRefused
+from celery_delayq.model.lookup import to_text
+from celery_delayq.store.repair import EXAMPLES
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.shards import Shards, write_pause
+from celery_delayq.utils.portions import batches
+
+#: Seconds between two looks at a difference: a call may be writing.
+SETTLE = 0.5
+
+#: How often to write again because the first tag has changed meanwhile.
+TRIES = 3
+
+#: Seconds before a revoke is forgotten in which tags may differ: each forgets at its own time.
+FORGETS = 60.0
+
+#: Most revokes that are written by one call.
+BATCH = 100
+
+
+class Unfinished(NamedTuple):
+    """What an interrupted call has written to some tags only, and what finishes it.
+
+    *finish* returns how many are in all tags then: not those that a tag refuses, as for a key of
+    the wrong type, nor what changes again and again.
+    """
+
+    kind: str
+    queue: str
+    number: int
+    examples: list[str]
+    finish: Callable[[], int]
+
+
+class Pause(NamedTuple):
+    """What is paused: a queue, or a task in all queues. One of the two is None."""
+
+    queue: str | None
+    task: str | None
+
+
+def unfinished(
+    shards: Shards, revoke_expires: float, queue: str | None = None
+) -> Iterator[Unfinished]:
+    """Yield what is in some tags only: all of it, or the pause of a queue.
+
+    Nothing where a key of pauses or revokes has the wrong type, which is a finding of its own.
+
+    Parameters
+    ----------
+    revoke_expires : float
+        Seconds for which revokes are remembered.
+    """
+    if shards.has_one:
+        return
+    with suppress(CommandRefused):
+        for pause, pausing in _unfinished_pauses(shards, queue):
+            kind = "unfinished_pause" if pausing else "unfinished_resume"
+            examples = [pause.queue or pause.task or ""]
+            finish = partial(_finish_pause, shards, pause)
+            yield Unfinished(kind, pause.queue or "", 1, examples, finish)
+    with suppress(CommandRefused):
+        if queue is None and (lacking := _unfinished_revokes(shards, revoke_expires)):
+            examples = [to_text(member[1:]) for member in lacking[:EXAMPLES]]
+            finish = partial(_finish_revokes, shards, revoke_expires, lacking)
+            yield Unfinished("unfinished_revoke", "", len(lacking), examples, finish)
+
+
+def _unfinished_pauses(shards: Shards, queue: str | None) -> Iterable[tuple[Pause, bool]]:
+    """Return the pauses that are in some tags only, and whether they are in the first one."""
+    if not (seen := _differing(shards, queue)):
+        return []
+    time.sleep(SETTLE)
+    still = seen & _differing(shards, queue)
+    first = _pauses(shards.first)
+    return [(pause, pause in first) for pause in sorted(still, key=str)]
+
+
+def _finish_pause(shards: Shards, pause: Pause) -> int:
+    """Have all tags agree with the first one."""
+    first, *others = shards
+    with suppress(CommandRefused):
+        for _ in range(TRIES):
+            pausing = pause in _pauses(first)
+            for store in others:
+                write_pause(store, *pause, resume=not pausing)
+            if pausing is (pause in _pauses(first)):
+                return 1
+    return 0
+
+
+def _differing(shards: Shards, queue: str | None) -> set[Pause]:
+    found = [_pauses(store) for store in shards]
+    differing = found[0].union(*found) - found[0].intersection(*found)
+    return {pause for pause in differing if queue in (None, pause.queue)}
+
+
+def _pauses(store: Store) -> set[Pause]:
+    found = store.control.controls()
+    return {*(Pause(name, None) for name in found.queues), *(Pause(None, t) for t in found.tasks)}
+
+
+def _unfinished_revokes(shards: Shards, seconds: float) -> list[bytes]:
+    """Return what the first tag remembers as revoked, and another one does not."""
+    first, *others = shards
+    since = first.now_ms() - int((seconds - FORGETS) * 1000)
+    found = (_lacking(others, some) for some, _ in first.control.revoked_members(since))
+    seen = [member for some in found for member in some]
+    if seen:
+        time.sleep(SETTLE)
+    return [member for some in batches(seen, BATCH) for member in _lacking(others, some)]
+
+
+def _finish_revokes(shards: Shards, seconds: float, members: list[bytes]) -> int:
+    """Have all tags remember them, for the whole time again."""
+    _, *others = shards
+    finished = 0
+    with suppress(CommandRefused):
+        for some in batches(members, BATCH):
+            for store in others:
+                if lacking := store.control.not_remembered(some):
+                    store.control.remember_revoked(seconds, lacking)
+            finished += len(some)
+    return finished
+
+
+def _lacking(stores: list[Store], members: list[bytes]) -> list[bytes]:
+    """Return which members some of the stores do not remember, in their order."""
+    lacking = {each for store in stores for each in store.control.not_remembered(members)}
+    return [member for member in members if member in lacking]
