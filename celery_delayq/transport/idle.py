@@ -48,10 +48,12 @@ class IdleWait:
 
         One look each ``block_timeout``, however many queues there are.
         """
+        if not leased:  # replies of remote control need no lease keeper
+            return None
         channel, keys = self._channel, self._channel.store.keys
         now = time.monotonic()
         wait = LONG if self._may_be_long() else channel.settings.block_timeout
-        if not leased or now - self._looked < wait or channel.keeper.makes_room:
+        if now - self._looked < wait or channel.keeper.makes_room:
             return None
         self._looked = now
         ready = chain.from_iterable(keys.ready_lists(q, channel.layout) for q in leased)
@@ -76,7 +78,7 @@ class IdleWait:
         if not (leased or popped):
             return None
         signs = self.signs(leased)
-        self._is_long = self._may_be_long() and not briefly
+        self._is_long = bool(leased) and not briefly and self._may_be_long()
         timeout = channel.settings.block_timeout
         if self._is_long:
             signs += self.signs([""])

@@ -79,6 +79,8 @@ class SettleChannel(PublishChannel):
                 details = holding.details if holding.crashed else b""
                 key = holding.queue, why, details
                 fields.setdefault(key, []).append(self.keeper.field(tag))
+        if not fields:
+            return
         me, most = self.keeper.worker_id, self.keeper.max_deliveries
 
         def put_back(store: Store) -> None:

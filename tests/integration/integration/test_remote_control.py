@@ -57,6 +57,17 @@ def test_a_worker_tells_what_is_next_in_its_queues(control: Control, pool: str) 
     assert ids(answer(control.app, worker)) == [str(n) for n in (99, 1, 2, *range(4, 99), 100, 101)]
 
 
+def test_who_only_asks_workers_keeps_no_leases(
+    control: Control, delayq_redis: RedisUnderTest
+) -> None:
+    worker = control.start("threads")
+
+    assert answer(control.app, worker, "ping")
+
+    (worker_id,) = delayq_redis.client.scan_iter("delayq:worker_id:*")
+    assert f".{worker.pid}." in worker_id.decode()
+
+
 ZONES = [
     pytest.param(timezone.utc, id="UTC"),
     pytest.param(timezone(timedelta(hours=5, minutes=30)), id="+05:30", marks=pytest.mark.full),
