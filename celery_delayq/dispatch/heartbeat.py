@@ -97,12 +97,14 @@ class Heartbeat(Holdings):
         }
         again = strangers & self._strangers.get(queue, set())
         self._strangers[queue] = strangers - again
-        self._give_back(queue, again)
+        self._give_back(self._store, queue, again)
 
-    def _give_back(self, queue: str, fields: Iterable[str], *, counted: bool = False) -> None:
+    def _give_back(
+        self, store: Store, queue: str, fields: Iterable[str], *, counted: bool = False
+    ) -> None:
         fields = sorted(fields, key=lambda name: [int(part) for part in name.split(":")])
         if fields:
-            moved, _ = self._store.leases.requeue(
+            moved, _ = store.leases.requeue(
                 queue, self.worker_id, fields, counted="requeued" if counted else "nothing"
             )
             self.tally.given_back += moved

@@ -210,6 +210,19 @@ class LeaseKeeper(Heartbeat):
         self._abandoned.add((queue, request_number))
         self._wake()
 
+    def give_back_abandoned(self, store: Store) -> Iterable[tuple[str, str]]:
+        """Give back what abandoned requests have got by now, and return them.
+
+        For who gives older messages back next: each goes to the head of its list. The thread looks
+        once more.
+        """
+        abandoned = tuple(self._abandoned)
+        for queue, request_number in abandoned:
+            there = store.leases.held(queue, self.worker_id)
+            fields = {name for name in there if name.partition(":")[0] == request_number}
+            self._give_back(store, queue, fields)
+        return abandoned
+
     # -- the thread
 
     def _run(self) -> None:
@@ -296,12 +309,8 @@ class LeaseKeeper(Heartbeat):
 
     def _give_back_orphans(self) -> None:
         """Give back messages on which no task works any more."""
-        for queue, request_number in tuple(self._abandoned):
-            there = self._store.leases.held(queue, self.worker_id)
-            self._give_back(
-                queue, {name for name in there if name.partition(":")[0] == request_number}
-            )
-            self._abandoned.discard((queue, request_number))
+        abandoned = self.give_back_abandoned(self._store)
+        self._abandoned.difference_update(abandoned)
         seen, owned = self._orphans.copy(), []
         unowned: dict[str, list[str]] = defaultdict(list)
         for tag in seen:
@@ -314,7 +323,7 @@ class LeaseKeeper(Heartbeat):
                 unowned[holding.queue].append(tag)
         try:
             for queue, tags in unowned.items():
-                self._give_back(queue, map(self.field, tags), counted=True)
+                self._give_back(self._store, queue, map(self.field, tags), counted=True)
                 for tag in tags:
                     self._pop(tag)
         finally:

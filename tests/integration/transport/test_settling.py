@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import select
 import threading
+from base64 import b64decode
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -15,10 +17,16 @@ from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.transport import settle
+from celery_delayq.transport import fair_share, settle
+from celery_delayq.transport.fetcher import LAST_REPLY
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import Through
 from tests.integration.dispatch.conftest import publish
+from tests.support.proxy import Fault
+
+
+def body_of(message: bytes) -> str:
+    return b64decode(json.loads(message)["body"]).decode()
 
 
 class Killed(BaseException):
@@ -78,6 +86,32 @@ def test_a_channel_settles_all_where_it_closes_as_its_connection_is_lost(
     wait_until(lambda: not held(delayq_redis.client), what="nothing is held")
 
     assert delayq_redis.client.llen("q") == 2
+
+
+def test_a_closing_channel_gives_back_in_order_what_it_fetched_and_what_a_late_reply_brings(
+    delayq_redis: RedisUnderTest, through: Through, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_share, "QUICK", 60.0)  # several are taken at once
+    proxy, delayq = through()
+    with delayq.app.connection_for_read() as connection:
+        publish(connection, "q", 30)
+        channel: Any = connection.default_channel
+        channel.serves_worker = True
+        got: list[Any] = []
+        Consumer(channel, [Queue("q")], on_message=got.append).consume()
+        while len(channel._fetcher.taken) < 4:
+            connection.drain_events(timeout=5)
+        late = proxy.on("leases/acquire", Fault.DELAY, seconds=2 * LAST_REPLY)
+        while not channel._fetcher._requests:
+            connection.drain_events(timeout=5)
+        assert late.fired.wait(10)
+        assert channel._fetcher.taken
+        there = sum(held(delayq_redis.client).values())
+        assert there > len(got) + len(channel._fetcher.taken)
+    wait_until(lambda: not held(delayq_redis.client), what="nothing is held")
+
+    ready = delayq_redis.client.lrange("q", 0, -1)
+    assert [body_of(each) for each in reversed(ready)] == [str(n) for n in range(30)]
 
 
 def test_a_message_is_settled_when_its_handler_has_returned_and_at_once_by_other_threads(
