@@ -64,7 +64,7 @@ KINDS = {
     ),
     "unfinished_revoke": Kind(
         "revoked in some hash tags only: a call to revoke was interrupted, or a failover forgot it",
-        "revoked in all",
+        "revoked in all; what is scheduled stays until it is due, revoke it again to remove it",
     ),
     "totals_differ": Kind(
         "the counters do not add up to the messages that are there: others have changed keys, or "

@@ -33,7 +33,7 @@ BATCH = 100
 
 
 class Unfinished(NamedTuple):
-    """What an interrupted call has written to some tags only, and what finishes it.
+    """What an interrupted call wrote to some tags only, and how to finish it.
 
     *finish* returns how many are in all tags then: not those that a tag refuses, as for a key of
     the wrong type, nor what changes again and again.
@@ -58,26 +58,27 @@ def unfinished(
 ) -> Iterator[Unfinished]:
     """Yield what is in some tags only: all of it, or the pause of a queue.
 
-    Nothing where a key of pauses or revokes has the wrong type, which is a finding of its own.
-
     Parameters
     ----------
     revoke_expires : float
         Seconds for which revokes are remembered.
+
+    Raises
+    ------
+    CommandRefused
+        A key of pauses or revokes has the wrong type, or the account may not read it.
     """
     if shards.has_one:
         return
-    with suppress(CommandRefused):
-        for pause, pausing in _unfinished_pauses(shards, queue):
-            kind = "unfinished_pause" if pausing else "unfinished_resume"
-            examples = [pause.queue or pause.task or ""]
-            finish = partial(_finish_pause, shards, pause)
-            yield Unfinished(kind, pause.queue or "", 1, examples, finish)
-    with suppress(CommandRefused):
-        if queue is None and (lacking := _unfinished_revokes(shards, revoke_expires)):
-            examples = [to_text(member[1:]) for member in lacking[:EXAMPLES]]
-            finish = partial(_finish_revokes, shards, revoke_expires, lacking)
-            yield Unfinished("unfinished_revoke", "", len(lacking), examples, finish)
+    for pause, pausing in _unfinished_pauses(shards, queue):
+        kind = "unfinished_pause" if pausing else "unfinished_resume"
+        examples = [pause.queue or pause.task or ""]
+        finish = partial(_finish_pause, shards, pause)
+        yield Unfinished(kind, pause.queue or "", 1, examples, finish)
+    if queue is None and (lacking := _unfinished_revokes(shards, revoke_expires)):
+        examples = [to_text(member[1:]) for member in lacking[:EXAMPLES]]
+        finish = partial(_finish_revokes, shards, revoke_expires, lacking)
+        yield Unfinished("unfinished_revoke", "", len(lacking), examples, finish)
 
 
 def _unfinished_pauses(shards: Shards, queue: str | None) -> Iterable[tuple[Pause, bool]]:
@@ -117,7 +118,7 @@ def _pauses(store: Store) -> set[Pause]:
 def _unfinished_revokes(shards: Shards, seconds: float) -> list[bytes]:
     """Return what the first tag remembers as revoked, and another one does not."""
     first, *others = shards
-    since = first.now_ms() - int((seconds - FORGETS) * 1000)
+    since = first.now_ms() - int((seconds - min(FORGETS, seconds / 2)) * 1000)
     found = (_lacking(others, some) for some, _ in first.control.revoked_members(since))
     seen = [member for some in found for member in some]
     if seen:

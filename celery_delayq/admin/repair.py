@@ -58,7 +58,7 @@ def check(
         for each in unfinished(shards, settings.revoke_expires, queue):
             repaired = each.finish() if repair else 0
             report.add(each.queue, Found(each.kind, each.number, repaired, each.examples))
-    except LOST as exc:  # a shard is away, perhaps not that of the queue
+    except (*LOST, CommandRefused) as exc:  # of a shard, perhaps not that of the queue
         report.notes.append(f"the pauses and revokes of all hash tags were not compared: {exc}")
     stores = [*shards] if queue is None else [shards.of(queue)]
     for store in stores:

@@ -44,9 +44,6 @@ HEAR = 2.0
 #: to one too many.
 LISTEN_UNTIL = 0.002
 
-#: Seconds after which a look at the ready lists goes on although entries are due all the time.
-PORTION_EVERY = 0.02
-
 #: Seconds between two looks at whether some dead letters are to be forgotten: of one queue after
 #: the other, so that it costs the same for any number of queues.
 TRIM_EVERY = 30.0
@@ -112,8 +109,6 @@ class Dispatcher(threading.Thread):
         #: The ready lists, and whether the fleet looks at them.
         self.ready_lists = ReadyLists(self._registry)
         self._listened = float("-inf")
-        #: When the next portion of the ready lists is looked at, although entries are due.
-        self._portion_at = float("-inf")
         #: Whether it is counted, and whether it hears wake-ups.
         self._listens = self._hears = False
         self._on_duty_at = float("-inf")
@@ -172,6 +167,7 @@ class Dispatcher(threading.Thread):
         """Count an error; after an outage connect to the new master, if there is one."""
         if not is_outage:
             self.tally.errors += 1
+            self.ready_lists.give_up()  # entries that are due must not wait for it
         elif self._open is not None and not self._stopping.is_set():
             with suppress(Exception):  # the next turn logs what is wrong
                 self._store = self._open()
@@ -231,11 +227,10 @@ class Dispatcher(threading.Thread):
     def _look_on(self, pubsub: Any) -> None:
         """Look at one more portion of the ready lists, and handle messages that came meanwhile.
 
-        Entries that are due go first, but a portion is looked at each 20 ms all the same.
+        Entries that are due go first, as long as a portion may wait.
         """
-        if self._timer.wait() or time.monotonic() >= self._portion_at:
+        if self._timer.wait() or self.ready_lists.is_time:
             self.ready_lists.go_on(self._store)
-            self._portion_at = time.monotonic() + PORTION_EVERY
         while pubsub.subscribed and self._take_message(pubsub):
             pass
 

@@ -213,8 +213,8 @@ class LeaseKeeper(Heartbeat):
     def give_back_abandoned(self, store: Store) -> Iterable[tuple[str, str]]:
         """Give back what abandoned requests have got by now, and return them.
 
-        For who gives older messages back next: each goes to the head of its list. The thread looks
-        once more.
+        A channel calls this before it gives older messages back: each call puts its messages at the
+        head. What Redis executes later comes back when the lease ends.
         """
         abandoned = tuple(self._abandoned)
         for queue, request_number in abandoned:

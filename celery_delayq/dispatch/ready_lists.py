@@ -29,6 +29,10 @@ TRY_AGAIN = 60.0
 #: Queues of a portion: one EXISTS for all of them, and one for each where that has found something.
 AT_ONCE = 50
 
+#: Seconds for which a portion may wait although entries are due all the time: less with more than
+#: 800 queues, so that a whole look takes half of the time until the next one.
+PORTION_EVERY = 0.02
+
 #: Seconds without a look of its own dispatcher after which a consumer looks itself.
 SILENT = 2.0
 
@@ -88,6 +92,7 @@ class ReadyLists:
         #: The reply that began the current look, and the queues that are not looked at yet.
         self._current: Look | None = None
         self._remaining: Iterator[tuple[str, Layout]] | None = None
+        self._portion_at = float("-inf")
 
     @property
     def every(self) -> float:
@@ -116,11 +121,17 @@ class ReadyLists:
         """Whether a look has begun that has not ended."""
         return self._current is not None
 
+    @property
+    def is_time(self) -> bool:
+        """Whether the next portion is to be looked at although entries are due."""
+        return time.monotonic() >= self._portion_at
+
     def go_on(self, store: Store) -> None:
         """Look at the next portion of queues."""
         look = self._current
         if not look:
             return
+        every = min(PORTION_EVERY, EVERY / 2 * AT_ONCE / max(1, look.queues or 0))
         try:
             self._remaining = self._remaining or self._registry.all(store, look.queues)
             some = [*islice(self._remaining, AT_ONCE)]
@@ -131,12 +142,12 @@ class ReadyLists:
                 logger.warning(
                     "account may not look at all ready lists (%s): each worker looks itself", exc
                 )
-            self._may_look, self._try_at = False, time.monotonic() + TRY_AGAIN
-            self._end()
-            self.heard(False)
+            self._may_look = False
+            self.give_up()
             if look.ready == "own turn":
                 store.forget_ready_look()
         else:
+            self._portion_at = time.monotonic() + every
             if len(some) < AT_ONCE:
                 self._may_look = True
                 self._end()
@@ -145,6 +156,12 @@ class ReadyLists:
     def reconnected(self) -> None:
         """Begin a look anew that an outage has interrupted: it counts as done for the others."""
         self._remaining = None
+
+    def give_up(self) -> None:
+        """End a look that has failed: consumers look themselves until the next one begins."""
+        self._try_at = time.monotonic() + TRY_AGAIN
+        self._end()
+        self.heard(False)
 
     def _end(self) -> None:
         self._current = self._remaining = None

@@ -61,6 +61,8 @@ class ConsumeChannel(NotYetChannel):
         #: Acknowledgements and rejects that wait for the handler of a message to return.
         self._to_settle: deque[Callable[[], None]] = deque()
         self._is_handing_out = False
+        #: Fetched messages of queues that were cancelled while a reply was awaited.
+        self._unconsumed: list[Taken] = []
         super().__init__(*args, **kwargs)
 
     # -- who consumes what
@@ -100,10 +102,21 @@ class ConsumeChannel(NotYetChannel):
         self.leased_queues = frozenset(filter(self.leases_from, self.consumed))
         self._fetcher.idle.interrupt()
         self._fetcher.finish()
-        taken = self._fetcher.take_all()
-        self._fetcher.taken.extend(each for each in taken if each.queue != queue)
-        self._give_back([each for each in taken if each.queue == queue])
+        self._give_back_unconsumed()
         return super()._basic_cancel(consumer_tag)
+
+    def _give_back_unconsumed(self) -> None:
+        """Give back fetched messages of queues that were cancelled.
+
+        Not while a reply may bring more of them: each call puts its messages at the head, so those
+        that came first go last, or with the others.
+        """
+        fetched = self._unconsumed + self._fetcher.take_all()
+        self._fetcher.taken.extend(each for each in fetched if each.queue in self._consumers_of)
+        self._unconsumed = [each for each in fetched if each.queue not in self._consumers_of]
+        if not self._fetcher.is_awaiting:
+            unconsumed, self._unconsumed = self._unconsumed, []
+            self._give_back(unconsumed)
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """Return one message of *queue*, leased unless *no_ack*, or None."""
@@ -154,7 +167,7 @@ class ConsumeChannel(NotYetChannel):
     def _settle(self, keeper: LeaseKeeper) -> None:
         """Before closing, give back fetched messages and send acknowledgements."""
         lost = worker.lost_connection(self.whole)
-        taken = self._fetcher.last(wait=not lost)
+        taken = self._unconsumed + self._fetcher.last(wait=not lost)
         if lost:
             # No message stands for these, so the keeper gives them back.
             keeper.orphan([each.tag for each in taken])
@@ -234,6 +247,8 @@ class ConsumeChannel(NotYetChannel):
             self._in_poll = None
             if hasattr(self, "_flush_brpop_reauth"):  # kombu 5.7 and newer
                 self._flush_brpop_reauth()
+        if self._unconsumed:
+            self._give_back_unconsumed()
         if popped is not None:
             self._deliver_popped(popped)
         elif not self._fetcher.taken:
@@ -285,7 +300,8 @@ class ConsumeChannel(NotYetChannel):
     def _hand_to_consumer(self, taken: Taken) -> None:
         _, callback = self._consumers_of.get(taken.queue, (False, None))
         if callback is None:
-            self._give_back([taken])
+            self._unconsumed.append(taken)
+            self._give_back_unconsumed()
             return
         message = self._message(taken)
         if message is None:

@@ -78,6 +78,11 @@ class Fetcher:
         return self._thread != get_ident()
 
     @property
+    def is_awaiting(self) -> bool:
+        """Whether a reply may bring messages."""
+        return bool(self._requests and self._channel._in_poll)
+
+    @property
     def is_content(self) -> bool:
         """Whether there is nothing to send now that no reply is awaited."""
         if self._requests or self._popped_wait or self._channel.asks_for_each:

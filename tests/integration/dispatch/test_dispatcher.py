@@ -77,6 +77,25 @@ def test_an_entry_is_promoted_when_it_is_due_and_not_at_the_next_poll(
     assert sorted(late)[2] < 450, f"half of them waited for a poll: {late} ms"
 
 
+def test_a_look_at_ready_lists_that_fails_holds_up_no_entry(
+    store: Store, dispatcher: StartDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+
+    def fail(*_: object) -> None:
+        failed.set()
+        raise RuntimeError("a look that fails")
+
+    monkeypatch.setattr(Store, "wake_ready", fail)
+    store.register(QUEUE)
+    one = dispatcher(dispatch_interval=0.05)
+    assert failed.wait(10)
+    store.schedule(QUEUE, entry("e", 50, relative=True))
+
+    assert [message for message, _ in popped(store, 1)] == [b'{"id": "e"}']
+    assert one.tally.errors
+
+
 def test_something_earlier_wakes_a_dispatcher_that_sleeps_for_something_later(
     store: Store, dispatcher: StartDispatcher
 ) -> None:

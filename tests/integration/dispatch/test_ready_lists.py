@@ -298,3 +298,29 @@ def test_a_look_that_an_outage_interrupts_begins_anew(store: Store, redis: Redis
         looks.go_on(store)
 
     assert sorted(name for name in names if redis.exists(f"{{{name}}}:wake")) == sorted(names)
+
+
+@pytest.fixture
+def full(redis: Redis) -> Iterator[Callable[[], None]]:
+    """Have the server take nothing more, until the end of the test."""
+    policy = redis.config_get("maxmemory-policy")["maxmemory-policy"]
+
+    def fill() -> None:
+        redis.config_set("maxmemory-policy", "noeviction")
+        redis.config_set("maxmemory", 1)
+
+    yield fill
+    redis.config_set("maxmemory", 0)
+    redis.config_set("maxmemory-policy", policy)
+
+
+def test_a_full_server_has_a_sign_of_what_is_ready(
+    store: Store, redis: Redis, full: Callable[[], None]
+) -> None:
+    store.register("a")
+    redis.lpush("a", "x")
+    full()
+
+    store.wake_ready([("a", Layout())])
+
+    assert redis.exists("{a}:wake")

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from celery_delayq.dispatch import ready_lists
 from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.settings import Settings
+from celery_delayq.store.scripting.replies import Look
 
 
 @pytest.mark.parametrize(("seconds_left", "portions"), [(0.0, 1), (1.0, 5)])
@@ -18,9 +20,16 @@ def test_entries_that_are_due_go_before_most_portions_of_the_ready_lists(
     none: Any = SimpleNamespace(subscribed=False)
     dispatcher = Dispatcher(none, Settings())
     looked: list[Any] = []
-    monkeypatch.setattr("celery_delayq.dispatch.dispatcher.PORTION_EVERY", 60.0)
+    store: Any = SimpleNamespace(
+        registry=lambda: {f"q{n}": b"" for n in range(500)},
+        ready_of=looked.append,
+        wake_ready=lambda _: None,
+    )
+    dispatcher._store = store
+    monkeypatch.setattr(ready_lists, "PORTION_EVERY", 60.0)
+    monkeypatch.setattr(ready_lists, "EVERY", 60.0)
     monkeypatch.setattr(type(dispatcher._timer), "wait", lambda _: seconds_left)
-    monkeypatch.setattr(dispatcher.ready_lists, "go_on", looked.append)
+    dispatcher.ready_lists.after(Look(0, None, None, ready="own turn", queues=500))
 
     for _ in range(5):
         dispatcher._look_on(none)

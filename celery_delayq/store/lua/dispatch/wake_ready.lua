@@ -15,6 +15,8 @@ for i = 5, #KEYS do
   there = there or redis.call('EXISTS', KEYS[i]) == 1
 end
 if there then
+  -- A full server must let it pass, see dispatch/promote.lua.
+  redis.call('LREM', KEYS[1], 0, ' ')
   wake(KEYS[1])
 end
 return there and 1 or 0
