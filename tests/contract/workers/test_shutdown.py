@@ -99,6 +99,11 @@ def test_a_second_term_is_as_warm_as_the_first(desk: Desk) -> None:
 def test_a_cold_shutdown_kills_and_gives_back(desk: Desk, first: str) -> None:
     worker, ids = start_in_the_middle_of_a_batch(desk, "prefork")
     running = set(desk.started()) - desk.ledger.finished()
+    # Celery kills only what it has heard of, and waits for the end of anything else.
+    wait_until(
+        lambda: running == {each["id"] for each in desk.tell(worker, "active")},
+        what="the worker has heard of what runs",
+    )
 
     if first == "TERM":
         worker.term()

@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 
 from celery_delayq.embedded.ports import free_port
+from celery_delayq.store.keys import Keys
 from celery_delayq.testing import wait_until
 from tests.support.scene import StartWorker
 
@@ -109,10 +110,16 @@ def test_a_worker_that_loses_its_connections_opens_no_more_files_than_it_needs(
     def connections() -> int:
         return len(re.findall("dispatcher (?:started|resumed)", worker.log))
 
+    def is_connected() -> bool:
+        """Return whether the worker listens and waits with all its threads."""
+        channels = {Keys().fleet.encode(), Keys().periodic_wake.encode()}
+        waits = any("b" in client["flags"] for client in redis.client_list())
+        return waits and redis.pubsub_numpat() == 2 and channels <= {*redis.pubsub_channels()}
+
     def lose_connection() -> None:
         before = connections()
         kill_connections(redis)
-        wait_until(lambda: connections() > before, 30, "a connection")
+        wait_until(lambda: connections() > before and is_connected(), 30, "all connections")
 
     process = psutil.Process(worker.pid)
     wait_until(lambda: "dispatcher started" in worker.log, 30, "the worker")
