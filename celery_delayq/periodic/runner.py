@@ -81,16 +81,25 @@ class Ticker:
         Whether to write the entries in the code of the app, too.
     place : int
         Which of the stores of the broker it looks at. That of the first one starts the others.
+    session : Session | None
+        The connections of the first one, for the others.
     """
 
-    def __init__(self, app: Celery, *, deploy: bool = True, place: int = 0) -> None:
+    def __init__(
+        self,
+        app: Celery,
+        *,
+        deploy: bool = True,
+        place: int = 0,
+        session: Session | None = None,
+    ) -> None:
         self._app = app
         self._place = place
         self._others: list[Ticker] = []
         self._deploy = Deployment(app) if deploy else None
         register_schedules(app)
         self._stopping = threading.Event()
-        self._session = Session(app)
+        self._session = session or Session(app)
         #: Whether the session connects anew after a failure.
         self._reopens = True
         self._warned = False
@@ -142,7 +151,8 @@ class Ticker:
             with suppress(NotSupported):  # a broker of another kind, which needs celery beat
                 self._loop.run(self._connected)
         finally:
-            self._session.close()
+            if self._place == 0:
+                self._session.close()
 
     def _connected(self) -> None:
         """Fire for as long as the connection lasts."""
@@ -157,7 +167,10 @@ class Ticker:
         if self._place == 0 and not self._others:
             # First: the store of this one may be away.
             places = range(1, len(stores))
-            self._others = [Ticker(self._app, deploy=False, place=each) for each in places]
+            self._others = [
+                Ticker(self._app, deploy=False, place=each, session=self._session)
+                for each in places
+            ]
             for each in self._others:
                 each.start()
         if not self._warned:

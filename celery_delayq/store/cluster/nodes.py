@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, cast
 
 from redis import Connection, ConnectionPool, Redis, SSLConnection
@@ -141,6 +141,15 @@ class Nodes:
         native_threads.renew_locks(pool, "_fork_lock", "_lock")
         return Redis(connection_pool=pool)
 
+    @contextmanager
+    def briefly(self, slot: int | None, **options: Any) -> Iterator[Redis]:
+        """Yield a client as :meth:`client` returns it, and close its connections then."""
+        client = self.client(slot, **options)
+        try:
+            yield client
+        finally:
+            client.connection_pool.disconnect()  # `close` leaves a pool that was given
+
     def _fresh(self) -> tuple[list[_Range], int]:
         """Return the slots, read again if they have changed, and the revision.
 
@@ -176,17 +185,19 @@ class Nodes:
         options = {**_named(self._options), **quick, "retry": Retry(NoBackoff(), 0)}
         kind = SSLConnection if self._tls else Connection
         pool = ConnectionPool(kind, host=address.host, port=address.port, **options)
-        with Redis(connection_pool=pool) as client:
-            try:
-                # In two words, else redis-py has the reply in a form that depends on its version.
-                found = cast("list[Any]", client.execute_command("CLUSTER", "SLOTS"))
-            except ResponseError as exc:
-                if "cluster support disabled" not in str(exc):
-                    raise
-                raise ConfigError(
-                    f"the Redis at {address.host}:{address.port} is no part of a cluster: use a "
-                    "delayq+redis:// URL for it"
-                ) from exc
+        try:
+            # In two words, else redis-py has the reply in a form that depends on its version.
+            reply = Redis(connection_pool=pool).execute_command("CLUSTER", "SLOTS")
+            found = cast("list[Any]", reply)
+        except ResponseError as exc:
+            if "cluster support disabled" not in str(exc):
+                raise
+            raise ConfigError(
+                f"the Redis at {address.host}:{address.port} is no part of a cluster: use a "
+                "delayq+redis:// URL for it"
+            ) from exc
+        finally:
+            pool.disconnect()
         for first, last, *nodes in found:
             # A node that was not told its own address says none.
             master, *replicas = (

@@ -84,7 +84,7 @@ def check_number(nodes: Nodes, keys: Keys, number: int) -> None:
     outage: BrokerUnavailable | None = None
     with ExitStack() as stack:
         for key in number_keys(keys):
-            given = stack.enter_context(nodes.client(slot_of(key), socket_timeout=ASK_TIMEOUT))
+            given = stack.enter_context(nodes.briefly(slot_of(key), socket_timeout=ASK_TIMEOUT))
             client = Client(connection_pool=given.connection_pool)
             try:
                 stored = cast("bytes | None", client.get(key))

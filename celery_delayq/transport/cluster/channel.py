@@ -283,5 +283,5 @@ class ClusterChannel(TaggedChannel):
     def ping(self) -> None:
         """Raise an error of a connection if no node answers; not of a channel that is closed."""
         if (connection := self.connection) is not None:  # threads ask
-            with connection.nodes.client(None) as client:
+            with connection.nodes.briefly(None) as client:
                 client.ping()

@@ -77,7 +77,7 @@ class ClusterTransport(Transport):
 
         Any master does, as one of them may be away.
         """
-        with translating(), self.nodes.client(None) as client:
+        with translating(), self.nodes.briefly(None) as client:
             server_checks.check_server(client, in_cluster=True)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:

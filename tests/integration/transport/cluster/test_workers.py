@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Outcome
+from celery_delayq.testing import wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
 from tests.support.cluster import Cluster
 
@@ -76,3 +78,21 @@ def test_the_schedule_is_listed_moved_paused_and_cancelled(scene: ClusterScene) 
     scene.wait_runs(3)
     worker.stop()
     assert delayq.count() == 8
+
+
+@pytest.mark.parametrize("tags", [1, 4])
+def test_a_worker_opens_some_connections_and_six_for_each_tag_that_it_consumes(
+    scene: ClusterScene, tags: int
+) -> None:
+    """It has a periodic runner for each of the 12 tags, and a dispatcher for each of these."""
+    worker = scene.work(*range(tags), pool="prefork")
+    clients = [each.client() for each in scene.cluster.masters]
+
+    def subscribed() -> int:
+        return sum("P" in each["flags"] for client in clients for each in client.client_list())
+
+    wait_until(lambda: subscribed() == 12 + tags + 1, 30, "all its threads listen")
+    ports = {server.port for server in scene.cluster.masters}
+    links = psutil.Process(worker.pid).net_connections()
+
+    assert sum(bool(link.raddr) and link.raddr.port in ports for link in links) <= 32 + 6 * tags
