@@ -137,6 +137,11 @@ class Definition:
         given["schedule"] = _schedule_of(given["schedule"])
         found = cls(**given)
         found._check()
+        if "options" in found.options:
+            raise ConfigError(
+                "options: no option of a periodic entry; give each by its name, such as "
+                "queue='mail'"
+            )
         for name in sorted(found.options.keys() - _KNOWN_OPTIONS):
             # A message can have any other option, so only names like known ones are refused.
             known = (*(each.name for each in fields(cls)), *_KNOWN_OPTIONS)

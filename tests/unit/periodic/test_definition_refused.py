@@ -49,6 +49,10 @@ def nested(depth: int) -> list[Any]:
         ),
         ({"options": {"eta": NOON}}, "eta: no option of a periodic entry"),
         (
+            {"options": {"options": {"queue": "x"}}},
+            "options: no option of a periodic entry; give each by its name, such as queue='mail'",
+        ),
+        (
             {"options": {"task_id": "a", "queue": "q", "countdown": 5}},
             "countdown, task_id: no option of a periodic entry",
         ),
