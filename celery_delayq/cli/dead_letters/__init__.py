@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace as changed
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -170,7 +171,9 @@ def replay(delayq: DelayQ, selection: options.Selection, how: ReplayOptions) -> 
       celery -A shop delayq dead replay --all --to-queue slow
     """
     how.check(ids=bool(selection.ids))
-    apply(delayq, _replaying(delayq, how, hidden=selection.as_json), selection)
+    action = _replaying(delayq, how, hidden=selection.as_json)
+    hint = "" if how.to_queue else "; --queue is where it is, --to-queue where it goes"
+    apply(delayq, changed(action, kind=_in_queue(selection, hint)), selection)
 
 
 @command(group=dead)
@@ -188,7 +191,8 @@ def purge(delayq: DelayQ, selection: options.Selection) -> None:
       celery -A shop delayq dead purge --all --yes --json
     """
     one = _by_id(delayq, delayq.purge, hidden=selection.as_json)
-    apply(delayq, Action("Purge", "purged", one, delayq.purge_all, "", DEAD_LETTERS), selection)
+    kind = _in_queue(selection)
+    apply(delayq, Action("Purge", "purged", one, delayq.purge_all, "", kind), selection)
 
 
 @command(group=dead)
@@ -274,6 +278,15 @@ def _find(delayq: DelayQ, id: str, queue: str | None, bar: Bar) -> DeadLetter | 
     if found is None and "%00" in id:
         found = delayq.dead_letter(id.replace("%00", "\0"), queue=queue, progress=bar)
     return found
+
+
+def _in_queue(selection: options.Selection, hint: str = "") -> ItemKind:
+    """Return the kind of a selection; of ids in one queue, an unknown one may be in another."""
+    queue = selection.filter.queue
+    if not selection.ids or queue is None:
+        return DEAD_LETTERS
+    unknown = f"there is no such dead letter in queue {spelled(queue)}, or no more{hint}"
+    return changed(DEAD_LETTERS, why={**DEAD_LETTERS.why, Outcome.UNKNOWN: unknown})
 
 
 def _by_id(

@@ -30,6 +30,8 @@ def test_ids_are_replayed_and_each_is_told(
     done = cli("dead", "replay", "nine", "eleven")
     mixed = cli("dead", "replay", "nine", "ten", "--json")
     elsewhere = cli("dead", "replay", "twelve", "--queue", "celery")
+    kept = cli("dead", "purge", "twelve", "--queue", "celery")
+    unknown = cli("dead", "replay", "nine")
 
     assert (done.code, done.out, done.err) == (0, "replayed  nine\nreplayed  eleven\n", "")
     assert mixed.code == 1
@@ -38,8 +40,13 @@ def test_ids_are_replayed_and_each_is_told(
     }
     assert (elsewhere.code, elsewhere.out) == (
         1,
-        "not replayed  twelve  unknown: there is no such dead letter, or no more\n",
+        "not replayed  twelve  unknown: there is no such dead letter in queue celery, or no more; "
+        "--queue is where it is, --to-queue where it goes\n",
     )
+    assert kept.out == (
+        "not purged  twelve  unknown: there is no such dead letter in queue celery, or no more\n"
+    )
+    assert unknown.out == "not replayed  nine  unknown: there is no such dead letter, or no more\n"
     assert dead_ids(delayq) == ["twelve"]
     assert [each["headers"]["id"] for each in ready(delayq_redis.client)] == ["nine", "ten"]
     assert ready(delayq_redis.client)[0]["headers"]["retries"] == 0
