@@ -203,6 +203,8 @@ class AsyncDelayQ:
             It was not there in time.
         InvalidFilter, InvalidOption
             *id* is no id, or *timeout* no number of seconds.
+        ConfigError
+            The app has no result backend.
         NotSupported
             The result backend is ``rpc://``.
         """

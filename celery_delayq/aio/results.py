@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 from celery import Celery, states
+from celery.backends.base import DisabledBackend
 from celery.backends.redis import RedisBackend
 from celery.backends.rpc import RPCBackend
 from celery.exceptions import TimeoutError
 from celery.result import AsyncResult, ResultSet
 
-from celery_delayq.errors import InvalidOption, NotSupported
+from celery_delayq.errors import ConfigError, InvalidOption, NotSupported
 from celery_delayq.schedule.reader import id_of
 from celery_delayq.transport.loop.subscription import Subscription
 from celery_delayq.utils.bridge import Bridge
@@ -98,6 +99,11 @@ class Results:
 
     async def _polled(self, ids: list[str]) -> dict[str, Any]:
         backend = self._app.backend
+        if isinstance(backend, DisabledBackend):
+            raise ConfigError(
+                "result_backend is not set: expected a store of results, such as "
+                "'redis://localhost:6379/1'; without one no result can be awaited"
+            )
         if isinstance(backend, RPCBackend):
             raise NotSupported(
                 "result_backend='rpc://': its results come to the thread that has sent the task; "

@@ -15,7 +15,13 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ, results
-from celery_delayq.errors import BrokerUnavailable, InvalidFilter, InvalidOption, NotSupported
+from celery_delayq.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    InvalidFilter,
+    InvalidOption,
+    NotSupported,
+)
 from tests.integration.aio.conftest import run, until
 from tests.integration.conftest import MakeApp
 
@@ -129,6 +135,18 @@ def test_another_backend_is_polled(make_app: MakeApp, tmp_path: Path) -> None:
         return await waiting
 
     assert run(delayq, use) == 3
+
+
+def test_an_app_without_a_result_backend_is_an_error(make_app: MakeApp) -> None:
+    app = make_app()
+    app.conf.result_backend = None
+
+    async def use(client: AsyncDelayQ) -> None:
+        for given in ("one", GroupResult("group", [AsyncResult("one", app=app)], app=app)):
+            with pytest.raises(ConfigError, match="result_backend is not set"):
+                await client.result(given)
+
+    run(DelayQ.of(app), use)
 
 
 def test_rpc_is_not_supported(make_app: MakeApp) -> None:
