@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any
 
 from kombu.utils.imports import symbol_by_name
+
+from celery_delayq.errors import ConfigError
 
 #: The stock schemes of RabbitMQ's URLs.
 RABBITMQ = ("amqp", "amqps")
@@ -39,6 +42,19 @@ def _scheme_of(connection: Any) -> str:
     return scheme.removeprefix(_PREFIX)
 
 
+def _refuse_comma(connection: Any) -> None:
+    """Refuse several servers in one URL, without showing what may be a piece of a password."""
+    for url in (connection.hostname or "", *(connection.alt or [])):
+        scheme, separator, rest = str(url).removeprefix(_PREFIX).partition("://")
+        servers = re.split("[/?#]", rest.rpartition("@")[2])[0]
+        if separator and "," in servers:
+            one = f"{_PREFIX}{scheme}://"
+            raise ConfigError(
+                f"a broker URL {scheme}://… has a comma between servers: expected ';', and the "
+                f"scheme before each, such as {one}a;{one}b"
+            )
+
+
 def is_ours(connection: Any) -> bool:
     """Return whether a kombu connection is by a transport of ours, or by a subclass of one."""
     bases = connection.get_transport_cls().__mro__
@@ -53,6 +69,7 @@ def by_url(_owner: Any, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
         found = stock(connection)
         if getattr(found, "__module__", "") != "celery_delayq.transport.redis":
             return found
+        _refuse_comma(connection)
         return symbol_by_name(_TRANSPORTS.get(_scheme_of(connection), found))
 
     return get_transport_cls

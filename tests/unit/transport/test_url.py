@@ -58,6 +58,7 @@ SAME = [by_itself, by_clone, by_pickle, by_failover_and_back]
     ("url", "expected"),
     [
         ("delayq+redis://host", {"hostname": "host"}),
+        ("delayq+redis://:pass,word@host", {"hostname": "host", "password": "pass,word"}),
         ("delayq+redis://host:7000/5", {"hostname": "host", "port": 7000, "virtual_host": "5"}),
         ("delayq+redis://[::1]:7000/5", {"hostname": "::1", "port": 7000, "virtual_host": "5"}),
         (
@@ -287,6 +288,15 @@ def test_the_nodes_of_a_cluster_share_what_the_first_url_says() -> None:
         ("delayq+rediscluster://a:7000/1", "database 1 .* a Redis Cluster has database 0 alone"),
         ("delayq+rediscluster://a;delayq+redis://b", "expected delayq.rediscluster:// for each"),
         ("delayq+rediscluster://a;delayq+redisclusters://b", "expected delayq.rediscluster://"),
+        *(
+            (url, r"comma between servers: expected ';'.*delayq\+redis.*://a;delayq\+redis.*://b")
+            for url in (
+                "delayq+rediscluster://127.0.0.1:7000,127.0.0.1:7001",
+                "delayq+rediscluster://a,b",
+                "delayq+rediscluster://c;delayq+rediscluster://:pass,word@a:7000,b:7001/0",
+                "delayq+redis://a:6379,b:6379/1?ssl_cert_reqs=none",
+            )
+        ),
     ],
 )
 def test_a_url_that_cannot_be_right_is_refused(url: str, message: str) -> None:
