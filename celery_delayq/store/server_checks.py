@@ -21,6 +21,12 @@ EVICTION = (
     "maxmemory-policy to noeviction"
 )
 
+#: What is said of a node of a cluster where a single Redis is meant.
+_NODE = (
+    "this Redis is a node of a Redis Cluster: use a delayq+rediscluster:// URL for it, or "
+    "delayq+redisclusters:// over TLS"
+)
+
 #: The oldest version of Redis on which the package is tested.
 OLDEST = (6, 2)
 
@@ -55,10 +61,7 @@ def check_server(client: Redis, *, in_cluster: bool = False) -> None:
         )
     # Valkey says server_mode unless it is to look like Redis.
     if "cluster" in (told.get("redis_mode"), told.get("server_mode")) and not in_cluster:
-        raise UnsupportedServer(
-            "this Redis is a node of a Redis Cluster: use a delayq+rediscluster:// URL for it, or "
-            "delayq+redisclusters:// over TLS"
-        )
+        raise UnsupportedServer(_NODE)
 
 
 def check_refusal(exc: ResponseError) -> None:
@@ -67,8 +70,11 @@ def check_refusal(exc: ResponseError) -> None:
     Raises
     ------
     UnsupportedServer
-        The server does not know HELLO, with which redis-py 8 begins: it is older than Redis 6.
+        The server does not know HELLO, with which redis-py 8 begins: it is older than Redis 6. Or
+        it is a node of a cluster, which has database 0 alone.
     """
+    if "SELECT is not allowed in cluster mode" in str(exc):
+        raise UnsupportedServer(_NODE) from exc
     if "HELLO" in str(exc):
         raise UnsupportedServer(
             f"this Redis is older than 6.0 ({exc}): celery_delayq needs "

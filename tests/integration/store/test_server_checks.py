@@ -44,16 +44,29 @@ def test_a_wrong_password_is_an_error_that_does_not_show_it(
     assert "password" in str(caught.value).lower() or "AUTH" in str(caught.value)
 
 
+@pytest.mark.parametrize("database", [0, 3])
 def test_a_node_of_a_cluster_is_refused(
-    make_app: MakeApp, delayq_redis_factory: Callable[..., EmbeddedRedis]
+    make_app: MakeApp, delayq_redis_factory: Callable[..., EmbeddedRedis], database: int
 ) -> None:
     server = delayq_redis_factory(options={"cluster-enabled": True})
-    app = make_app(broker=server.url_for("delayq+redis"))
+    app = make_app(broker=f"delayq+redis://127.0.0.1:{server.port}/{database}")
 
     with pytest.raises(
         UnsupportedServer, match=r"a node of a Redis Cluster: use a delayq\+rediscluster:// URL"
     ):
         app.tasks["tasks.add"].apply_async((1, 2), countdown=9, retry_policy=NO_RETRY)
+
+
+def test_a_database_of_a_node_of_a_cluster_ends_a_worker(
+    delayq_redis_factory: Callable[..., EmbeddedRedis], delayq_worker: StartWorker
+) -> None:
+    server = delayq_redis_factory(options={"cluster-enabled": True})
+    url = f"delayq+redis://127.0.0.1:{server.port}/3"
+
+    worker = start_worker(delayq_worker, "delayq_tasks", "solo", wait_ready=False, broker_url=url)
+
+    assert worker.wait() != 0
+    assert "a node of a Redis Cluster: use a delayq+rediscluster:// URL" in worker.log
 
 
 @pytest.mark.parametrize(
