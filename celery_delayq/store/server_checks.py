@@ -71,10 +71,15 @@ def check_refusal(exc: ResponseError) -> None:
     ------
     UnsupportedServer
         The server does not know HELLO, with which redis-py 8 begins: it is older than Redis 6. Or
-        it is a node of a cluster, which has database 0 alone.
+        it does not have the database of the URL, such as a node of a cluster, which has 0 alone.
     """
     if "SELECT is not allowed in cluster mode" in str(exc):
         raise UnsupportedServer(_NODE) from exc
+    if "DB index is out of range" in str(exc):  # Valkey 9 says so on a node too
+        raise UnsupportedServer(
+            f"this Redis does not have the database of the broker URL ({exc}): use a lower number. "
+            f"Or {_NODE}"
+        ) from exc
     if "HELLO" in str(exc):
         raise UnsupportedServer(
             f"this Redis is older than 6.0 ({exc}): celery_delayq needs "

@@ -57,6 +57,15 @@ def test_a_node_of_a_cluster_is_refused(
         app.tasks["tasks.add"].apply_async((1, 2), countdown=9, retry_policy=NO_RETRY)
 
 
+def test_a_database_that_the_server_does_not_have_is_refused(
+    make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    app = make_app(broker=delayq_redis.server.url_for("delayq+redis", 9999))
+
+    with pytest.raises(UnsupportedServer, match="does not have the database of the broker URL"):
+        app.tasks["tasks.add"].apply_async((1, 2), countdown=9, retry_policy=NO_RETRY)
+
+
 def test_a_database_of_a_node_of_a_cluster_ends_a_worker(
     delayq_redis_factory: Callable[..., EmbeddedRedis], delayq_worker: StartWorker
 ) -> None:
