@@ -94,6 +94,7 @@ class ConsumeChannel(NotYetChannel):
     def _begin(self, queue: str) -> None:
         """Note in Redis that a queue is consumed, and dispatch."""
         self.store.register(queue)
+        _ = self.keeper  # claims a worker id, which a server that is full later would refuse
         self.connection.start_dispatcher(self)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:

@@ -136,14 +136,14 @@ class Fetcher:
 
     def _credit(self) -> int:
         """Return how many messages may be taken beside those on their way."""
-        qos = self._channel.qos
-        waiting: int = self._channel.fetched
-        if self._channel.asks_for_each:
-            return 0 if waiting else int(qos.can_consume())
+        channel = self._channel
+        qos = channel.qos
+        if channel.asks_for_each:
+            return 0 if channel.fetched else int(qos.can_consume())
         credit: int | None = qos.can_consume_max_estimate()
         if credit is None:  # no limit: one at a time but for a worker that wants it so
-            credit = self.batch.size if self._channel.serves_worker else 1
-        return credit - waiting
+            credit = self.batch.size if channel.serves_worker else 1
+        return credit - channel.fetched if credit else 0
 
     @property
     def waiting(self) -> int:

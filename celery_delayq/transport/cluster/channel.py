@@ -90,7 +90,8 @@ class ClusterChannel(TaggedChannel):
     @property
     def fetched(self) -> int:
         """How many messages of all shards are here, or may come, that are not handed out."""
-        return super().fetched + sum(each.own_fetched for each in self._parts.values())
+        # Each shard asks for it in each turn of the event loop.
+        return super().fetched + sum([each._fetcher.waiting for each in self._parts.values()])
 
     def basic_consume(
         self,

@@ -146,11 +146,6 @@ class ShardChannel(TaggedChannel):
         return not self._consumers_of or self._fetcher.is_content
 
     @property
-    def own_fetched(self) -> int:
-        """How many are those of this shard."""
-        return super().fetched
-
-    @property
     def asks_for_each(self) -> bool:
         """Whether Celery wants to be asked for each message (``worker_disable_prefetch``)."""
         return bool(self._whole.asks_for_each)
