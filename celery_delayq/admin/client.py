@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
+from celery_delayq.admin.away import masters_away
 from celery_delayq.admin.rabbitmq.broker import gather as gather_rabbitmq
 from celery_delayq.admin.stats import Stats, gather
+from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.store.session import Session
 
 
@@ -15,8 +18,14 @@ class Admin:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def stats(self) -> Stats:
+    def stats(self, *, partial: bool = False) -> Stats:
         """Return the number of tasks by state, queue and task, and their memory.
+
+        Parameters
+        ----------
+        partial : bool
+            Leave out the masters of a Redis Cluster that are away, and name them in ``away``; there
+            must be others. Without it one that is away is an error.
 
         Returns
         -------
@@ -37,4 +46,11 @@ class Admin:
         if self._session.on_rabbitmq:
             return cast("Stats", gather_rabbitmq(self._session.app))
         consumed = self._session.app.amqp.queues.consume_from
-        return self._session.ask(lambda shards: gather(shards, consumed))
+        if not partial:
+            return self._session.ask(lambda shards: gather(shards, consumed))
+        shards = self._session.ask(lambda shards: shards)
+        away = masters_away(shards)
+        there = shards.without([tag for each in away for tag in each.tags])
+        if not [*there]:
+            raise BrokerUnavailable("; ".join(map(str, away)))
+        return replace(gather(there, consumed), away=away)

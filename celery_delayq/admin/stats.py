@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from celery_delayq.admin.away import MasterAway
 from celery_delayq.model.envelope import due_of_eta, own_of
 from celery_delayq.store.gauges import GaugeStore
 from celery_delayq.store.keys import Layout
@@ -81,6 +82,8 @@ class Stats:
         Periodic entries, also paused and ended ones.
     used_memory, max_memory : int | None
         The server's memory and its limit, in bytes; None if Redis does not say.
+    away : list[MasterAway]
+        Masters of a Redis Cluster whose queues and periodic entries are not in these numbers.
     """
 
     scheduled: int
@@ -94,6 +97,7 @@ class Stats:
     periodic: int
     used_memory: int | None
     max_memory: int | None
+    away: list[MasterAway] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON types."""
@@ -103,7 +107,7 @@ class Stats:
 def gather(shards: Shards, consumed: Iterable[str]) -> Stats:
     """Read the numbers of every registered queue and of those in *consumed*."""
     known = layouts(shards.registry())
-    names = sorted({*known, *consumed})
+    names = sorted({*known, *filter(shards.has, consumed)})
     used, most = shards.first.server_memory()
     paused = shards.controls().queues
     layout = shards.first.layout

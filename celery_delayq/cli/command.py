@@ -12,9 +12,13 @@ from celery.bin.base import CeleryCommand
 from celery_delayq.admin.reporting import reporting_errors
 from celery_delayq.app import DelayQ
 
+#: Seconds to wait for a connection to Redis, and for a reply, unless the app sets others: kombu
+#: waits for ever.
+PATIENCE = 10.0
+
 
 def command(
-    name: str | None = None, *, group: click.Group | None = None
+    name: str | None = None, *, group: click.Group | None = None, timeouts: bool = True
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Declare a command. The function gets the app's DelayQ, and its options by name.
 
@@ -26,12 +30,17 @@ def command(
         By default that of the function.
     group : click.Group | None
         The group that it belongs to; commands of ``delayq`` itself are in ``COMMANDS``.
+    timeouts : bool
+        Whether it gives up connections to a silent Redis: a command that ends by itself should.
     """
 
     def declare(function: Callable[..., None]) -> click.Command:
         @functools.wraps(function)
         def run(ctx: click.Context, /, **options: Any) -> None:
-            function(_delayq_of(ctx), **options)
+            delayq = _delayq_of(ctx)
+            if timeouts:
+                expect_answers(delayq, PATIENCE)
+            function(delayq, **options)
 
         # reporting_errors keeps the options, which click attached to the function.
         make: Any = click.command(name or function.__name__, cls=CeleryCommand)
@@ -41,6 +50,16 @@ def command(
         return declared
 
     return declare
+
+
+def expect_answers(delayq: DelayQ, seconds: float) -> None:
+    """Give up connections to a silent Redis, unless the app has timeouts of its own."""
+    conf = delayq.app.conf
+    with delayq.app.connection_for_write() as connection:
+        if connection.transport.driver_type != "redis":
+            return
+    timeouts = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
+    conf.broker_transport_options = {**timeouts, **(conf.broker_transport_options or {})}
 
 
 def _delayq_of(ctx: click.Context) -> DelayQ:

@@ -34,7 +34,7 @@ REFRESH = (0.5, 30.0)
 WAIT, LONGEST_WAIT = 2.0, 30.0
 
 
-@command()
+@command(timeouts=False)
 def dispatch(delayq: DelayQ) -> None:
     """Move due tasks to their queues until TERM or INT.
 

@@ -12,7 +12,7 @@ import click
 from celery_delayq.admin.reporting import Refused
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
-from celery_delayq.cli.command import command
+from celery_delayq.cli.command import command, expect_answers
 from celery_delayq.cli.options import name_option, option
 from celery_delayq.errors import ConfigError
 from celery_delayq.store.error_text import BROKER_ERRORS, is_away
@@ -26,7 +26,7 @@ SWITCH_INTERVAL = 0.0005
 PATIENCE = 5.0
 
 
-@command()
+@command(timeouts=False)
 @name_option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @option(
     "--port",
@@ -59,7 +59,7 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
     except ImportError as exc:
         raise ConfigError(f'metrics need {exc.name}: pip install "celery-delayq[metrics]"') from exc
     try:
-        expect_answers(delayq)
+        expect_answers(delayq, PATIENCE)
         # What will not change by itself is reported at once: another broker, a wrong password.
         _ = delayq.session.now_ms()
     except BROKER_ERRORS as exc:
@@ -86,11 +86,3 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
     exporter.stop()
     server.shutdown()
     server.server_close()
-
-
-def expect_answers(delayq: DelayQ) -> None:
-    """Give up connections to a silent Redis, unless the app has timeouts of its own."""
-    if not delayq.session.on_rabbitmq:
-        conf = delayq.app.conf
-        timeouts = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
-        conf.broker_transport_options = {**timeouts, **(conf.broker_transport_options or {})}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import click
 from rich import box
 from rich.filesize import decimal
 from rich.table import Table
@@ -27,15 +28,24 @@ _COUNTS = ("scheduled", "overdue", "paused", "ready", "leased", "dead")
 def stats(delayq: DelayQ, as_json: bool) -> None:
     """Count scheduled, ready, leased and dead tasks, by queue.
 
+    Where a master of a Redis Cluster is away, it counts the others, says which hash tags are not
+    counted, and exits with 1.
+
     \b
     Examples:
       celery -A shop delayq stats
       celery -A shop delayq stats --json | jq .overdue
     """
-    found = delayq.stats()
+    found = delayq.admin.stats(partial=True)
     if as_json:
         screen.print_json(found.as_dict())
-        return
+    else:
+        _print(found)
+    if getattr(found, "away", ()):
+        raise click.exceptions.Exit(1)
+
+
+def _print(found: Stats) -> None:
     output = screen.console()
     if isinstance(found, RabbitMQStats):
         output.print(_rabbitmq_table(found))
@@ -49,6 +59,8 @@ def stats(delayq: DelayQ, as_json: bool) -> None:
     if found.used_memory is not None:
         limit = f" of {decimal(found.max_memory)}" if found.max_memory else ""
         output.print(f"Redis uses {decimal(found.used_memory)}{limit}")
+    for each in found.away:
+        output.print(Text(f"not counted: {spelled(str(each))}", "bold red"), soft_wrap=True)
 
 
 def queues_table(queues: Sequence[QueueStats]) -> Table:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
+from redis.retry import Retry
 
 from celery_delayq.store.scripting.runner import is_denied
 
@@ -51,11 +54,16 @@ def missing(client: Redis, rules: Sequence[str]) -> list[str] | None:
             if is_denied(exc):
                 return None
             raise
+        # On a new connection there would be no transaction: the rest would run.
+        connection = own.connection
+        retry, connection.retry = connection.retry, Retry(NoBackoff(), 0)
         try:
             trials = [*_trials(rules, {name: arity.get(name, 0) for name in names})]
             return [rule for rule, command in trials if _is_denied(own, command)]
         finally:
-            own.execute_command("DISCARD")
+            connection.retry = retry
+            with suppress(ResponseError):  # on a new connection: the lost one has none any more
+                own.execute_command("DISCARD")
 
 
 def _is_denied(client: Redis, command: Sequence[str]) -> bool:

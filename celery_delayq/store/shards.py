@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
 from celery_delayq.errors import NotSupported
@@ -45,7 +45,20 @@ class Shards:
 
     def own(self, store: Store, queues: Iterable[str]) -> frozenset[str]:
         """Return those of the queues that belong to a store."""
-        return frozenset(queue for queue in queues if self.of(queue) is store)
+        return frozenset(queue for queue in queues if self._find(queue) is store)
+
+    def without(self, tags: Collection[str]) -> Shards:
+        """Return the others than those of some hash tags; each queue keeps its tag."""
+        found = Shards({tag: store for tag, store in self.by_tag() if tag not in tags})
+        found._tags = self._tags
+        return found
+
+    def has(self, queue: str) -> bool:
+        """Return whether the store of a queue is among these."""
+        return self._find(queue) is not None
+
+    def _find(self, queue: str) -> Store | None:
+        return self._stores.get(tag_of(queue, self._tags))
 
     def __iter__(self) -> Iterator[Store]:
         """Iterate over all stores, in the order of their slots."""
@@ -59,7 +72,7 @@ class Shards:
     @property
     def has_one(self) -> bool:
         """Whether this is a single Redis."""
-        return len(self._stores) == 1
+        return len(self._tags) == 1
 
     @property
     def only(self) -> Store:

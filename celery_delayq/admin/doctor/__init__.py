@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +13,7 @@ from amqp.exceptions import AMQPError
 from celery import Celery
 
 from celery_delayq.admin.accounts import Role
+from celery_delayq.admin.away import masters_away
 from celery_delayq.admin.doctor import rabbitmq, redis_server, settings, work
 from celery_delayq.admin.doctor.finding import FAULT, UNKNOWN, WARNING, Diagnosis, Finding
 from celery_delayq.admin.doctor.subject import OnRedis
@@ -23,6 +24,8 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
 from celery_delayq.store.scripting.runner import is_denied
 from celery_delayq.store.session import Session
+from celery_delayq.store.shards import Shards
+from celery_delayq.utils.text import spelled
 
 Check = Callable[[], Iterator[Finding]]
 
@@ -54,6 +57,8 @@ REDIS: dict[str, Callable[[OnRedis], Iterator[Finding]]] = {
 #: others are of the queues of one hash tag.
 _OF_SERVER = frozenset([*REDIS][: [*REDIS].index("rights")])
 _ONCE = frozenset({"beat", "stock workers"})
+#: Those that read what only the first hash tag has.
+_OF_FIRST = ("beat", "hash tags")
 
 RABBITMQ: dict[str, Callable[[Celery, Any], Iterator[Finding]]] = {
     "latency": rabbitmq.latency,
@@ -71,7 +76,7 @@ def diagnose(
     session: Session,
     *,
     role: Role = "worker",
-    timeout: float = 5.0,
+    timeout: float = 12.0,
     progress: Callable[[int, int], object] = lambda _total, _done: None,
 ) -> Diagnosis:
     """Make all checks; each that cannot be made says so, and the others go on.
@@ -81,7 +86,7 @@ def diagnose(
     role : Role
         Whose rights the account must have.
     timeout : float
-        Seconds to wait for the broker at first.
+        Seconds to wait for the broker at first. A silent master of a Redis Cluster takes several.
     progress : Callable[[int, int], object]
         Called by the check that reads all: with how much there is to read, and how much was read.
 
@@ -106,19 +111,49 @@ def diagnose(
             _run(found, {name: partial(each, app, channel) for name, each in RABBITMQ.items()})
     else:
         options = Settings.from_options(app.conf.broker_transport_options)
-        shards, consumed = session.shards, app.amqp.queues.consume_from
+        consumed = app.amqp.queues.consume_from
+        shards = _there(found, session.shards, consumed)
         subjects = [
             OnRedis(app, store, options, role, shards.own(store, consumed)) for store in shards
         ]
         for subject in subjects:
             subject.progress = progress
+        if not subjects:
+            return found
         if name := _server(subjects[0]):
             found.versions["Redis"] = name
-        _run(found, {name: partial(_look, name, subjects) for name in REDIS})
+        checks: dict[str, Check] = {name: partial(_look, name, subjects) for name in REDIS}
         if not shards.has_one:
-            compare = partial(work.hash_tags, shards, options.revoke_expires)
-            _run(found, {"hash tags": compare})
+            checks["hash tags"] = partial(work.hash_tags, shards, options.revoke_expires)
+        if session.shards.first is not shards.first:
+            for name in _OF_FIRST:
+                checks[name] = partial(_untold, name)
+        _run(found, checks)
     return found
+
+
+def _there(found: Diagnosis, shards: Shards, consumed: Iterable[str]) -> Shards:
+    """Return the stores whose masters answer; each other master is a finding."""
+    if shards.has_one:
+        return shards
+    found.checks.append("shards")
+    queues = {*consumed}
+    for each in masters_away(shards):
+        shards = shards.without(each.tags)
+        waiting = sorted(queue for queue in queues if not shards.has(queue))
+        queues -= {*waiting}
+        what = f"{each}"
+        if waiting:
+            what += f" (queues of this app: {', '.join(map(spelled, waiting))})"
+        todo = "start it, or have a replica take over; its queues wait, and are not checked here"
+        found.findings.append(Finding("shards", FAULT, what, todo))
+    return shards
+
+
+def _untold(name: str) -> Iterator[Finding]:
+    """Say that a check needs the first hash tag, whose master is away."""
+    what = "the hash tag by which this is found is away"
+    yield Finding(name, UNKNOWN, what, "run this again when all shards are there")
 
 
 def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
@@ -129,13 +164,17 @@ def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
         except (DelayQError, *BROKER_ERRORS, AMQPError, OSError) as exc:
             # A full server or a replica refuses more than one check, and one tells why.
             lost = isinstance(exc, (BrokerUnavailable, OSError))
+            # Workers are asked by way of any shard.
+            told = any(each.check == "shards" for each in found.findings)
             todo = (
                 "run this with an account that may (docs/accounts.md); a hosted Redis shows its "
                 "settings on a page of its own"
                 if is_denied(exc) or "unknown command" in str(exc)
                 else "see the other findings, and run this again"
             )
-            found.findings.append(Finding(name, FAULT if lost else UNKNOWN, str(exc), todo))
+            found.findings.append(
+                Finding(name, FAULT if lost and not told else UNKNOWN, str(exc), todo)
+            )
         except (ValueError, OverflowError):
             todo = "celery -A <app> delayq fsck shows what is wrong there"
             found.findings.append(Finding(name, UNKNOWN, "a stored number cannot be read", todo))
@@ -164,7 +203,8 @@ def _away(session: Session, timeout: float) -> str:
             if session.on_rabbitmq:
                 with open_channel(session.app):
                     return ""
-            session.now_ms()
+            if session.shards.has_one:  # each master of a cluster is a check of its own
+                session.now_ms()
         except (CommandRefused, *BROKER_ERRORS, OSError) as exc:
             return describe_error(exc, session.app)
         return ""

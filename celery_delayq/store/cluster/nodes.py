@@ -251,7 +251,10 @@ class SlotConnection(Connection):
             return super().read_response(*args, **options)
         except AuthenticationError as exc:  # a node may have another password than others
             raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
-        except (ConnectionError, TimeoutError):
+        except TimeoutError as exc:
+            self._nodes.changed(self._revision)
+            raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
+        except ConnectionError:
             self._nodes.changed(self._revision)
             raise
         except ResponseError as exc:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import cast
 
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
 from celery_delayq.errors import BrokerUnavailable, ConfigError
 from celery_delayq.model.cluster_tags import SLOTS, cluster_tags, slot_of
 from celery_delayq.settings import Limits
@@ -55,6 +58,19 @@ def cluster_shards(
     )
 
 
+def address_of(store: Store) -> str:
+    """Return the address of the master that has a store's hash tag.
+
+    Raises
+    ------
+    redis.exceptions.ConnectionError
+        No node of the cluster knows it.
+    """
+    nodes: Nodes = store.client.connection_pool.connection_kwargs["nodes"]
+    master, _ = nodes.master_of(slot_of(store.keys.tag))
+    return f"{master.host}:{master.port}"
+
+
 def number_keys(keys: Keys) -> list[str]:
     """Return the keys that have the number of tags: one in each third of the slots.
 
@@ -82,9 +98,11 @@ def check_number(nodes: Nodes, keys: Keys, number: int) -> None:
     has_answered = False
     missing: list[tuple[Client, str]] = []
     outage: BrokerUnavailable | None = None
+    # A silent master is one of several: it is asked once.
+    quick = {"socket_timeout": ASK_TIMEOUT, "retry": Retry(NoBackoff(), 0)}
     with ExitStack() as stack:
         for key in number_keys(keys):
-            given = stack.enter_context(nodes.briefly(slot_of(key), socket_timeout=ASK_TIMEOUT))
+            given = stack.enter_context(nodes.briefly(slot_of(key), **quick))
             client = Client(connection_pool=given.connection_pool)
             try:
                 stored = cast("bytes | None", client.get(key))

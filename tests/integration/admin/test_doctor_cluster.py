@@ -12,11 +12,12 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.admin.doctor import work
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.model.cluster_tags import cluster_tags, slot_of
+from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine
 from tests.support.cluster import Cluster
+from tests.support.stopped import stopped
 
 pytestmark = pytest.mark.full
 
@@ -55,7 +56,7 @@ def test_a_fault_of_a_master_is_told_once_and_of_which_shard(cluster: Cluster, a
 
     new = [each for each in findings(app) if each not in before]
 
-    assert [each for each in before if each["level"] != "cannot tell"] == []
+    assert before == []
     assert [each["check"] for each in new] == ["eviction"]
     # All tags of a third of the slots are on that master.
     assert {tag for tag in tags if f"shard of {tag}: " in new[0]["what"]} <= {*tags[:4]}
@@ -77,3 +78,69 @@ def test_entries_of_any_hash_tag_that_nobody_moves_are_found(
     found = [each for each in findings(app) if each["check"] == "dispatchers"]
 
     assert sorted(each["what"].partition(":")[0] for each in found) == queues
+
+
+def check_that_one_master_is_away(cluster: Cluster, app: Celery, *, of_tag: str) -> None:
+    """Have doctor find the master away by one finding, and what is wrong elsewhere."""
+    master = cluster.master_of(slot_of(of_tag))
+    tags = [tag for tag in cluster_tags(12) if cluster.master_of(slot_of(tag)) is master]
+
+    found = findings(app)
+
+    [away] = [each for each in found if each["check"] == "shards"]
+    assert f"the master at {master.host}:{master.port} is away" in away["what"]
+    assert f"which has {', '.join(tags)}: " in away["what"]
+    others = [each for each in found if each is not away]
+    assert all(f"{master.port}" not in each["what"] for each in others)
+    assert {each["check"] for each in others if each["level"] != "cannot tell"} <= {"eviction"}
+    first = of_tag == cluster_tags(12)[0]
+    assert {each["check"] for each in others if each["level"] == "cannot tell"} == (
+        {"beat", "hash tags"} if first else set()
+    )
+    assert "eviction" in {each["check"] for each in others}
+
+
+@pytest.mark.parametrize("place", [0, 11])
+def test_a_master_that_is_away_is_one_finding_and_the_others_are_checked(
+    cluster: Cluster, app: Celery, place: int
+) -> None:
+    tag, other = cluster_tags(12)[place], cluster_tags(12)[5]
+    with cluster.master_of(slot_of(other)).client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    master = cluster.master_of(slot_of(tag))
+    cluster.replica_of(master).kill()
+    master.kill()
+
+    check_that_one_master_is_away(cluster, app, of_tag=tag)
+
+
+def test_a_master_that_is_silent_is_one_finding_too(cluster: Cluster, app: Celery) -> None:
+    tag, other = cluster_tags(12)[-1], cluster_tags(12)[0]
+    with cluster.master_of(slot_of(other)).client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    master = cluster.master_of(slot_of(tag))
+    cluster.replica_of(master).kill()
+    with stopped(master.pid):
+        check_that_one_master_is_away(cluster, app, of_tag=tag)
+
+
+def test_stats_count_the_masters_that_are_there(cluster: Cluster, app: Celery) -> None:
+    queues = [f"mail.{number}" for number in range(12)]
+    for queue in queues:
+        app.send_task("tasks.add", (1, 2), countdown=3600, queue=queue)
+    cli, tags = CommandLine(app), cluster_tags(12)
+    assert cli("stats", "--json").json["away"] == []
+    master = cluster.masters[1]
+    lost = [tag for tag in tags if cluster.master_of(slot_of(tag)) is master]
+    there = [queue for queue in queues if tag_of(queue, tags) not in lost]
+    cluster.replica_of(master).kill()
+    master.kill()
+
+    table, told = cli("stats"), cli("stats", "--json")
+
+    assert (table.code, told.code) == (1, 1)
+    assert {each["name"] for each in told.json["queues"]} - {"celery"} == {*there}
+    assert told.json["scheduled"] == len(there)
+    [away] = told.json["away"]
+    assert (away["address"], away["tags"]) == (f"{master.host}:{master.port}", lost)
+    assert f"not counted: the master at {away['address']} is away" in table.out

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -13,10 +15,15 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.cli.options import DurationType, JsonType, NameType, TimeType
+from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine, leaves
 from tests.support.schedules import state
+from tests.support.stopped import stopped
+
+# The package has the function under this name.
+command_module = import_module("celery_delayq.cli.command")
 
 COMMANDS = dict(leaves())
 
@@ -176,3 +183,28 @@ def test_a_redis_that_is_away_is_told_by_its_address(make_app: MakeApp) -> None:
         ended = cli(*line.split())
         expected = f"Error: cannot reach Redis at localhost:{port}: Connection refused\n"
         assert (ended.code, ended.out, ended.err) == (1, "", expected), line
+
+
+def test_a_silent_redis_is_given_up(
+    delayq_redis_factory: Callable[..., EmbeddedRedis],
+    make_app: MakeApp,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command_module, "PATIENCE", 0.3)
+    server = delayq_redis_factory()
+    for name in ("stats", "fsck", "list", "paused"):
+        cli = CommandLine(make_app(broker=server.url_for("delayq+redis")))
+        with stopped(server.pid):
+            ended = cli(name)
+        assert (ended.code, ended.out) == (1, "")
+        assert f":{server.port}" in ended.err, (name, ended)
+        assert "imeout" in ended.err, (name, ended)
+
+
+def test_timeouts_of_the_app_come_first(make_app: MakeApp) -> None:
+    app = make_app(broker_transport_options={"socket_timeout": 7})
+
+    assert CommandLine(app)("paused").code == 0
+
+    options = app.conf.broker_transport_options
+    assert (options["socket_timeout"], options["socket_connect_timeout"]) == (7, 10.0)

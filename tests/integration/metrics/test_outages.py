@@ -10,6 +10,7 @@ from importlib import import_module
 import pytest
 
 from celery_delayq import DelayQ
+from celery_delayq.cli.command import expect_answers
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp, Through
@@ -89,7 +90,7 @@ def test_a_host_that_vanished_is_given_up(
     """No end of the connection arrives, as after a power cut."""
     monkeypatch.setattr(metrics_command, "PATIENCE", 0.3)
     proxy, delayq = through()
-    metrics_command.expect_answers(delayq)
+    expect_answers(delayq, metrics_command.PATIENCE)
     exported = export(delayq)
     assert up(exported.now()) == 1
 
