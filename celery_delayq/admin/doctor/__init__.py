@@ -76,7 +76,7 @@ def diagnose(
     session: Session,
     *,
     role: Role = "worker",
-    timeout: float = 12.0,
+    timeout: float = 30.0,
     progress: Callable[[int, int], object] = lambda _total, _done: None,
 ) -> Diagnosis:
     """Make all checks; each that cannot be made says so, and the others go on.

@@ -17,7 +17,6 @@ from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine
 from tests.support.cluster import Cluster
-from tests.support.stopped import stopped
 
 pytestmark = pytest.mark.full
 
@@ -112,16 +111,6 @@ def test_a_master_that_is_away_is_one_finding_and_the_others_are_checked(
     master.kill()
 
     check_that_one_master_is_away(cluster, app, of_tag=tag)
-
-
-def test_a_master_that_is_silent_is_one_finding_too(cluster: Cluster, app: Celery) -> None:
-    tag, other = cluster_tags(12)[-1], cluster_tags(12)[0]
-    with cluster.master_of(slot_of(other)).client() as client:
-        client.config_set("maxmemory-policy", "allkeys-lru")
-    master = cluster.master_of(slot_of(tag))
-    cluster.replica_of(master).kill()
-    with stopped(master.pid):
-        check_that_one_master_is_away(cluster, app, of_tag=tag)
 
 
 def test_stats_count_the_masters_that_are_there(cluster: Cluster, app: Celery) -> None:
