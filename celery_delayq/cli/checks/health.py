@@ -14,7 +14,7 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.utils.text import spelled
 
 
-@command()
+@command(timeouts=False)
 @flag("--ready", help="Ask whether the broker takes tasks now.")
 @option(
     "--timeout",

@@ -99,18 +99,17 @@ def test_fetched_messages_go_back_in_order_with_what_a_late_reply_brings(
     monkeypatch.setattr(fair_share, "QUICK", 60.0)  # several are taken at once
     proxy, delayq = through()
     with delayq.app.connection_for_read() as connection:
-        publish(connection, "q", 30)
+        publish(connection, "q", 150)
         channel: Any = connection.default_channel
         channel.serves_worker = True
         got: list[Any] = []
         consumer = Consumer(channel, [Queue("q")], on_message=got.append)
         consumer.consume()
-        while len(channel._fetcher.taken) < 4:
+        while channel._fetcher.batch.size < 16:
             connection.drain_events(timeout=5)
         late = proxy.on("leases/acquire", Fault.DELAY, seconds=3 * LAST_REPLY)
-        while not channel._fetcher._requests:
+        while not late.fired.wait(0.01):
             connection.drain_events(timeout=5)
-        assert late.fired.wait(10)
         there = sum(held(delayq_redis.client).values())
         assert there > len(got) + len(channel._fetcher.taken) > len(got)
         if "cancel" in ends:
@@ -121,7 +120,7 @@ def test_fetched_messages_go_back_in_order_with_what_a_late_reply_brings(
     wait_until(lambda: not held(delayq_redis.client), what="nothing is held")
 
     ready = delayq_redis.client.lrange("q", 0, -1)
-    assert [body_of(each) for each in reversed(ready)] == [str(n) for n in range(30)]
+    assert [body_of(each) for each in reversed(ready)] == [str(n) for n in range(150)]
 
 
 def test_a_message_is_settled_when_its_handler_has_returned_and_at_once_by_other_threads(

@@ -16,7 +16,7 @@ for i = 5, #KEYS do
 end
 if there then
   -- A full server must let it pass, see dispatch/promote.lua.
-  redis.call('LREM', KEYS[1], 0, ' ')
+  redis.call('EXPIRE', KEYS[1], 60)
   wake(KEYS[1])
 end
 return there and 1 or 0
