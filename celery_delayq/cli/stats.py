@@ -41,7 +41,7 @@ def stats(delayq: DelayQ, as_json: bool) -> None:
         screen.print_json(found.as_dict())
     else:
         _print(found)
-    if getattr(found, "away", ()):
+    if found.away:
         raise click.exceptions.Exit(1)
 
 

@@ -67,7 +67,7 @@ class RabbitMQStats:
     unroutable: int
     dead: int
 
-    leased = overdue = paused = oldest_age = periodic = used_memory = max_memory = None
+    leased = overdue = paused = oldest_age = periodic = used_memory = max_memory = away = None
 
     @property
     def ready(self) -> int:
