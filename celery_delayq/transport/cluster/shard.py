@@ -14,8 +14,15 @@ class TolerantQoS(QoS):
     """The messages of a channel whose shard may be away when kombu looks for lost ones."""
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
-        """Put back messages that kombu keeps for killed workers; where the shard is away, later."""
-        with suppress(*self.channel.connection_errors):
+        """Put back messages that kombu keeps for killed workers; where the shard is away, later.
+
+        It keeps those that were popped only, and its event loop waits here: a silent shard, of
+        which all is leased, would hold up the others.
+        """
+        channel = self.channel
+        if channel.leased_queues.issuperset(channel.consumed):
+            return
+        with suppress(*channel.connection_errors):
             super().restore_visible(*args, **kwargs)
 
 
