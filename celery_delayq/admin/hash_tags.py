@@ -47,7 +47,7 @@ class Unfinished(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """What is paused: a queue, or a task in all queues. One of the two is None."""
+    """A paused queue, or a task that is paused in all queues; the other is None."""
 
     queue: str | None
     task: str | None
@@ -75,7 +75,8 @@ def unfinished(
         examples = [pause.queue or pause.task or ""]
         finish = partial(_finish_pause, shards, pause)
         yield Unfinished(kind, pause.queue or "", 1, examples, finish)
-    if queue is None and (lacking := _unfinished_revokes(shards, revoke_expires)):
+    lacking = [] if queue is not None else _unfinished_revokes(shards, revoke_expires)
+    if lacking:
         examples = [to_text(member[1:]) for member in lacking[:EXAMPLES]]
         finish = partial(_finish_revokes, shards, revoke_expires, lacking)
         yield Unfinished("unfinished_revoke", "", len(lacking), examples, finish)

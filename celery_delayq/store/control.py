@@ -280,7 +280,8 @@ class ControlStore(StorePart):
             scores = cast(
                 "list[float | None]", self._runner.client.zmscore(self._keys.revoked, some)
             )
-            new += [each for each, at in zip(some, scores, strict=True) if at is None]
+            found = zip(some, scores, strict=True)
+            new += [member for member, revoked_at in found if revoked_at is None]
         return new
 
     def revoked(self, since_ms: int = 0) -> Revoked:

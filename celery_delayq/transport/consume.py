@@ -173,8 +173,9 @@ class ConsumeChannel(NotYetChannel):
             # No message stands for these, so the keeper gives them back.
             keeper.orphan([each.tag for each in taken])
         else:
-            with suppress(Exception):  # the keeper does
-                keeper.give_back_abandoned(self.store)
+            if taken or self.qos._delivered:  # else nothing waits for a server that is silent
+                with suppress(Exception):  # the keeper does
+                    keeper.give_back_abandoned(self.store)
             self._give_back(taken)
             with suppress(Exception):  # the keeper sends them
                 keeper.acks.drain(self.store)

@@ -121,7 +121,7 @@ class TaggedChannel(Channel):
         quick = {"socket_connect_timeout": ASK_TIMEOUT, "socket_timeout": ASK_TIMEOUT}
         # An account that may not look has an answer too.
         with (
-            connection.nodes.client(slot_of(self.tag), **quick) as client,
+            connection.nodes.briefly(slot_of(self.tag), **quick) as client,
             suppress(ResponseError),
         ):
             client.exists(absent)
