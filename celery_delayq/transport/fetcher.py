@@ -51,7 +51,8 @@ class Fetcher:
         self._requests: list[Request] = []
         #: Acknowledgements that were sent with the requests.
         self._riding = AckBatch({})
-        self._asked = ""
+        #: What the last commands ask for: "requests", "look" or "sign".
+        self.asked = ""
         self._looking = False
         self._looking_popped: list[str] = []
         self._exhausted = False
@@ -219,7 +220,7 @@ class Fetcher:
     def _send(self, asked: str, commands: bytes) -> None:
         channel = self._channel
         connection = channel.client.connection
-        self._asked = asked
+        self.asked = asked
         # No health check: it would wait for its reply here, and where it fails redis-py connects
         # again by itself, unknown to the poller.
         connection.send_packed_command([commands], check_health=False)
@@ -237,7 +238,7 @@ class Fetcher:
             The connection is lost, or its server is no longer a master.
         """
         try:
-            if self._asked == "requests":
+            if self.asked == "requests":
                 self._read_requests()
                 return None
             return self._read_sign()
@@ -344,7 +345,7 @@ class Fetcher:
         reply = channel.client.connection.read_response()
         if not reply:
             return None
-        if self._asked == "look":
+        if self.asked == "look":
             self.fair_share.forget(channel.consumed)
             return None
         key = reply[0].decode()

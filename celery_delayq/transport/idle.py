@@ -37,6 +37,8 @@ class IdleWait:
         self._signs: dict[str, bytes] = {}
         self._interrupt = secrets.token_hex(6)
         self._is_long = False
+        #: For how long the last wait lasts.
+        self.seconds = 0.0
 
     def took_some(self) -> None:
         """Note that it was busy: stock producers may have pushed meanwhile."""
@@ -85,6 +87,7 @@ class IdleWait:
             # kombu takes a connection for dead where a reply is so late.
             health = channel.health_check_interval or 2 * LONG
             timeout = max(timeout, min(LONG, 0.6 * health))
+        self.seconds = timeout
         return pack_command("BRPOP", [*signs, *map(pack_arg, popped), pack_arg(timeout)])
 
     def queue_of(self, sign: str) -> str | None:

@@ -17,6 +17,16 @@ from kombu.transport import redis as stock
 STOPS_POLLING = not hasattr(stock.MultiChannelPoller, "_discard_paused_connection")
 
 
+def is_readable(sock: Any) -> bool:
+    """Return whether a socket has data, or has been closed, without reading."""
+    poller = stock.poll()
+    try:
+        poller.register(sock, stock.READ)
+        return bool(poller.poll(0))
+    finally:
+        poller.close()
+
+
 class Wakeup:
     """Makes a poll return. It stays set until it is taken back; any thread may give it."""
 

@@ -6,7 +6,9 @@ is a lost connection, and the next one goes to its new master.
 
 from __future__ import annotations
 
+import builtins
 import random
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, cast
@@ -31,6 +33,19 @@ from celery_delayq.utils import native_threads
 
 #: Seconds to connect to a node in order to ask it for all others; another one may answer.
 ASK_TIMEOUT = 2.0
+
+#: The same as options of a connection.
+QUICK: dict[str, Any] = {"socket_connect_timeout": ASK_TIMEOUT, "socket_timeout": ASK_TIMEOUT}
+
+#: Options where others wait meanwhile: a silent node is asked once.
+HURRIED: dict[str, Any] = {
+    **QUICK,
+    "hurried": True,
+    "retry": Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
+}
+
+#: Seconds for which a node that did not answer is asked after all others.
+SILENCE = 10.0
 
 
 #: What a node answers that does not serve the slot, or not now. ASK too is waited for and not
@@ -71,6 +86,9 @@ class _Range(NamedTuple):
 #: The nodes of each cluster, by its seeds, as this process was told last: new connections are to
 #: find a cluster whose seeds have all gone.
 _TOLD: dict[frozenset[Address], frozenset[Address]] = {}
+
+#: Until when nodes are asked last that did not answer, in monotonic time.
+_SILENT: dict[Address, float] = {}
 
 
 class Nodes:
@@ -113,10 +131,29 @@ class Nodes:
         raise ConnectionError(f"no node of the Redis Cluster has slot {slot}")
 
     def masters(self) -> tuple[list[Address], int]:
-        """Return all masters in any order, and the revision; raises what :meth:`master_of` does."""
+        """Return all masters and the revision; raises what :meth:`master_of` does.
+
+        They are in any order, behind those that are silent.
+        """
         ranges, revision = self._fresh()
-        found = [*{each.master for each in ranges}]
-        return random.sample(found, len(found)), revision
+        return self._in_turn({each.master for each in ranges})[::-1], revision
+
+    def _in_turn(self, nodes: Iterable[Address]) -> list[Address]:
+        """Return nodes in the order in which to ask: any, then those that are silent."""
+        found = [*nodes]
+        return sorted(random.sample(found, len(found)), key=self.is_silent)
+
+    def is_silent(self, address: Address) -> bool:
+        """Return whether a node did not answer a moment ago."""
+        return _SILENT.get(address, 0.0) > time.monotonic()
+
+    def note_silent(self, address: Address) -> None:
+        """Note that a node does not answer, so that others are asked first."""
+        _SILENT[address] = time.monotonic() + SILENCE
+
+    def note_heard(self, address: Address) -> None:
+        """Note that a node has answered."""
+        _SILENT.pop(address, None)
 
     @property
     def seeds(self) -> tuple[Address, ...]:
@@ -137,7 +174,10 @@ class Nodes:
             Override the options of all connections.
         """
         kind = SlotSSLConnection if self._tls else SlotConnection
-        pool = ConnectionPool(kind, nodes=self, slot=slot, **{**self._options, **options})
+        # Another master may answer, where any will do.
+        quick = {} if slot is not None else QUICK
+        options = {**self._options, **quick, **options}
+        pool = ConnectionPool(kind, nodes=self, slot=slot, **options)
         native_threads.renew_locks(pool, "_fork_lock", "_lock")
         return Redis(connection_pool=pool)
 
@@ -169,20 +209,22 @@ class Nodes:
         """Ask one node after the other."""
         problems = []
         seeds = frozenset(self._seeds)
-        known = [*seeds.union(_nodes_of(self._ranges), _TOLD.get(seeds, ()))]
+        known = seeds.union(_nodes_of(self._ranges), _TOLD.get(seeds, ()))
         # Another one each time: a node that is cut off from the others tells of old masters.
-        for address in random.sample(known, len(known)):
+        for address in self._in_turn(known):
             try:
                 found = [*self._ask(address)]
                 _TOLD[seeds] = _nodes_of(found)
+                self.note_heard(address)
                 return found
             except (AuthenticationError, ConnectionError, TimeoutError) as exc:
+                if isinstance(exc, TimeoutError):
+                    self.note_silent(address)
                 problems.append(f"{address.host}:{address.port}: {exc}")
         raise ConnectionError(f"no node of the Redis Cluster answers: {'; '.join(problems)}")
 
     def _ask(self, address: Address) -> Iterator[_Range]:
-        quick = {"socket_connect_timeout": ASK_TIMEOUT, "socket_timeout": ASK_TIMEOUT}
-        options = {**_named(self._options), **quick, "retry": Retry(NoBackoff(), 0)}
+        options = {**_named(self._options), **QUICK, "retry": Retry(NoBackoff(), 0)}
         kind = SSLConnection if self._tls else Connection
         pool = ConnectionPool(kind, host=address.host, port=address.port, **options)
         try:
@@ -215,13 +257,33 @@ class SlotConnection(Connection):
     """A connection to the master of one slot; a slot that has moved is a lost connection.
 
     Without a slot it goes to any master.
+
+    Parameters
+    ----------
+    nodes : Nodes
+        The cluster.
+    slot : int | None
+        The slot.
+    hurried : bool
+        Whether to fail at once where the master did not answer a moment ago.
     """
 
-    def __init__(self, *, nodes: Nodes, slot: int | None, **options: Any) -> None:
+    def __init__(
+        self, *, nodes: Nodes, slot: int | None, hurried: bool = False, **options: Any
+    ) -> None:
         # redis-py's own pauses would hold up those who wait for other nodes.
         options.setdefault("retry", Retry(NoBackoff(), 1))
         super().__init__(**_named(options))
-        self._nodes, self._slot, self._revision = nodes, slot, 0
+        self._nodes, self._slot, self._hurried, self._revision = nodes, slot, hurried, 0
+
+    @property
+    def address(self) -> Address:
+        """The node that it goes to, or went to."""
+        return Address(self.host, self.port)
+
+    def note_silent(self) -> None:
+        """Note that the node does not answer."""
+        self._nodes.note_silent(self.address)
 
     def _error_message(self, exception: BaseException) -> str:
         told: str = super()._error_message(exception)
@@ -235,12 +297,16 @@ class SlotConnection(Connection):
             masters, self._revision = self._nodes.masters()
         else:
             master, self._revision = self._nodes.master_of(self._slot)
+            if self._hurried and self._nodes.is_silent(master):
+                raise TimeoutError(f"{master.host}:{master.port}: no answer a moment ago")
             masters = [master]
         while True:
             self.host, self.port = masters.pop()
             try:
                 return super()._connect()
-            except OSError:
+            except OSError as exc:
+                if isinstance(exc, builtins.TimeoutError):
+                    self.note_silent()
                 self._nodes.changed(self._revision)
                 if not masters:
                     raise
@@ -252,6 +318,7 @@ class SlotConnection(Connection):
         except AuthenticationError as exc:  # a node may have another password than others
             raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
         except TimeoutError as exc:
+            self.note_silent()
             self._nodes.changed(self._revision)
             raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
         except ConnectionError:

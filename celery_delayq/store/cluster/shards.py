@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import cast
+from typing import Any, cast
 
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -29,6 +29,7 @@ def cluster_shards(
     limits: Callable[[str], Limits] = lambda _queue: Limits(),
     *,
     number: int,
+    **options: Any,
 ) -> Shards:
     """Return a store for each hash tag.
 
@@ -44,6 +45,8 @@ def cluster_shards(
         Returns the limits of a queue.
     number : int
         How many tags there are.
+    options : Any
+        Override the options of all connections.
 
     Raises
     ------
@@ -52,7 +55,7 @@ def cluster_shards(
     """
     return Shards(
         {
-            tag: Store(nodes.client(slot_of(tag)), keys.of_tag(tag), layout, limits)
+            tag: Store(nodes.client(slot_of(tag), **options), keys.of_tag(tag), layout, limits)
             for tag in cluster_tags(number)
         }
     )

@@ -12,10 +12,12 @@ from typing import Any
 from kombu.utils.json import dumps
 
 from celery_delayq.model.cluster_tags import cluster_tags, tag_of
+from celery_delayq.store.cluster.nodes import ASK_TIMEOUT, HURRIED
 from celery_delayq.store.cluster.shards import cluster_shards
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.shards import Shards
 from celery_delayq.transport.cluster.bindings import LateBindings
+from celery_delayq.transport.cluster.fanout import EventPublisher, is_event
 from celery_delayq.transport.cluster.shard import ShardChannel, TolerantQoS
 from celery_delayq.transport.cluster.tagged import TaggedChannel
 from celery_delayq.transport.settle import is_for_replies
@@ -58,15 +60,24 @@ class ClusterChannel(TaggedChannel):
         """Our data of all queues."""
         return self.new_shards()
 
+    @cached_property
+    def _hurried_shards(self) -> Shards:
+        """The same for a worker that starts, and does not wait for a silent shard."""
+        return self._new_shards(**HURRIED)
+
     def new_shards(self) -> Shards:
         """Return our data of all queues, by connections of their own, which outlive this channel.
 
         As many as there are threads that use it, as for :meth:`new_store`.
         """
+        return self._new_shards()
+
+    def _new_shards(self, **options: Any) -> Shards:
         settings = self.settings
         return cluster_shards(
             *(self.connection.nodes, self.keys, self.layout, settings.limits),
             number=settings.cluster_tags,
+            **options,
         )
 
     def store_of(self, queue: str) -> Store:
@@ -132,8 +143,10 @@ class ClusterChannel(TaggedChannel):
         for part in self._parts.values():
             part.close()
         super().close()
-        if "shards" in vars(self):
-            self.shards.disconnect()
+        if "_events" in vars(self):
+            self._events.close()
+        for name in {"shards", "_hurried_shards"} & vars(self).keys():
+            getattr(self, name).disconnect()
 
     # -- the end of a delivery; a message itself knows the part by which it came
 
@@ -197,7 +210,8 @@ class ClusterChannel(TaggedChannel):
             raise
 
     def _whole_size(self, queue: str) -> int:
-        sizes = self.store_of(queue).sizes(queue, self.layout)
+        shards = self._hurried_shards if self._declares else self.shards
+        sizes = shards.of(queue).sizes(queue, self.layout)
         return sizes.ready + sizes.scheduled
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
@@ -263,23 +277,34 @@ class ClusterChannel(TaggedChannel):
     @cached_property
     def subclient(self) -> Any:
         """The subscription to fanout exchanges, at any node: each gets what is published."""
-        pool = self._get_pool(asynchronous=True)
-        pool.connection_kwargs["slot"] = None
-        return self.Client(connection_pool=pool).pubsub()
+        return self.Client(connection_pool=self._any_node(asynchronous=True)).pubsub()
+
+    def _any_node(self, *, asynchronous: bool = False) -> Any:
+        pool = self._get_pool(asynchronous)
+        asked = min(pool.connection_kwargs["socket_timeout"], ASK_TIMEOUT)
+        pool.connection_kwargs.update(slot=None, socket_timeout=asked)
+        return pool
 
     @cached_property
     def _publisher(self) -> Any:
-        pool = self._get_pool()
-        pool.connection_kwargs["slot"] = None
-        return self.Client(connection_pool=pool)
+        return self.Client(connection_pool=self._any_node())
+
+    @cached_property
+    def _events(self) -> EventPublisher:
+        return EventPublisher(self._any_node())
 
     def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> None:
         batch = kwargs.get("_publish_batch")
         if batch is not None:
             super()._put_fanout(exchange, message, routing_key, **kwargs)
-        else:
-            topic = self._get_publish_topic(exchange, routing_key)
-            self._publisher.publish(topic, dumps(message))
+            return
+        topic = self._get_publish_topic(exchange, routing_key)
+        if is_event(message):
+            self._events.publish(f"{self.global_keyprefix}{topic}", dumps(message))
+            return
+        # First: a silent node would publish this when it is back, beside the one that does it now.
+        self._publisher.ping()
+        self._publisher.publish(topic, dumps(message))
 
     def ping(self) -> None:
         """Raise an error of a connection if no node answers; not of a channel that is closed."""

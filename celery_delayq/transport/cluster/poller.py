@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import Empty
 from typing import Any
 
+from redis.exceptions import TimeoutError
+
+from celery_delayq.store.cluster.nodes import ASK_TIMEOUT
 from celery_delayq.transport.poller import Poller
 from celery_delayq.utils import native_threads
 
@@ -16,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at whether a lost shard is back.
 PROBE = 0.25
+
+#: Seconds between two looks for connections without a reply.
+LOOK = 0.5
 
 
 class Turns(dict[Any, None]):
@@ -41,6 +48,7 @@ class ClusterPoller(Poller):
         self._channels = Turns()
         #: Channels whose shard is away.
         self._away: set[Any] = set()
+        self._look_at = 0.0
 
     def had_its_turn(self, channel: Any) -> None:
         """Let the other channels deliver, and ask for messages, before this one."""
@@ -55,6 +63,10 @@ class ClusterPoller(Poller):
 
     def on_poll_start(self) -> None:
         """Ask, listen and connect for each channel that needs it."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK
+            self._leave_silent()
         away = self._away
         asking = [each for each in self._channels if not (each in away or each.is_settled)]
         # Only where there is credit: else kombu would stop to poll all descriptors each time.
@@ -67,6 +79,13 @@ class ClusterPoller(Poller):
                 self._register_BRPOP(channel)
             if channel.active_fanout_queues:
                 self._register_LISTEN(channel)
+
+    def _leave_silent(self) -> None:
+        """Close connections without a reply: no timeout of a socket ends a poll."""
+        for channel in tuple(self._channels):
+            if channel not in self._away and channel.overdue > ASK_TIMEOUT:
+                self.lost(channel, TimeoutError(f"no reply for {channel.overdue:.1f} s"))
+            channel.watch_subscription()
 
     def _register_BRPOP(self, channel: Any) -> None:  # noqa: N802
         self._register_by(channel, super()._register_BRPOP)
