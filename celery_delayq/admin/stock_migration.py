@@ -12,7 +12,7 @@ from typing import Any
 from celery import Celery
 
 from celery_delayq.errors import InvalidETA, NotSupported, RecordError
-from celery_delayq.model import envelope
+from celery_delayq.model import envelope, message_json
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import Listed, StatusCode, Where
 from celery_delayq.model.scheduled import moment
@@ -305,7 +305,7 @@ def _stock_message(record: bytes, score: float, now_ms: int) -> bytes:
     """Return the message of an entry for stock workers, without an ETA if it is due."""
     due_ms = Listed("", int(score), b"").due_ms
     eta = moment(due_ms).isoformat() if due_ms > now_ms else None
-    return envelope.encode(envelope.for_stock(json.loads(Record.unpack(record).message), eta))
+    return message_json.encode(envelope.for_stock(json.loads(Record.unpack(record).message), eta))
 
 
 def _place(field: str) -> tuple[int, ...]:
@@ -319,4 +319,6 @@ def _entry(raw: dict[str, Any], step: int, due: Due) -> Entry:
         check_own(raw["properties"])
         return Entry.of(raw, step, due)
     message_id = str(raw["properties"]["delivery_tag"])
-    return Entry(message_id, due, step, Record(step, message_id, "", envelope.encode(raw)).pack())
+    return Entry(
+        message_id, due, step, Record(step, message_id, "", message_json.encode(raw)).pack()
+    )

@@ -12,7 +12,7 @@ from celery.utils.saferepr import saferepr
 from celery.utils.time import maybe_make_aware
 
 from celery_delayq.errors import ConfigError, RecordError
-from celery_delayq.model import envelope
+from celery_delayq.model import envelope, message_json
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.envelope import PROPERTY, Due, Entry, entry_id, is_task, unique_key
 from celery_delayq.model.names import check_name
@@ -52,7 +52,7 @@ class ReplayChanges(NamedTuple):
         ):
             raise ConfigError(f"kwargs={kwargs!r}: expected arguments by name")
         try:
-            envelope.encode([args, dict(kwargs or {})])
+            message_json.encode([args, dict(kwargs or {})])
         except (TypeError, ValueError) as exc:
             raise ConfigError(f"args={args!r}, kwargs={kwargs!r}: expected JSON, {exc}") from exc
         return self
@@ -161,7 +161,7 @@ def _change_arguments(message: dict[str, Any], changes: ReplayChanges) -> None:
         old_args, old_kwargs, embedded = (), {}, {}
     args = old_args if changes.args is None else list(changes.args)
     kwargs = old_kwargs if changes.kwargs is None else dict(changes.kwargs)
-    body = envelope.encode([args, kwargs, embedded])
+    body = message_json.encode([args, kwargs, embedded])
     if message["properties"].get("body_encoding") == "base64":
         body = b64encode(body)
     message["body"] = body.decode()

@@ -20,6 +20,7 @@ from celery_delayq.integration import (
     context,
     durable_revoke,
     liveness,
+    pool,
     remote_control,
     request,
     retries,
@@ -28,7 +29,7 @@ from celery_delayq.integration import (
     worker_checks,
 )
 from celery_delayq.integration.flower import broker
-from celery_delayq.integration.pool import pipes
+from celery_delayq.integration.pool import results
 from celery_delayq.integration.replace import Connect, Register, Replace, make, mixed_into
 
 
@@ -291,21 +292,7 @@ WORKER = (
         by=worker.in_its_loop,
         why="a task's thread and the loop would read each other's replies of RabbitMQ, and hang",
     ),
-    Replace(
-        target="celery.concurrency.asynpool:ResultHandler._flush_outqueue",
-        by=worker.ending_flush,
-        why="a stopping worker waits for ever for the rest of a killed child's result",
-    ),
-    Replace(
-        target="celery.concurrency.asynpool:ResultHandler._make_process_result",
-        by=pipes.reading_on,
-        why="the pipe of a child is registered with the poller again for each message from it",
-    ),
-    Replace(
-        target="celery.concurrency.asynpool:AsynPool._create_write_handlers",
-        by=pipes.writing_at_once,
-        why="a task is written to a free child only when the poller has said that there is room",
-    ),
+    *pool.CHANGES,
     *remote_control.CHANGES,
 )
 
@@ -361,18 +348,11 @@ CONSUMER = (
         why="a lost connection drops nothing that waits for a thread",
     ),
     Replace(
-        target="hub.reset",
-        by=worker.noting_begun,
-        condition="prefork",
-        when=worker.reads_results,
-        why="a lost connection forgets half-read results of children",
-    ),
-    Replace(
         target="processes.register_with_event_loop",
-        by=worker.going_on,
+        by=results.reading_open,
         condition="prefork",
         when=worker.reads_results,
-        why="and the rest would be read as other results, or a connection as a child's pipe",
+        why="a connection would be read as the pipe of a child that was killed",
     ),
     Replace(
         target="processes._track_child_process",

@@ -22,7 +22,7 @@ from kombu.utils.imports import symbol_by_name
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.retries import attempts_of, hold_chord
 from celery_delayq.integration.run_history import RequestBase, RunMixin
-from celery_delayq.model import delivery, envelope
+from celery_delayq.model import delivery, message_json
 from celery_delayq.model.broker import Delivery
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.dead_letter import details_of, pack_details
@@ -230,7 +230,7 @@ class RequestMixin(RequestBase):
         queue = own_of(message.properties).get("queue")
         if queue is None or channel is None:
             return
-        data = envelope.encode(delivery.without_delivery(message._raw))
+        data = message_json.encode(delivery.without_delivery(message._raw))
         channel.add_dead_letter_copy(
             tag, queue, str(self.id), ending.reason, data, pack_details(ending.details)
         )

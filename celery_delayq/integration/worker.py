@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial, wraps
-from inspect import isgenerator
 from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import ReferenceType, ref
@@ -126,24 +125,6 @@ def in_its_loop(_owner: type, method: Callable[..., Any]) -> Callable[..., None]
     return call_soon
 
 
-def ending_flush(_owner: type, flush: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a worker that stops read half a result without waiting for the other half for ever.
-
-    A process that was killed while it sent a result leaves half of it in its pipe. Celery waits for
-    the rest in ``ResultHandler._flush_outqueue``, and the worker itself holds the other end of the
-    pipe open. When that is closed, Celery reads the end of the file and goes on.
-    """
-
-    @wraps(flush)
-    def flush_that_ends(handler: Any, fd: int, remove: Any, processes: Any, *args: Any) -> Any:
-        process = processes.get(fd)
-        if process is not None and not process.outq._writer.closed:
-            process.outq._writer.close()
-        return flush(handler, fd, remove, processes, *args)
-
-    return flush_that_ends
-
-
 def restore_eta(task: Any, **_: Any) -> None:
     """Set attributes of the running task's request that Celery does not set.
 
@@ -244,52 +225,6 @@ def not_waiting(hub: Any, fire_timers: Callable[..., float]) -> Callable[..., fl
 def reads_results(_owner: Any) -> bool:
     """Return whether the event loop reads the results of the pool's children."""
     return hasattr(objects()["processes"], "_fileno_to_outq")
-
-
-def noting_begun(hub: Any, reset: Callable[[], None]) -> Callable[[], None]:
-    """Note half-read results of a prefork pool before the event loop is made anew.
-
-    Celery forgets them. It would read the rest as other results, of any length: the worker would
-    never hear of that child again, and never end.
-    """
-
-    def note_and_reset() -> None:
-        if reads_results(hub):
-            _note_begun(hub, objects()["processes"])
-        reset()
-
-    return note_and_reset
-
-
-def going_on(processes: Any, register: Callable[[Hub], None]) -> Callable[[Hub], None]:
-    """Go on reading those results in the new event loop, and none of a pipe that was closed.
-
-    Celery closes the pipe of a child that was killed (``AsynPool.on_partial_read``) but still lists
-    its descriptor, which may be that of a connection by now: reading from it never ends.
-    """
-
-    def register_and_go_on(loop: Hub) -> None:
-        begun = _note_begun(loop, processes)
-        for fd, child in [*processes._fileno_to_outq.items()]:
-            if child.outq._reader.closed:
-                del processes._fileno_to_outq[fd]
-        register(loop)
-        # Not before: while a worker connects, kombu before 5.7 takes all readers for its own.
-        for fd, (child, reader) in begun.items():
-            if processes._fileno_to_outq.get(fd) is child:  # else it has ended meanwhile
-                loop.add_reader(fd, reader)
-        begun.clear()
-
-    return register_and_go_on
-
-
-def _note_begun(hub: Hub, processes: Any) -> dict[int, tuple[Any, Any]]:
-    begun: dict[int, tuple[Any, Any]] = vars(processes).setdefault("_delayq_begun", {})
-    for fd, child in processes._fileno_to_outq.items():
-        reader, _ = hub.readers.get(fd) or (None, ())
-        if isgenerator(reader) and reader.gi_frame is not None:  # it has not come to its end
-            begun[fd] = child, reader
-    return begun
 
 
 def watching_living(_processes: Any, watch: Callable[..., None]) -> Callable[..., None]:

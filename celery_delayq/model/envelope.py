@@ -12,7 +12,6 @@ tells a repeated call from a second message with the same task id.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -23,9 +22,9 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
-from kombu.utils.json import JSONEncoder, object_hook
 
 from celery_delayq.errors import InvalidETA, RecordError
+from celery_delayq.model import message_json
 from celery_delayq.utils.numbers import is_finite
 
 #: Name of the message property that holds our own data. Properties, unlike headers, are
@@ -115,7 +114,7 @@ class Entry(NamedTuple):
         :func:`is_special` needs one.
         """
         headers = message["headers"]
-        sent = encode(labelled(message) if label else without_eta(message))
+        sent = message_json.encode(labelled(message) if label else without_eta(message))
         record = Record(step, message_id_of(message), headers["task"], sent)
         return cls(entry_id(headers["id"]), due, step, record.pack(), _policy(message))
 
@@ -356,26 +355,6 @@ def for_stock(message: Mapping[str, Any], eta: str | None) -> dict[str, Any]:
     """Return a copy of *message* as a stock producer sends it, with its current ETA."""
     properties = {name: value for name, value in message["properties"].items() if name != PROPERTY}
     return {**message, "headers": {**message["headers"], "eta": eta}, "properties": properties}
-
-
-# Body and headers are serialized or flat by now; looking for circles costs a tenth.
-_ENCODER = JSONEncoder(check_circular=False)
-_DECODER = json.JSONDecoder()
-#: For JSON in which kombu has spelled a value with its type; it takes twice as long.
-_TYPED_DECODER = json.JSONDecoder(object_hook=object_hook)
-
-
-def encode(message: Any) -> bytes:
-    """Return the bytes of *message* as kombu would put them into a ready list."""
-    text: str = _ENCODER.encode(message)
-    return text.encode()
-
-
-def decode(data: bytes) -> Any:
-    """Return a value of JSON as kombu would read it."""
-    # Plainly, or with an escape for one of its characters.
-    typed = b"__type__" in data or b"\\u00" in data
-    return (_TYPED_DECODER if typed else _DECODER).decode(data.decode())
 
 
 def dead_letter_text(text: str) -> bytes:

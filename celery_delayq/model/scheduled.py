@@ -13,11 +13,11 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
+from celery_delayq.model import message_json
 from celery_delayq.model.envelope import (
     EPOCH,
     MAX_DUE_MS,
     Record,
-    decode,
     due_of_eta,
     own_of,
     parse_iso,
@@ -159,7 +159,7 @@ class ScheduledTask(Readable):
         """Make one of a record; one that cannot be read has no message and its task is ``"?"``."""
         try:
             record = Record.unpack(data)
-            message = decode(record.message)
+            message = message_json.decode(record.message)
             unique = unique_key(own_of(message["properties"]))[1:]
             id, task, step = str(message["headers"]["id"]), record.task, record.priority
             return cls(id, task, queue, state, moment(due_ms), step, unique, "", message, name)

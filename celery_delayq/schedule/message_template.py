@@ -24,7 +24,7 @@ from kombu.utils.json import JSONEncoder, loads
 
 from celery_delayq.integration import amqp
 from celery_delayq.integration.context import FIELD, OPTION, Sent
-from celery_delayq.model import envelope, unique
+from celery_delayq.model import envelope, message_json, unique
 from celery_delayq.model.envelope import PROPERTY, Due, Entry, due_of_countdown, due_of_eta
 from celery_delayq.model.unique import Key
 
@@ -208,7 +208,7 @@ class Template:
         mark(properties, "correlation_id", "id", job.id)
         mark(properties, "delivery_tag", "tag")
         mark(whole, "body", "body")
-        constant = re.split(f'"{token}(\\w+){token}"', envelope.encode(whole).decode())
+        constant = re.split(f'"{token}(\\w+){token}"', message_json.encode(whole).decode())
         if not body.startswith(start) or any(dumps(job.id) in text for text in constant[::2]):
             return None
         constant[::2] = [text.replace("%", "%%") for text in constant[::2]]

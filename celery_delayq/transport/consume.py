@@ -22,7 +22,7 @@ from kombu.transport import virtual
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.integration import worker
 from celery_delayq.integration.install import change_consumer
-from celery_delayq.model import delivery, envelope
+from celery_delayq.model import delivery, envelope, message_json
 from celery_delayq.model.delivery import HeldBy
 from celery_delayq.transport import qos
 from celery_delayq.transport.fetcher import Fetcher
@@ -325,7 +325,7 @@ class ConsumeChannel(NotYetChannel):
     def _message(self, taken: Taken) -> qos.Message | None:
         """Decode a leased message; None if it is undecodable or no longer held."""
         try:
-            raw = envelope.decode(taken.message)
+            raw = message_json.decode(taken.message)
             envelope.check_envelope(raw)
             held = HeldBy(self.place, taken.queue, taken.tag)
             delivery.note_delivery(raw, held, sum(taken.deliveries) + 1, taken.promoted)
@@ -343,7 +343,7 @@ class ConsumeChannel(NotYetChannel):
         """Hand out a message that is not leased."""
         queue, item = popped
         try:
-            raw = envelope.decode(item)
+            raw = message_json.decode(item)
             envelope.check_envelope(raw)
             no_ack, _ = self._consumers_of.get(queue, (True, None))
             due = None if no_ack or not self.can_schedule(queue) else self._due_later(queue, raw)

@@ -7,7 +7,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from celery_delayq.errors import InvalidETA, RecordError
-from celery_delayq.model import envelope
+from celery_delayq.model import envelope, message_json
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.leases import WhenDue
@@ -60,7 +60,7 @@ class NotYetChannel(SettleChannel):
         paused = self._fetcher.controls.paused
         if not paused or message.headers.get("task") not in paused:
             return False
-        raw = envelope.decode(taken.message)
+        raw = message_json.decode(taken.message)
         if not envelope.is_task(raw):
             return False
         # One after the other, so that they go on in the order in which they came.
@@ -79,7 +79,7 @@ class NotYetChannel(SettleChannel):
         if due is None:
             return False
         # The message as it came, without the data of this delivery.
-        if self._schedule(taken, envelope.decode(taken.message), due, "leave"):
+        if self._schedule(taken, message_json.decode(taken.message), due, "leave"):
             return True
         message.properties[envelope.PROPERTY]["eta"] = message.headers["eta"]
         message.headers["eta"] = None

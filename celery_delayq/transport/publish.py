@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import InvalidOption, NotAllowed
 from celery_delayq.integration import run_history, worker_checks
-from celery_delayq.model import delivery, envelope, publish_outcome
+from celery_delayq.model import delivery, envelope, message_json, publish_outcome
 from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.delivery import HeldBy
 from celery_delayq.model.envelope import Due, Entry
@@ -184,7 +184,7 @@ class PublishChannel(stock.Channel):
             logger.error("Task %r is a dead letter: %s", task_id, why)
             details = pack_details({"unbound": [exchange, routing_key]})
             # Under the exchange, of which there are few: a routing key may be anything.
-            data = envelope.encode(message)
+            data = message_json.encode(message)
             self.store_of(exchange).add_dead_letter(exchange, task_id, why, data, details)
         return result
 
@@ -210,7 +210,7 @@ class PublishChannel(stock.Channel):
         if retry_of is not None:
             self._put_retry(queue, Entry.of(message, step, due or Due(0)), retry_of)
         elif not envelope.is_special(message) and (due is None or self._is_short(queue, due)):
-            data = envelope.encode(message)
+            data = message_json.encode(message)
             if batch is not None:
                 batch.add_ready(queue, step, data)
             else:

@@ -15,7 +15,7 @@ from kombu.pidbox import Mailbox
 from celery_delayq.dispatch.lease_keeper import ACK_INTERVAL, LeaseKeeper, keeper_of
 from celery_delayq.dispatch.pacing import GATHER
 from celery_delayq.integration import worker
-from celery_delayq.model import envelope
+from celery_delayq.model import message_json
 from celery_delayq.store.leases import Counted
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Held
@@ -216,7 +216,7 @@ def log_undecodable(queue: str, item: bytes, exc: Exception) -> None:
 def _queue_of(held: bytes) -> str | None:
     """Return the routing key behind a held message that cannot be read."""
     try:
-        queue = envelope.decode(held.rpartition(b", ")[2].removesuffix(b"]"))
+        queue = message_json.decode(held.rpartition(b", ")[2].removesuffix(b"]"))
     except Exception:
         return None
     return queue if isinstance(queue, str) and held.startswith(b"[") else None

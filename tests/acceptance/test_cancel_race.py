@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_delayq.model.envelope import Due, Entry, decode
+from celery_delayq.model.envelope import Due, Entry
+from celery_delayq.model.message_json import decode
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest

@@ -20,7 +20,7 @@ from kombu import Connection, Consumer, Exchange, Queue
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import NotSupported, QueueFull
-from celery_delayq.model import broker, envelope
+from celery_delayq.model import broker, envelope, message_json
 from celery_delayq.model.broker import Capability
 from celery_delayq.model.dead_letter import DeadFilter, pack_details
 from celery_delayq.model.scheduled import Outcome
@@ -193,7 +193,7 @@ def _fail(channel: Any, message: Any) -> None:
 
 
 def _fail_after_ack(channel: Any, message: Any) -> None:
-    data = envelope.encode(message._raw)
+    data = message_json.encode(message._raw)
     message.ack()
     channel.add_dead_letter_copy(
         message.delivery_tag, QUEUE, "a", "failed: no stock", data, DETAILS

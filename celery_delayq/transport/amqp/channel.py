@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 from celery_delayq.errors import DelayQError, InvalidETA, InvalidOption
 from celery_delayq.integration import worker
 from celery_delayq.integration.install import change_consumer
-from celery_delayq.model import delivery, envelope
+from celery_delayq.model import delivery, envelope, message_json
 from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.envelope import PROPERTY, Due
 from celery_delayq.transport.amqp.dead_letter_connection import (
@@ -255,7 +255,7 @@ class Channel(PublishChannel):
         held = self._held.get(tag)
         if held is None or self.connection is None:
             return False
-        data = envelope.encode(delivery.without_delivery(held.message._raw))
+        data = message_json.encode(delivery.without_delivery(held.message._raw))
         new = NewDeadLetter(held.queue, id, held.reason or reason, data, held.details)
         connection = self._dead_letter_connection
         if not worker.consumes_tasks(self):
@@ -285,7 +285,7 @@ class Channel(PublishChannel):
             message, queue = Message(found, channel=self), found.delivery_info["routing_key"]
             id = str(message.headers.get("id"))
             reason = f"it was due, and there is no queue {queue!r}"
-            data = envelope.encode(delivery.without_delivery(message._raw))
+            data = message_json.encode(delivery.without_delivery(message._raw))
             try:
                 self.dead_letters.add(queue, id, reason, data)
             except Exception:

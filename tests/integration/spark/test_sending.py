@@ -15,7 +15,8 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from celery_delayq import DelayQ
-from celery_delayq.model.envelope import Record, decode
+from celery_delayq.model.envelope import Record
+from celery_delayq.model.message_json import decode
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write.refused_rows import Refusals

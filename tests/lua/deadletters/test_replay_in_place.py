@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from celery_delayq.deadletters.replay import ReplayChanges, replayed
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter
-from celery_delayq.model.envelope import Due, Record, decode, encode
+from celery_delayq.model.envelope import Due, Record
+from celery_delayq.model.message_json import decode, encode
 from celery_delayq.store.keys import Layout
 from tests.lua.bench import LAYOUT, QUEUE, Bench
 from tests.lua.dead_letters import DETAILS, DIED

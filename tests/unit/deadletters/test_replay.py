@@ -10,7 +10,8 @@ from celery import Celery
 from celery_delayq.deadletters.replay import ReplayChanges, replayed
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
-from celery_delayq.model.envelope import Due, Record, encode
+from celery_delayq.model.envelope import Due, Record
+from celery_delayq.model.message_json import encode
 from celery_delayq.store.keys import Layout
 
 MESSAGE_ID, RUN = "f" * 32, "0" * 32

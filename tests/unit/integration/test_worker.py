@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from billiard import Pipe
 from celery.worker.consumer import Consumer
 from kombu import Message
 from kombu.asynchronous.hub import Hub
@@ -60,17 +59,3 @@ def test_leased_messages_are_settled_without_the_event_loop(
 
     assert getattr(channel, "settled", []) == [(message.ack_log_error, "logger")] * at_once
     assert len(soon) == (not at_once)
-
-
-def test_a_connection_with_the_number_of_a_closed_pipe_is_not_read_as_results() -> None:
-    """A child was killed, its pipe is closed, and then the worker connects again."""
-    hub = Hub()
-    killed, living = (SimpleNamespace(outq=SimpleNamespace(_reader=each)) for each in Pipe(False))
-    listed = {each.outq._reader.fileno(): each for each in (killed, living)}
-    processes = SimpleNamespace(_fileno_to_outq=listed)
-    killed.outq._reader.close()
-
-    registered: list[Any] = []
-    worker.going_on(processes, lambda _: registered.extend(listed.values()))(hub)
-
-    assert registered == [living]

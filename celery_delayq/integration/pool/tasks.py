@@ -1,9 +1,8 @@
-"""Between a prefork worker and its children: the same messages with less work for each.
+"""To the children of a prefork worker: the same tasks with less work for each.
 
-Celery registers the pipe of a child with the poller for each message that it writes or reads, and
-writes a task only when the poller has said that there is room: two turns of the event loop and
-eight calls of the kernel for each task, more than the rest of its way through the pool. It writes
-the length of a task first, and wakes the child twice.
+Celery registers the pipe of a child with the poller for each task that it writes, and writes only
+when the poller has said that there is room. It writes the length of a task first, and wakes the
+child twice.
 """
 
 from __future__ import annotations
@@ -27,11 +26,6 @@ class StillRegistered:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._hub, name)
 
-    def add_reader(self, fd: int, callback: Any, *args: Any) -> None:
-        """Add a reader that is not there yet."""
-        if self._hub.readers.get(fd) != (callback, args):
-            self._hub.add_reader(fd, callback, *args)
-
     def remove_writer(self, fd: int) -> None:
         """Remove a writer that is there."""
         if fd in self._hub.writers:
@@ -43,15 +37,6 @@ def in_one_write(job: Any) -> None:
     length, body, size = job._payload
     if len(length) + size <= PIPE_BUF:
         job._payload = memoryview(b"".join((length, body))), memoryview(b""), 0
-
-
-def reading_on(_owner: type, make: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a pool register the pipe of a child again only where that is needed."""
-
-    def make_process_result(handler: Any, hub: Hub) -> Any:
-        return make(handler, StillRegistered(hub))
-
-    return make_process_result
 
 
 def writing_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""The pipes of a prefork pool, without a worker."""
+"""What a prefork pool writes to its children, without a worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from celery.concurrency.asynpool import SCHED_STRATEGY_FAIR, SCHED_STRATEGY_FCFS
 from kombu.asynchronous.hub import Hub
 
-from celery_delayq.integration.pool import pipes
+from celery_delayq.integration.pool import tasks
 
 
 class CountingHub(Hub):
@@ -46,20 +46,8 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(fd)
 
 
-def test_a_reader_is_registered_once_and_anew_for_another_callback(
-    hub: CountingHub, pipe: tuple[int, int]
-) -> None:
-    loop = pipes.StillRegistered(hub)
-    here, _ = pipe
-
-    for callback, args in [(print, ()), (print, ()), (print, (1,)), (repr, (1,))]:
-        loop.add_reader(here, callback, *args)
-
-    assert (hub.calls, hub.readers) == (3, {here: (repr, (1,))})
-
-
 def test_only_a_writer_that_is_there_is_removed(hub: CountingHub, pipe: tuple[int, int]) -> None:
-    loop = pipes.StillRegistered(hub)
+    loop = tasks.StillRegistered(hub)
     _, there = pipe
 
     loop.remove_writer(there)
@@ -96,7 +84,7 @@ def test_free_children_are_written_to_before_the_loop_polls(
         loop.consolidate_callback = pool.written.append
         pool._quick_put = pool.outbound_buffer.append
 
-    pipes.writing_at_once(Pool, create)(pool, hub)
+    tasks.writing_at_once(Pool, create)(pool, hub)
     pool.on_poll_start()
 
     assert (pool.written, hub.consolidate_callback) == (written, pool.written.append)
@@ -111,7 +99,7 @@ def test_a_task_is_written_to_a_free_child_when_it_comes(hub: CountingHub) -> No
         loop.consolidate_callback = pool.written.append
         pool._quick_put = pool.outbound_buffer.append
 
-    pipes.writing_at_once(Pool, create)(pool, hub)
+    tasks.writing_at_once(Pool, create)(pool, hub)
     pool._quick_put(job)
 
     assert (pool.outbound_buffer, pool.written) == ([job], [[3]])
@@ -125,7 +113,7 @@ def test_a_task_that_a_pipe_takes_whole_or_not_is_written_with_its_length(
 ) -> None:
     job = SimpleNamespace(_payload=(memoryview(b"size"), memoryview(b"x" * size), size))
 
-    pipes.in_one_write(job)
+    tasks.in_one_write(job)
 
     first, body, left = job._payload
     assert (len(first), len(body), left) == (length, rest, rest)
@@ -139,6 +127,6 @@ def test_children_that_hold_several_tasks_are_written_to_as_celery_does(hub: Cou
         loop.consolidate_callback = pool.written.append
         pool.on_poll_start = print
 
-    pipes.writing_at_once(Pool, create)(pool, hub)
+    tasks.writing_at_once(Pool, create)(pool, hub)
 
     assert pool.on_poll_start is print

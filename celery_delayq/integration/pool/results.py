@@ -1,0 +1,168 @@
+"""From the children of a prefork worker: the same messages with less work for each.
+
+A child reports twice for each task, when it begins and when it ends. Celery reads the length of a
+message and then the message, by a generator that it registers with the event loop while half a
+message is missing, and its child pickles each by a class that copies a table first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import struct
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from kombu.asynchronous.hub import Hub
+
+logger = logging.getLogger(__name__)
+
+#: Bytes that a pipe holds, so that one call of the kernel reads all that a child has written.
+PIPE_SIZE = 65_536
+#: Seconds that a stopping worker waits for the rest of half a message, as Celery 5.7 does.
+REST_DEADLINE = 10.0
+
+_LENGTH = struct.Struct(">i")
+#: What reads the same, whichever way it is pickled.
+_PLAIN = frozenset((int, float, str, bool, type(None)))
+
+
+def reading_all(_owner: type, _make: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a pool read all that a child has written at once.
+
+    What there is of a message is kept with its child: it outlives the event loop, which a lost
+    connection makes anew. An error of one message does not hold up those that were read with it.
+    """
+
+    def make_process_result(handler: Any, hub: Hub) -> Callable[[int], None]:
+        children, remove_reader = handler.fileno_to_outq, hub.remove_reader
+
+        def on_readable(fd: int) -> None:
+            child = children.get(fd)
+            if child is None or not _read(child, fd, handler.on_state_change):
+                remove_reader(fd)
+
+        return on_readable
+
+    return make_process_result
+
+
+def _read(child: Any, fd: int, receive: Callable[[Any], object]) -> bool:
+    """Read what a child has written, and hand its whole messages on; return whether it can
+    write more.
+    """
+    try:
+        data = os.read(fd, PIPE_SIZE)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    if not data:
+        return False
+    begun = vars(child).get("delayq_begun")
+    if begun is not None:
+        begun += data
+        if len(begun) < _end(begun):
+            return True  # it is put together only once, however long it is
+        data = bytes(begun)
+        del child.delayq_begun
+    messages = []
+    at = 0
+    while len(data) - at >= _end(data, at):
+        start, at = at + _LENGTH.size, at + _end(data, at)
+        messages.append(data[start:at])
+    if at < len(data):
+        child.delayq_begun = bytearray(data[at:])
+    error = None
+    for message in messages:
+        try:
+            receive(pickle.loads(message))
+        except Exception as exc:
+            error = error or exc
+    if error is not None:
+        raise error
+    return True
+
+
+def _end(data: bytes | bytearray, at: int = 0) -> int:
+    """Return how many bytes the message that begins *at* has with its length, as far as known."""
+    if len(data) - at < _LENGTH.size:
+        return _LENGTH.size
+    length: int = _LENGTH.unpack_from(data, at)[0]
+    return _LENGTH.size + length
+
+
+def ending_flush(_owner: type, flush: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a worker that stops read half a result without waiting for the other half for ever.
+
+    A process that was killed while it sent a result leaves half of it in its pipe. Celery waits for
+    the rest in ``ResultHandler._flush_outqueue``, and the worker itself holds the other end of the
+    pipe open. When that is closed, Celery reads the end of the file and goes on.
+    """
+
+    @wraps(flush)
+    def flush_that_ends(handler: Any, fd: int, remove: Any, processes: Any, *args: Any) -> Any:
+        child = processes.get(fd)
+        if child is not None:
+            if not child.outq._writer.closed:
+                child.outq._writer.close()
+            if "delayq_begun" in vars(child) and not _read_rest(child, fd, *args):
+                return remove(fd)
+        return flush(handler, fd, remove, processes, *args)
+
+    return flush_that_ends
+
+
+def _read_rest(child: Any, fd: int, receive: Callable[[Any], object]) -> bool:
+    """Read the rest of a message; return whether the child has written it."""
+    deadline = time.monotonic() + REST_DEADLINE
+    while "delayq_begun" in vars(child):
+        if not child.outq._reader.poll(max(0, deadline - time.monotonic())):
+            logger.warning("%r has not written the rest of a result in time", child)
+            return False
+        if not _read(child, fd, receive):
+            return False
+    return True
+
+
+def reading_open(processes: Any, register: Callable[[Hub], None]) -> Callable[[Hub], None]:
+    """Have a worker that connects again read none of its children's pipes that was closed.
+
+    Celery closes the pipe of a child that was killed (``AsynPool.on_partial_read``) but still lists
+    its descriptor, which may be that of a connection by now: reading from it never ends.
+    """
+
+    def register_open(loop: Hub) -> None:
+        for fd, child in [*processes._fileno_to_outq.items()]:
+            if child.outq._reader.closed:
+                del processes._fileno_to_outq[fd]
+        register(loop)
+
+    return register_open
+
+
+def sending_plainly(_owner: type, begin: Callable[..., None]) -> Callable[..., None]:
+    """Have a child pickle what it reports of a task in the plain way, where both ways are one."""
+
+    def on_loop_start(child: Any, pid: int) -> None:
+        begin(child, pid)
+        queue = child.outq
+        in_any_case = queue.put
+
+        def put(message: Any) -> None:
+            if _is_plain(message):
+                queue.send_payload(pickle.dumps(message))
+            else:
+                in_any_case(message)
+
+        queue.put = put
+
+    return on_loop_start
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    return kind in _PLAIN or (kind is tuple and all(map(_is_plain, value)))
