@@ -242,10 +242,13 @@ def due_when_sent(message: Mapping[str, Any]) -> Due | None:
     InvalidETA
         The message's ETA cannot be read.
     """
+    eta = message["headers"].get("eta") if is_task(message) else None
+    if eta is None:
+        return None
     own = message["properties"].get(PROPERTY)
-    if own and "countdown" in own and is_task(message) and message["headers"].get("eta"):
+    if eta and own and "countdown" in own:
         return due_of_countdown(own["countdown"])
-    return due_of(message)
+    return due_of_eta(eta)
 
 
 def message_id_of(message: Mapping[str, Any]) -> str:
