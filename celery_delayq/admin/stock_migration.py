@@ -12,7 +12,7 @@ from typing import Any
 from celery import Celery
 
 from celery_delayq.errors import InvalidETA, NotSupported, RecordError
-from celery_delayq.model import envelope, message_json
+from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import Listed, StatusCode, Where
 from celery_delayq.model.scheduled import moment
@@ -25,6 +25,7 @@ from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.session import Session
 from celery_delayq.store.shards import Shards
+from celery_delayq.utils import message_json
 from celery_delayq.utils.portions import batches, portions
 
 #: Most cancelled messages of a ready list that are searched for one by one. With more, the list is

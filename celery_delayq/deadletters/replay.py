@@ -12,13 +12,14 @@ from celery.utils.saferepr import saferepr
 from celery.utils.time import maybe_make_aware
 
 from celery_delayq.errors import ConfigError, RecordError
-from celery_delayq.model import envelope, message_json
+from celery_delayq.model import envelope
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.envelope import PROPERTY, Due, Entry, entry_id, is_task, unique_key
 from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import body_of
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
+from celery_delayq.utils import message_json
 
 #: Our data in a message that do not hold for a new run of its task.
 _OF_THE_PAST = frozenset(

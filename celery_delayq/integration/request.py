@@ -22,12 +22,13 @@ from kombu.utils.imports import symbol_by_name
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.retries import attempts_of, hold_chord
 from celery_delayq.integration.run_history import RequestBase, RunMixin
-from celery_delayq.model import delivery, message_json
+from celery_delayq.model import delivery
 from celery_delayq.model.broker import Delivery
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.dead_letter import details_of, pack_details
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.task_options import check_received
+from celery_delayq.utils import message_json
 from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_delayq.errors import InvalidETA, RecordError
-from celery_delayq.model import message_json
+from celery_delayq.utils import message_json
 from celery_delayq.utils.numbers import is_finite
 
 #: Name of the message property that holds our own data. Properties, unlike headers, are

@@ -13,7 +13,6 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
-from celery_delayq.model import message_json
 from celery_delayq.model.envelope import (
     EPOCH,
     MAX_DUE_MS,
@@ -26,6 +25,7 @@ from celery_delayq.model.envelope import (
 from celery_delayq.model.lookup import Location, PausedNames, State, StatusCode, Where, worst
 from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import Readable
+from celery_delayq.utils import message_json
 from celery_delayq.utils.numbers import is_whole
 
 #: The first millisecond that a datetime can name, year 1.

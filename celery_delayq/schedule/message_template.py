@@ -24,9 +24,10 @@ from kombu.utils.json import JSONEncoder, loads
 
 from celery_delayq.integration import amqp
 from celery_delayq.integration.context import FIELD, OPTION, Sent
-from celery_delayq.model import envelope, message_json, unique
+from celery_delayq.model import envelope, unique
 from celery_delayq.model.envelope import PROPERTY, Due, Entry, due_of_countdown, due_of_eta
 from celery_delayq.model.unique import Key
+from celery_delayq.utils import message_json
 
 #: Encodes bodies as Celery's ``json`` serializer does.
 _encode: Callable[[Any], str] = JSONEncoder().encode

@@ -22,7 +22,7 @@ from kombu.transport import virtual
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.integration import worker
 from celery_delayq.integration.install import change_consumer
-from celery_delayq.model import delivery, envelope, message_json
+from celery_delayq.model import delivery, envelope
 from celery_delayq.model.delivery import HeldBy
 from celery_delayq.transport import qos
 from celery_delayq.transport.fetcher import Fetcher
@@ -31,7 +31,7 @@ from celery_delayq.transport.poller import STOPS_POLLING
 from celery_delayq.transport.rejected import MALFORMED
 from celery_delayq.transport.requests import Popped, Taken
 from celery_delayq.transport.settle import log_undecodable
-from celery_delayq.utils import native_threads
+from celery_delayq.utils import message_json, native_threads
 
 logger = logging.getLogger(__name__)
 

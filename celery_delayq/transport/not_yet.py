@@ -7,7 +7,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from celery_delayq.errors import InvalidETA, RecordError
-from celery_delayq.model import envelope, message_json
+from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.leases import WhenDue
@@ -16,6 +16,7 @@ from celery_delayq.transport import qos
 from celery_delayq.transport.fetcher import Fetcher
 from celery_delayq.transport.requests import Taken
 from celery_delayq.transport.settle import SettleChannel
+from celery_delayq.utils import message_json
 
 
 class NotYetChannel(SettleChannel):

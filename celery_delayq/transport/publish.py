@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import InvalidOption, NotAllowed
 from celery_delayq.integration import run_history, worker_checks
-from celery_delayq.model import delivery, envelope, message_json, publish_outcome
+from celery_delayq.model import delivery, envelope, publish_outcome
 from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.delivery import HeldBy
 from celery_delayq.model.envelope import Due, Entry
@@ -33,6 +33,7 @@ from celery_delayq.store.scripting.replies import Puts
 from celery_delayq.store.scripting.runner import is_denied
 from celery_delayq.store.shards import Shards
 from celery_delayq.transport.batch import PublishBatch
+from celery_delayq.utils import message_json
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any
 from kombu.serialization import registry
 from kombu.utils import json
 
-from celery_delayq.model.message_json import decode
+from celery_delayq.utils.message_json import decode
 
 #: What Celery raises on a task message that is not made as it expects.
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError)

@@ -15,12 +15,11 @@ from kombu.pidbox import Mailbox
 from celery_delayq.dispatch.lease_keeper import ACK_INTERVAL, LeaseKeeper, keeper_of
 from celery_delayq.dispatch.pacing import GATHER
 from celery_delayq.integration import worker
-from celery_delayq.model import message_json
 from celery_delayq.store.leases import Counted
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Held
 from celery_delayq.transport.publish import PublishChannel
-from celery_delayq.utils import native_threads
+from celery_delayq.utils import message_json, native_threads
 
 logger = native_threads.Logger(__name__)
 

@@ -20,11 +20,12 @@ from kombu import Connection, Consumer, Exchange, Queue
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import NotSupported, QueueFull
-from celery_delayq.model import broker, envelope, message_json
+from celery_delayq.model import broker, envelope
 from celery_delayq.model.broker import Capability
 from celery_delayq.model.dead_letter import DeadFilter, pack_details
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
+from celery_delayq.utils import message_json
 
 #: Each broker, and the fixture that gives the URL of an empty one.
 BROKERS = {

@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 from celery_delayq.errors import DelayQError, InvalidETA, InvalidOption
 from celery_delayq.integration import worker
 from celery_delayq.integration.install import change_consumer
-from celery_delayq.model import delivery, envelope, message_json
+from celery_delayq.model import delivery, envelope
 from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.envelope import PROPERTY, Due
 from celery_delayq.transport.amqp.dead_letter_connection import (
@@ -38,6 +38,7 @@ from celery_delayq.transport.amqp.publish import PublishChannel
 from celery_delayq.transport.amqp.sizes import ready_messages
 from celery_delayq.transport.amqp.waiting import REPLY_TIMEOUT, silence_ends
 from celery_delayq.transport.rejected import MALFORMED, reason_of
+from celery_delayq.utils import message_json
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)

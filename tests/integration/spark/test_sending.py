@@ -16,13 +16,13 @@ from kombu import Exchange, Queue
 
 from celery_delayq import DelayQ
 from celery_delayq.model.envelope import Record
-from celery_delayq.model.message_json import decode
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write.refused_rows import Refusals
 from celery_delayq.spark.write.rows import TaskRows
 from celery_delayq.spark.write.sender import Sending
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.utils.message_json import decode
 from tests.integration.conftest import MakeApp
 from tests.integration.spark.flights import OPTIONS
 

@@ -14,8 +14,8 @@ from celery_delayq.deadletters.replay import ReplayChanges, replayed
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.envelope import Due, Record
-from celery_delayq.model.message_json import decode, encode
 from celery_delayq.store.keys import Layout
+from celery_delayq.utils.message_json import decode, encode
 from tests.lua.bench import LAYOUT, QUEUE, Bench
 from tests.lua.dead_letters import DETAILS, DIED
 from tests.support.spelled import messages, sent

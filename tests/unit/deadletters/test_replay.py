@@ -11,8 +11,8 @@ from celery_delayq.deadletters.replay import ReplayChanges, replayed
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
 from celery_delayq.model.envelope import Due, Record
-from celery_delayq.model.message_json import encode
 from celery_delayq.store.keys import Layout
+from celery_delayq.utils.message_json import encode
 
 MESSAGE_ID, RUN = "f" * 32, "0" * 32
 

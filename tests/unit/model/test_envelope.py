@@ -13,8 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_delayq.errors import InvalidETA, RecordError
-from celery_delayq.model import envelope, message_json
+from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, Entry, Record, due_of_countdown, due_of_eta
+from celery_delayq.utils import message_json
 
 
 def task_message(eta: str | None = "2030-01-01T00:00:00+00:00", **headers: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kombu.utils import json as kombu_json
 
-from celery_delayq.model import message_json
+from celery_delayq.utils import message_json
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 VALUES = st.recursive(
