@@ -65,6 +65,9 @@ class TaggedChannel(Channel):
     connection_class = SlotConnection
     connection_class_ssl = SlotSSLConnection
 
+    # Its connections have timeouts.
+    may_wait = False
+
     #: What a user sets: the tag goes behind it.
     _users_prefix = ""
 
