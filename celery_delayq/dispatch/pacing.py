@@ -35,6 +35,10 @@ MISSING = (1.25, 1.48)
 #: Seconds between two promotions of a steady stream, so that each moves several entries.
 GATHER = 0.0012
 
+#: By so much a reply may be slower than others for its delay to be known: seconds. More may be a
+#: clock that was set. Two clocks differ by so many seconds more in each second.
+KNOWN_DELAY, DRIFT = 0.002, 0.0005
+
 #: Of a stream the next entry is due within so many times the seconds for which it gathers.
 STREAM = 4
 
@@ -95,6 +99,8 @@ class PollTimer:
     _heard: float = float("-inf")
     _looked: float = float("-inf")
     _stand_back: float = 0.0
+    #: Seconds by which Redis' clock was ahead of ours by the reply that came fastest, and when.
+    _ahead: tuple[float, float] = float("-inf"), 0.0
     _is_spread: bool = False
     _aside_until: float = float("-inf")
     _modest_until: float = float("-inf")
@@ -110,7 +116,8 @@ class PollTimer:
         if has_taken_duty and self.fleet > 1:
             self._looked = self._heard  # when it looks, the others hear that somebody is there
         left = max(0.0, self._looked + self._most - now)
-        wait = left if look.wait is None else min(look.wait, left)
+        delay = self._delay(look, now, in_vain=promoted is not None and promoted.is_in_vain)
+        wait = left if look.wait is None else min(max(0.0, look.wait - delay), left)
         self.queue = look.queue
         if promoted is not None and promoted.moved and look.wait == 0:
             wait = 0.0  # a full batch, or several queues: go on, on duty or not
@@ -118,7 +125,7 @@ class PollTimer:
             if promoted is not None or not look.is_overdue(OVERDUE):
                 self.queue, wait = None, self._until_next_look()
         elif promoted is not None and look.wait is not None:
-            wait = min(max(wait, self._gather(promoted)), left)
+            wait = min(max(wait, self._gather(promoted.is_in_vain)), left)
             if self.gather > GATHER and promoted.moved and wait <= STREAM * self.gather:
                 wait = self.gather * ceil((now + wait) / self.gather) - now
         self._wake_at = now + wait
@@ -134,10 +141,21 @@ class PollTimer:
         self._heard = self.monotonic()
         self._silent_at = self._heard + missing
 
-    def _gather(self, promoted: Promoted) -> float:
+    def _delay(self, look: Look, now: float, *, in_vain: bool) -> float:
+        """Return how much longer a reply took than the fastest: Redis' clock has gone on since.
+
+        A sleep that ended too early tells that it was less.
+        """
+        ahead = look.now / 1_000_000 - now
+        most, at = self._ahead
+        delay = most - DRIFT * (now - at) - ahead
+        if in_vain or not 0.0 <= delay <= KNOWN_DELAY:
+            self._ahead, delay = (ahead, now), 0.0
+        return delay
+
+    def _gather(self, is_in_vain: bool) -> float:
         """Return the least seconds until the next promotion of a steady stream."""
         low, high = STAND_BACK
-        is_in_vain = not (promoted.moved or promoted.dead_lettered)
         self._stand_back = min(max(2 * self._stand_back, low), high) if is_in_vain else 0.0
         return self.gather + self._stand_back
 

@@ -110,6 +110,11 @@ class Promoted(NamedTuple):
     moved: int
     dead_lettered: int
 
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether nothing was due."""
+        return not (self.moved or self.dead_lettered)
+
 
 class Held(NamedTuple):
     """Where kombu keeps a message that a worker holds: full key names and the delivery tag."""

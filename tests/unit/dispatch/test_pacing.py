@@ -6,6 +6,7 @@ import pytest
 
 from celery_delayq.dispatch.pacing import (
     ASIDE,
+    DRIFT,
     GATHER,
     HEARTBEAT,
     JITTER,
@@ -104,6 +105,33 @@ def test_promotions_do_not_put_off_the_next_look(timer: PollTimer, fleet: int, m
     promote(timer, promoted(1, 60_000, on_duty=True))
 
     assert timer.wait() == pytest.approx(0.2 * most)
+
+
+@pytest.mark.parametrize(
+    ("slower", "in_vain", "wait"),
+    [(0.001, False, 0.249), (0.01, False, 0.25), (-0.001, False, 0.25), (0.001, True, 0.25)],
+    ids=["slower", "much slower: a clock may have been set", "faster", "it came too early"],
+)
+def test_the_delay_of_a_reply_is_known_by_faster_ones(
+    timer: PollTimer, slower: float, in_vain: bool, wait: float
+) -> None:
+    """The reply to the first look came when both clocks were as they are."""
+    timer.monotonic = lambda: 100.0 + slower
+
+    promote(timer, promoted(0 if in_vain else 1, 250))
+
+    assert timer.wait() == pytest.approx(wait, abs=2e-6)
+
+
+def test_two_clocks_that_drift_apart_make_no_look_come_too_early(timer: PollTimer) -> None:
+    """Redis' clock is slower than ours by half of what is allowed for."""
+    for seconds in range(1, 100):
+        ours = seconds * (1 + DRIFT / 2)
+        timer.monotonic = lambda ours=ours: 100.0 + ours  # type: ignore[misc]
+        now = 10_000_000 + seconds * 1_000_000
+        timer.after(Look(now, "q", now // 1000 + 250, (), on_duty=True, fleet=1))
+
+        assert timer.wait() == pytest.approx(0.25, abs=2e-6)
 
 
 def test_a_full_batch_is_followed_by_the_next_at_once(timer: PollTimer) -> None:
