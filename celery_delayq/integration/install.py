@@ -136,11 +136,6 @@ TRANSPORT = (
         "of options and periodic entries that need DelayQ(app)",
     ),
     Connect(
-        target="signals.worker_shutting_down",
-        receiver=worker.begin_end,
-        why="a worker is to end while Redis is silent, and its main thread may wait for a reply",
-    ),
-    Connect(
         target="signals.task_prerun",
         receiver=worker.restore_eta,
         why="messages come without their ETA, lest the worker keeps them in memory",

@@ -55,7 +55,6 @@ def noting_failure(controller: Any, stop: Callable[..., Any]) -> Callable[..., N
     """Have a worker that stops note whether an unhandled error is the cause."""
 
     def stop_and_note(*args: Any, **kwargs: Any) -> None:
-        begin_end()  # no signal comes where remote control ends it
         # Celery calls this while it handles what has ended its loop.
         exc = sys.exc_info()[1]
         controller.delayq_failed = isinstance(exc, Exception) and not isinstance(exc, LOST)
@@ -299,25 +298,7 @@ def lost_connection(channel: Any) -> bool:
     return consumes_tasks(channel) and _worker().blueprint.state == bootsteps.RUN
 
 
-_at_end: list[Callable[[], object]] = []
 _stops: list[Callable[[], object]] = []
-
-
-def at_its_end(begin: Callable[[], object]) -> None:
-    """Call a function when this process' worker begins to end, perhaps in a signal handler."""
-    _at_end[:] = [begin]
-
-
-def begin_end(**_: Any) -> None:
-    """Call it, once."""
-    while _at_end:
-        _at_end.pop()()
-
-
-def end_now() -> None:
-    """End this process' worker from inside its loop, if it is to end and its loop goes on."""
-    if getattr(getattr(_worker(), "blueprint", None), "state", None) == bootsteps.RUN:
-        state.maybe_shutdown()
 
 
 def begin_background(sender: Any, **_: Any) -> None:

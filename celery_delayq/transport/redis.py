@@ -10,7 +10,6 @@ from typing import Any
 
 from kombu import Connection
 from kombu.transport import redis as stock
-from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.dispatcher import Dispatcher
@@ -21,7 +20,7 @@ from celery_delayq.settings import ON_RABBITMQ, Settings, misplaced
 from celery_delayq.store import server_checks
 from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.scripting.client import translating
-from celery_delayq.transport import ending, url
+from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
 from celery_delayq.transport.poller import Poller, Readers
 from celery_delayq.utils import native_threads
@@ -34,21 +33,6 @@ class Channel(ConsumeChannel):
     """A channel to one Redis server, which can do all."""
 
     capabilities = frozenset(Capability)
-
-    #: Whether it may wait for a silent server without a timeout of its own.
-    may_wait = True
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if self.may_wait:
-            ending.note_channel(self)  # first: kombu waits for the server
-        super().__init__(*args, **kwargs)
-
-    def basic_consume(self, *args: Any, **kwargs: Any) -> None:
-        """Consume; have the end of a worker watched."""
-        served = self.serves_worker
-        super().basic_consume(*args, **kwargs)
-        if self.may_wait and self.serves_worker and not served:
-            ending.watch(Redis(connection_pool=self._get_pool()))
 
     def _size(self, queue: str) -> int:
         """Return how many messages wait in *queue*, ready and scheduled, as on stock."""
@@ -172,7 +156,6 @@ class Transport(stock.Transport):
 
     def establish_connection(self) -> Any:
         """Connect, and refuse a server that lacks what the scripts need."""
-        ending.before_connecting()
         try:
             with translating():
                 connection = super().establish_connection()

@@ -65,9 +65,6 @@ class TaggedChannel(Channel):
     connection_class = SlotConnection
     connection_class_ssl = SlotSSLConnection
 
-    # Its connections have timeouts.
-    may_wait = False
-
     #: What a user sets: the tag goes behind it.
     _users_prefix = ""
 

@@ -22,8 +22,6 @@ pytestmark = pytest.mark.each_server
 LEASE = 1.0
 #: Seconds after which every lease that was not kept is over and reclaimed.
 BEYOND = 2 * LEASE
-#: Seconds between two events of Celery's workers.
-HEARTBEAT = 2.0
 #: Seconds by which a busy machine may be late.
 LATE = 10.0
 
@@ -264,22 +262,3 @@ def test_redis_hangs_for_longer_than_a_lease_while_tasks_run(
     assert set(running) <= desk.held()
     desk.open("gate")
     desk.wait_done(ids)
-
-
-@pytest.mark.full
-def test_a_worker_ends_while_redis_is_silent(desk: Desk, broker: EmbeddedRedis) -> None:
-    """A heartbeat and a request for the next task wait for replies, without any timeout."""
-    ids = desk.send(8, "gate")
-    worker = desk.worker("prefork", lease=LEASE)
-    desk.wait_started(ids, 2)
-
-    with stopped(broker.pid):
-        desk.open("gate")
-        time.sleep(HEARTBEAT)
-        worker.term()
-        assert worker.wait(40) == 0
-
-    assert "Redis does not answer, the worker ends without it" in worker.log
-    start_another_worker(desk)
-    desk.wait_finished(ids)
-    desk.wait_empty()
