@@ -17,6 +17,11 @@ CHANGES = (
         "lost connection forgets half a message, and the rest would be read as another one",
     ),
     Replace(
+        target="celery.concurrency.asynpool:AsynPool.process_flush_queues",
+        by=results.flushing_whole,
+        why="what is left of a message when a child ends is read as another one",
+    ),
+    Replace(
         target="celery.concurrency.asynpool:Worker.on_loop_start",
         by=results.sending_plainly,
         why="a child takes longer to pickle what it reports than to send it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import ModuleType
+from typing import Any
 
 
 class Event:
@@ -39,8 +40,18 @@ class Event:
         return self._is_set or self._waited_for.wait(timeout)
 
 
-def with_light_events(_owner: ModuleType, stock: ModuleType) -> ModuleType:
-    """Return the module ``threading`` for who makes an event for each task."""
-    module = ModuleType(stock.__name__, stock.__doc__)
-    vars(module).update(vars(stock), Event=Event)
-    return module
+class _Threading:
+    """The module ``threading`` for who makes an event for each task."""
+
+    Event = Event
+
+    def __init__(self, stock: ModuleType) -> None:
+        self._stock = stock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stock, name)
+
+
+def with_light_events(_owner: ModuleType, stock: ModuleType) -> _Threading:
+    """Return the module ``threading`` with other events."""
+    return _Threading(stock)

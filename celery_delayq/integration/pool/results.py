@@ -62,29 +62,33 @@ def _read(child: Any, fd: int, receive: Callable[[Any], object]) -> bool:
         return False
     if not data:
         return False
+    _take(child, data, receive)
+    return True
+
+
+def _take(child: Any, data: bytes, receive: Callable[[Any], object]) -> None:
+    """Hand whole messages on, and keep the beginning of the next one."""
     begun = vars(child).get("delayq_begun")
     if begun is not None:
         begun += data
         if len(begun) < _end(begun):
-            return True  # it is put together only once, however long it is
+            return  # it is put together only once, however long it is
         data = bytes(begun)
         del child.delayq_begun
-    messages = []
     at = 0
-    while len(data) - at >= _end(data, at):
-        start, at = at + _LENGTH.size, at + _end(data, at)
-        messages.append(data[start:at])
-    if at < len(data):
-        child.delayq_begun = bytearray(data[at:])
     error = None
-    for message in messages:
-        try:
-            receive(pickle.loads(message))
-        except Exception as exc:
-            error = error or exc
+    try:
+        while len(data) - at >= (size := _end(data, at)):
+            start, at = at + _LENGTH.size, at + size
+            try:
+                receive(pickle.loads(data[start:at]))
+            except Exception as exc:
+                error = error or exc
+    finally:  # also where a signal ends the worker's loop
+        if at < len(data):
+            child.delayq_begun = bytearray(data[at:])
     if error is not None:
         raise error
-    return True
 
 
 def _end(data: bytes | bytearray, at: int = 0) -> int:
@@ -116,9 +120,29 @@ def ending_flush(_owner: type, flush: Callable[..., Any]) -> Callable[..., Any]:
     return flush_that_ends
 
 
+def flushing_whole(_owner: type, flush: Callable[..., Any]) -> Callable[..., None]:
+    """Let a pool that reads what a child has left begin where it has stopped to read.
+
+    Celery would take the rest of a message for another one, of any length.
+    """
+
+    @wraps(flush)
+    def flush_whole(pool: Any, child: Any) -> None:
+        reader, receive = child.outq._reader, pool._result_handler.on_state_change
+        _take(child, b"", receive)
+        while "delayq_begun" in vars(child) and not reader.closed and reader.poll(0):
+            if not _read(child, reader.fileno(), receive):
+                break
+        if "delayq_begun" not in vars(child):  # else there is no more
+            flush(pool, child)
+
+    return flush_whole
+
+
 def _read_rest(child: Any, fd: int, receive: Callable[[Any], object]) -> bool:
     """Read the rest of a message; return whether the child has written it."""
     deadline = time.monotonic() + REST_DEADLINE
+    _take(child, b"", receive)
     while "delayq_begun" in vars(child):
         if not child.outq._reader.poll(max(0, deadline - time.monotonic())):
             logger.warning("%r has not written the rest of a result in time", child)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, cast
 
@@ -36,6 +36,12 @@ ASK_TIMEOUT = 2.0
 
 #: The same as options of a connection.
 QUICK: dict[str, Any] = {"socket_connect_timeout": ASK_TIMEOUT, "socket_timeout": ASK_TIMEOUT}
+
+
+def quick(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return :data:`QUICK`, or shorter timeouts of *options*."""
+    return {name: min(options.get(name) or ASK_TIMEOUT, ASK_TIMEOUT) for name in QUICK}
+
 
 #: Options where others wait meanwhile: a silent node is asked once.
 HURRIED: dict[str, Any] = {
@@ -175,8 +181,8 @@ class Nodes:
         """
         kind = SlotSSLConnection if self._tls else SlotConnection
         # Another master may answer, where any will do.
-        quick = {} if slot is not None else QUICK
-        options = {**self._options, **quick, **options}
+        shorter = {} if slot is not None else quick(self._options)
+        options = {**self._options, **shorter, **options}
         pool = ConnectionPool(kind, nodes=self, slot=slot, **options)
         native_threads.renew_locks(pool, "_fork_lock", "_lock")
         return Redis(connection_pool=pool)
@@ -314,7 +320,7 @@ class SlotConnection(Connection):
     def read_response(self, *args: Any, **options: Any) -> Any:
         """Return the next reply."""
         try:
-            return super().read_response(*args, **options)
+            reply = super().read_response(*args, **options)
         except AuthenticationError as exc:  # a node may have another password than others
             raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
         except TimeoutError as exc:
@@ -332,6 +338,9 @@ class SlotConnection(Connection):
             raise ConnectionError(
                 f"slot {self._slot} is not served by {self.host}:{self.port}: {exc}"
             ) from exc
+        if _SILENT:  # hardly ever
+            self._nodes.note_heard(self.address)
+        return reply
 
 
 class SlotSSLConnection(SlotConnection, SSLConnection):

@@ -12,12 +12,11 @@ from typing import Any
 from kombu.utils.json import dumps
 
 from celery_delayq.model.cluster_tags import cluster_tags, tag_of
-from celery_delayq.store.cluster.nodes import ASK_TIMEOUT, HURRIED
+from celery_delayq.store.cluster.nodes import HURRIED, quick
 from celery_delayq.store.cluster.shards import cluster_shards
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.shards import Shards
 from celery_delayq.transport.cluster.bindings import LateBindings
-from celery_delayq.transport.cluster.fanout import EventPublisher, is_event
 from celery_delayq.transport.cluster.shard import ShardChannel, TolerantQoS
 from celery_delayq.transport.cluster.tagged import TaggedChannel
 from celery_delayq.transport.settle import is_for_replies
@@ -143,8 +142,6 @@ class ClusterChannel(TaggedChannel):
         for part in self._parts.values():
             part.close()
         super().close()
-        if "_events" in vars(self):
-            self._events.close()
         for name in {"shards", "_hurried_shards"} & vars(self).keys():
             getattr(self, name).disconnect()
 
@@ -281,30 +278,21 @@ class ClusterChannel(TaggedChannel):
 
     def _any_node(self, *, asynchronous: bool = False) -> Any:
         pool = self._get_pool(asynchronous)
-        asked = min(pool.connection_kwargs["socket_timeout"], ASK_TIMEOUT)
-        pool.connection_kwargs.update(slot=None, socket_timeout=asked)
+        # A silent node holds the event loop up once: the next connection goes to another one.
+        pool.connection_kwargs.update(slot=None, **quick(pool.connection_kwargs))
         return pool
 
     @cached_property
     def _publisher(self) -> Any:
         return self.Client(connection_pool=self._any_node())
 
-    @cached_property
-    def _events(self) -> EventPublisher:
-        return EventPublisher(self._any_node())
-
     def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> None:
         batch = kwargs.get("_publish_batch")
         if batch is not None:
             super()._put_fanout(exchange, message, routing_key, **kwargs)
-            return
-        topic = self._get_publish_topic(exchange, routing_key)
-        if is_event(message):
-            self._events.publish(f"{self.global_keyprefix}{topic}", dumps(message))
-            return
-        # First: a silent node would publish this when it is back, beside the one that does it now.
-        self._publisher.ping()
-        self._publisher.publish(topic, dumps(message))
+        else:
+            topic = self._get_publish_topic(exchange, routing_key)
+            self._publisher.publish(topic, dumps(message))
 
     def ping(self) -> None:
         """Raise an error of a connection if no node answers; not of a channel that is closed."""

@@ -85,7 +85,10 @@ class ClusterPoller(Poller):
         for channel in tuple(self._channels):
             if channel not in self._away and channel.overdue > ASK_TIMEOUT:
                 self.lost(channel, TimeoutError(f"no reply for {channel.overdue:.1f} s"))
-            channel.watch_subscription()
+            try:
+                channel.watch_subscription()
+            except channel.connection_errors as exc:
+                self.lost(channel, exc)
 
     def _register_BRPOP(self, channel: Any) -> None:  # noqa: N802
         self._register_by(channel, super()._register_BRPOP)

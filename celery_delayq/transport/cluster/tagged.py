@@ -14,6 +14,7 @@ from redis.client import PubSub
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
+from celery_delayq.integration import worker
 from celery_delayq.model.cluster_tags import slot_of
 from celery_delayq.store.cluster.nodes import (
     ASK_TIMEOUT,
@@ -21,6 +22,7 @@ from celery_delayq.store.cluster.nodes import (
     QUICK,
     SlotConnection,
     SlotSSLConnection,
+    quick,
 )
 from celery_delayq.store.keys import Keys
 from celery_delayq.transport.poller import is_readable
@@ -40,8 +42,7 @@ REPLY_TIMEOUT = 10.0
 
 def _hurried(params: dict[str, Any]) -> dict[str, Any]:
     """Return what connections of an event loop are made with: it serves the other shards too."""
-    shorter = {name: min(params.get(name) or ASK_TIMEOUT, ASK_TIMEOUT) for name in QUICK}
-    return {**params, **HURRIED, **shorter}
+    return {**params, **HURRIED, **quick(params)}
 
 
 class _Silent:
@@ -111,10 +112,11 @@ class TaggedChannel(Channel):
 
     @property
     def pool(self) -> ConnectionPool:
-        """Connections for commands, in an event loop too: a silent node is asked once."""
+        """Connections for commands; in a worker's event loop a silent node is asked once."""
         if self._pool is None:
             pool: ConnectionPool = self._get_pool()
-            pool.connection_kwargs = _hurried(pool.connection_kwargs)
+            if worker.objects()["worker"] is not None:
+                pool.connection_kwargs = _hurried(pool.connection_kwargs)
             self._pool = pool
         return self._pool
 

@@ -13,6 +13,7 @@ import pytest
 from billiard.connection import Pipe
 from billiard.queues import _SimpleQueue
 from billiard.reduction import ForkingPickler
+from celery.exceptions import WorkerShutdown
 from hypothesis import given
 from hypothesis import strategies as st
 from kombu.asynchronous.hub import Hub
@@ -117,6 +118,41 @@ def test_an_error_of_one_message_loses_none_that_was_read_with_it(
     assert (before, worker.received) == ([1, 2, 3], [1, 2, 3, 4])
 
 
+def test_a_signal_that_ends_the_loop_loses_none_that_was_read(child: Child, worker: Worker) -> None:
+    def end(_message: Any) -> None:
+        raise WorkerShutdown
+
+    worker.on_state_change = end
+    child.write(sent(1, 2, 3))
+    with pytest.raises(WorkerShutdown):
+        worker.on_readable(child.fd)
+    worker.on_state_change = worker.received.append
+    removed: list[int] = []
+
+    flush = results.ending_flush(Worker, lambda *_: None)
+    flush(worker, child.fd, removed.append, worker.fileno_to_outq, worker.on_state_change)
+
+    assert (worker.received, removed) == ([2, 3], [])
+
+
+@pytest.mark.parametrize("ends", ["with the rest", "without it"])
+def test_what_a_child_leaves_is_read_from_where_reading_had_stopped(
+    child: Child, worker: Worker, ends: str
+) -> None:
+    data = sent(BEGUN)
+    child.write(data[:7])
+    worker.on_readable(child.fd)
+    if ends == "with the rest":
+        child.write(data[7:])
+    pool = SimpleNamespace(_result_handler=worker)
+    flushed: list[Any] = []
+
+    results.flushing_whole(Worker, lambda _pool, each: flushed.append(each))(pool, child)
+
+    read = ([BEGUN], [child]) if ends == "with the rest" else ([], [])
+    assert (worker.received, flushed) == read
+
+
 @pytest.mark.parametrize("why", ["its pipe has ended", "it has ended", "its pipe is closed"])
 def test_a_child_that_writes_no_more_is_not_watched(child: Child, worker: Worker, why: str) -> None:
     if why == "its pipe has ended":
@@ -197,12 +233,21 @@ class Special:
 def test_a_child_pickles_plain_reports_itself_and_leaves_others_to_billiard(
     child: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    by_billiard: list[Any] = []
+
+    def pickled(cls: Any, message: Any, protocol: Any = None) -> Any:
+        by_billiard.append(message)
+        return dumps(cls, message, protocol)
+
+    dumps = ForkingPickler.dumps.__func__
+    monkeypatch.setattr(ForkingPickler, "dumps", classmethod(pickled))
     monkeypatch.setattr(ForkingPickler, "_extra_reducers", {Special: lambda _: (str, ("special",))})
     begun: list[int] = []
     results.sending_plainly(Child, lambda _child, pid: begun.append(pid))(child, 4711)
 
-    for message in (BEGUN, (2, (7, (False, Special())))):
+    special = (2, (7, (False, Special())))
+    for message in (BEGUN, special):
         child.outq.put(message)
 
-    assert begun == [4711]
+    assert (begun, by_billiard) == ([4711], [special])
     assert [child.outq.get(), child.outq.get()] == [BEGUN, (2, (7, (False, "special")))]
