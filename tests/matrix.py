@@ -41,9 +41,10 @@ CONFORMANCE = sorted(
 #: What a script does depends on the server alone; that its replies are read, the others check.
 LUA = "tests/lua"
 
-#: Celery and its kombu, and the oldest and newest redis-py that this kombu takes.
+#: Celery and its kombu, and the oldest and newest redis-py that this kombu takes; beside the oldest
+#: Celery the oldest of what else has a lower bound that matters.
 CELERY = {
-    "5.5": (("celery==5.5.0", "kombu==5.5.2"), "redis==4.6.0"),
+    "5.5": (("celery==5.5.0", "kombu==5.5.2", "msgspec==0.19.*"), "redis==4.6.0"),
     "5.6": (("celery==5.6.*", "kombu==5.6.*"), "redis==4.6.0"),
     "5.7": (("celery==5.7.*", "kombu==5.7.*"), "redis==6.4.0"),
 }
