@@ -117,7 +117,9 @@ class PollTimer:
             self._looked = self._heard  # when it looks, the others hear that somebody is there
         left = max(0.0, self._looked + self._most - now)
         delay = self._delay(look, now, in_vain=promoted is not None and promoted.is_in_vain)
-        wait = left if look.wait is None else min(max(0.0, look.wait - delay), left)
+        wait = left
+        if look.wait is not None:
+            wait = min(left, max(0.0, look.wait - delay))
         self.queue = look.queue
         if promoted is not None and promoted.moved and look.wait == 0:
             wait = 0.0  # a full batch, or several queues: go on, on duty or not

@@ -40,5 +40,6 @@ def decode(data: bytes) -> Any:
         return _TYPED_DECODER.decode(data.decode())
     try:
         return _FAST_DECODER.decode(data)
-    except Exception:  # such as NaN and single surrogates, or it is no JSON
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        # Such as NaN and single surrogates, or it is no JSON: as kombu takes it.
         return _DECODER.decode(data.decode())

@@ -51,8 +51,12 @@ def reading_all(_owner: type, _make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read(child: Any, fd: int, receive: Callable[[Any], object]) -> bool:
-    """Read what a child has written, and hand its whole messages on; return whether it can
-    write more.
+    """Read what a child has written, and hand on whole messages.
+
+    Returns
+    -------
+    bool
+        Whether the child can write more.
     """
     try:
         data = os.read(fd, PIPE_SIZE)
@@ -121,9 +125,9 @@ def ending_flush(_owner: type, flush: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flushing_whole(_owner: type, flush: Callable[..., Any]) -> Callable[..., None]:
-    """Let a pool that reads what a child has left begin where it has stopped to read.
+    """Have a pool first read the rest of a message when a child has ended.
 
-    Celery would take the rest of a message for another one, of any length.
+    Celery would take the rest for another message, of any length.
     """
 
     @wraps(flush)

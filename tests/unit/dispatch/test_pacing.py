@@ -125,9 +125,10 @@ def test_the_delay_of_a_reply_is_known_by_faster_ones(
 
 def test_two_clocks_that_drift_apart_make_no_look_come_too_early(timer: PollTimer) -> None:
     """Redis' clock is slower than ours by half of what is allowed for."""
+    ours = 100.0
+    timer.monotonic = lambda: ours
     for seconds in range(1, 100):
-        ours = seconds * (1 + DRIFT / 2)
-        timer.monotonic = lambda ours=ours: 100.0 + ours  # type: ignore[misc]
+        ours = 100.0 + seconds * (1 + DRIFT / 2)
         now = 10_000_000 + seconds * 1_000_000
         timer.after(Look(now, "q", now // 1000 + 250, (), on_duty=True, fleet=1))
 

@@ -73,6 +73,15 @@ def sent(*messages: object) -> bytes:
     return b"".join(struct.pack("!i", len(body)) + body for body in bodies)
 
 
+def read_half(worker: Worker, child: Child, *, rest: bool) -> None:
+    """Have a worker read half a message, and the child write the rest or stop."""
+    data = sent(BEGUN)
+    child.write(data[:7])
+    worker.on_readable(child.fd)
+    if rest:
+        child.write(data[7:])
+
+
 @given(
     messages=st.lists(st.one_of(st.just(BEGUN), st.just(ENDED), st.just(None)), max_size=5),
     cuts=st.lists(st.integers(1, 70_000), min_size=1, max_size=8),
@@ -139,11 +148,7 @@ def test_a_signal_that_ends_the_loop_loses_none_that_was_read(child: Child, work
 def test_what_a_child_leaves_is_read_from_where_reading_had_stopped(
     child: Child, worker: Worker, ends: str
 ) -> None:
-    data = sent(BEGUN)
-    child.write(data[:7])
-    worker.on_readable(child.fd)
-    if ends == "with the rest":
-        child.write(data[7:])
+    read_half(worker, child, rest=ends == "with the rest")
     pool = SimpleNamespace(_result_handler=worker)
     flushed: list[Any] = []
 
@@ -177,13 +182,9 @@ def test_a_pipe_without_anything_is_watched_on(child: Child, worker: Worker) -> 
 def test_a_worker_that_stops_reads_the_rest_of_a_message_or_the_end_of_its_pipe(
     child: Child, worker: Worker, ends: str
 ) -> None:
-    data = sent(BEGUN)
-    child.write(data[:7])
-    worker.on_readable(child.fd)
+    read_half(worker, child, rest=ends == "with the rest")
     removed: list[int] = []
     flushed: list[int] = []
-    if ends == "with the rest":
-        child.write(data[7:])
 
     flush = results.ending_flush(Worker, lambda _worker, fd, *_: flushed.append(fd))
     flush(worker, child.fd, removed.append, worker.fileno_to_outq, worker.on_state_change)
@@ -200,8 +201,7 @@ def test_a_worker_that_stops_does_not_wait_for_ever_for_the_rest(
     """The child is stopped, and another one has inherited its end of the pipe."""
     monkeypatch.setattr(results, "REST_DEADLINE", 0.01)
     inherited = os.dup(child.outq._writer.fileno())
-    child.write(sent(BEGUN)[:7])
-    worker.on_readable(child.fd)
+    read_half(worker, child, rest=False)
     removed: list[int] = []
 
     flush = results.ending_flush(Worker, lambda *_: pytest.fail("it reads what has no beginning"))
