@@ -39,8 +39,9 @@ GATHER = 0.0012
 #: clock that was set. Two clocks differ by so many seconds more in each second.
 KNOWN_DELAY, DRIFT = 0.002, 0.0005
 
-#: Of a stream the next entry is due within so many times the seconds for which it gathers.
-STREAM = 4
+#: Two promotions are of a steady stream if so many times the seconds for which it gathers, or less,
+#: are between them.
+STREAM = 2
 
 #: Seconds by which it stands back where it finds nothing to promote again and again: at first, at
 #: most.
@@ -78,7 +79,7 @@ class PollTimer:
     uniform : Callable[[float, float], float]
         Returns a random number between two.
     gather : float
-        Least seconds between two promotions of a steady stream. If these are more than usual, the
+        Seconds between two promotions of a steady stream. If these are more than usual, the
         dispatchers of a process promote from streams at the same moments, so that its consumer
         wakes up once for all of them.
     """
@@ -99,6 +100,7 @@ class PollTimer:
     _heard: float = float("-inf")
     _looked: float = float("-inf")
     _stand_back: float = 0.0
+    _promoted_at: float = float("-inf")
     #: Seconds by which Redis' clock was ahead of ours by the reply that came fastest, and when.
     _ahead: tuple[float, float] = float("-inf"), 0.0
     _is_spread: bool = False
@@ -127,9 +129,7 @@ class PollTimer:
             if promoted is not None or not look.is_overdue(OVERDUE):
                 self.queue, wait = None, self._until_next_look()
         elif promoted is not None and look.wait is not None:
-            wait = min(max(wait, self._gather(promoted.is_in_vain)), left)
-            if self.gather > GATHER and promoted.moved and wait <= STREAM * self.gather:
-                wait = self.gather * ceil((now + wait) / self.gather) - now
+            wait = min(max(wait, self._gather(promoted, wait, now)), left)
         self._wake_at = now + wait
 
     @property
@@ -155,11 +155,18 @@ class PollTimer:
             self._ahead, delay = (ahead, now), 0.0
         return delay
 
-    def _gather(self, is_in_vain: bool) -> float:
-        """Return the least seconds until the next promotion of a steady stream."""
+    def _gather(self, promoted: Promoted, wait: float, now: float) -> float:
+        """Return the least seconds until the next promotion, where an entry is due in *wait*."""
         low, high = STAND_BACK
-        self._stand_back = min(max(2 * self._stand_back, low), high) if is_in_vain else 0.0
-        return self.gather + self._stand_back
+        if promoted.is_in_vain:
+            self._stand_back = min(max(2 * self._stand_back, low), high)
+            return GATHER + self._stand_back
+        self._stand_back = 0.0
+        is_stream = now - self._promoted_at <= STREAM * self.gather
+        self._promoted_at = now
+        if self.gather == GATHER or not is_stream or wait > self.gather:
+            return GATHER
+        return self.gather * ceil(now / self.gather + 0.5) - now
 
     def _until_next_look(self) -> float:
         heard = _wait_heard(self.fleet)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import NamedTuple
 
 #: Delivering a message takes this many seconds at most where taking several at once is worth it.
@@ -11,6 +12,10 @@ QUICK = 0.002
 
 #: Most messages to ask for at once.
 MOST = 64
+
+#: Where more queues have something than messages may be taken, ask two or more of them for about so
+#: many each, and the others the next time: a call for each message costs several times as much.
+DEPTH = 4
 
 
 @dataclass(slots=True)
@@ -40,9 +45,10 @@ class Share(NamedTuple):
 class FairShare:
     """Shares the number of messages that may be taken among the queues.
 
-    Queues whose most urgent message is of the same priority take turns; a queue with less urgent
-    ones waits. What is in a queue is known from the last answer; an empty one is not asked again
-    until something tells that it has got something.
+    Queues whose most urgent message is of the same priority take turns: one message each or, where
+    they are more than messages may be taken, a few each. A queue with less urgent ones waits. What
+    is in a queue is known from the last answer; an empty one is not asked again until something
+    tells that it has got something.
     """
 
     #: By queue: the place of the first ready list with something left, 0 when all are empty.
@@ -93,6 +99,8 @@ class FairShare:
             return [Share(filled[0], credit, lists)]
         best = min((self._first.get(queue, 1) for queue in filled), default=0)
         tier = [queue for queue in filled if self._first.get(queue, 1) == best]
+        if len(tier) > credit and self.has_more:
+            tier = tier[: min(credit, max(2, ceil(credit / DEPTH)))]
         tier = tier[: credit if fair else 1]
         if not tier:
             return []

@@ -17,11 +17,11 @@ from celery_delayq.dispatch.acks import AckBatch
 from celery_delayq.integration import worker
 from celery_delayq.integration.pauses_and_revokes import Controls
 from celery_delayq.store.leases import Reserved
-from celery_delayq.store.scripting.calls import pack, pack_arg, pack_command
+from celery_delayq.store.scripting.calls import pack, pack_arg
 from celery_delayq.store.scripting.runner import is_demoted
 from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
 from celery_delayq.transport.idle import IdleWait
-from celery_delayq.transport.requests import Popped, Request, Taken
+from celery_delayq.transport.requests import Look, Popped, Request, Taken
 from celery_delayq.transport.settle import SettleChannel
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,8 @@ class Fetcher:
         self._riding = AckBatch({})
         #: What the last commands ask for: "requests", "look" or "sign".
         self.asked = ""
-        self._looking = False
+        #: At which other queues the last commands look.
+        self._looking = Look()
         self._looking_popped: list[str] = []
         self._exhausted = False
         self._send_sources = True
@@ -155,7 +156,7 @@ class Fetcher:
     def _is_worth_it(self, credit: int) -> bool:
         """Return whether to ask now; not for each message alone while the pool has enough to do."""
         channel = self._channel
-        enough = 3 * channel.qos.prefetch_count // 4
+        enough = channel.qos.prefetch_count // 2  # so that some are worked on meanwhile
         if credit >= enough or not channel.leased_queues:
             return True
         return not (self.taken or (channel.serves_worker and worker.backlog()))
@@ -170,20 +171,21 @@ class Fetcher:
             acquire_call(share.queue, me, lease, number, share.limit, share.lists, others)
             for share, number in self._requests
         ]
-        sources, self._send_sources = self._send_sources, False
-        if sources:
+        if self._send_sources:
             return pack([call.command(source=True) for call in calls])
         return b"".join([call.packed() for call in calls])
 
     def _looks(self, leased: list[str]) -> bytes:
-        """Return the commands that ask whether other queues have got something."""
+        """Return the commands that ask which other queues have got something."""
         keys, layout = self._channel.store.keys, self._channel.layout
-        signs = self.idle.signs(self.fair_share.empty(leased))
+        look = self._looking = Look()
+        for queue in self.fair_share.empty(leased):
+            look.add(queue, self.idle.sign(queue))
         if len(leased) > 1:
             for queue, lists in self.fair_share.behind(leased):
-                signs += map(pack_arg, keys.ready_lists(queue, layout)[:lists])
-        looks = pack_command("EXISTS", signs) if signs else b""
-        self._looking = bool(signs)
+                look.add(queue, *map(pack_arg, keys.ready_lists(queue, layout)[:lists]))
+        looks = look.packed(source=self._send_sources)
+        self._send_sources = False
         self._looking_popped = self._popped_lists()
         if self._looking_popped:
             looks += pack([("EXISTS", *self._looking_popped)])
@@ -193,7 +195,8 @@ class Fetcher:
         """Look at the ready lists, or wait for a sign."""
         leased = self._leased()
         if look := self.idle.look(leased):
-            self._send("look", pack([look]))
+            self._looking = look
+            self._send("look", look.packed(source=True))
         elif wait := self.idle.wait(leased, self._popped_lists(), briefly=bool(self._refused)):
             self._send("sign", wait)
 
@@ -272,8 +275,8 @@ class Fetcher:
         for (_, request_number), reply in zip(self._requests, replies, strict=True):
             if not (isinstance(reply, ResponseError) or Reserved.answers(reply, request_number)):
                 raise ConnectionError("out of step: the reply to another request has come")
-        if self._looking and self._read():
-            self.fair_share.forget(self._channel.consumed)
+        if self._looking.lists:
+            self.fair_share.forget(self._looking.found(self._read()))
         if self._looking_popped and self._read():
             self._popped_wait = True
         # Before anything is handed out; where this fails, the same requests are sent again.
@@ -346,7 +349,7 @@ class Fetcher:
         if not reply:
             return None
         if self.asked == "look":
-            self.fair_share.forget(channel.consumed)
+            self.fair_share.forget(self._looking.found(reply))
             return None
         key = reply[0].decode()
         sign = self.idle.queue_of(key)

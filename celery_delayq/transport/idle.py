@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Sequence
 
 from celery_delayq.settings import Settings
 from celery_delayq.store.scripting.calls import pack_arg, pack_command
+from celery_delayq.transport.requests import Look
 from celery_delayq.transport.settle import SettleChannel
 
 #: Seconds for which a channel waits for a sign where the fleet looks at ready lists for it.
@@ -17,8 +16,6 @@ LONG = 15.0
 
 #: The longest setting of ``block_timeout``; with a shorter one a channel looks itself.
 LEAVES_IT = Settings().block_timeout
-
-Command = tuple[Any, ...]
 
 
 class IdleWait:
@@ -33,8 +30,9 @@ class IdleWait:
         self._looked = 0.0
         #: Queues by the list that has a sign of them; ``""`` for what only ends the wait.
         self._queues: dict[str, str] = {}
-        #: These lists by queue, packed: a worker may consume hundreds.
+        #: These lists, and the ready lists, by queue, packed: a worker may consume hundreds.
         self._signs: dict[str, bytes] = {}
+        self._ready: dict[str, list[bytes]] = {}
         self._interrupt = secrets.token_hex(6)
         self._is_long = False
         #: For how long the last wait lasts.
@@ -45,25 +43,32 @@ class IdleWait:
         left = not self._channel.looks_after_work and self._may_be_long()
         self._looked = time.monotonic() if left else 0.0
 
-    def look(self, leased: Sequence[str]) -> Command | None:
-        """Return the command that looks at the ready lists, None when it is not time.
+    def look(self, leased: Sequence[str]) -> Look | None:
+        """Return a look at the ready lists, None when it is not time.
 
-        One look each ``block_timeout``, however many queues there are.
+        One each ``block_timeout``, however many queues there are.
         """
         if not leased:  # replies of remote control need no lease keeper
             return None
-        channel, keys = self._channel, self._channel.store.keys
+        channel = self._channel
         now = time.monotonic()
         wait = LONG if self._may_be_long() else channel.settings.block_timeout
         if now - self._looked < wait or channel.keeper.makes_room:
             return None
         self._looked = now
-        ready = chain.from_iterable(keys.ready_lists(q, channel.layout) for q in leased)
-        return ("EXISTS", *ready, *(keys.queue(queue).quarantined for queue in leased))
+        look = Look()
+        for queue in leased:
+            look.add(queue, *(self._ready.get(queue) or self._ready_of(queue)))
+        return look
 
-    def signs(self, queues: Iterable[str]) -> list[bytes]:
-        """Return the lists that have a sign of these queues, packed as arguments."""
-        return [self._signs.get(queue) or self._sign_of(queue) for queue in queues]
+    def _ready_of(self, queue: str) -> list[bytes]:
+        keys = self._channel.store.keys
+        lists = [*keys.ready_lists(queue, self._channel.layout), keys.queue(queue).quarantined]
+        return self._ready.setdefault(queue, [*map(pack_arg, lists)])
+
+    def sign(self, queue: str) -> bytes:
+        """Return the list that has a sign of a queue, packed as an argument."""
+        return self._signs.get(queue) or self._sign_of(queue)
 
     def _sign_of(self, queue: str) -> bytes:
         keys = self._channel.store.keys
@@ -79,11 +84,11 @@ class IdleWait:
         channel = self._channel
         if not (leased or popped):
             return None
-        signs = self.signs(leased)
+        signs = [*map(self.sign, leased)]
         self._is_long = bool(leased) and not briefly and self._may_be_long()
         timeout = channel.settings.block_timeout
         if self._is_long:
-            signs += self.signs([""])
+            signs.append(self.sign(""))
             # kombu takes a connection for dead where a reply is so late.
             health = channel.health_check_interval or 2 * LONG
             timeout = max(timeout, min(LONG, 0.6 * health))

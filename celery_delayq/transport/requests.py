@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from redis.exceptions import ResponseError
 
 from celery_delayq.store.leases import Deliveries
+from celery_delayq.store.scripting.calls import pack_keys
 from celery_delayq.transport.fair_share import Share
 
 
@@ -24,6 +28,30 @@ class Request(NamedTuple):
 
     share: Share
     request_number: str
+
+
+@dataclass(slots=True)
+class Look:
+    """A call of ``leases/signs.lua``: which queues have got something."""
+
+    #: Of each list.
+    queues: list[str] = field(default_factory=list)
+    lists: list[bytes] = field(default_factory=list)
+
+    def add(self, queue: str, *lists: bytes) -> None:
+        """Look at lists of a queue, packed as arguments."""
+        self.queues += [queue] * len(lists)
+        self.lists += lists
+
+    def packed(self, *, source: bool) -> bytes:
+        """Return the call, ``b""`` where there is nothing to look at."""
+        return pack_keys("leases/signs", self.lists, source=source) if self.lists else b""
+
+    def found(self, reply: Any) -> list[str]:
+        """Return the queues that a reply tells: all of them where it is an error."""
+        if isinstance(reply, ResponseError):
+            return self.queues
+        return [self.queues[place - 1] for place in reply]
 
 
 class Popped(NamedTuple):

@@ -49,6 +49,13 @@ def pack_command(name: str, args: Sequence[bytes]) -> bytes:
     return b"*%d\r\n%b" % (1 + len(args), pack_arg(name)) + b"".join(args)
 
 
+def pack_keys(name: str, keys: Sequence[bytes], *, source: bool = False) -> bytes:
+    """Return a call of a script with KEYS only, which :func:`pack_arg` has packed before."""
+    script = load(name)
+    how = ("EVAL", script.source) if source else ("EVALSHA", script.sha)
+    return b"*%d\r\n%b" % (3 + len(keys), _packed((*how, len(keys)))) + b"".join(keys)
+
+
 def pack_arg(arg: Any) -> bytes:
     """Return one argument as it goes over the wire."""
     return _packed((arg,))

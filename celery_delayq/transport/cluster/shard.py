@@ -80,7 +80,7 @@ class ShardChannel(TaggedChannel):
     looks_after_work = False
 
     #: So that the dispatchers of all shards together promote as often as that of a single Redis.
-    gather = 0.012
+    gather = 0.02
 
     _qos: SharedQoS | None
 
@@ -137,12 +137,13 @@ class ShardChannel(TaggedChannel):
     def credit_for(self, credit: int, has_more: bool) -> int:
         """Return for how many of the messages that may be taken to ask now.
 
-        The shards ask at the same time. One that may have a single message leaves room to others.
+        The shards ask at the same time. One that may have a single message leaves room to others,
+        one that has more takes all that it can: single messages cost more.
         """
         asking = self._whole.asking
         if asking <= 1:
             return credit
-        return max(1, credit // 2 if has_more else credit // asking)
+        return credit if has_more else max(1, credit // asking)
 
     @property
     def is_settled(self) -> bool:

@@ -148,11 +148,18 @@ def test_a_steady_stream_is_moved_several_at_a_time(timer: PollTimer) -> None:
 
 
 def test_streams_of_several_stores_are_promoted_from_at_the_same_moments(timer: PollTimer) -> None:
-    timer.gather = 0.012
+    timer.gather = 0.02
 
-    for now, due, moment in ((100.0, 5, 100.02), (100.015, 1, 100.032), (100.0301, 900, 100.9301)):
+    for now, due_ms, moment in (
+        (100.003, 5, 100.008),  # not a stream yet
+        (100.008, 9, 100.02),
+        (100.0201, 1, 100.04),
+        (100.0412, 1, 100.06),
+        (100.0601, 30, 100.0901),  # later than for what it gathers
+        (100.2, 1, 100.2 + GATHER),  # it has ended
+    ):
         timer.monotonic = lambda now=now: now  # type: ignore[misc]
-        promote(timer, promoted(1, due))
+        promote(timer, promoted(1, due_ms))
 
         assert now + timer.wait() == pytest.approx(moment)
 

@@ -54,6 +54,26 @@ def test_whose_turn_it_is_gets_the_odd_one(
     assert deal(fair_share, "bac", credit) == shares
 
 
+@pytest.mark.parametrize(
+    ("credit", "limits"), [(1, [1]), (2, [1, 1]), (8, [4, 4]), (10, [4, 3, 3]), (12, [1] * 12)]
+)
+def test_more_queues_than_messages_may_be_taken_are_asked_for_a_few_each_in_turns(
+    credit: int, limits: list[int]
+) -> None:
+    fair_share = FairShare()
+    for queue in "abcdefghijkl":
+        fair_share.learn(queue, 1)
+
+    shares = deal(fair_share, "abcdefghijkl", credit)
+
+    assert [limit for _, limit, _ in shares] == limits
+    assert "".join(queue for queue, _, _ in shares) == "abcdefghijkl"[: len(limits)]
+
+
+def test_many_queues_that_may_have_something_are_asked_for_one_each() -> None:
+    assert deal(FairShare(), "abcdef", 4) == [(queue, 1, 1) for queue in "abcd"]
+
+
 @pytest.mark.parametrize("order", ["abc", "cab", "bca"])
 def test_without_sharing_the_first_with_something_urgent_gets_all(
     fair_share: FairShare, order: str

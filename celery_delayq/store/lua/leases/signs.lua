@@ -1,0 +1,19 @@
+-- Tell which lists are there: those of queues that have got something.
+--
+-- KEYS     1… wake and ready lists, of any number of queues
+-- ARGV     –
+-- Returns  {place of each that is there…}
+-- Repeat   the same
+
+local there = {}
+for first = 1, #KEYS, 100 do
+  local last = math.min(first + 99, #KEYS)
+  if redis.call('EXISTS', unpack(KEYS, first, last)) > 0 then
+    for place = first, last do
+      if redis.call('EXISTS', KEYS[place]) == 1 then
+        there[#there + 1] = place
+      end
+    end
+  end
+end
+return there

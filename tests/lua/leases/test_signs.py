@@ -1,0 +1,25 @@
+"""signs.lua: which of some lists are there."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_delayq.store.scripting.calls import Call
+from tests.lua.bench import Bench
+
+
+@pytest.mark.parametrize(
+    ("number", "there"),
+    [(1, []), (1, [1]), (3, [2, 3]), (99, [99]), (100, [1, 100]), (250, [100, 101, 200, 201, 250])],
+)
+def test_it_tells_the_places_of_the_lists_that_are_there(
+    store: Bench, number: int, there: list[int]
+) -> None:
+    for place in there:
+        store.client.lpush(f"list-{place}", "")
+    before = store.state()
+
+    names = [f"list-{place}" for place in range(1, number + 1)]
+
+    assert store.run(Call("leases/signs", names, [])) == there
+    assert store.state() == before
