@@ -7,7 +7,7 @@ clocks of all members are minutes apart.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +17,16 @@ from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.support.faults.clocks import wrong_clock
 from tests.support.faults.killer import Killer, restart
+from tests.support.faults.pauses import Pauses, watched
 from tests.support.faults.promoted import lateness, promoted
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import MakeStage, Passes, Stage
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1800))]
 
-#: Seconds by which an entry may be late while one dispatcher lives. `make bench` shows that it is
-#: half of that on a machine with nothing else to do.
-MOST = 1.0
+#: Seconds by which an entry may be late while one dispatcher lives, beside what the machine's own
+#: pauses explain.
+MOST = 0.5
 
 #: Seconds in which entries are due.
 SECONDS = scaled(8.0, 120.0)
@@ -67,21 +68,36 @@ def send(stage: Stage) -> list[str]:
     return stage.producer.send_spread(int(100 * SECONDS), "faults.work", 1.0, 1.0 + SECONDS)
 
 
-def judge(stage: Stage, passes: Passes, sent: list[str], killer: Killer) -> None:
+@pytest.fixture
+def pauses() -> Iterator[Pauses]:
+    """Those of the machine during the test."""
+    with watched() as pauses:
+        yield pauses
+
+
+def judge(
+    stage: Stage,
+    passes: Passes,
+    pauses: Pauses,
+    sent: list[str],
+    killer: Killer,
+    most: float = MOST,
+) -> None:
     """Let the rest be promoted, and see whether all was in time."""
     wait_until(lambda: not stage.redis.exists("{celery}:due"), 20, "all is promoted")
     stage.stop_processes()
     late = max(lateness(stage).values())
     verdict = promoted(stage, sent, len(killer.strikes))
     verdict.notes["late"] = f"{late:.2f} s"
+    verdict.notes["longest pause of the machine"] = f"{pauses.longest:.2f} s"
     passes(verdict)
-    assert late < MOST
+    assert late < most + pauses.longest
 
 
 @pytest.mark.parametrize("seed", seeds(1, 3))
 @pytest.mark.parametrize("loss", ["killed", "stopped"])
-def test_losing_the_one_on_duty_again_and_again_costs_less_than_a_second(
-    stage: Stage, passes: Passes, tmp_path: Path, loss: str, seed: int
+def test_losing_the_one_on_duty_again_and_again_costs_less_than_half_a_second(
+    stage: Stage, passes: Passes, pauses: Pauses, tmp_path: Path, loss: str, seed: int
 ) -> None:
     killer = Killer(stage, seed)
     fleet = fleet_of(stage, scaled(3, 20), tmp_path)
@@ -100,12 +116,12 @@ def test_losing_the_one_on_duty_again_and_again_costs_less_than_a_second(
         lose(lost)
         restart(lost)
 
-    judge(stage, passes, sent, killer)
+    judge(stage, passes, pauses, sent, killer)
 
 
 @pytest.mark.parametrize("seed", seeds(1, 3))
 def test_members_that_come_and_go_each_second_promote_all_in_time(
-    stage: Stage, passes: Passes, tmp_path: Path, seed: int
+    stage: Stage, passes: Passes, pauses: Pauses, tmp_path: Path, seed: int
 ) -> None:
     """Nobody knows how many they are. One stays."""
     killer = Killer(stage, seed)
@@ -119,12 +135,12 @@ def test_members_that_come_and_go_each_second_promote_all_in_time(
             killer.power_cut(lost)
             lost.start()
 
-    judge(stage, passes, sent, killer)
+    judge(stage, passes, pauses, sent, killer)
 
 
 @pytest.mark.parametrize("seed", seeds(1, 3))
 def test_dispatchers_that_know_nothing_of_duty_do_no_harm(
-    stage: Stage, passes: Passes, tmp_path: Path, seed: int
+    stage: Stage, passes: Passes, pauses: Pauses, tmp_path: Path, seed: int
 ) -> None:
     """Two versions of the package in one fleet: some aim at each entry, whoever is on duty."""
     killer = Killer(stage, seed)
@@ -135,7 +151,8 @@ def test_dispatchers_that_know_nothing_of_duty_do_no_harm(
         killer.let_pass(0.3, 0.6)
         killer.strike(fleet, [killer.power_cut])
 
-    judge(stage, passes, sent, killer)
+    # Two may be lost in a row, before the second was found to be silent.
+    judge(stage, passes, pauses, sent, killer, 2 * MOST)
 
 
 def test_redis_comes_back_with_all_due_at_once(

@@ -59,7 +59,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: s.leases.acquire("q", "me", 30.0, "1", 5),
         [0, b"0", b"0 1:1", b"", b"{}"],
     ),
-    "leases/signs": (lambda s: s.run(Call("leases/signs", [QUEUE.wake, *READY], [])), [1]),
+    "leases/signs": (lambda s: s.run(Call("leases/signs", ["{q}:wake", "q"], [])), [1]),
     "leases/ack": (lambda s: ack(s, "q", "me", ["1:1"]), [1, 1]),
     "leases/extend": (lambda s: s.leases.extend("q", "me", 30.0), 1),
     "leases/requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0, 1]),

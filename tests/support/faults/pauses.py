@@ -1,0 +1,38 @@
+"""For how long the machine lets nobody run: other programs use it too."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+#: Seconds between two looks at the clock.
+LOOK = 0.005
+
+
+class Pauses:
+    """The longest time by which a thread that only sleeps woke up too late, in seconds."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    def watch(self, stopping: threading.Event) -> None:
+        """Sleep again and again."""
+        while not stopping.is_set():
+            began = time.monotonic()
+            time.sleep(LOOK)
+            self.longest = max(self.longest, time.monotonic() - began - LOOK)
+
+
+@contextmanager
+def watched() -> Iterator[Pauses]:
+    """Yield the pauses meanwhile."""
+    pauses, stopping = Pauses(), threading.Event()
+    thread = threading.Thread(target=pauses.watch, args=(stopping,), daemon=True)
+    thread.start()
+    try:
+        yield pauses
+    finally:
+        stopping.set()
+        thread.join()
