@@ -27,6 +27,7 @@ from tests.support.leases import ack, replace
 
 pytestmark = pytest.mark.each_server
 
+QUEUE, READY = Keys().queue("q"), set(Keys().ready_lists("q", Layout()))
 LIST = Keys().ready("q", 3, Layout())
 DATA = Record(3, "message_id", "task", b"{}").pack()
 ENTRY = Entry("id", Due(5), 3, DATA)
@@ -34,13 +35,12 @@ REPLAY = Replay("id", 5, ENTRY)
 TICKS = EntryTicks("name", "line", "then", 7, "line", 6, [ENTRY])
 TRACKED = Tracked(b"id", b"m1 5 - task")
 FORGET = Call("leases/forget_counts", ["{q}:deliveries"], ["d", "1"])
+DROP = Call(
+    "repair/drop_cancelled",
+    [*QUEUE.state, LIST, QUEUE.turning(LIST)],
+    [5, 1, 1, *TRACKED, b"{}"],
+)
 LUA = Path(str(files("celery_delayq").joinpath("store", "lua")))
-
-
-def drop_cancelled(keys: Keys) -> Call:
-    key, ready_list = keys.queue("q"), keys.ready("q", 3, Layout())
-    all_keys = [*key.state, ready_list, key.turning(LIST)]
-    return Call("repair/drop_cancelled", all_keys, [5, 1, 1, *TRACKED, b"{}"])
 
 
 def ready(store: Store) -> object:
@@ -49,7 +49,7 @@ def ready(store: Store) -> object:
     return store.run(call)
 
 
-#: One call of each script, and the reply that its caller is to make sense of.
+#: One call of each script, and the reply to it.
 CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "schedule/add": (lambda s: s.schedule("q", ENTRY), [5, b"s"]),
     "dispatch/promote": (lambda s: s.promote("q", Layout(), 100), [5, b"", b"", 1, 0, 0]),
@@ -59,7 +59,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: s.leases.acquire("q", "me", 30.0, "1", 5),
         [0, b"0", b"0 1:1", b"", b"{}"],
     ),
-    "leases/signs": (lambda s: s.run(Call("leases/signs", ["{q}:wake", "q"], [])), [1]),
+    "leases/signs": (lambda s: s.run(Call("leases/signs", [QUEUE.wake, "q"], [])), [1]),
     "leases/ack": (lambda s: ack(s, "q", "me", ["1:1"]), [1, 1]),
     "leases/extend": (lambda s: s.leases.extend("q", "me", 30.0), 1),
     "leases/requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0, 1]),
@@ -108,7 +108,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: RepairTracking(s).forget_ready("q", Layout(), [(Tracked(b"id", b"value"), b"")]),
         1,
     ),
-    "repair/drop_cancelled": (lambda s: s.run(drop_cancelled(s.keys)), 4),
+    "repair/drop_cancelled": (lambda s: s.run(DROP), 4),
     "deadletters/add": (lambda s: s.add_dead_letter("q", "id", "reason", b"{}"), 1),
     "deadletters/replay_in_place": (
         lambda s: s.dead_letters.replay_in_place("q", Layout(), "-inf", "+inf", b"", "f" * 32),
@@ -192,8 +192,6 @@ NOT_READ = {"migration/take_from_unacked": {4, 7, 9}, "leases/replace": {4, 7}}
 
 #: The keys that ``include/tracking.lua`` reads.
 STATE = set(range(1, 10))
-
-QUEUE, READY = Keys().queue("q"), set(Keys().ready_lists("q", Layout()))
 
 #: What a header calls a key or all that follow, if not by its name in ``keys.py``.
 NAMES: dict[str, set[str]] = {

@@ -1,6 +1,6 @@
 -- Tell which lists are there: those of queues that have got something.
 --
--- KEYS     1… wake and ready lists, of any number of queues
+-- KEYS     1… wake and ready lists, of any queues
 -- ARGV     –
 -- Returns  {place of each that is there…}
 -- Repeat   the same
