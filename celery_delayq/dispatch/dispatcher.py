@@ -80,7 +80,7 @@ class Dispatcher(threading.Thread):
     reopen : Callable[[], Store] | None
         Makes a new store when Redis has gone away, where another server may have taken over.
     gather : float
-        Least seconds between two promotions of a steady stream, so that each moves several entries.
+        Seconds between two promotions of a steady stream, so that each moves several entries.
     """
 
     def __init__(

@@ -39,8 +39,8 @@ GATHER = 0.0012
 #: clock that was set. Two clocks differ by so many seconds more in each second.
 KNOWN_DELAY, DRIFT = 0.002, 0.0005
 
-#: Two promotions are of a steady stream if so many times the seconds for which it gathers, or less,
-#: are between them.
+#: Two promotions belong to a stream if at most so many times the seconds for which it gathers lie
+#: between them.
 STREAM = 2
 
 #: Seconds by which it stands back where it finds nothing to promote again and again: at first, at
@@ -100,7 +100,9 @@ class PollTimer:
     _heard: float = float("-inf")
     _looked: float = float("-inf")
     _stand_back: float = 0.0
+    #: When it promoted something last, and whether that was one of many.
     _promoted_at: float = float("-inf")
+    _is_stream: bool = False
     #: Seconds by which Redis' clock was ahead of ours by the reply that came fastest, and when.
     _ahead: tuple[float, float] = float("-inf"), 0.0
     _is_spread: bool = False
@@ -119,6 +121,9 @@ class PollTimer:
             self._looked = self._heard  # when it looks, the others hear that somebody is there
         left = max(0.0, self._looked + self._most - now)
         delay = self._delay(look, now, in_vain=promoted is not None and promoted.is_in_vain)
+        if promoted is not None and promoted.moved:
+            self._is_stream = now - self._promoted_at <= STREAM * self.gather
+            self._promoted_at = now
         wait = left
         if look.wait is not None:
             wait = min(left, max(0.0, look.wait - delay))
@@ -162,11 +167,9 @@ class PollTimer:
             self._stand_back = min(max(2 * self._stand_back, low), high)
             return GATHER + self._stand_back
         self._stand_back = 0.0
-        is_stream = now - self._promoted_at <= STREAM * self.gather
-        self._promoted_at = now
-        if self.gather == GATHER or not is_stream or wait > self.gather:
+        if self.gather == GATHER or not self._is_stream or wait > self.gather:
             return GATHER
-        return self.gather * ceil(now / self.gather + 0.5) - now
+        return self.gather * ceil((now + GATHER) / self.gather) - now
 
     def _until_next_look(self) -> float:
         heard = _wait_heard(self.fleet)

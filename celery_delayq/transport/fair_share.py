@@ -13,8 +13,8 @@ QUICK = 0.002
 #: Most messages to ask for at once.
 MOST = 64
 
-#: Where more queues have something than messages may be taken, ask two or more of them for about so
-#: many each, and the others the next time: a call for each message costs several times as much.
+#: With more queues than free slots, two or more are asked for about so many messages each, and the
+#: others the next time: a call for each message costs several times as much.
 DEPTH = 4
 
 
@@ -45,10 +45,10 @@ class Share(NamedTuple):
 class FairShare:
     """Shares the number of messages that may be taken among the queues.
 
-    Queues whose most urgent message is of the same priority take turns: one message each or, where
-    they are more than messages may be taken, a few each. A queue with less urgent ones waits. What
-    is in a queue is known from the last answer; an empty one is not asked again until something
-    tells that it has got something.
+    Queues whose most urgent message is of the same priority take turns, a queue with less urgent
+    ones waits. They take turns one message at a time; with more queues than free slots, a few at a
+    time. What is in a queue is known from the last answer; an empty one is not asked again until
+    something tells that it has got something.
     """
 
     #: By queue: the place of the first ready list with something left, 0 when all are empty.
@@ -63,10 +63,9 @@ class FairShare:
         for queue in queues:
             self._first.pop(queue, None)
 
-    @property
-    def has_more(self) -> bool:
-        """Whether some queue is known to have something left."""
-        return any(self._first.values())
+    def has_more(self, queues: Iterable[str]) -> bool:
+        """Return whether some of the queues is known to have something left."""
+        return any(self._first.get(queue) for queue in queues)
 
     def empty(self, queues: Iterable[str]) -> list[str]:
         """Return which of the queues are known to be empty."""
@@ -99,7 +98,7 @@ class FairShare:
             return [Share(filled[0], credit, lists)]
         best = min((self._first.get(queue, 1) for queue in filled), default=0)
         tier = [queue for queue in filled if self._first.get(queue, 1) == best]
-        if len(tier) > credit and self.has_more:
+        if len(tier) > credit and self.has_more(tier):
             tier = tier[: min(credit, max(2, ceil(credit / DEPTH)))]
         tier = tier[: credit if fair else 1]
         if not tier:

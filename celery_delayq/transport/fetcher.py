@@ -17,11 +17,11 @@ from celery_delayq.dispatch.acks import AckBatch
 from celery_delayq.integration import worker
 from celery_delayq.integration.pauses_and_revokes import Controls
 from celery_delayq.store.leases import Reserved
-from celery_delayq.store.scripting.calls import pack, pack_arg
+from celery_delayq.store.scripting.calls import pack
 from celery_delayq.store.scripting.runner import is_demoted
 from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
 from celery_delayq.transport.idle import IdleWait
-from celery_delayq.transport.requests import Look, Popped, Request, Taken
+from celery_delayq.transport.requests import Popped, Request, SignsCall, Taken
 from celery_delayq.transport.settle import SettleChannel
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Fetcher:
         #: What the last commands ask for: "requests", "look" or "sign".
         self.asked = ""
         #: At which other queues the last commands look.
-        self._looking = Look()
+        self._signs = SignsCall()
         self._looking_popped: list[str] = []
         self._exhausted = False
         self._send_sources = True
@@ -130,7 +130,7 @@ class Fetcher:
             shares = [Share(alone, 1, lists)]
         else:
             fair = not isinstance(channel._queue_cycle, priority_cycle)
-            credit = channel.credit_for(credit, self.fair_share.has_more)
+            credit = channel.credit_for(credit, self.fair_share.has_more(leased))
             shares = self.fair_share.deal(leased, min(credit, self.batch.size), lists, fair=fair)
         self._exhausted = not shares
         self._requests = [Request(s, channel.keeper.new_request_number(s.queue)) for s in shares]
@@ -177,13 +177,12 @@ class Fetcher:
 
     def _looks(self, leased: list[str]) -> bytes:
         """Return the commands that ask which other queues have got something."""
-        keys, layout = self._channel.store.keys, self._channel.layout
-        look = self._looking = Look()
+        look = self._signs = SignsCall()
         for queue in self.fair_share.empty(leased):
             look.add(queue, self.idle.sign(queue))
         if len(leased) > 1:
             for queue, lists in self.fair_share.behind(leased):
-                look.add(queue, *map(pack_arg, keys.ready_lists(queue, layout)[:lists]))
+                look.add(queue, *self.idle.ready(queue)[:lists])
         looks = look.packed(source=self._send_sources)
         self._send_sources = False
         self._looking_popped = self._popped_lists()
@@ -195,7 +194,7 @@ class Fetcher:
         """Look at the ready lists, or wait for a sign."""
         leased = self._leased()
         if look := self.idle.look(leased):
-            self._looking = look
+            self._signs = look
             self._send("look", look.packed(source=True))
         elif wait := self.idle.wait(leased, self._popped_lists(), briefly=bool(self._refused)):
             self._send("sign", wait)
@@ -275,8 +274,8 @@ class Fetcher:
         for (_, request_number), reply in zip(self._requests, replies, strict=True):
             if not (isinstance(reply, ResponseError) or Reserved.answers(reply, request_number)):
                 raise ConnectionError("out of step: the reply to another request has come")
-        if self._looking.lists:
-            self.fair_share.forget(self._looking.found(self._read()))
+        if self._signs.lists:
+            self.fair_share.forget(self._signs.found(self._read()))
         if self._looking_popped and self._read():
             self._popped_wait = True
         # Before anything is handed out; where this fails, the same requests are sent again.
@@ -294,6 +293,8 @@ class Fetcher:
                 self._refused[queue] = time.monotonic() + REFUSED
             else:
                 came.append(self.took(queue, request.request_number, Reserved.read(reply)))
+                # Once more for each message; also where all that it had was cancelled.
+                self._channel._queue_cycle.rotate(queue)
         for taken in chain.from_iterable(zip_longest(*came)):
             if taken is not None:
                 self.taken.append(taken)
@@ -349,7 +350,7 @@ class Fetcher:
         if not reply:
             return None
         if self.asked == "look":
-            self.fair_share.forget(self._looking.found(reply))
+            self.fair_share.forget(self._signs.found(reply))
             return None
         key = reply[0].decode()
         sign = self.idle.queue_of(key)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from celery_delayq.settings import Settings
 from celery_delayq.store.scripting.calls import pack_arg, pack_command
-from celery_delayq.transport.requests import Look
+from celery_delayq.transport.requests import SignsCall
 from celery_delayq.transport.settle import SettleChannel
 
 #: Seconds for which a channel waits for a sign where the fleet looks at ready lists for it.
@@ -43,7 +43,7 @@ class IdleWait:
         left = not self._channel.looks_after_work and self._may_be_long()
         self._looked = time.monotonic() if left else 0.0
 
-    def look(self, leased: Sequence[str]) -> Look | None:
+    def look(self, leased: Sequence[str]) -> SignsCall | None:
         """Return a look at the ready lists, None when it is not time.
 
         One each ``block_timeout``, however many queues there are.
@@ -56,10 +56,14 @@ class IdleWait:
         if now - self._looked < wait or channel.keeper.makes_room:
             return None
         self._looked = now
-        look = Look()
+        look = SignsCall()
         for queue in leased:
-            look.add(queue, *(self._ready.get(queue) or self._ready_of(queue)))
+            look.add(queue, *self.ready(queue))
         return look
+
+    def ready(self, queue: str) -> list[bytes]:
+        """Return the ready lists of a queue, the most urgent first, and the quarantined one."""
+        return self._ready.get(queue) or self._ready_of(queue)
 
     def _ready_of(self, queue: str) -> list[bytes]:
         keys = self._channel.store.keys

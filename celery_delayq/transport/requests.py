@@ -31,10 +31,10 @@ class Request(NamedTuple):
 
 
 @dataclass(slots=True)
-class Look:
+class SignsCall:
     """A call of ``leases/signs.lua``: which queues have got something."""
 
-    #: Of each list.
+    #: The queue of each list.
     queues: list[str] = field(default_factory=list)
     lists: list[bytes] = field(default_factory=list)
 

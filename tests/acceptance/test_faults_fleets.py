@@ -24,8 +24,8 @@ from tests.support.faults.stage import MakeStage, Passes, Stage
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1800))]
 
-#: Seconds by which an entry may be late while one dispatcher lives, beside what the machine's own
-#: pauses explain.
+#: Seconds by which an entry may be late where one dispatcher is lost, beside what the machine's own
+#: pauses explain: at most as much again.
 MOST = 0.5
 
 #: Seconds in which entries are due.
@@ -70,7 +70,7 @@ def send(stage: Stage) -> list[str]:
 
 @pytest.fixture
 def pauses() -> Iterator[Pauses]:
-    """Those of the machine during the test."""
+    """Pauses of the machine during the test."""
     with watched() as pauses:
         yield pauses
 
@@ -85,13 +85,14 @@ def judge(
 ) -> None:
     """Let the rest be promoted, and see whether all was in time."""
     wait_until(lambda: not stage.redis.exists("{celery}:due"), 20, "all is promoted")
+    pause = min(pauses.longest, MOST)
     stage.stop_processes()
     late = max(lateness(stage).values())
     verdict = promoted(stage, sent, len(killer.strikes))
     verdict.notes["late"] = f"{late:.2f} s"
-    verdict.notes["longest pause of the machine"] = f"{pauses.longest:.2f} s"
+    verdict.notes["longest pause of the machine"] = f"{pause:.2f} s"
     passes(verdict)
-    assert late < most + pauses.longest
+    assert late < most + pause
 
 
 @pytest.mark.parametrize("seed", seeds(1, 3))

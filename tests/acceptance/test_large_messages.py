@@ -37,7 +37,7 @@ TRIES = 3
 #: Seconds.
 LEASE = 2.0
 
-#: A worker that has tasks waiting asks for more when three quarters of this are free.
+#: A worker that has tasks waiting asks for more when half of this is free.
 PREFETCH = 8 * COUNT
 
 StartWorker = Callable[..., WorkerProcess]

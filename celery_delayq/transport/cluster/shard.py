@@ -137,13 +137,12 @@ class ShardChannel(TaggedChannel):
     def credit_for(self, credit: int, has_more: bool) -> int:
         """Return for how many of the messages that may be taken to ask now.
 
-        The shards ask at the same time. One that may have a single message leaves room to others,
-        one that has more takes all that it can: single messages cost more.
+        The shards ask at the same time. One that may have a single message leaves room to others.
         """
         asking = self._whole.asking
         if asking <= 1:
             return credit
-        return credit if has_more else max(1, credit // asking)
+        return max(1, credit // 2 if has_more else credit // asking)
 
     @property
     def is_settled(self) -> bool:

@@ -70,6 +70,14 @@ def test_more_queues_than_messages_may_be_taken_are_asked_for_a_few_each_in_turn
     assert "".join(queue for queue, _, _ in shares) == "abcdefghijkl"[: len(limits)]
 
 
+def test_what_is_left_in_a_queue_that_is_not_consumed_changes_nothing() -> None:
+    fair_share = FairShare()
+    fair_share.learn("cancelled", 1)
+
+    assert not fair_share.has_more("abcdef")
+    assert deal(fair_share, "abcdef", 4) == [(queue, 1, 1) for queue in "abcd"]
+
+
 def test_many_queues_that_may_have_something_are_asked_for_one_each() -> None:
     assert deal(FairShare(), "abcdef", 4) == [(queue, 1, 1) for queue in "abcd"]
 

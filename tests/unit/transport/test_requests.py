@@ -7,14 +7,14 @@ from redis.exceptions import NoScriptError
 
 from celery_delayq.store.scripting.calls import pack, pack_arg
 from celery_delayq.store.scripting.scripts import load
-from celery_delayq.transport.requests import Look
+from celery_delayq.transport.requests import SignsCall
 
 SCRIPT = load("leases/signs")
 
 
 @pytest.fixture
-def look() -> Look:
-    look = Look()
+def look() -> SignsCall:
+    look = SignsCall()
     look.add("a", pack_arg("a-wake"))
     look.add("b", *map(pack_arg, ("b-0", "b-3")))
     return look
@@ -24,21 +24,21 @@ def look() -> Look:
     ("reply", "queues"), [([], []), ([1], ["a"]), ([2, 3], ["b", "b"]), ([1, 3], ["a", "b"])]
 )
 def test_it_tells_the_queues_of_the_lists_that_are_there(
-    look: Look, reply: list[int], queues: list[str]
+    look: SignsCall, reply: list[int], queues: list[str]
 ) -> None:
     assert look.found(reply) == queues
 
 
-def test_where_redis_refuses_any_queue_may_have_something(look: Look) -> None:
+def test_where_redis_refuses_any_queue_may_have_something(look: SignsCall) -> None:
     assert look.found(NoScriptError("No matching script")) == ["a", "b", "b"]
 
 
 @pytest.mark.parametrize("source", [True, False])
-def test_it_is_one_call_of_all_lists(look: Look, source: bool) -> None:
+def test_it_is_one_call_of_all_lists(look: SignsCall, source: bool) -> None:
     how = ("EVAL", SCRIPT.source) if source else ("EVALSHA", SCRIPT.sha)
 
     assert look.packed(source=source) == pack([(*how, 3, "a-wake", "b-0", "b-3")])
 
 
 def test_without_lists_there_is_no_call() -> None:
-    assert Look().packed(source=False) == b""
+    assert SignsCall().packed(source=False) == b""

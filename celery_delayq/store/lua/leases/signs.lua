@@ -1,4 +1,4 @@
--- Tell which lists are there: those of queues that have got something.
+-- Return which lists exist: those of queues that have got something.
 --
 -- KEYS     1… wake and ready lists, of any queues
 -- ARGV     –
