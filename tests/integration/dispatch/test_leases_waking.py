@@ -159,6 +159,39 @@ def test_of_several_queues_only_the_one_that_has_got_something_is_asked(
     assert set(asked) == {"{c}:due"}
 
 
+def test_while_one_queue_is_full_others_are_asked_when_they_have_got_something(
+    delayq_broker_url: str, redis: Redis
+) -> None:
+    got: list[str] = []
+
+    def take(message: Any) -> None:
+        got.append(message.delivery_info["routing_key"])
+        message.ack()
+
+    with (
+        consuming(delayq_broker_url, take, "abcdef") as connection,
+        Connection(delayq_broker_url) as other,
+        redis.monitor() as monitor,
+    ):
+        drain(connection, 0.5)  # each of them was asked once
+        redis.echo("now")
+        send = other.Producer().publish
+        for _ in range(30):
+            send("x", routing_key="a")
+        while len(got) < 5:
+            connection.drain_events(timeout=5)
+        send("x", routing_key="c")
+        while len(got) < 31:
+            connection.drain_events(timeout=5)
+        redis.echo("done")
+        said = [each["command"] for each in monitored(monitor, "done")]
+
+    acquire = f"EVALSHA {load('leases/acquire').sha}"
+    asked = [each.split()[3] for each in said[said.index("ECHO now") :] if acquire in each]
+    assert set(asked) == {"{a}:due", "{c}:due"}
+    assert got.index("c") < 10
+
+
 def monitored(monitor: Any, end: str) -> Iterator[dict[str, Any]]:
     """Return the commands until an echo."""
     while (said := monitor.next_command())["command"] != f"ECHO {end}":
