@@ -10,7 +10,7 @@ import subprocess
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from http.client import HTTPConnection
+from http.client import HTTPConnection, RemoteDisconnected
 from pathlib import Path
 from time import monotonic, sleep
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -235,8 +235,9 @@ class EmbeddedRabbitMQ:
     def new_vhost(self) -> str:
         """Make an empty virtual host that is up on all nodes, and return its name."""
         name = f"test-{uuid4().hex[:12]}"
-        # Each node gives up starting it after some seconds, which a busy machine needs.
-        with suppress(EmbeddedServerError):
+        # Each node gives up starting it after some seconds, which a busy machine needs, and the one
+        # that was asked may hang up then.
+        with suppress(EmbeddedServerError, RemoteDisconnected):
             self.ask("PUT", f"vhosts/{name}", {})
         nodes = self.ask("GET", f"vhosts/{name}")["cluster_state"]
         for node in [node for node, state in nodes.items() if state != "running"]:

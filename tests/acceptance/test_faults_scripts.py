@@ -28,6 +28,7 @@ CALLED_BY = {
         "leases/dead_letter",
         "leases/requeue",
         "leases/acquire",
+        "leases/signs",
         "leases/replace",
         "schedule/add",
         "periodic/claim_due",
