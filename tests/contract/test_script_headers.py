@@ -35,12 +35,13 @@ REPLAY = Replay("id", 5, ENTRY)
 TICKS = EntryTicks("name", "line", "then", 7, "line", 6, [ENTRY])
 TRACKED = Tracked(b"id", b"m1 5 - task")
 FORGET = Call("leases/forget_counts", ["{q}:deliveries"], ["d", "1"])
-DROP = Call(
-    "repair/drop_cancelled",
-    [*QUEUE.state, LIST, QUEUE.turning(LIST)],
-    [5, 1, 1, *TRACKED, b"{}"],
-)
 LUA = Path(str(files("celery_delayq").joinpath("store", "lua")))
+
+
+def drop_cancelled(keys: Keys) -> Call:
+    key = keys.queue("q")
+    all_keys = [*key.state, keys.ready("q", 3, Layout()), key.turning(LIST)]
+    return Call("repair/drop_cancelled", all_keys, [5, 1, 1, *TRACKED, b"{}"])
 
 
 def ready(store: Store) -> object:
@@ -59,7 +60,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: s.leases.acquire("q", "me", 30.0, "1", 5),
         [0, b"0", b"0 1:1", b"", b"{}"],
     ),
-    "leases/signs": (lambda s: s.run(Call("leases/signs", [QUEUE.wake, "q"], [])), [1]),
+    "leases/signs": (lambda s: s.run(Call("leases/signs", [s.keys.queue("q").wake], [])), [1]),
     "leases/ack": (lambda s: ack(s, "q", "me", ["1:1"]), [1, 1]),
     "leases/extend": (lambda s: s.leases.extend("q", "me", 30.0), 1),
     "leases/requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0, 1]),
@@ -108,7 +109,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: RepairTracking(s).forget_ready("q", Layout(), [(Tracked(b"id", b"value"), b"")]),
         1,
     ),
-    "repair/drop_cancelled": (lambda s: s.run(DROP), 4),
+    "repair/drop_cancelled": (lambda s: s.run(drop_cancelled(s.keys)), 4),
     "deadletters/add": (lambda s: s.add_dead_letter("q", "id", "reason", b"{}"), 1),
     "deadletters/replay_in_place": (
         lambda s: s.dead_letters.replay_in_place("q", Layout(), "-inf", "+inf", b"", "f" * 32),
@@ -210,7 +211,6 @@ NAMES: dict[str, set[str]] = {
     "unacked": {"u"},
     "unacked_index": {"ui"},
     "ready lists": READY,
-    "wake and ready lists": READY | {QUEUE.wake, QUEUE.quarantined},
     "ready lists and leased of each process": READY | {QUEUE.leased("me")},
     "ready lists and quarantined": READY | {QUEUE.quarantined},
 }

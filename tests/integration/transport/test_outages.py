@@ -195,9 +195,9 @@ def test_a_worker_is_as_before_after_several_losses(
 
 def test_a_connection_that_is_lost_while_nothing_is_asked_costs_nothing(desk: Desk) -> None:
     """The worker has enough to do, and reads its end again and again were it left open."""
-    ids = desk.send(4, "gate")
+    ids = desk.send(6, "gate")
     worker = desk.worker("prefork", lease=LEASE, concurrency=1, worker_prefetch_multiplier=8)
-    wait_until(lambda: len(desk.held()) >= 3, what="it has enough to do")
+    wait_until(lambda: len(desk.held()) >= 5, what="it has enough to do")
     desk.timers(worker)
     process = psutil.Process(worker.pid)
 

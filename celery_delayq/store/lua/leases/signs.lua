@@ -1,6 +1,6 @@
 -- Return which lists exist: those of queues that have got something.
 --
--- KEYS     1… wake and ready lists, of any queues
+-- KEYS     1… wake, or ready lists, of any queues
 -- ARGV     –
 -- Returns  {place of each that is there…}
 -- Repeat   the same
