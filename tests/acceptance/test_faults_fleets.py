@@ -24,9 +24,9 @@ from tests.support.faults.stage import MakeStage, Passes, Stage
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1800))]
 
-#: Seconds by which an entry may be late where one dispatcher is lost, beside what the machine's own
-#: pauses explain: at most as much again.
-MOST = 0.5
+#: Seconds by which an entry may be late where one dispatcher is lost. What the machine's own pauses
+#: explain is allowed beside it, but no more than :data:`LIMIT` in all.
+MOST, LIMIT = 0.5, 1.0
 
 #: Seconds in which entries are due.
 SECONDS = scaled(8.0, 120.0)
@@ -85,14 +85,14 @@ def judge(
 ) -> None:
     """Let the rest be promoted, and see whether all was in time."""
     wait_until(lambda: not stage.redis.exists("{celery}:due"), 20, "all is promoted")
-    pause = min(pauses.longest, MOST)
+    pause = pauses.longest
     stage.stop_processes()
     late = max(lateness(stage).values())
     verdict = promoted(stage, sent, len(killer.strikes))
     verdict.notes["late"] = f"{late:.2f} s"
     verdict.notes["longest pause of the machine"] = f"{pause:.2f} s"
     passes(verdict)
-    assert late < most + pause
+    assert late < min(most + pause, LIMIT)
 
 
 @pytest.mark.parametrize("seed", seeds(1, 3))
@@ -153,7 +153,7 @@ def test_dispatchers_that_know_nothing_of_duty_do_no_harm(
         killer.strike(fleet, [killer.power_cut])
 
     # Two may be lost in a row, before the second was found to be silent.
-    judge(stage, passes, pauses, sent, killer, 2 * MOST)
+    judge(stage, passes, pauses, sent, killer, LIMIT)
 
 
 def test_redis_comes_back_with_all_due_at_once(

@@ -30,8 +30,7 @@ class Call:
 
     def command(self, *, source: bool = False) -> tuple[Any, ...]:
         """Return it as a command; with *source* for a server that may not know the script."""
-        how = ("EVAL", self.script.source) if source else ("EVALSHA", self.script.sha)
-        return (*how, len(self.keys), *self.keys, *self.args)
+        return (*_how(self.script, source), len(self.keys), *self.keys, *self.args)
 
     def packed(self) -> bytes:
         """Return it as :func:`pack` does, in a third of the time where its KEYS came before."""
@@ -51,14 +50,17 @@ def pack_command(name: str, args: Sequence[bytes]) -> bytes:
 
 def pack_keys(name: str, keys: Sequence[bytes], *, source: bool = False) -> bytes:
     """Return a call of a script with KEYS only, which :func:`pack_arg` has packed before."""
-    script = load(name)
-    how = ("EVAL", script.source) if source else ("EVALSHA", script.sha)
-    return b"*%d\r\n%b" % (3 + len(keys), _packed((*how, len(keys)))) + b"".join(keys)
+    head = _packed((*_how(load(name), source), len(keys)))
+    return b"*%d\r\n%b" % (3 + len(keys), head) + b"".join(keys)
 
 
 def pack_arg(arg: Any) -> bytes:
     """Return one argument as it goes over the wire."""
     return _packed((arg,))
+
+
+def _how(script: Script, source: bool) -> tuple[str, str]:
+    return ("EVAL", script.source) if source else ("EVALSHA", script.sha)
 
 
 def _packed(args: Iterable[Any]) -> bytes:

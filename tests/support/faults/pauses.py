@@ -12,17 +12,18 @@ LOOK = 0.005
 
 
 class Pauses:
-    """The longest time by which a thread that only sleeps woke up too late, in seconds."""
+    """The longest time by which a thread that only waits woke up too late, in seconds."""
 
     def __init__(self) -> None:
         self.longest = 0.0
 
     def watch(self, stopping: threading.Event) -> None:
-        """Sleep again and again."""
-        while not stopping.is_set():
-            began = time.monotonic()
-            time.sleep(LOOK)
-            self.longest = max(self.longest, time.monotonic() - began - LOOK)
+        """Wait again and again, for what does not come."""
+        began = time.monotonic()
+        while not stopping.wait(LOOK):
+            now = time.monotonic()
+            self.longest = max(self.longest, now - began - LOOK)
+            began = now
 
 
 @contextmanager
