@@ -73,6 +73,17 @@ def start_worker(
     )
 
 
+def answer(app: Celery, hostname: str, what: str, *about: Any) -> Any:
+    """Return what a worker answers to a command of ``inspect``.
+
+    It is asked again until it has heard: a worker that has just said "ready" may hear nothing yet.
+    """
+    inspect = app.control.inspect([hostname], timeout=5, limit=1)
+    answers = wait_until(lambda: getattr(inspect, what)(*about), TIMEOUT, "an answer")
+    assert list(answers) == [hostname]
+    return answers[hostname]
+
+
 class Scene:
     """What tests see in Redis."""
 

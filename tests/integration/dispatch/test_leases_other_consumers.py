@@ -14,7 +14,7 @@ from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp
 from tests.integration.dispatch.conftest import drain
 from tests.support.keyspace import snapshot
-from tests.support.scene import StartWorker, start_worker
+from tests.support.scene import StartWorker, answer, start_worker
 
 #: What belongs to kombu, or to a queue that lasts, and not to what was done.
 STAYS = ("_kombu.", "delayq:queues", "delayq:clock", "delayq:lease_ends")
@@ -159,11 +159,8 @@ def test_remote_control_results_and_events_leave_nothing_behind(
         )
         with receiver.consumer_context() as (listening, _, _):
             drain(listening)  # subscribes
-            assert asking.control.ping([worker.hostname], timeout=60, limit=1) == [
-                {worker.hostname: {"ok": "pong"}}
-            ]
-            stats = asking.control.inspect([worker.hostname], timeout=60, limit=1).stats()
-            assert stats[worker.hostname]["pid"] == worker.pid
+            assert answer(asking, worker.hostname, "ping") == {"ok": "pong"}
+            assert answer(asking, worker.hostname, "stats")["pid"] == worker.pid
             results = [asking.send_task("stock.add", (n, n), countdown=0.1) for n in range(3)]
             assert [result.get(timeout=20) for result in results] == [0, 2, 4]
             drain(listening)

@@ -14,19 +14,11 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
-from tests.support.scene import TIMEOUT, Control, StartWorker, start_worker
+from tests.support.scene import TIMEOUT, Control, StartWorker, answer, start_worker
 
 
-def answer(app: Celery, worker: WorkerProcess, what: str = "scheduled", *about: Any) -> Any:
-    """Return what one worker answers. It may be ready a moment before it hears broadcasts."""
-
-    def ask() -> Any:
-        inspect = app.control.inspect([worker.hostname], timeout=5, limit=1)
-        return getattr(inspect, what)(*about)
-
-    answers = wait_until(ask, TIMEOUT, "an answer")
-    assert list(answers) == [worker.hostname]
-    return answers[worker.hostname]
+def scheduled_of(app: Celery, worker: WorkerProcess) -> Any:
+    return answer(app, worker.hostname, "scheduled")
 
 
 def ids(entries: list[dict[str, Any]]) -> list[str]:
@@ -38,23 +30,25 @@ def test_a_worker_tells_what_is_next_in_its_queues(control: Control, pool: str) 
     work = control.tasks["work"]
     worker = control.start(pool, queues=["a", "b"])
     other = control.start("solo", queues=["aside", "empty"])
-    assert answer(control.app, worker) == []
+    assert scheduled_of(control.app, worker) == []
     with control.app.producer_pool.acquire() as producer:
         for n in reversed(range(70)):
             options = {"producer": producer, "task_id": str(n), "countdown": 60 + n}
             work.apply_async((n,), queue="ab"[n % 2], **options)
             work.apply_async((n,), queue="aside", **{**options, "task_id": f"aside {n}"})
 
-    assert ids(answer(control.app, worker)) == [str(n) for n in range(70)]
-    assert ids(answer(control.app, other)) == [f"aside {n}" for n in range(70)]
+    assert ids(scheduled_of(control.app, worker)) == [str(n) for n in range(70)]
+    assert ids(scheduled_of(control.app, other)) == [f"aside {n}" for n in range(70)]
 
     with control.app.producer_pool.acquire() as producer:
         for n in range(70, 120):
             work.apply_async((n,), queue="a", producer=producer, task_id=str(n), countdown=60 + n)
-    assert ids(answer(control.app, worker)) == [str(n) for n in range(100)]
+    assert ids(scheduled_of(control.app, worker)) == [str(n) for n in range(100)]
     control.app.control.revoke(["0", "3"])
     control.delayq.reschedule("99", countdown=30)
-    assert ids(answer(control.app, worker)) == [str(n) for n in (99, 1, 2, *range(4, 99), 100, 101)]
+    assert ids(scheduled_of(control.app, worker)) == [
+        str(n) for n in (99, 1, 2, *range(4, 99), 100, 101)
+    ]
 
 
 def test_who_only_asks_workers_keeps_no_leases(
@@ -62,7 +56,7 @@ def test_who_only_asks_workers_keeps_no_leases(
 ) -> None:
     worker = control.start("threads")
 
-    assert answer(control.app, worker, "ping")
+    assert answer(control.app, worker.hostname, "ping")
 
     (worker_id,) = delayq_redis.client.scan_iter("delayq:worker_id:*")
     assert f".{worker.pid}." in worker_id.decode()
@@ -98,15 +92,18 @@ def test_the_answer_is_that_of_stock_celery(
             module, pool="solo", queues=["one"], broker_url=url, extra_args=FAST_START
         )
         sender.send_task("stock.add", (1,), queue="one", task_id="later", **call)
-        wait_until(lambda: answer(sender, worker), TIMEOUT, "it is there")  # noqa: B023
+        wait_until(lambda: scheduled_of(sender, worker), TIMEOUT, "it is there")  # noqa: B023
 
         [scheduled], known = (
-            answer(sender, worker),
-            answer(sender, worker, "query_task", ["later", "unknown"]),
+            scheduled_of(sender, worker),
+            answer(sender, worker.hostname, "query_task", ["later", "unknown"]),
         )
 
         assert scheduled["request"].pop("hostname") in (worker.hostname, None)
-        assert answer(sender, worker, "reserved") == answer(sender, worker, "active") == []
+        assert [answer(sender, worker.hostname, what) for what in ("reserved", "active")] == [
+            [],
+            [],
+        ]
         answers.append((scheduled, known))
         worker.stop()
         delayq_redis.client.flushall()
@@ -137,7 +134,7 @@ def test_arguments_are_told_as_they_are_unless_they_are_huge(
     worker = control.start("solo")
     control.app.send_task("who.knows", args, kwargs, countdown=60)
 
-    [entry] = answer(control.app, worker)
+    [entry] = scheduled_of(control.app, worker)
 
     request = entry["request"]
     if told is None:
@@ -155,7 +152,7 @@ def test_what_cannot_be_read_does_not_spoil_the_answer(control: Control) -> None
     control.client.hset("{celery}:entries", "bad", b"\xff nonsense")
     control.app.send_task("work", (1,), task_id="yaml", countdown=70, serializer="yaml")
 
-    assert ids(answer(control.app, worker)) == ["bad", "good", "yaml"]
+    assert ids(scheduled_of(control.app, worker)) == ["bad", "good", "yaml"]
 
 
 def test_paused_and_revoked_tasks_are_told_of(control: Control) -> None:
@@ -168,8 +165,8 @@ def test_paused_and_revoked_tasks_are_told_of(control: Control) -> None:
     control.app.send_task("other", (1,), task_id="gone", countdown=60)
     control.app.control.revoke("gone")
 
-    assert sorted(ids(answer(control.app, worker))) == ["later", "paused_due"]
-    assert answer(control.app, worker, "revoked") == ["gone"]
+    assert sorted(ids(scheduled_of(control.app, worker))) == ["later", "paused_due"]
+    assert answer(control.app, worker.hostname, "revoked") == ["gone"]
 
 
 def test_what_workers_say_of_themselves_has_no_password_of_the_broker(

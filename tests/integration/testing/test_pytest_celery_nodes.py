@@ -35,6 +35,7 @@ from pytest_celery import (
 
 from celery_delayq.testing import wait_until
 from tests.support.left_out import need_rabbitmq
+from tests.support.scene import answer
 
 pytestmark = pytest.mark.full
 
@@ -112,12 +113,10 @@ class TestTheApp:
 
     def test_its_settings_reach_the_worker(self, celery_setup: CeleryTestSetup) -> None:
         worker = celery_setup.worker
-        inspect = celery_setup.app.control.inspect([worker.hostname()], timeout=1, limit=1)
-        # Again until it is heard: a worker that has just said "ready" hears of nothing yet.
-        conf = wait_until(inspect.conf, 60, "an answer")
+        conf = answer(celery_setup.app, worker.hostname(), "conf")
 
-        assert conf[worker.hostname()]["worker_prefetch_multiplier"] == 1
-        assert conf[worker.hostname()]["task_default_priority"] == 3
+        assert conf["worker_prefetch_multiplier"] == 1
+        assert conf["task_default_priority"] == 3
 
 
 class TestAWorker:
@@ -182,8 +181,7 @@ class TestAWorker:
 
     def test_it_lists_the_processes_of_a_container(self, celery_setup: CeleryTestSetup) -> None:
         worker = celery_setup.worker
-        stats = celery_setup.app.control.inspect([worker.hostname()], timeout=60, limit=1).stats()
-        pool = stats[worker.hostname()]["pool"]["processes"]
+        pool = answer(celery_setup.app, worker.hostname(), "stats")["pool"]["processes"]
         expected = {worker.container.pid, *pool}
 
         listed = worker.get_running_processes_info(["pid", "name", "cmdline"])
@@ -252,8 +250,8 @@ class TestAWorkerOfASuitesOwnClass:
         assert result.get(timeout=RESULT_TIMEOUT) == "DL461 boarded"
         assert worker.hostname().startswith("gate@")
         assert worker.container.env["GATE"] == "C12"
-        stats = celery_setup.app.control.inspect([worker.hostname()], timeout=60, limit=1).stats()
-        assert stats[worker.hostname()]["pool"]["max-concurrency"] == 3
+        stats = answer(celery_setup.app, worker.hostname(), "stats")
+        assert stats["pool"]["max-concurrency"] == 3
 
 
 class TestABroker(OnEachBroker):

@@ -20,6 +20,7 @@ from celery_delayq.testing import (
     wait_until,
 )
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.scene import answer
 
 APPS = Path(__file__).parents[2] / "apps"
 IMPLEMENTATIONS = {
@@ -63,8 +64,8 @@ def test_a_worker_of_each_pool_runs_a_task_and_ends_cleanly(
     assert app.send_task("stock.add", (2, 3)).get(timeout=60) == 5
     runs_in = app.send_task("stock.pid").get(timeout=60)
     assert (runs_in == worker.pid) == (pool != "prefork")
-    stats = app.control.inspect([worker.hostname], timeout=60, limit=1).stats()
-    assert IMPLEMENTATIONS[pool] in stats[worker.hostname]["pool"]["implementation"]
+    stats = answer(app, worker.hostname, "stats")
+    assert IMPLEMENTATIONS[pool] in stats["pool"]["implementation"]
 
     assert worker.stop() == 0
     assert not worker.running

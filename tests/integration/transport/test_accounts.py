@@ -30,7 +30,7 @@ from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.accounts_page import ACL_FILE, PAGE, acl_file, with_rules
 from tests.support.cli import CommandLine
-from tests.support.scene import StartWorker, start_worker
+from tests.support.scene import StartWorker, answer, start_worker
 
 Account = Callable[..., str]
 
@@ -184,11 +184,10 @@ def test_a_worker_runs_tasks_and_an_operator_looks_after_them(
     delayq.periodic.add("tick", 1, "add", (1, 1))
     wait_until(lambda: delayq.periodic.get("tick").total_run_count > 1, what="it is fired")  # type: ignore[union-attr]
     assert delayq.periodic.remove("tick")
-    assert [*app.control.ping(limit=1, timeout=10)[0].values()] == [{"ok": "pong"}]
+    assert answer(app, worker.hostname, "ping") == {"ok": "pong"}
     app.send_task("add", (1, 1), countdown=60, task_id="asked for")
-    inspect = app.control.inspect(limit=1, timeout=10)
-    [scheduled] = inspect.scheduled().values()
-    [found] = inspect.query_task("asked for").values()
+    scheduled = answer(app, worker.hostname, "scheduled")
+    found = answer(app, worker.hostname, "query_task", "asked for")
     assert [each["request"]["id"] for each in scheduled] == [*found] == ["asked for"]
     worker.stop()
 
