@@ -159,18 +159,11 @@ def test_a_cluster_goes_on_while_each_node_is_killed_in_turn(
             stage.broker.start(node)
             wait_until(lambda: is_whole(stage), 60, "the node is back")
 
-    stuck = 0
-    if not stage.wait_for(stage.finished, 60, interval=0.5):
-        # RabbitMQ may have started no process to send on what a delay queue has let go, after two
-        # elections in short succession (its pull request 16203). The next leader starts one.
-        sent = {promise.key for promise in stage.promises() if promise.certain}
-        stuck = len(sent - stage.ledger.finished())
-        stage.broker.stop()
-        stage.broker.start()
+    moved = move_what_is_stuck(stage)
     verdict = stage.verdict(rollback=Rollback(since_us, ()))
     uncertain = sum(not promise.certain for promise in stage.producer.promises)
     verdict.notes |= {"killed": " ".join(killer.strikes), "failed calls": str(uncertain)}
-    verdict.notes["late until RabbitMQ was restarted"] = str(stuck)
+    verdict.notes["delay queues that stood still until another node led them"] = str(len(moved))
     passes(verdict)
 
 
@@ -202,6 +195,29 @@ def is_whole(stage: Stage) -> bool:
     """Return whether every quorum queue has all its members."""
     queues = stage.broker.ask("GET", "queues")
     return all(len(each.get("online", ())) == 3 for each in queues if each["type"] == "quorum")
+
+
+def move_what_is_stuck(stage: Stage) -> list[str]:
+    """Wait until all has run; return the delay queues that needed another leader for it.
+
+    After two elections in short succession RabbitMQ may not tell the process that sends on what a
+    delay queue has let go (its pull request 16203). The next leader starts one anew.
+    """
+    moved: list[str] = []
+    for _ in range(5):
+        if stage.wait_for(stage.finished, 30, interval=0.5):
+            break
+        queues = stage.broker.ask("GET", "queues")
+        stuck = [each for each in queues if ".delay." in each["name"] and each.get("messages")]
+        for queue in stuck:
+            other = next(node for node in queue["online"] if node != queue["leader"])
+            name = f'rabbit_misc:r(<<"{queue["vhost"]}">>, queue, <<"{queue["name"]}">>)'
+            found = f"element(2, rabbit_amqqueue:lookup({name}))"
+            stage.broker.control(
+                "eval", f"rabbit_quorum_queue:transfer_leadership({found}, {other})."
+            )
+        moved += [queue["name"] for queue in stuck]
+    return moved
 
 
 def test_five_delayed_retries_in_a_row_arrive(make_stage: MakeStage, passes: Passes) -> None:
