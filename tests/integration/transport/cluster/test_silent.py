@@ -58,11 +58,19 @@ def wait_heartbeat(client: Redis) -> None:
         )
 
 
-@pytest.mark.parametrize("uses", [gets_events, gives_commands])
+@pytest.mark.parametrize(
+    ("pool", "uses"),
+    [
+        ("prefork", gets_events),
+        ("prefork", gives_commands),
+        ("gevent", gets_events),
+        ("eventlet", gives_commands),
+    ],
+)
 def test_a_silent_shard_holds_up_its_own_queues_only(
-    scene: ClusterScene, uses: Callable[[Redis], bool]
+    scene: ClusterScene, pool: str, uses: Callable[[Redis], bool]
 ) -> None:
-    worker = scene.work(*NUMBERS, pool="prefork", concurrency=2, delayq={"block_timeout": 0.5})
+    worker = scene.work(*NUMBERS, pool=pool, concurrency=2, delayq={"block_timeout": 0.5})
     node = node_that(scene.cluster, uses)
     shards = [scene.shard(number) for number in NUMBERS]
     [lost] = [each for each in shards if each.master is node]
