@@ -20,8 +20,8 @@ TESTS = Path(__file__).parent
 #: What takes long comes first, so that the end is many short ones and no process is left alone.
 ALL = ("acceptance", "integration", "lua", "contract", "unit")
 #: How many tests run side by side, on each core: they have servers and workers of their own, and
-#: wait half of the time.
-PER_CORE = 2
+#: wait half of the time. Those of faults start many workers.
+PER_CORE = {"short": 3, "full": 2, "all": 2}
 MOST = 8
 EACH_SERVER = "each_server"
 #: Tiers, and which marks their tests have: on the first server, and on each other one.
@@ -45,7 +45,7 @@ def folders_with(marks: str) -> list[str]:
     ]
 
 
-def run(server: Path, marks: str, options: list[str]) -> int:
+def run(server: Path, marks: str, per_core: int, options: list[str]) -> int:
     """Run the tests with these marks on *server* and return pytest's exit code."""
     version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True)
     print(f"== {marks or 'all'} on {version.stdout.split(' sha')[0].strip()}", flush=True)
@@ -55,7 +55,7 @@ def run(server: Path, marks: str, options: list[str]) -> int:
             "-m",
             "pytest",
             "-n",
-            str(min(PER_CORE * (os.cpu_count() or 1), MOST)),
+            str(min(per_core * (os.cpu_count() or 1), MOST)),
             "-m",
             marks,
             *(str(TESTS / folder) for folder in folders_with(marks)),
@@ -93,11 +93,12 @@ def main(arguments: list[str]) -> int:
     """Run a tier once."""
     if not arguments or arguments[0] not in TIERS:
         sys.exit(f"usage: python -m tests.run {'|'.join(TIERS)} [pytest options]")
-    on_first, on_others = TIERS[arguments[0]]
+    tier, *options = arguments
+    on_first, on_others = TIERS[tier]
     first, *others = servers()
-    codes = [run(first, on_first, arguments[1:])]
+    codes = [run(first, on_first, PER_CORE[tier], options)]
     if on_others is not None:
-        codes += [run(other, on_others, arguments[1:]) for other in others]
+        codes += [run(other, on_others, PER_CORE[tier], options) for other in others]
     # An option such as -k may leave nothing for one of them.
     return int(any(code not in (0, NOTHING_RUN) for code in codes) or min(codes) == NOTHING_RUN)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from typing import Any
 
@@ -44,6 +44,7 @@ class ClusterChannel(TaggedChannel):
         self._parts: dict[str, ShardChannel] = {}
         #: How many parts are about to ask for messages.
         self.asking = 0
+        self._counted: int | None = None
         #: By consumer tag.
         self._consuming: dict[str, ShardChannel] = {}
         super().__init__(connection, self.tags[0], **kwargs)
@@ -100,8 +101,18 @@ class ClusterChannel(TaggedChannel):
     @property
     def fetched(self) -> int:
         """How many messages of all shards are here, or may come, that are not handed out."""
-        # Each shard asks for it in each turn of the event loop.
+        if self._counted is not None:
+            return self._counted
         return super().fetched + sum([each._fetcher.waiting for each in self._parts.values()])
+
+    @contextmanager
+    def counted_once(self) -> Iterator[None]:
+        """Count :attr:`fetched` once for all shards, while none asks or delivers."""
+        self._counted = self.fetched
+        try:
+            yield
+        finally:
+            self._counted = None
 
     def basic_consume(
         self,

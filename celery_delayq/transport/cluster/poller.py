@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty
 from typing import Any
@@ -68,7 +68,10 @@ class ClusterPoller(Poller):
             self._look_at = now + LOOK
             self._leave_silent()
         away = self._away
-        asking = [each for each in self._channels if not (each in away or each.is_settled)]
+        with ExitStack() as stack:
+            for whole in {each.whole for each in self._channels}:
+                stack.enter_context(whole.counted_once())
+            asking = [each for each in self._channels if not (each in away or each.is_settled)]
         # Only where there is credit: else kombu would stop to poll all descriptors each time.
         paused = getattr(self, "_paused_brpop", None)
         if paused and next(iter(paused.values()))[0].qos.can_consume():

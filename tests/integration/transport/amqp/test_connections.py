@@ -46,6 +46,7 @@ def tls_url(certificates: Certificates) -> Iterator[str]:
         yield f"delayq+amqps://guest:guest@{HOST}:{port}//"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["setting", "url"])
 def test_a_delayed_task_goes_over_tls(tls_url: str, certificates: Certificates, where: str) -> None:
     files = {
