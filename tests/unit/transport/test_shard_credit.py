@@ -1,0 +1,43 @@
+"""How the shards of a cluster share the messages that a worker may still take."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_delayq.transport.cluster.shard import ShardChannel
+
+
+def asked(credit: int, has_more: list[bool]) -> list[int]:
+    """Return for how many messages each shard asks, one after the other."""
+    found = []
+    for number, more in enumerate(has_more):
+        shard = ShardChannel.__new__(ShardChannel)
+        shard._whole = SimpleNamespace(asking=len(has_more) - number)
+        found.append(shard.credit_for(credit, more) if credit else 0)
+        credit -= found[-1]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("credit", "has_more", "expected"),
+    [
+        (8, [True], [8]),
+        (8, [False] * 4, [2, 2, 2, 2]),
+        (8, [True] * 4, [4, 2, 1, 1]),
+        (8, [False, True, False], [2, 3, 3]),
+        (2, [True] * 4, [1, 1, 0, 0]),
+    ],
+)
+def test_a_shard_leaves_room_to_those_that_ask_after_it(
+    credit: int, has_more: list[bool], expected: list[int]
+) -> None:
+    assert asked(credit, has_more) == expected
+
+
+@given(st.integers(1, 1000), st.lists(st.booleans(), min_size=1, max_size=16))
+def test_all_that_may_be_taken_is_asked_for_and_no_more(credit: int, has_more: list[bool]) -> None:
+    assert sum(asked(credit, has_more)) == credit
