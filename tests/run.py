@@ -19,8 +19,8 @@ from tests.support.programs import redis_server_on_path
 TESTS = Path(__file__).parent
 #: What takes long comes first, so that the end is many short ones and no process is left alone.
 ALL = ("acceptance", "integration", "lua", "contract", "unit")
-#: How many tests run side by side, on each core: they have servers and workers of their own, and
-#: wait half of the time. Those of faults start many workers.
+#: How many tests run side by side, on each core: with two, a quarter of the short tier's time was
+#: idle. Faults start many workers each.
 PER_CORE = {"short": 3, "full": 2, "all": 2}
 MOST = 8
 EACH_SERVER = "each_server"

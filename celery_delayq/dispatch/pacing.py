@@ -169,7 +169,7 @@ class PollTimer:
         self._stand_back = 0.0
         if self.gather == GATHER or not self._is_stream or wait > self.gather:
             return GATHER
-        return self.gather * ceil((now + GATHER) / self.gather) - now
+        return self.gather * ceil((now + max(wait, GATHER)) / self.gather) - now
 
     def _until_next_look(self) -> float:
         heard = _wait_heard(self.fleet)

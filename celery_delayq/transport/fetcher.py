@@ -171,9 +171,10 @@ class Fetcher:
             acquire_call(share.queue, me, lease, number, share.limit, share.lists, others)
             for share, number in self._requests
         ]
-        if self._send_sources:
-            return pack([call.command(source=True) for call in calls])
-        return b"".join([call.packed() for call in calls])
+        if not self._send_sources:
+            return b"".join([call.packed() for call in calls])
+        self._send_sources = False
+        return pack([call.command(source=True) for call in calls])
 
     def _looks(self, leased: list[str]) -> bytes:
         """Return the commands that ask which other queues have got something."""
@@ -183,8 +184,7 @@ class Fetcher:
         if len(leased) > 1:
             for queue, lists in self.fair_share.behind(leased):
                 look.add(queue, *self.idle.ready(queue)[:lists])
-        looks = look.packed(source=self._send_sources)
-        self._send_sources = False
+        looks = look.packed()
         self._looking_popped = self._popped_lists()
         if self._looking_popped:
             looks += pack([("EXISTS", *self._looking_popped)])
@@ -195,7 +195,7 @@ class Fetcher:
         leased = self._leased()
         if look := self.idle.look(leased):
             self._signs = look
-            self._send("look", look.packed(source=True))
+            self._send("look", look.packed())
         elif wait := self.idle.wait(leased, self._popped_lists(), briefly=bool(self._refused)):
             self._send("sign", wait)
 
@@ -293,7 +293,7 @@ class Fetcher:
                 self._refused[queue] = time.monotonic() + REFUSED
             else:
                 came.append(self.took(queue, request.request_number, Reserved.read(reply)))
-                # Once more for each message; also where all that it had was cancelled.
+                # A queue whose messages were all cancelled has had its turn, too.
                 self._channel._queue_cycle.rotate(queue)
         for taken in chain.from_iterable(zip_longest(*came)):
             if taken is not None:

@@ -43,12 +43,15 @@ class SignsCall:
         self.queues += [queue] * len(lists)
         self.lists += lists
 
-    def packed(self, *, source: bool) -> bytes:
-        """Return the call, ``b""`` where there is nothing to look at."""
-        return pack_keys("leases/signs", self.lists, source=source) if self.lists else b""
+    def packed(self) -> bytes:
+        """Return the call, ``b""`` where there is nothing to look at.
+
+        With the source, which is short: only idle consumers would teach it to Redis otherwise.
+        """
+        return pack_keys("leases/signs", self.lists) if self.lists else b""
 
     def found(self, reply: Any) -> list[str]:
-        """Return the queues that a reply tells: all of them where it is an error."""
+        """Return the queues in a reply: all of them where it is an error."""
         if isinstance(reply, ResponseError):
             return self.queues
         return [self.queues[place - 1] for place in reply]

@@ -46,7 +46,7 @@ class SettleChannel(PublishChannel):
     #: the fleet of dispatchers.
     looks_after_work = True
 
-    #: Least seconds between two promotions of the channel's dispatcher in a steady stream.
+    #: Seconds between two promotions of a steady stream by the channel's dispatcher.
     gather = GATHER
 
     _dead_lettered = 0

@@ -63,14 +63,16 @@ def on_duty(stage: Stage, fleet: Fleet) -> ManagedProcess:
     return member
 
 
-def send(stage: Stage) -> list[str]:
-    """Send tasks that are due one after the other."""
-    return stage.producer.send_spread(int(100 * SECONDS), "faults.work", 1.0, 1.0 + SECONDS)
+def send(stage: Stage, pauses: Pauses) -> list[str]:
+    """Send tasks that are due one after the other, and count pauses from then on."""
+    sent = stage.producer.send_spread(int(100 * SECONDS), "faults.work", 1.0, 1.0 + SECONDS)
+    pauses.forget()
+    return sent
 
 
 @pytest.fixture
 def pauses() -> Iterator[Pauses]:
-    """Pauses of the machine during the test."""
+    """Pauses of the machine while tasks are due."""
     with watched() as pauses:
         yield pauses
 
@@ -107,7 +109,7 @@ def test_losing_the_one_on_duty_again_and_again_costs_less_than_half_a_second(
         # Longer than anyone waits for it.
         "stopped": lambda process: killer.stop(process, 1.5),
     }[loss]
-    sent = send(stage)
+    sent = send(stage, pauses)
 
     # On a slow machine all is promoted before a lost dispatcher is back.
     while stage.redis.exists("{celery}:due") or len(set(killer.strikes)) < 2:
@@ -127,7 +129,7 @@ def test_members_that_come_and_go_each_second_promote_all_in_time(
     """Nobody knows how many they are. One stays."""
     killer = Killer(stage, seed)
     _, *others = fleet_of(stage, scaled(4, 12), tmp_path)
-    sent = send(stage)
+    sent = send(stage, pauses)
 
     while stage.redis.exists("{celery}:due"):
         killer.let_pass(0.8, 1.2)
@@ -146,7 +148,7 @@ def test_dispatchers_that_know_nothing_of_duty_do_no_harm(
     """Two versions of the package in one fleet: some aim at each entry, whoever is on duty."""
     killer = Killer(stage, seed)
     fleet = [*fleet_of(stage, scaled(2, 6), tmp_path), *stage.dispatchers(2, module=EAGER)]
-    sent = send(stage)
+    sent = send(stage, pauses)
 
     while stage.redis.exists("{celery}:due"):
         killer.let_pass(0.3, 0.6)

@@ -197,26 +197,24 @@ def is_whole(stage: Stage) -> bool:
     return all(len(each.get("online", ())) == 3 for each in queues if each["type"] == "quorum")
 
 
-def move_what_is_stuck(stage: Stage) -> list[str]:
+def move_what_is_stuck(stage: Stage) -> set[str]:
     """Wait until all has run; return the delay queues that needed another leader for it.
 
     After two elections in short succession RabbitMQ may not tell the process that sends on what a
     delay queue has let go (its pull request 16203). The next leader starts one anew.
     """
-    moved: list[str] = []
+    moved = set()
     for _ in range(5):
         if stage.wait_for(stage.finished, 30, interval=0.5):
             break
-        queues = stage.broker.ask("GET", "queues")
-        stuck = [each for each in queues if ".delay." in each["name"] and each.get("messages")]
-        for queue in stuck:
-            other = next(node for node in queue["online"] if node != queue["leader"])
-            name = f'rabbit_misc:r(<<"{queue["vhost"]}">>, queue, <<"{queue["name"]}">>)'
-            found = f"element(2, rabbit_amqqueue:lookup({name}))"
-            stage.broker.control(
-                "eval", f"rabbit_quorum_queue:transfer_leadership({found}, {other})."
-            )
-        moved += [queue["name"] for queue in stuck]
+        for queue in stage.broker.ask("GET", "queues"):
+            others = {*queue.get("online", ())} - {queue.get("leader")}
+            if ".delay." in queue["name"] and queue.get("messages") and len(others) == 2:
+                name = f'rabbit_misc:r(<<"{queue["vhost"]}">>, queue, <<"{queue["name"]}">>)'
+                found = f"element(2, rabbit_amqqueue:lookup({name}))"
+                call = f"rabbit_quorum_queue:transfer_leadership({found}, {others.pop()})."
+                if stage.broker.control("eval", call).startswith("{migrated"):
+                    moved.add(queue["name"])
     return moved
 
 

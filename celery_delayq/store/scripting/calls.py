@@ -48,9 +48,9 @@ def pack_command(name: str, args: Sequence[bytes]) -> bytes:
     return b"*%d\r\n%b" % (1 + len(args), pack_arg(name)) + b"".join(args)
 
 
-def pack_keys(name: str, keys: Sequence[bytes], *, source: bool = False) -> bytes:
-    """Return a call of a script with KEYS only, which :func:`pack_arg` has packed before."""
-    head = _packed((*_how(load(name), source), len(keys)))
+def pack_keys(name: str, keys: Sequence[bytes]) -> bytes:
+    """Return a call of a script, with its source and KEYS only, each packed by :func:`pack_arg`."""
+    head = _packed((*_how(load(name), source=True), len(keys)))
     return b"*%d\r\n%b" % (3 + len(keys), head) + b"".join(keys)
 
 

@@ -176,11 +176,13 @@ def test_what_workers_say_of_themselves_has_no_password_of_the_broker(
 ) -> None:
     server = delayq_redis_factory(password="s3cret")
     url = server.url_for("delayq+redis")
-    start_worker(delayq_worker, "delayq_tasks", "threads", broker_url=url, result_backend=None)
-    inspect = make_app(broker=url).control.inspect(limit=1, timeout=20)
+    worker = start_worker(
+        delayq_worker, "delayq_tasks", "threads", broker_url=url, result_backend=None
+    )
+    app = make_app(broker=url)
 
-    [stats] = inspect.stats().values()
-    told = json.dumps([stats, inspect.conf(), inspect.report()], default=str)
+    stats, *others = (answer(app, worker.hostname, what) for what in ("stats", "conf", "report"))
+    told = json.dumps([stats, *others], default=str)
 
     broker = stats["broker"]
     assert (broker["hostname"], broker["port"]) == ("127.0.0.1", server.port)

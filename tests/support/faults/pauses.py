@@ -17,6 +17,10 @@ class Pauses:
     def __init__(self) -> None:
         self.longest = 0.0
 
+    def forget(self) -> None:
+        """Begin anew."""
+        self.longest = 0.0
+
     def watch(self, stopping: threading.Event) -> None:
         """Wait again and again, for what does not come."""
         began = time.monotonic()

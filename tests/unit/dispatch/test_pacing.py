@@ -157,7 +157,8 @@ def test_streams_of_several_stores_are_promoted_from_at_the_same_moments(timer: 
         (100.0412, 1, 100.06),
         (100.0615, 1, 100.08),  # its reply came late
         (100.0901, 1, 100.1),
-        (100.1001, 30, 100.1301),  # later than for what it gathers
+        (100.1001, 15, 100.12),
+        (100.1201, 30, 100.1501),  # later than for what it gathers
         (100.2, 1, 100.2 + GATHER),  # it has ended
     ):
         timer.monotonic = lambda now=now: now  # type: ignore[misc]

@@ -33,12 +33,9 @@ def test_where_redis_refuses_any_queue_may_have_something(look: SignsCall) -> No
     assert look.found(NoScriptError("No matching script")) == ["a", "b", "b"]
 
 
-@pytest.mark.parametrize("source", [True, False])
-def test_it_is_one_call_of_all_lists(look: SignsCall, source: bool) -> None:
-    how = ("EVAL", SCRIPT.source) if source else ("EVALSHA", SCRIPT.sha)
-
-    assert look.packed(source=source) == pack([(*how, 3, "a-wake", "b-0", "b-3")])
+def test_it_is_one_call_of_all_lists(look: SignsCall) -> None:
+    assert look.packed() == pack([("EVAL", SCRIPT.source, 3, "a-wake", "b-0", "b-3")])
 
 
 def test_without_lists_there_is_no_call() -> None:
-    assert SignsCall().packed(source=False) == b""
+    assert SignsCall().packed() == b""

@@ -1,6 +1,6 @@
--- Return which lists exist: those of queues that have got something.
+-- Return the places of the lists that exist: their queues have got something.
 --
--- KEYS     1… wake, or ready lists, of any queues
+-- KEYS     1… wake (also ready and quarantined lists), of any queues
 -- ARGV     –
 -- Returns  {place of each that is there…}
 -- Repeat   the same
