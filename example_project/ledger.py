@@ -224,7 +224,10 @@ def problems(
         (sums.total.twice, "ran more than once"),
         (sums.revived, "ran although they had been cancelled"),
         (sums.missed, "were not found when they were to be changed, and had not run"),
-        (sums.overdue, "were already due when they were published"),
+        (
+            sums.overdue,
+            "were due when they were published: this machine needs more --seconds-before",
+        ),
         (sums.unknown, "ran without having been published"),
         (sums.other_eta, "were told another ETA than they were published with"),
         (sums.astray, "were moved or cancelled and not set aside once, or the other way round"),

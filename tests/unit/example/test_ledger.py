@@ -170,7 +170,9 @@ def test_a_task_that_was_due_when_it_was_published_is_shown() -> None:
     sums = sums_of(published=[replace(PUBLISHED[0], published_ms=10_000.0), *PUBLISHED[1:]])
 
     assert sums.overdue == 1
-    assert wrong_with(sums) == ["1 tasks were already due when they were published"]
+    assert wrong_with(sums) == [
+        "1 tasks were due when they were published: this machine needs more --seconds-before"
+    ]
 
 
 def test_what_redis_still_holds_is_found() -> None:
