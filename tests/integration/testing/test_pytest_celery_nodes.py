@@ -163,6 +163,7 @@ class TestAWorker:
         running = worker.container.attrs["State"]
 
         if end == "shutdown":
+            answer(celery_setup.app, worker.hostname(), "ping")  # it hears
             celery_setup.app.control.shutdown(destination=[worker.hostname()])
         else:
             worker.kill(end)
