@@ -167,10 +167,7 @@ def test_while_one_queue_is_full_others_are_asked_when_they_have_got_something(
     delayq_broker_url: str, redis: Redis
 ) -> None:
     got: list[str] = []
-
-    def take(message: Any) -> None:
-        got.append(message.delivery_info["routing_key"])
-        message.ack()
+    take = noting(got)
 
     with (
         consuming(delayq_broker_url, take, "abcdef") as connection,
@@ -198,10 +195,7 @@ def test_empty_queues_are_not_asked_again_where_redis_has_forgotten_all_scripts(
     delayq_broker_url: str, redis: Redis
 ) -> None:
     got: list[str] = []
-
-    def take(message: Any) -> None:
-        got.append(message.delivery_info["routing_key"])
-        message.ack()
+    take = noting(got)
 
     with Connection(delayq_broker_url) as other:
         for _ in range(30):
@@ -217,6 +211,16 @@ def test_empty_queues_are_not_asked_again_where_redis_has_forgotten_all_scripts(
     times = asked(said)
     assert times.pop("a") >= 30
     assert times == dict.fromkeys("bcdef", 1)
+
+
+def noting(queues: list[str]) -> Callable[[Any], None]:
+    """Return what takes a message and notes its queue."""
+
+    def take(message: Any) -> None:
+        queues.append(message.delivery_info["routing_key"])
+        message.ack()
+
+    return take
 
 
 def until_it_waits(connection: Connection, redis: Redis) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ def test_the_answer_is_that_of_stock_celery(
             module, pool="solo", queues=["one"], broker_url=url, extra_args=FAST_START
         )
         sender.send_task("stock.add", (1,), queue="one", task_id="later", **call)
-        wait_until(lambda: scheduled_of(sender, worker), TIMEOUT, "it is there")  # noqa: B023
+        wait_until(partial(scheduled_of, sender, worker), TIMEOUT, "it is there")
 
         [scheduled], known = (
             scheduled_of(sender, worker),
