@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from redis import Connection, ConnectionPool, Redis, SSLConnection
@@ -53,6 +54,9 @@ HURRIED: dict[str, Any] = {
 #: Seconds for which a node that did not answer is asked after all others.
 SILENCE = 10.0
 
+#: Seconds until the slots are read again that are as before although a node cannot be connected to:
+#: another one takes over after some seconds, and many connections try meanwhile.
+REREAD = 0.25
 
 #: What a node answers that does not serve the slot, or not now. ASK too is waited for and not
 #: followed: while a slot moves, both nodes refuse a script some of whose keys are missing.
@@ -89,9 +93,21 @@ class _Range(NamedTuple):
     replicas: tuple[Address, ...]
 
 
-#: The nodes of each cluster, by its seeds, as this process was told last: new connections are to
-#: find a cluster whose seeds have all gone.
-_TOLD: dict[frozenset[Address], frozenset[Address]] = {}
+@dataclass(slots=True)
+class _Told:
+    """What a node has told of a cluster's slots."""
+
+    ranges: list[_Range] = field(default_factory=list)
+    is_stale: bool = True
+    #: How often they were read.
+    revision: int = 0
+    #: Until when they need not be read for a node that cannot be connected to, in monotonic time.
+    quiet_until: float = 0.0
+
+
+#: By seeds, for all connections of a process: new ones do not ask again, and find a cluster whose
+#: seeds have all gone.
+_TOLD: dict[frozenset[Address], _Told] = {}
 
 #: Until when nodes are asked last that did not answer, in monotonic time.
 _SILENT: dict[Address, float] = {}
@@ -114,10 +130,7 @@ class Nodes:
         self._seeds = seeds
         self._tls = tls
         self._options = options
-        self._ranges: list[_Range] = []
-        self._is_stale = True
-        #: How often the slots were read.
-        self.revision = 0
+        self._told = _TOLD.setdefault(frozenset(seeds), _Told())
 
     def master_of(self, slot: int) -> tuple[Address, int]:
         """Return the master of a slot, and the revision by which it is.
@@ -133,7 +146,7 @@ class Nodes:
         for first, last, master, _ in ranges:
             if first <= slot <= last:
                 return master, revision
-        self._is_stale = True
+        self._told.is_stale = True
         raise ConnectionError(f"no node of the Redis Cluster has slot {slot}")
 
     def masters(self) -> tuple[list[Address], int]:
@@ -169,7 +182,13 @@ class Nodes:
     def changed(self, revision: int) -> None:
         """Have the slots read again, unless they were since *revision*: many connections may see
         one change."""
-        self._is_stale = self._is_stale or revision == self.revision
+        told = self._told
+        told.is_stale = told.is_stale or revision == told.revision
+
+    def unreachable(self, revision: int) -> None:
+        """Have the slots read again as a node cannot be connected to, now and then."""
+        if time.monotonic() >= self._told.quiet_until:
+            self.changed(revision)
 
     def client(self, slot: int | None, **options: Any) -> Redis:
         """Return a client with connections of its own to the master of a slot, or to any master.
@@ -201,26 +220,28 @@ class Nodes:
 
         Without a lock: threads and greenlets share this, and a second reading does no harm.
         """
-        if self._is_stale:
-            self._is_stale = False  # first: it may become stale while it is read
+        told = self._told
+        if told.is_stale or not told.ranges:
+            told.is_stale = False  # first: it may become stale while it is read
+            told.quiet_until = time.monotonic() + REREAD
             try:
-                self._ranges = self._read()
+                ranges = self._read()
             except BaseException:
-                self._is_stale = True
+                told.is_stale = True
                 raise
-            self.revision += 1
-        return self._ranges, self.revision
+            if ranges != told.ranges:
+                told.ranges, told.quiet_until = ranges, 0.0
+            told.revision += 1
+        return told.ranges, told.revision
 
     def _read(self) -> list[_Range]:
         """Ask one node after the other."""
         problems = []
-        seeds = frozenset(self._seeds)
-        known = seeds.union(_nodes_of(self._ranges), _TOLD.get(seeds, ()))
+        known = _nodes_of(self._told.ranges).union(self._seeds)
         # Another one each time: a node that is cut off from the others tells of old masters.
         for address in self._in_turn(known):
             try:
-                found = [*self._ask(address)]
-                _TOLD[seeds] = _nodes_of(found)
+                found = sorted(self._ask(address))
                 self.note_heard(address)
                 return found
             except (AuthenticationError, ConnectionError, TimeoutError) as exc:
@@ -251,7 +272,7 @@ class Nodes:
             master, *replicas = (
                 Address(host.decode() if host else address.host, port) for host, port, *_ in nodes
             )
-            yield _Range(first, last, master, tuple(replicas))
+            yield _Range(first, last, master, tuple(sorted(replicas)))
 
 
 def _nodes_of(ranges: Iterable[_Range]) -> frozenset[Address]:
@@ -313,7 +334,7 @@ class SlotConnection(Connection):
             except OSError as exc:
                 if isinstance(exc, builtins.TimeoutError):
                     self.note_silent()
-                self._nodes.changed(self._revision)
+                self._nodes.unreachable(self._revision)
                 if not masters:
                     raise
 

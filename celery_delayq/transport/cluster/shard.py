@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from celery_delayq.transport.cluster.tagged import TaggedChannel
+from celery_delayq.transport.fair_share import DEPTH
 from celery_delayq.transport.qos import Message, QoS
 from celery_delayq.transport.requests import Taken
 
@@ -137,12 +138,15 @@ class ShardChannel(TaggedChannel):
     def credit_for(self, credit: int, has_more: bool) -> int:
         """Return for how many of the messages that may be taken to ask now.
 
-        The shards ask at the same time. One that may have a single message leaves room to others.
+        The shards ask at the same time. One that may have a single message leaves room to others;
+        one that has more takes what a request is worth, and the others have the next turns.
         """
         asking = self._whole.asking
         if asking <= 1:
             return credit
-        return max(1, credit // 2 if has_more else credit // asking)
+        if has_more:
+            return min(credit, max(DEPTH, credit // 2))
+        return max(1, credit // asking)
 
     @property
     def is_settled(self) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError
 from redis.retry import Retry
 
 from celery_delayq.dispatch.dispatcher import Dispatcher
@@ -14,7 +16,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import BrokerUnavailable, ConfigError
 from celery_delayq.model.cluster_tags import slot_of
 from celery_delayq.settings import Settings
-from celery_delayq.store.cluster.nodes import Address, Nodes
+from celery_delayq.store.cluster.nodes import REREAD, Address, Nodes
 from celery_delayq.store.cluster.shards import check_number, cluster_shards, number_keys
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
@@ -138,6 +140,37 @@ def test_a_killed_master_holds_up_its_own_queues_only(cluster: Cluster, shards: 
     assert shards.of(queue).scheduled(queue) == 1
     with cluster.replica_of(master).client() as client:
         assert client.role()[0] == b"master"
+
+
+def test_a_lost_shard_does_not_have_the_slots_read_for_each_that_tries(
+    cluster: Cluster, shards: Shards
+) -> None:
+    tag, other = TAGS[0], TAGS[11]
+    lost = cluster.master_of(slot_of(tag))
+    for each in (lost, cluster.replica_of(lost)):
+        each.kill()
+    others = [each for each in (*cluster.masters, *cluster.replicas) if each.running]
+    before = sum(map(_times_slots_were_read, others))
+
+    began = time.monotonic()
+    for _ in range(100):
+        with (
+            pytest.raises(ConnectionError),
+            # A new view and a new connection, as each thread of a worker has.
+            cluster.nodes(retry=Retry(NoBackoff(), 1)).briefly(slot_of(tag)) as client,
+        ):
+            client.ping()
+    seconds = time.monotonic() - began
+
+    # When it is seen first, and then each `REREAD`.
+    assert 1 <= sum(map(_times_slots_were_read, others)) - before <= 1 + seconds / REREAD
+    assert shards.of(QUEUES[other]).scheduled(QUEUES[other]) == 0
+
+
+def _times_slots_were_read(server: EmbeddedRedis) -> int:
+    with server.client() as client:
+        found = client.info("commandstats").get("cmdstat_cluster|slots", {"calls": 0})
+    return int(found["calls"])
 
 
 def test_another_number_of_tags_is_refused(cluster: Cluster, shards: Shards) -> None:
