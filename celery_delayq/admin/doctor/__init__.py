@@ -38,6 +38,7 @@ REDIS: dict[str, Callable[[OnRedis], Iterator[Finding]]] = {
     "memory": redis_server.memory,
     "connections": redis_server.connections,
     "replicas": redis_server.replicas,
+    "cluster": redis_server.cluster,
     "clock": redis_server.clock,
     "latency": redis_server.latency,
     "script cache": redis_server.script_cache,

@@ -99,6 +99,27 @@ def connections(subject: OnRedis) -> Iterator[Finding]:
         )
 
 
+def cluster(subject: OnRedis) -> Iterator[Finding]:
+    """A lost master of a cluster must not stop the others, and a replica must take its place."""
+    if not subject.info("cluster").get("cluster_enabled"):
+        return
+    if not subject.info("replication").get("connected_slaves"):
+        yield Finding(
+            "cluster",
+            WARNING,
+            "no replica follows this master: its queues wait for as long as it is away",
+            "add one: redis-cli --cluster add-node, with --cluster-slave",
+        )
+    if subject.config("cluster-require-full-coverage") == "yes":
+        yield Finding(
+            "cluster",
+            WARNING,
+            "cluster-require-full-coverage yes: while another master is away, this one refuses all "
+            "commands too",
+            "CONFIG SET cluster-require-full-coverage no at each node, and in redis.conf too",
+        )
+
+
 def replicas(subject: OnRedis) -> Iterator[Finding]:
     """There must be as many replicas as publishes wait for."""
     wanted = subject.settings.wait_replicas

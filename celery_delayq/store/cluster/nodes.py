@@ -229,8 +229,9 @@ class Nodes:
             except BaseException:
                 told.is_stale = True
                 raise
-            if ranges != told.ranges:
-                told.ranges, told.quiet_until = ranges, 0.0
+            if _masters_of(ranges) != _masters_of(told.ranges):
+                told.quiet_until = 0.0
+            told.ranges = ranges
             told.revision += 1
         return told.ranges, told.revision
 
@@ -241,7 +242,7 @@ class Nodes:
         # Another one each time: a node that is cut off from the others tells of old masters.
         for address in self._in_turn(known):
             try:
-                found = sorted(self._ask(address))
+                found = [*self._ask(address)]
                 self.note_heard(address)
                 return found
             except (AuthenticationError, ConnectionError, TimeoutError) as exc:
@@ -272,7 +273,12 @@ class Nodes:
             master, *replicas = (
                 Address(host.decode() if host else address.host, port) for host, port, *_ in nodes
             )
-            yield _Range(first, last, master, tuple(sorted(replicas)))
+            yield _Range(first, last, master, tuple(replicas))
+
+
+def _masters_of(ranges: Iterable[_Range]) -> set[tuple[int, int, Address]]:
+    """Return which master has which slots."""
+    return {(each.first, each.last, each.master) for each in ranges}
 
 
 def _nodes_of(ranges: Iterable[_Range]) -> frozenset[Address]:
