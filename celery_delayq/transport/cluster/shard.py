@@ -141,7 +141,7 @@ class ShardChannel(TaggedChannel):
         The shards ask at the same time. One that may have a single message leaves room to others;
         one that has more takes what a request is worth, and the others have the next turns.
         """
-        asking = self._whole.asking
+        asking: int = self._whole.asking
         if asking <= 1:
             return credit
         if has_more:

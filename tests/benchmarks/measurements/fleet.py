@@ -46,10 +46,6 @@ QUIET = Row(
     "fleet-quiet", "10 due/s: 1 dispatcher, 100, script calls", "calls/s", Better.LOWER,
     at_most(200, "/s"),
 )  # fmt: skip
-MANY = Row(
-    "fleet-queues", "1,000 due/s in 500 queues: 1 dispatcher, 48, lateness p99", "ms",
-    Better.LOWER, at_most(50, "ms"), 1,
-)  # fmt: skip
 WORKERS = Row(
     "fleet-workers", "1,000 due/s in 500 queues: 1 process with a dispatcher, 50, lateness p99",
     "ms", Better.LOWER, at_most(50, "ms"), 1,
@@ -189,9 +185,8 @@ def fleet(bench: Bench) -> Iterator[Figure]:
     bench.note("fleet: 10 due a second")
     yield QUIET.figure([_run(1, 10).calls / SECONDS], [_run(100, 10).calls / SECONDS])
     bench.note("fleet: 500 queues")
-    alone = _run(1, 1000, 500).p99
-    yield MANY.figure([alone], [_run(48, 1000, 500).p99])
-    yield WORKERS.figure([alone], [_run(50, 1000, 500, processes=50).p99])
+    workers = _run(50, 1000, 500, processes=50)
+    yield WORKERS.figure([_run(1, 1000, 500).p99], [workers.p99])
     bench.note("fleet: idle")
     yield IDLE.figure([_idle(bench, 0)], [_idle(bench, 99)])
     for row, number in ((KILLED, signal.SIGKILL), (STOPPED, signal.SIGSTOP)):
