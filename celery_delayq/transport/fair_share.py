@@ -14,8 +14,8 @@ QUICK = 0.002
 MOST = 64
 
 #: With more queues than free slots, two or more are asked for about so many messages each, and the
-#: others the next time; so are shards of a cluster. A call for each message costs several times as
-#: much.
+#: others the next time; a shard of a cluster asks for as many at least. A call for each message
+#: costs several times as much.
 DEPTH = 4
 
 

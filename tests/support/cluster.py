@@ -17,7 +17,8 @@ from celery_delayq.embedded.cluster import (
     node_options,
 )
 from celery_delayq.model.cluster_tags import SLOTS, cluster_tags, slot_of, tag_of
-from celery_delayq.store.cluster.nodes import Address, Nodes
+from celery_delayq.store.cluster.nodes import Nodes
+from celery_delayq.store.cluster.slots import Address
 
 MASTERS = 3
 

@@ -99,25 +99,31 @@ def connections(subject: OnRedis) -> Iterator[Finding]:
         )
 
 
-def cluster(subject: OnRedis) -> Iterator[Finding]:
-    """A lost master of a cluster must not stop the others, and a replica must take its place."""
-    if not subject.info("cluster").get("cluster_enabled"):
-        return
-    if not subject.info("replication").get("connected_slaves"):
+def cluster_replicas(subject: OnRedis) -> Iterator[Finding]:
+    """A replica must take the place of a lost master of a cluster."""
+    if _is_in_cluster(subject) and not subject.info("replication").get("connected_slaves"):
         yield Finding(
-            "cluster",
+            "cluster replicas",
             WARNING,
             "no replica follows this master: its queues wait for as long as it is away",
             "add one: redis-cli --cluster add-node, with --cluster-slave",
         )
-    if subject.config("cluster-require-full-coverage") == "yes":
+
+
+def cluster_coverage(subject: OnRedis) -> Iterator[Finding]:
+    """A lost master of a cluster must not stop the others."""
+    if _is_in_cluster(subject) and subject.config("cluster-require-full-coverage") == "yes":
         yield Finding(
-            "cluster",
+            "cluster coverage",
             WARNING,
             "cluster-require-full-coverage yes: while another master is away, this one refuses all "
             "commands too",
             "CONFIG SET cluster-require-full-coverage no at each node, and in redis.conf too",
         )
+
+
+def _is_in_cluster(subject: OnRedis) -> bool:
+    return bool(subject.info("cluster").get("cluster_enabled"))
 
 
 def replicas(subject: OnRedis) -> Iterator[Finding]:

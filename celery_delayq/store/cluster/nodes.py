@@ -11,8 +11,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from redis import Connection, ConnectionPool, Redis, SSLConnection
 from redis.backoff import NoBackoff
@@ -30,6 +29,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from celery_delayq.errors import ConfigError
+from celery_delayq.store.cluster.slots import Address, SlotRange, SlotTable
 from celery_delayq.utils import native_threads
 
 #: Seconds to connect to a node in order to ask it for all others; another one may answer.
@@ -54,13 +54,11 @@ HURRIED: dict[str, Any] = {
 #: Seconds for which a node that did not answer is asked after all others.
 SILENCE = 10.0
 
-#: Seconds until the slots are read again that are as before although a node cannot be connected to:
-#: another one takes over after some seconds, and many connections try meanwhile.
-REREAD = 0.25
-
 #: What a node answers that does not serve the slot, or not now. ASK too is waited for and not
 #: followed: while a slot moves, both nodes refuse a script some of whose keys are missing.
 _NOT_HERE = (MovedError, AskError, TryAgainError, ClusterDownError, ReadOnlyError)
+#: Of these, the answers of a node that is no longer the master.
+_MOVED = (MovedError, ReadOnlyError)
 
 #: The same where redis-py has no classes for it outside of its own client for clusters.
 _CODES = ("MOVED ", "ASK ", "TRYAGAIN ", "CLUSTERDOWN ")
@@ -79,35 +77,9 @@ def _named(options: dict[str, Any]) -> dict[str, Any]:
     return options if options.keys() & {"lib_name", "lib_version"} else {**_DRIVER, **options}
 
 
-class Address(NamedTuple):
-    """Where a node is."""
-
-    host: str
-    port: int
-
-
-class _Range(NamedTuple):
-    first: int
-    last: int
-    master: Address
-    replicas: tuple[Address, ...]
-
-
-@dataclass(slots=True)
-class _Told:
-    """What a node has told of a cluster's slots."""
-
-    ranges: list[_Range] = field(default_factory=list)
-    is_stale: bool = True
-    #: How often they were read.
-    revision: int = 0
-    #: Until when they need not be read for a node that cannot be connected to, in monotonic time.
-    quiet_until: float = 0.0
-
-
-#: By seeds, for all connections of a process: new ones do not ask again, and find a cluster whose
-#: seeds have all gone.
-_TOLD: dict[frozenset[Address], _Told] = {}
+#: By seeds, for all connections of a process: new ones need not ask, and find a cluster whose seeds
+#: have all gone.
+_TABLES: dict[frozenset[Address], SlotTable] = {}
 
 #: Until when nodes are asked last that did not answer, in monotonic time.
 _SILENT: dict[Address, float] = {}
@@ -130,10 +102,11 @@ class Nodes:
         self._seeds = seeds
         self._tls = tls
         self._options = options
-        self._told = _TOLD.setdefault(frozenset(seeds), _Told())
+        #: The slots, read when they are needed.
+        self.table = _TABLES.setdefault(frozenset(seeds), SlotTable())
 
-    def master_of(self, slot: int) -> tuple[Address, int]:
-        """Return the master of a slot, and the revision by which it is.
+    def master_of(self, slot: int) -> Address:
+        """Return the master of a slot.
 
         Raises
         ------
@@ -142,20 +115,19 @@ class Nodes:
         ConfigError
             A node is no part of a cluster.
         """
-        ranges, revision = self._fresh()
-        for first, last, master, _ in ranges:
-            if first <= slot <= last:
-                return master, revision
-        self._told.is_stale = True
-        raise ConnectionError(f"no node of the Redis Cluster has slot {slot}")
+        table = self._fresh()
+        master = table.master_of(slot)
+        if master is None:
+            table.has_no_master(slot)
+            raise ConnectionError(f"no node of the Redis Cluster has slot {slot}")
+        return master
 
-    def masters(self) -> tuple[list[Address], int]:
-        """Return all masters and the revision; raises what :meth:`master_of` does.
+    def masters(self) -> list[Address]:
+        """Return all masters; raises what :meth:`master_of` does.
 
         They are in any order, behind those that are silent.
         """
-        ranges, revision = self._fresh()
-        return self._in_turn({each.master for each in ranges})[::-1], revision
+        return self._in_turn(self._fresh().masters())[::-1]
 
     def _in_turn(self, nodes: Iterable[Address]) -> list[Address]:
         """Return nodes in the order in which to ask: any, then those that are silent."""
@@ -178,17 +150,6 @@ class Nodes:
     def seeds(self) -> tuple[Address, ...]:
         """The nodes by which the cluster is known, in order of their names."""
         return tuple(sorted(self._seeds))
-
-    def changed(self, revision: int) -> None:
-        """Have the slots read again, unless they were since *revision*: many connections may see
-        one change."""
-        told = self._told
-        told.is_stale = told.is_stale or revision == told.revision
-
-    def unreachable(self, revision: int) -> None:
-        """Have the slots read again as a node cannot be connected to, now and then."""
-        if time.monotonic() >= self._told.quiet_until:
-            self.changed(revision)
 
     def client(self, slot: int | None, **options: Any) -> Redis:
         """Return a client with connections of its own to the master of a slot, or to any master.
@@ -215,43 +176,36 @@ class Nodes:
         finally:
             client.connection_pool.disconnect()  # `close` leaves a pool that was given
 
-    def _fresh(self) -> tuple[list[_Range], int]:
-        """Return the slots, read again if they have changed, and the revision.
-
-        Without a lock: threads and greenlets share this, and a second reading does no harm.
-        """
-        told = self._told
-        if told.is_stale or not told.ranges:
-            told.is_stale = False  # first: it may become stale while it is read
-            told.quiet_until = time.monotonic() + REREAD
+    def _fresh(self) -> SlotTable:
+        """Return the slots, read again if they may have changed."""
+        table = self.table
+        if table.is_stale or not table.ranges:
+            table.is_stale = False  # first: it may become stale while it is read
             try:
-                ranges = self._read()
+                table.ranges = self._read()
             except BaseException:
-                told.is_stale = True
+                table.is_stale = True
                 raise
-            if _masters_of(ranges) != _masters_of(told.ranges):
-                told.quiet_until = 0.0
-            told.ranges = ranges
-            told.revision += 1
-        return told.ranges, told.revision
+        return table
 
-    def _read(self) -> list[_Range]:
+    def _read(self) -> list[SlotRange]:
         """Ask one node after the other."""
         problems = []
-        known = _nodes_of(self._told.ranges).union(self._seeds)
         # Another one each time: a node that is cut off from the others tells of old masters.
-        for address in self._in_turn(known):
+        for address in self._in_turn(self.table.nodes().union(self._seeds)):
             try:
                 found = [*self._ask(address)]
                 self.note_heard(address)
-                return found
+                if found:
+                    return found
+                problems.append(f"{address.host}:{address.port}: knows of no slots")
             except (AuthenticationError, ConnectionError, TimeoutError) as exc:
                 if isinstance(exc, TimeoutError):
                     self.note_silent(address)
                 problems.append(f"{address.host}:{address.port}: {exc}")
         raise ConnectionError(f"no node of the Redis Cluster answers: {'; '.join(problems)}")
 
-    def _ask(self, address: Address) -> Iterator[_Range]:
+    def _ask(self, address: Address) -> Iterator[SlotRange]:
         options = {**_named(self._options), **QUICK, "retry": Retry(NoBackoff(), 0)}
         kind = SSLConnection if self._tls else Connection
         pool = ConnectionPool(kind, host=address.host, port=address.port, **options)
@@ -273,17 +227,7 @@ class Nodes:
             master, *replicas = (
                 Address(host.decode() if host else address.host, port) for host, port, *_ in nodes
             )
-            yield _Range(first, last, master, tuple(replicas))
-
-
-def _masters_of(ranges: Iterable[_Range]) -> set[tuple[int, int, Address]]:
-    """Return which master has which slots."""
-    return {(each.first, each.last, each.master) for each in ranges}
-
-
-def _nodes_of(ranges: Iterable[_Range]) -> frozenset[Address]:
-    """Return all nodes. Replicas too: all masters may have gone when they are needed."""
-    return frozenset(node for each in ranges for node in (each.master, *each.replicas))
+            yield SlotRange(first, last, master, tuple(replicas))
 
 
 class SlotConnection(Connection):
@@ -307,7 +251,7 @@ class SlotConnection(Connection):
         # redis-py's own pauses would hold up those who wait for other nodes.
         options.setdefault("retry", Retry(NoBackoff(), 1))
         super().__init__(**_named(options))
-        self._nodes, self._slot, self._hurried, self._revision = nodes, slot, hurried, 0
+        self._nodes, self._slot, self._hurried = nodes, slot, hurried
 
     @property
     def address(self) -> Address:
@@ -327,9 +271,9 @@ class SlotConnection(Connection):
 
     def _connect(self) -> Any:
         if self._slot is None:
-            masters, self._revision = self._nodes.masters()
+            masters = self._nodes.masters()
         else:
-            master, self._revision = self._nodes.master_of(self._slot)
+            master = self._nodes.master_of(self._slot)
             if self._hurried and self._nodes.is_silent(master):
                 raise TimeoutError(f"{master.host}:{master.port}: no answer a moment ago")
             masters = [master]
@@ -340,27 +284,31 @@ class SlotConnection(Connection):
             except OSError as exc:
                 if isinstance(exc, builtins.TimeoutError):
                     self.note_silent()
-                self._nodes.unreachable(self._revision)
+                self._nodes.table.is_away(self.address, self._slot)
                 if not masters:
                     raise
 
     def read_response(self, *args: Any, **options: Any) -> Any:
         """Return the next reply."""
+        table = self._nodes.table
         try:
             reply = super().read_response(*args, **options)
         except AuthenticationError as exc:  # a node may have another password than others
             raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
         except TimeoutError as exc:
             self.note_silent()
-            self._nodes.changed(self._revision)
+            table.is_away(self.address, self._slot)
             raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
         except ConnectionError:
-            self._nodes.changed(self._revision)
+            table.is_away(self.address, self._slot)
             raise
         except ResponseError as exc:
             if not (isinstance(exc, _NOT_HERE) or str(exc).startswith(_CODES)):
                 raise
-            self._nodes.changed(self._revision)
+            if isinstance(exc, _MOVED) or str(exc).startswith("MOVED "):
+                table.is_not_master(self.address, self._slot)
+            else:
+                table.is_away(self.address, self._slot)
             self.disconnect()
             raise ConnectionError(
                 f"slot {self._slot} is not served by {self.host}:{self.port}: {exc}"

@@ -70,7 +70,7 @@ def address_of(store: Store) -> str:
         No node of the cluster knows it.
     """
     nodes: Nodes = store.client.connection_pool.connection_kwargs["nodes"]
-    master, _ = nodes.master_of(slot_of(store.keys.tag))
+    master = nodes.master_of(slot_of(store.keys.tag))
     return f"{master.host}:{master.port}"
 
 

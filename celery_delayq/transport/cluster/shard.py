@@ -138,14 +138,14 @@ class ShardChannel(TaggedChannel):
     def credit_for(self, credit: int, has_more: bool) -> int:
         """Return for how many of the messages that may be taken to ask now.
 
-        The shards ask at the same time. One that may have a single message leaves room to others;
-        one that has more takes what a request is worth, and the others have the next turns.
+        The shards ask at the same time. One that may have a single message leaves room to all
+        others. One that has more asks for at least :data:`DEPTH`, and leaves room for one at least.
         """
         asking: int = self._whole.asking
         if asking <= 1:
             return credit
         if has_more:
-            return min(credit, max(DEPTH, credit // 2))
+            return min(max(1, credit - 1), max(DEPTH, credit // 2))
         return max(1, credit // asking)
 
     @property

@@ -203,5 +203,5 @@ class TaggedChannel(Channel):
             suppress(ResponseError),
         ):
             client.exists(absent)
-        master, _ = connection.nodes.master_of(slot_of(self.tag))
+        master = connection.nodes.master_of(slot_of(self.tag))
         connection.nodes.note_heard(master)

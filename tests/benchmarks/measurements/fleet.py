@@ -185,8 +185,8 @@ def fleet(bench: Bench) -> Iterator[Figure]:
     bench.note("fleet: 10 due a second")
     yield QUIET.figure([_run(1, 10).calls / SECONDS], [_run(100, 10).calls / SECONDS])
     bench.note("fleet: 500 queues")
-    workers = _run(50, 1000, 500, processes=50)
-    yield WORKERS.figure([_run(1, 1000, 500).p99], [workers.p99])
+    alone = _run(1, 1000, 500)
+    yield WORKERS.figure([alone.p99], [_run(50, 1000, 500, processes=50).p99])
     bench.note("fleet: idle")
     yield IDLE.figure([_idle(bench, 0)], [_idle(bench, 99)])
     for row, number in ((KILLED, signal.SIGKILL), (STOPPED, signal.SIGSTOP)):

@@ -61,21 +61,26 @@ def test_a_fault_of_a_master_is_told_once_and_of_which_shard(cluster: Cluster, a
     assert {tag for tag in tags if f"shard of {tag}: " in new[0]["what"]} <= {*tags[:4]}
 
 
-def test_a_master_whose_loss_stops_queues_is_found(cluster: Cluster, app: Celery) -> None:
-    master, other = cluster.masters[1], cluster.masters[2]
-    with master.client() as client:
+def test_a_master_without_replica_and_one_that_stops_with_others_are_found(
+    cluster: Cluster, app: Celery
+) -> None:
+    stops, alone = cluster.masters[1], cluster.masters[2]
+    with stops.client() as client:
         client.config_set("cluster-require-full-coverage", "yes")
-    cluster.replica_of(other).kill()
-    with other.client() as client:
+    cluster.replica_of(alone).kill()
+    with alone.client() as client:
         wait_until(lambda: not client.info("replication")["connected_slaves"])
 
-    told = {each["what"].partition(": ")[2]: each for each in findings(app)}
+    found = [
+        (each["check"], each["level"], each["what"].partition(": ")[0]) for each in findings(app)
+    ]
 
-    assert {(each["check"], each["level"]) for each in told.values()} == {("cluster", "warning")}
-    assert {what.partition(":")[0] for what in told} == {
-        "cluster-require-full-coverage yes",
-        "no replica follows this master",
-    }
+    assert [each[:2] for each in found] == [
+        ("cluster replicas", "warning"),
+        ("cluster coverage", "warning"),
+    ]
+    for (*_, shard), master in zip(found, (alone, stops), strict=True):
+        assert cluster.master_of(slot_of(shard.removeprefix("shard of "))) is master
 
 
 def test_entries_of_any_hash_tag_that_nobody_moves_are_found(

@@ -16,8 +16,9 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import BrokerUnavailable, ConfigError
 from celery_delayq.model.cluster_tags import slot_of
 from celery_delayq.settings import Settings
-from celery_delayq.store.cluster.nodes import REREAD, Address, Nodes
+from celery_delayq.store.cluster.nodes import Nodes
 from celery_delayq.store.cluster.shards import check_number, cluster_shards, number_keys
+from celery_delayq.store.cluster.slots import REREAD, Address
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.shards import Shards

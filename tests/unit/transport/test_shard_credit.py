@@ -27,13 +27,14 @@ def asked(credit: int, has_more: list[bool]) -> list[int]:
     [
         (8, [True], [8]),
         (8, [False] * 4, [2, 2, 2, 2]),
-        (8, [True] * 4, [4, 4, 0, 0]),
+        (8, [True] * 4, [4, 3, 1, 0]),
+        (4, [True] * 4, [3, 1, 0, 0]),
         (32, [True] * 4, [16, 8, 4, 4]),
         (8, [False, True, False], [2, 4, 2]),
-        (2, [True] * 4, [2, 0, 0, 0]),
+        (2, [True] * 4, [1, 1, 0, 0]),
     ],
 )
-def test_a_shard_leaves_room_to_those_that_ask_after_it(
+def test_a_shard_leaves_room_to_the_next_one(
     credit: int, has_more: list[bool], expected: list[int]
 ) -> None:
     assert asked(credit, has_more) == expected

@@ -1,0 +1,82 @@
+"""Which node of a Redis Cluster has which slots, and when to read that again. No I/O."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+#: Seconds between two reads for one master that is away, or for one slot that no master has. Less
+#: than the pause between two attempts of a publish.
+REREAD = 0.15
+
+
+class Address(NamedTuple):
+    """Where a node is."""
+
+    host: str
+    port: int
+
+
+class SlotRange(NamedTuple):
+    """Slots with the same master, both ends included."""
+
+    first: int
+    last: int
+    master: Address
+    replicas: tuple[Address, ...] = ()
+
+
+@dataclass(slots=True)
+class SlotTable:
+    """The slots of a cluster as one of its nodes has told them, for all connections of a process.
+
+    Without a lock: threads and greenlets share it, and a second reading does no harm.
+    """
+
+    ranges: list[SlotRange] = field(default_factory=list)
+    #: Whether to read it again.
+    is_stale: bool = True
+    monotonic: Callable[[], float] = time.monotonic
+    #: By master or slot: not to be read again for it until then.
+    _quiet: dict[Address | int, float] = field(default_factory=dict)
+
+    def master_of(self, slot: int) -> Address | None:
+        """Return the master of a slot, None if there is none."""
+        return next((each.master for each in self.ranges if each.first <= slot <= each.last), None)
+
+    def masters(self) -> set[Address]:
+        """Return all masters."""
+        return {each.master for each in self.ranges}
+
+    def nodes(self) -> set[Address]:
+        """Return all nodes. Replicas too: all masters may have gone when they are needed."""
+        return {node for each in self.ranges for node in (each.master, *each.replicas)}
+
+    def is_not_master(self, node: Address, slot: int | None) -> None:
+        """Note that a node no longer has *slot*; None: that it is no master.
+
+        Many connections tell of one change. Where the table knows it already, it is not read again.
+        """
+        if node in (self.masters() if slot is None else {self.master_of(slot)}):
+            self.is_stale = True
+
+    def is_away(self, node: Address, slot: int | None) -> None:
+        """Note that a node does not answer, or not now. Another one may take over, in some seconds;
+        many connections try meanwhile.
+        """
+        if self._may_read_for(node):
+            self.is_not_master(node, slot)
+
+    def has_no_master(self, slot: int) -> None:
+        """Note that somebody needs a slot that no node has."""
+        if self._may_read_for(slot):
+            self.is_stale = True
+
+    def _may_read_for(self, what: Address | int) -> bool:
+        now = self.monotonic()
+        if now < self._quiet.get(what, 0.0):
+            return False
+        self._quiet[what] = now + REREAD
+        return True
