@@ -24,7 +24,7 @@ from celery_delayq.utils import native_threads
 logger = native_threads.Logger(__name__)
 
 #: Dead letters that are read in one call, if they are small.
-PAGE = 150
+PAGE = 100
 
 #: Dead letters that one call makes ready again without reading them.
 REPLAYED_IN_PLACE = 75
