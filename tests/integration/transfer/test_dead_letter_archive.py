@@ -13,7 +13,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.store.dead_letters import DeadLetterStore
+from celery_delayq.store.dead_letters import PAGE, DeadLetterStore
 from celery_delayq.transfer import dead_letter_archive
 from celery_delayq.transfer.results import Archived, Imported
 from tests.integration.conftest import MakeApp, query
@@ -156,13 +156,13 @@ def test_large_dead_letters_are_not_read_all_at_once_nor_written(
             yield found
 
     monkeypatch.setattr(DeadLetterStore, "pages", noting)
-    fill(delayq, 150, queue="a")
+    fill(delayq, PAGE, queue="a")
     fill(delayq, 80, queue="b", size=50_000)
 
     written: list[int] = []
     report = delayq.archive_dead(database, progress=lambda report: written.append(report.moved))
 
-    assert report.moved == 230
+    assert report.moved == PAGE + 80
     # A call of Redis tells about 1 MB, and a transaction has several calls or a part of one.
     assert len(sizes) == 5
     assert 1_000_000 <= max(sizes) <= 1_100_000
