@@ -86,7 +86,7 @@ _SILENT: dict[Address, float] = {}
 
 
 class Nodes:
-    """The masters of a cluster's slots, as one of its nodes has told; read again when it changed.
+    """The masters of a cluster's slots, read from any node, and again after changes.
 
     Parameters
     ----------
@@ -116,11 +116,10 @@ class Nodes:
             A node is no part of a cluster.
         """
         table = self._fresh()
-        master = table.master_of(slot)
-        if master is None:
-            table.has_no_master(slot)
-            raise ConnectionError(f"no node of the Redis Cluster has slot {slot}")
-        return master
+        if master := table.master_of(slot):
+            return master
+        table.note_missing(slot)
+        raise ConnectionError(f"no node of the Redis Cluster has slot {slot}")
 
     def masters(self) -> list[Address]:
         """Return all masters; raises what :meth:`master_of` does.
@@ -284,7 +283,7 @@ class SlotConnection(Connection):
             except OSError as exc:
                 if isinstance(exc, builtins.TimeoutError):
                     self.note_silent()
-                self._nodes.table.is_away(self.address, self._slot)
+                self._nodes.table.note_away(self.address, self._slot)
                 if not masters:
                     raise
 
@@ -297,18 +296,18 @@ class SlotConnection(Connection):
             raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
         except TimeoutError as exc:
             self.note_silent()
-            table.is_away(self.address, self._slot)
+            table.note_away(self.address, self._slot)
             raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
         except ConnectionError:
-            table.is_away(self.address, self._slot)
+            table.note_away(self.address, self._slot)
             raise
         except ResponseError as exc:
             if not (isinstance(exc, _NOT_HERE) or str(exc).startswith(_CODES)):
                 raise
             if isinstance(exc, _MOVED) or str(exc).startswith("MOVED "):
-                table.is_not_master(self.address, self._slot)
+                table.note_moved(self.address, self._slot)
             else:
-                table.is_away(self.address, self._slot)
+                table.note_away(self.address, self._slot)
             self.disconnect()
             raise ConnectionError(
                 f"slot {self._slot} is not served by {self.host}:{self.port}: {exc}"

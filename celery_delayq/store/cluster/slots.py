@@ -30,7 +30,7 @@ class SlotRange(NamedTuple):
 
 @dataclass(slots=True)
 class SlotTable:
-    """The slots of a cluster as one of its nodes has told them, for all connections of a process.
+    """The slots of a cluster, shared by all connections of a process.
 
     Without a lock: threads and greenlets share it, and a second reading does no harm.
     """
@@ -39,11 +39,11 @@ class SlotTable:
     #: Whether to read it again.
     is_stale: bool = True
     monotonic: Callable[[], float] = time.monotonic
-    #: By master or slot: not to be read again for it until then.
+    #: By master or slot: the earliest next read for it, in the time of *monotonic*.
     _quiet: dict[Address | int, float] = field(default_factory=dict)
 
     def master_of(self, slot: int) -> Address | None:
-        """Return the master of a slot, None if there is none."""
+        """Return the master of a slot, or None."""
         return next((each.master for each in self.ranges if each.first <= slot <= each.last), None)
 
     def masters(self) -> set[Address]:
@@ -54,25 +54,29 @@ class SlotTable:
         """Return all nodes. Replicas too: all masters may have gone when they are needed."""
         return {node for each in self.ranges for node in (each.master, *each.replicas)}
 
-    def is_not_master(self, node: Address, slot: int | None) -> None:
-        """Note that a node no longer has *slot*; None: that it is no master.
+    def note_moved(self, node: Address, slot: int | None) -> None:
+        """Note that a node no longer has *slot* or, without one, is no master any more.
 
-        Many connections tell of one change. Where the table knows it already, it is not read again.
+        Many connections notice one change. A table that is right already is not read again.
         """
-        if node in (self.masters() if slot is None else {self.master_of(slot)}):
+        if self._names(node, slot):
             self.is_stale = True
 
-    def is_away(self, node: Address, slot: int | None) -> None:
-        """Note that a node does not answer, or not now. Another one may take over, in some seconds;
-        many connections try meanwhile.
+    def note_away(self, node: Address, slot: int | None) -> None:
+        """Note that a node does not answer now. A replica takes over after some seconds, and many
+        connections try meanwhile.
         """
-        if self._may_read_for(node):
-            self.is_not_master(node, slot)
+        if self._names(node, slot) and self._may_read_for(node):
+            self.is_stale = True
 
-    def has_no_master(self, slot: int) -> None:
-        """Note that somebody needs a slot that no node has."""
+    def note_missing(self, slot: int) -> None:
+        """Note that a connection needs a slot without a master."""
         if self._may_read_for(slot):
             self.is_stale = True
+
+    def _names(self, node: Address, slot: int | None) -> bool:
+        """Return whether the table names *node* as the master of *slot*, or of any slot."""
+        return node == self.master_of(slot) if slot is not None else node in self.masters()
 
     def _may_read_for(self, what: Address | int) -> bool:
         now = self.monotonic()

@@ -225,12 +225,12 @@ def noting(queues: list[str]) -> Callable[[Any], None]:
 
 def until_it_waits(connection: Connection, redis: Redis) -> None:
     """Consume until the consumer waits for a sign; Redis may still list one of an earlier test."""
-    others = those_that_wait(redis)
-    while those_that_wait(redis) <= others:
+    others = waiting_connections(redis)
+    while waiting_connections(redis) <= others:
         drain(connection, 0.05)
 
 
-def those_that_wait(redis: Redis) -> set[str]:
+def waiting_connections(redis: Redis) -> set[str]:
     """Return the ids of the connections that wait for a sign."""
     return {each["id"] for each in redis.client_list() if each["cmd"] == "brpop"}
 

@@ -53,14 +53,14 @@ def test_a_node_that_says_it_is_no_master_has_the_table_read_each_time(
     table: SlotTable, slot: int | None
 ) -> None:
     for _ in range(3):  # the node that was asked did not know yet
-        table.is_not_master(SECOND, slot)
+        table.note_moved(SECOND, slot)
         read(table)
 
 
 @pytest.mark.parametrize(
     ("node", "slot"), [(SECOND, 99), (REPLICA, 0), (REPLICA, None)], ids=lambda each: f"{each}"
 )
-@pytest.mark.parametrize("tell", [SlotTable.is_not_master, SlotTable.is_away])
+@pytest.mark.parametrize("tell", [SlotTable.note_moved, SlotTable.note_away])
 def test_what_the_table_knows_already_does_not_have_it_read(
     table: SlotTable, tell: Callable[..., None], node: Address, slot: int | None
 ) -> None:
@@ -69,24 +69,24 @@ def test_what_the_table_knows_already_does_not_have_it_read(
     assert not table.is_stale
 
 
-def test_a_master_that_is_away_has_the_table_read_now_and_then(
+def test_a_master_that_note_away_has_the_table_read_now_and_then(
     table: SlotTable, clock: Clock
 ) -> None:
     for _ in range(3):
-        table.is_away(FIRST, 0)
+        table.note_away(FIRST, 0)
         read(table)
         for _ in range(100):
             clock.now += REREAD / 101
-            table.is_away(FIRST, 0)
+            table.note_away(FIRST, 0)
             assert not table.is_stale
         clock.now += REREAD
 
 
 def test_another_master_that_goes_has_the_table_read_at_once(table: SlotTable) -> None:
-    table.is_away(FIRST, 0)
+    table.note_away(FIRST, 0)
     read(table)
 
-    table.is_away(SECOND, 100)
+    table.note_away(SECOND, 100)
 
     assert table.is_stale
 
@@ -94,12 +94,12 @@ def test_another_master_that_goes_has_the_table_read_at_once(table: SlotTable) -
 def test_a_slot_without_a_master_has_the_table_read_now_and_then(
     table: SlotTable, clock: Clock
 ) -> None:
-    table.has_no_master(400)
+    table.note_missing(400)
     read(table)
-    table.has_no_master(400)
+    table.note_missing(400)
     assert not table.is_stale
 
     clock.now += REREAD
-    table.has_no_master(400)
+    table.note_missing(400)
 
     assert table.is_stale
