@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from amqp import InternalError, Message
 from kombu import Connection
 
 from celery_delayq import DelayQ
@@ -104,9 +105,23 @@ class RabbitMQStage(Stage):
     def _left_in(self) -> dict[str, set[str]]:
         """Look at all messages, which takes them for a moment: no worker may live."""
         found = defaultdict(set)
-        with Connection(self.broker.url(vhost=self.vhost)) as connection:
-            for queue in self._queues():
-                while message := connection.default_channel.basic_get(queue):
-                    found[queue].add(str(message.headers.get("id")))
+        for queue in self._queues():
+            for message in self._messages(queue):
+                found[queue].add(str(message.headers.get("id")))
         found["dead"] = {each.id for each in DelayQ.of(self.producer.app).dead_letters()}
         return found
+
+    def _messages(self, queue: str, tries: int = 5) -> Iterator[Message]:
+        """Get messages, which go back when the connection ends; one may come twice.
+
+        A quorum queue whose leader changes may not answer in time. RabbitMQ then ends the
+        connection with error 541, and a new one asks again.
+        """
+        try:
+            with Connection(self.broker.url(vhost=self.vhost)) as connection:
+                get = connection.default_channel.basic_get
+                yield from iter(lambda: get(queue), None)
+        except InternalError:
+            if tries == 1:
+                raise
+            yield from self._messages(queue, tries - 1)
