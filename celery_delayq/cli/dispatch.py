@@ -18,6 +18,7 @@ from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.text import stamp
 from celery_delayq.dispatch.dispatcher import Dispatcher, Tally
+from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic.runner import Ticker
 from celery_delayq.settings import Settings
@@ -58,8 +59,9 @@ def dispatch(delayq: DelayQ) -> None:
         output.print("stopped before there was a connection")
         return
 
+    loop = None if shards.has_one else PromotionLoop()
     dispatchers = [
-        Dispatcher(store, settings, partial(_reopened, app, number))
+        Dispatcher(store, settings, partial(_reopened, app, number), loop=loop)
         for number, store in enumerate(shards)
     ]
     started = time.monotonic()

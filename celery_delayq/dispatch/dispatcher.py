@@ -19,10 +19,12 @@ from typing import Any
 from celery_delayq.dispatch.acks import LOST
 from celery_delayq.dispatch.lease_keeper import new_worker_id
 from celery_delayq.dispatch.pacing import GATHER, LeftToOthers, PollTimer
+from celery_delayq.dispatch.promotion_loop import Promoting, PromotionLoop
 from celery_delayq.dispatch.ready_lists import ReadyLists, Registry
 from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Look
 from celery_delayq.store.scripting.runner import is_denied
 from celery_delayq.utils.reconnecting import ReconnectingLoop
@@ -81,6 +83,8 @@ class Dispatcher(threading.Thread):
         Makes a new store when Redis has gone away, where another server may have taken over.
     gather : float
         Seconds between two promotions of a steady stream, so that each moves several entries.
+    loop : PromotionLoop | None
+        Promotes for several dispatchers of this process; None: this thread does it.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class Dispatcher(threading.Thread):
         reopen: Callable[[], Store] | None = None,
         *,
         gather: float = GATHER,
+        loop: PromotionLoop | None = None,
     ) -> None:
         super().__init__(name="delayq-dispatcher", daemon=True)
         self.tally = Tally()
@@ -115,6 +120,8 @@ class Dispatcher(threading.Thread):
         self._trimmed = float("-inf")
         self._noted = float("-inf")
         self._to_trim: list[str] = []
+        self._loop = loop
+        self._promoting: Promoting | None = None
 
     def stop(self) -> None:
         """Make it end within one ``dispatch_interval``. For any thread or signal.
@@ -122,11 +129,13 @@ class Dispatcher(threading.Thread):
         Nobody needs to wait: a promotion is whole or has not happened.
         """
         self._stopping.set()
+        if self._loop is not None and self._promoting is not None:
+            self._loop.leave(self._promoting)
 
     def run(self) -> None:
         """Dispatch until :meth:`stop`; outlives every error."""
         seconds = self._settings.dispatch_interval
-        self._loop = ReconnectingLoop(
+        self._reconnecting = ReconnectingLoop(
             "dispatcher",
             logger,
             go_on=lambda: not self._stopping.is_set(),
@@ -135,7 +144,7 @@ class Dispatcher(threading.Thread):
             outages={"Redis is away": LOST},
             on_failure=self._after_failure,
         )
-        self._loop.run(self._connected)
+        self._reconnecting.run(self._connected)
         with suppress(Exception):  # or others notice
             self._store.resign(self._id)
         self._store.client.connection_pool.disconnect()
@@ -144,13 +153,14 @@ class Dispatcher(threading.Thread):
         """Dispatch for as long as the connection lasts."""
         self._timer.reconnected()
         self.ready_lists.reconnected()
-        self._store.hold_connection()
+        held = self._store.hold_connection()
+        self._promoting = Promoting(self._timer, held, self._next_call, self._promoted)
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
             self._listen(pubsub)
             self._listens = self._hears = bool(pubsub.subscribed)
             self._on_duty_at = time.monotonic()
             self._look()
-            self._loop.recovered()
+            self._reconnecting.recovered()
             if not self._has_started:
                 self._has_started = True
                 logger.info("dispatcher started")
@@ -159,9 +169,26 @@ class Dispatcher(threading.Thread):
                     self._look_on(pubsub)
                     if self._timer.wait():
                         continue
+                if self._leave_to_loop(pubsub) and self._timer.wait():
+                    continue
                 self._sleep(pubsub)
                 self._dispatch()
                 self._hear(pubsub)
+
+    def _leave_to_loop(self, pubsub: Any) -> bool:
+        """Have the loop promote until something else is to be done, and handle messages.
+
+        Return False where this thread is to do it all.
+        """
+        promoting, sock = self._promoting, getattr(pubsub.connection, "_sock", None)
+        if not (
+            self._loop and promoting and promoting.held.socket and sock and self._timer.on_duty
+        ):
+            return False
+        self._loop.promote(promoting, sock.fileno())
+        while pubsub.subscribed and self._take_message(pubsub):
+            pass
+        return True
 
     def _after_failure(self, is_outage: bool) -> None:
         """Count an error; after an outage connect to the new master, if there is one."""
@@ -236,32 +263,47 @@ class Dispatcher(threading.Thread):
 
     def _dispatch(self) -> None:
         """Look at the next queue, or at the next-due index if no queue is known."""
-        queue, now = self._timer.next_queue, time.monotonic()
+        queue = self._timer.next_queue
         if queue is None:
             self._look()
             return
-        note = now - self._noted >= NOTE_EVERY
-        me = self._id if self._timer.takes_duty_by_promoting or self._timer.on_duty else ""
         try:
-            promoted = self._store.promote(
-                *(queue, self._registry.layout(self._store, queue), self._batch),
-                note=note,
-                dispatcher=me,
-                left=self._left,
-            )
+            reply = self._store.run(self._call(queue))
         except (CommandRefused, StoreFull) as exc:
             self._refused(queue, exc)
-            return
+        else:
+            self._promoted(reply)
+
+    def _next_call(self) -> Call | None:
+        """Return the next promotion; None where it is for this thread, or something else is."""
+        queue = self._timer.next_queue
+        if queue is None or not self._timer.on_duty or not self._registry.knows(queue):
+            return None
+        return self._call(queue)
+
+    def _call(self, queue: str) -> Call:
+        """Return the call that promotes from a queue."""
+        now = time.monotonic()
+        note = now - self._noted >= NOTE_EVERY
+        if note:
+            self._noted = now
+        me = self._id if self._timer.takes_duty_by_promoting or self._timer.on_duty else ""
+        layout = self._registry.layout(self._store, queue)
+        return self._store.promote_call(
+            queue, layout, self._batch, note=note, dispatcher=me, left=self._left
+        )
+
+    def _promoted(self, reply: Any) -> None:
+        """Handle the reply to the promotion from the timer's queue."""
+        promoted, queue = self._store.read_promoted(reply), str(self._timer.queue)
         self._left.discard(queue)
-        self._noted = now if note else self._noted
         self.tally.promoted += promoted.moved
         self.tally.dead_lettered += promoted.dead_lettered
         self.tally.last = promoted.look
         if promoted.dead_lettered:
             logger.error(
                 "unreadable or too late entries: queue=%s dead_lettered=%d",
-                queue,
-                promoted.dead_lettered,
+                *(queue, promoted.dead_lettered),
             )
         self._timer.after(promoted.look, promoted)
 

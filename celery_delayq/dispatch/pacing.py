@@ -201,10 +201,14 @@ class PollTimer:
         """The queue to promote from now; None when it is time to look at the next-due index."""
         return None if self.monotonic() - self._looked >= self._most else self.queue
 
+    @property
+    def wakes_at(self) -> float:
+        """When it is time, by the process' own clock."""
+        return self._wake_at if self.on_duty else min(self._wake_at, self._silent_at)
+
     def wait(self) -> float:
         """Return for how many seconds to sleep, 0 when it is time."""
-        at = self._wake_at if self.on_duty else min(self._wake_at, self._silent_at)
-        return max(0.0, at - self.monotonic())
+        return max(0.0, self.wakes_at - self.monotonic())
 
     def reconnected(self) -> None:
         """Spread the next look: all of a fleet may have connected anew at the same moment."""

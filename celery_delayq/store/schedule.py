@@ -97,7 +97,11 @@ class Store(ScriptRunner):
             lambda step: self.keys.ready(queue, step, self.layout),
         )
 
-    def promote(
+    def promote(self, *args: Any, **options: Any) -> Promoted:
+        """Move due entries of a queue to its ready lists: parameters of :meth:`promote_call`."""
+        return self.read_promoted(self.run(self.promote_call(*args, **options)))
+
+    def promote_call(
         self,
         queue: str,
         layout: Layout,
@@ -106,8 +110,8 @@ class Store(ScriptRunner):
         note: bool = False,
         dispatcher: str = "",
         left: Iterable[str] = (),
-    ) -> Promoted:
-        """Move up to *limit* due entries of a queue to its ready lists.
+    ) -> Call:
+        """Return the call that moves up to *limit* due entries of a queue to its ready lists.
 
         With *note* the time is stored, as ``dispatched`` of ``keys.clock``. If any moved,
         *dispatcher* is on duty then; with ``""`` that does not change. None of the queues in *left*
@@ -119,8 +123,12 @@ class Store(ScriptRunner):
         keys += self.keys.ready_lists(queue, layout)
         flags = limits.promote_rate, limits.max_ready, int(limits.history > 0), int(note)
         args = [queue, limit, *flags, dispatcher, *layout.steps, *left]
-        *reply, moved, dead_lettered, on_duty = self.run(Call("dispatch/promote", keys, args))
-        look = self._look(reply)._replace(on_duty=bool(on_duty))
+        return Call("dispatch/promote", keys, args)
+
+    def read_promoted(self, reply: Sequence[Any]) -> Promoted:
+        """Return what the reply to :meth:`promote_call` says."""
+        *head, moved, dead_lettered, on_duty = reply
+        look = self._look(head)._replace(on_duty=bool(on_duty))
         return Promoted(look, int(moved), int(dead_lettered))
 
     def take_from_unacked(self, queue: str, entry: Entry, held: Held) -> Adopted:

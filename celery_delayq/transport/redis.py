@@ -13,6 +13,7 @@ from kombu.transport import redis as stock
 from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.dispatcher import Dispatcher
+from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.integration.install import TRANSPORT
 from celery_delayq.integration.replace import make
 from celery_delayq.model.broker import Capability
@@ -93,6 +94,9 @@ class Transport(stock.Transport):
     Channel: type[ConsumeChannel] = Channel
     Poller: type[Poller] = Poller
     cycle: Any
+
+    #: Promotes for several dispatchers.
+    promotion_loop: PromotionLoop | None = None
 
     #: Leave the URL to us, and ask :meth:`as_uri` for the form to show.
     can_parse_url = True
@@ -186,7 +190,11 @@ class Transport(stock.Transport):
         if channel.place not in self._dispatchers and self.settings.dispatch:
             server_checks.check_layout(channel.store.client, channel.store.keys)
             server_checks.warn_of_settings(channel.store.client)
-            dispatcher = Dispatcher(channel.new_store(), self.settings, gather=channel.gather)
+            dispatcher = Dispatcher(
+                *(channel.new_store(), self.settings),
+                gather=channel.gather,
+                loop=self.promotion_loop,
+            )
             self._dispatchers[channel.place] = dispatcher
             dispatcher.start()
 

@@ -39,6 +39,12 @@ def is_eventlet() -> bool:
     return "eventlet.patcher" in sys.modules
 
 
+def are_patched() -> bool:
+    """Whether the threads of ``threading`` are greenlets."""
+    original: Any = _original("_thread", "start_new_thread")
+    return original is not import_module("_thread").start_new_thread
+
+
 def is_native() -> bool:
     """Whether the caller runs in a thread that was started here, and so in no greenlet."""
     return ident() in _THREADS

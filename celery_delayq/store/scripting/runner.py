@@ -42,7 +42,7 @@ class ScriptRunner:
         Returns the limits of a queue.
     """
 
-    _held: _HeldConnection | None = None
+    _held: HeldConnection | None = None
 
     def __init__(
         self,
@@ -59,12 +59,13 @@ class ScriptRunner:
         self.layout = layout
         self.limits = limits
 
-    def hold_connection(self) -> None:
+    def hold_connection(self) -> HeldConnection:
         """Run scripts over one connection from now on: only for a runner that one thread uses.
 
         redis-py takes twice as long, as it takes a connection out of the pool for each command.
         """
-        self._held = self._held or _HeldConnection(self.client)
+        self._held = self._held or HeldConnection(self.client)
+        return self._held
 
     def of(self, _queue: str) -> ScriptRunner:
         """Return this: on a single Redis it is that of any queue."""
@@ -167,7 +168,7 @@ class ScriptRunner:
         return error
 
 
-class _HeldConnection:
+class HeldConnection:
     """One connection, on which scripts run; a lost one is replaced once for each call."""
 
     def __init__(self, client: Redis) -> None:
@@ -185,21 +186,38 @@ class _HeldConnection:
     def _run(self, call: Call) -> Any:
         if self._connection is None:
             self._connection = get_connection(self._pool)
-        connection = self._connection
         try:
             try:
-                connection.send_packed_command([call.packed()])
-                return connection.read_response()
+                self.send(call)
+                return self.read()
             except NoScriptError:
-                connection.send_packed_command([pack([call.command(source=True)])])
-                return connection.read_response()
+                self._connection.send_packed_command([pack([call.command(source=True)])])
+                return self.read()
         except ResponseError:
             raise  # a reply, so the connection is in step
         except BaseException:
-            self._connection = None
+            self.drop()
+            raise
+
+    @property
+    def socket(self) -> Any:
+        """The socket, None where there is no connection."""
+        return getattr(self._connection, "_sock", None)
+
+    def send(self, call: Call) -> None:
+        """Send a call, to which :meth:`read` returns the reply."""
+        self._connection.send_packed_command([call.packed()])
+
+    def read(self) -> Any:
+        """Return the reply to a call that was sent."""
+        return self._connection.read_response()
+
+    def drop(self) -> None:
+        """Close the connection: it may be out of step."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
             connection.disconnect()
             self._pool.release(connection)
-            raise
 
 
 def get_connection(pool: ConnectionPool) -> Any:

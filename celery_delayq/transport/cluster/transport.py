@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
 from kombu import Connection
 
+from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.integration.broker_urls import CLUSTER
 from celery_delayq.integration.flower.broker import change_flower
 from celery_delayq.store import server_checks
@@ -18,6 +20,7 @@ from celery_delayq.transport import url
 from celery_delayq.transport.cluster.channel import ClusterChannel
 from celery_delayq.transport.cluster.poller import ClusterPoller
 from celery_delayq.transport.redis import Transport
+from celery_delayq.utils import native_threads
 
 #: What connections of kombu are made with that is not for asking where a slot is.
 _NOT_FOR_NODES = ("connection_class", "host", "port", "db", "max_connections")
@@ -35,6 +38,11 @@ class ClusterTransport(Transport):
     recoverable_channel_errors = ()
 
     _nodes: Nodes | None = None
+
+    @cached_property
+    def promotion_loop(self) -> PromotionLoop | None:  # type: ignore[override]
+        """Promotes for the dispatchers of all hash tags; greenlets do without."""
+        return None if native_threads.are_patched() else PromotionLoop()
 
     @property
     def place(self) -> str:
