@@ -145,7 +145,7 @@ class PromotionLoop:
     def _wait(self) -> None:
         """Wait until something is due or comes, and read what has come."""
         wait = min([each.wakes_at for each in self._here], default=0.0) - time.monotonic()
-        came = self._poll.poll(max(0, int((wait - POLL_UNTIL) * 1000)))
+        came = self._poll.poll(max(1, int((wait - POLL_UNTIL) * 1000)) if wait > POLL_UNTIL else 0)
         if not came and 0 < wait <= POLL_UNTIL:
             time.sleep(wait)
         for descriptor, _ in came:
