@@ -28,6 +28,9 @@ from celery_delayq.store.scripting.runner import HeldConnection
 #: Seconds after which a missing reply is left to the dispatcher's own thread.
 LATE = 0.5
 
+#: Seconds that a send may take, and the rest of a reply: they have some hundred bytes.
+PATIENCE = 0.05
+
 #: A poll takes whole ms, and up to one too many: it ends so many seconds before it is time.
 POLL_UNTIL = 0.002
 
@@ -93,7 +96,10 @@ class PromotionLoop:
         wake_ups : int
             The descriptor on which its wake-ups come.
         """
-        promoting.wake_ups, promoting.replies = wake_ups, promoting.held.socket.fileno()
+        sock = promoting.held.socket
+        timeout = sock.gettimeout()
+        sock.settimeout(PATIENCE)
+        promoting.wake_ups, promoting.replies = wake_ups, sock.fileno()
         promoting.is_leaving = False
         promoting.ended.clear()
         self._arrived.append(promoting)
@@ -103,6 +109,8 @@ class PromotionLoop:
                 threading.Thread(target=self._run, name="delayq-promotions", daemon=True).start()
         self._give()
         promoting.ended.wait()
+        if promoting.held.socket is sock:
+            sock.settimeout(timeout)
 
     def leave(self, promoting: Promoting) -> None:
         """Promote no more for a dispatcher. For any thread or signal."""

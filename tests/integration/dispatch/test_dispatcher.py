@@ -12,6 +12,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.dispatch.dispatcher import Dispatcher
+from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
@@ -27,15 +28,25 @@ QUEUE = "q"
 StartDispatcher = Callable[..., Dispatcher]
 
 
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.full)], ids=["own", "loop"])
+def loop(request: pytest.FixtureRequest) -> PromotionLoop | None:
+    """Return what promotes for the dispatchers of a test, None where each does it itself."""
+    return PromotionLoop() if request.param else None
+
+
 @pytest.fixture
-def dispatcher(delayq_redis: RedisUnderTest) -> Iterator[StartDispatcher]:
+def dispatcher(
+    delayq_redis: RedisUnderTest, loop: PromotionLoop | None
+) -> Iterator[StartDispatcher]:
     """Start dispatchers, and wait for all to stop after the test."""
     started: list[Dispatcher] = []
 
     def start(**settings: float) -> Dispatcher:
         client = Redis(port=delayq_redis.port)
         thread = Dispatcher(
-            Store(client, Keys(), Layout()), Settings.from_options({"delayq": settings})
+            Store(client, Keys(), Layout()),
+            Settings.from_options({"delayq": settings}),
+            loop=loop,
         )
         started.append(thread)
         thread.start()
@@ -184,10 +195,12 @@ def test_corrupt_entries_are_reported_and_the_valid_ones_run(
 
 
 def test_a_dispatcher_outlives_redis(
-    delayq_redis_factory: Callable[..., EmbeddedRedis], caplog: pytest.LogCaptureFixture
+    delayq_redis_factory: Callable[..., EmbeddedRedis],
+    loop: PromotionLoop | None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = delayq_redis_factory(appendfsync="always")
-    thread = Dispatcher(Store(server.client(), Keys(), Layout()), Settings())
+    thread = Dispatcher(Store(server.client(), Keys(), Layout()), Settings(), loop=loop)
     thread.start()
     Store(server.client(), Keys(), Layout()).schedule(QUEUE, entry("a", 500, relative=True))
     server.kill()
