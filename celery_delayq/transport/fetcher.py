@@ -159,7 +159,7 @@ class Fetcher:
         enough = channel.qos.prefetch_count // 2  # so that some are worked on meanwhile
         if credit >= enough or not channel.leased_queues:
             return True
-        return not (self.taken or (channel.serves_worker and worker.backlog()))
+        return credit > 0 and not (self.taken or (channel.serves_worker and worker.backlog()))
 
     def _calls(self) -> bytes:
         channel, keeper = self._channel, self._channel.keeper
