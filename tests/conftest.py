@@ -55,7 +55,7 @@ def delayq_cluster(cluster_server: Cluster) -> str:
 
 
 SPARK = "tests/integration/spark/"
-#: `make test` runs a test on the first of these that it has; marked "conformance", on all it has.
+#: `make test` runs a test on the first of these that it has, or two with the mark "conformance".
 POOL_ORDER = ("threads", "prefork", "solo", "gevent", "eventlet")
 
 
@@ -98,11 +98,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         parameters = _parameters(item)
         pool = parameters.get("pool")
-        further = (
-            pool in POOL_ORDER
-            and pool != min(pools[_name(item)], key=POOL_ORDER.index)
-            and item.get_closest_marker("conformance") is None
-        )
+        first = 1 if item.get_closest_marker("conformance") is None else 2
+        order = [each for each in POOL_ORDER if each in pools[_name(item)]]
+        further = pool in POOL_ORDER and pool not in order[:first]
         fixtures = {"postgres", "delayq_rabbitmq"} & {*getattr(item, "fixturenames", ())}
         if further or fixtures or {"postgresql", "rabbitmq", "cluster"} & {*parameters.values()}:
             item.add_marker(pytest.mark.full)

@@ -82,6 +82,7 @@ def test_tasks_of_the_app_are_suggested(project: Path) -> None:
     assert suggested(project, "celery -A shop delayq list --task ") == ["shop.bill", "shop.mail"]
 
 
+@pytest.mark.full
 def test_queues_of_the_app_and_of_redis_are_suggested(project: Path, app: Celery) -> None:
     for queue in ("new", "line\nbreak"):
         app.send_task("t", countdown=60, queue=queue)

@@ -229,6 +229,7 @@ def test_what_goes_wrong_is_one_line(cli: CommandLine, delayq: DelayQ, tmp_path:
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.full
 def test_lines_go_through_a_pipe(delayq: DelayQ, shop: list[str]) -> None:
     fill(delayq, 700)
 

@@ -154,7 +154,10 @@ def test_a_chord_in_a_chord_is_completed_too(
 
 
 @pytest.mark.parametrize("purged", [False, True], ids=["replayed", "purged"])
-@pytest.mark.parametrize("how", ["rejected", "unknown", "killed", "lost", "too late"])
+@pytest.mark.parametrize(
+    "how",
+    ["rejected", "unknown", pytest.param("killed", marks=pytest.mark.full), "lost", "too late"],
+)
 def test_members_that_die_in_other_ways_are_waited_for_too(
     how: str, purged: bool, app: Celery, sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:

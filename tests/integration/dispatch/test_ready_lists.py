@@ -225,7 +225,7 @@ def poor_url(delayq_broker_url: str, redis: Redis) -> Iterator[str]:
     redis.execute_command("ACL", "DELUSER", "poor")
 
 
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [1, pytest.param(4, marks=pytest.mark.full)])
 def test_dispatchers_that_may_not_look_at_all_queues_leave_it_to_each_consumer(
     size: int,
     got: list[float],

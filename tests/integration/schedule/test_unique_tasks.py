@@ -241,6 +241,7 @@ for _ in range(50):
 """
 
 
+@pytest.mark.full
 def test_publishers_that_are_killed_leave_no_key_that_blocks(
     control: Control, delayq_redis: RedisUnderTest
 ) -> None:

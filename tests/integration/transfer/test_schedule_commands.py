@@ -7,6 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
@@ -65,6 +66,7 @@ def test_the_command_line_takes_filters_and_tells_in_words(
     assert "pruned" in run("export", str(file), "--prune", code=2)
 
 
+@pytest.mark.full
 def test_who_reads_may_stop_early(shop: list[str], app: Celery) -> None:
     fill(app)
     command = " ".join([*shop, "export", "-", "|", "head", "-n", "1"])

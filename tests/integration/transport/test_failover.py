@@ -48,7 +48,10 @@ def sentinel(servers: Servers, tmp_path: Path) -> Iterator[Sentinel]:
         yield sentinel
 
 
-@pytest.fixture(params=[0, 1], ids=["does not wait for the replica", "waits for the replica"])
+@pytest.fixture(
+    params=[pytest.param(0, marks=pytest.mark.full), 1],
+    ids=["does not wait for the replica", "waits for the replica"],
+)
 def desk(
     request: pytest.FixtureRequest,
     servers: Servers,
