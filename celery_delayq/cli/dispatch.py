@@ -59,7 +59,7 @@ def dispatch(delayq: DelayQ) -> None:
         output.print("stopped before there was a connection")
         return
 
-    loop = None if shards.has_one else PromotionLoop()
+    loop = None if shards.has_one else PromotionLoop.unless_patched()
     dispatchers = [
         Dispatcher(store, settings, partial(_reopened, app, number), loop=loop)
         for number, store in enumerate(shards)

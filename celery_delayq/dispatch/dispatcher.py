@@ -18,15 +18,16 @@ from typing import Any
 
 from celery_delayq.dispatch.acks import LOST
 from celery_delayq.dispatch.lease_keeper import new_worker_id
-from celery_delayq.dispatch.pacing import GATHER, LeftToOthers, PollTimer
-from celery_delayq.dispatch.promotion_loop import Promoting, PromotionLoop
+from celery_delayq.dispatch.pacing import GATHER, POLL_UNTIL, LeftToOthers, PollTimer
+from celery_delayq.dispatch.promotion_loop import Handover, PromotionLoop
 from celery_delayq.dispatch.ready_lists import ReadyLists, Registry
 from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.settings import Settings
+from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Look
-from celery_delayq.store.scripting.runner import is_denied
+from celery_delayq.store.scripting.runner import is_denied, socket_of
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
@@ -41,10 +42,6 @@ LISTEN_EVERY = 0.1
 
 #: Seconds for which it still hears wake-ups when it is not on duty any more.
 HEAR = 2.0
-
-#: Seconds before the moment at which it stops to listen: a poll of a socket takes whole ms, and up
-#: to one too many.
-LISTEN_UNTIL = 0.002
 
 #: Seconds between two looks at whether some dead letters are to be forgotten: of one queue after
 #: the other, so that it costs the same for any number of queues.
@@ -118,10 +115,10 @@ class Dispatcher(threading.Thread):
         self._listens = self._hears = False
         self._on_duty_at = float("-inf")
         self._trimmed = float("-inf")
-        self._noted = float("-inf")
+        self._noted = self._noting = float("-inf")
         self._to_trim: list[str] = []
         self._loop = loop
-        self._promoting: Promoting | None = None
+        self._handover: Handover | None = None
 
     def stop(self) -> None:
         """Make it end within one ``dispatch_interval``. For any thread or signal.
@@ -129,8 +126,8 @@ class Dispatcher(threading.Thread):
         Nobody needs to wait: a promotion is whole or has not happened.
         """
         self._stopping.set()
-        if self._loop is not None and self._promoting is not None:
-            self._loop.leave(self._promoting)
+        if self._loop is not None and self._handover is not None:
+            self._loop.leave(self._handover)
 
     def run(self) -> None:
         """Dispatch until :meth:`stop`; outlives every error."""
@@ -154,7 +151,7 @@ class Dispatcher(threading.Thread):
         self._timer.reconnected()
         self.ready_lists.reconnected()
         held = self._store.hold_connection()
-        self._promoting = Promoting(self._timer, held, self._next_call, self._promoted)
+        self._handover = Handover(self._timer, held, self._next_call, self._promoted)
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
             self._listen(pubsub)
             self._listens = self._hears = bool(pubsub.subscribed)
@@ -169,26 +166,26 @@ class Dispatcher(threading.Thread):
                     self._look_on(pubsub)
                     if self._timer.wait():
                         continue
-                if self._leave_to_loop(pubsub) and self._timer.wait():
+                if self._hand_over(pubsub) and self._timer.wait():
                     continue
                 self._sleep(pubsub)
                 self._dispatch()
                 self._hear(pubsub)
 
-    def _leave_to_loop(self, pubsub: Any) -> bool:
-        """Have the loop promote until something else is to be done, and handle messages.
+    def _hand_over(self, pubsub: Any) -> bool:
+        """Have the loop promote until there is something else to do.
 
         Return False where this thread is to do it all.
         """
-        promoting, sock = self._promoting, getattr(pubsub.connection, "_sock", None)
-        if not (
-            self._loop and promoting and promoting.held.socket and sock and self._timer.on_duty
-        ):
+        handover, wake_ups = self._handover, socket_of(pubsub.connection)
+        if not (self._loop and handover and handover.held.socket and wake_ups):
             return False
-        self._loop.promote(promoting, sock.fileno())
-        while pubsub.subscribed and self._take_message(pubsub):
-            pass
-        return True
+        self._take_messages(pubsub)  # a poll does not see what is read already
+        if self._timer.on_duty and (self._timer.wait() or self._timer.next_queue is not None):
+            self._loop.promote(handover, wake_ups.fileno())
+            self._take_messages(pubsub)
+            return True
+        return False
 
     def _after_failure(self, is_outage: bool) -> None:
         """Count an error; after an outage connect to the new master, if there is one."""
@@ -234,7 +231,7 @@ class Dispatcher(threading.Thread):
             if not pubsub.subscribed or (wait <= self._short_sleep and recently):
                 self._stopping.wait(wait)
                 return
-            self._take_message(pubsub, max(0.0, wait - LISTEN_UNTIL))
+            self._take_message(pubsub, max(0.0, wait - POLL_UNTIL))
             self._listened = time.monotonic()
 
     def _take_message(self, pubsub: Any, timeout: float = 0.0) -> bool:
@@ -258,8 +255,12 @@ class Dispatcher(threading.Thread):
         """
         if self._timer.wait() or self.ready_lists.is_time:
             self.ready_lists.go_on(self._store)
-        while pubsub.subscribed and self._take_message(pubsub):
-            pass
+        self._take_messages(pubsub)
+
+    def _take_messages(self, pubsub: Any) -> None:
+        """Handle all messages that have come."""
+        while pubsub.subscribed and pubsub.has_data():
+            self._take_message(pubsub, SHORT_SLEEP)
 
     def _dispatch(self) -> None:
         """Look at the next queue, or at the next-due index if no queue is known."""
@@ -268,7 +269,8 @@ class Dispatcher(threading.Thread):
             self._look()
             return
         try:
-            reply = self._store.run(self._call(queue))
+            layout = self._registry.layout(self._store, queue)
+            reply = self._store.run(self._call(queue, layout))
         except (CommandRefused, StoreFull) as exc:
             self._refused(queue, exc)
         else:
@@ -277,18 +279,17 @@ class Dispatcher(threading.Thread):
     def _next_call(self) -> Call | None:
         """Return the next promotion; None where it is for this thread, or something else is."""
         queue = self._timer.next_queue
-        if queue is None or not self._timer.on_duty or not self._registry.knows(queue):
+        layout = None if queue is None else self._registry.known(queue)
+        if queue is None or layout is None or not self._timer.on_duty:
             return None
-        return self._call(queue)
+        return self._call(queue, layout)
 
-    def _call(self, queue: str) -> Call:
+    def _call(self, queue: str, layout: Layout) -> Call:
         """Return the call that promotes from a queue."""
         now = time.monotonic()
         note = now - self._noted >= NOTE_EVERY
-        if note:
-            self._noted = now
+        self._noting = now if note else self._noted
         me = self._id if self._timer.takes_duty_by_promoting or self._timer.on_duty else ""
-        layout = self._registry.layout(self._store, queue)
         return self._store.promote_call(
             queue, layout, self._batch, note=note, dispatcher=me, left=self._left
         )
@@ -297,6 +298,7 @@ class Dispatcher(threading.Thread):
         """Handle the reply to the promotion from the timer's queue."""
         promoted, queue = self._store.read_promoted(reply), str(self._timer.queue)
         self._left.discard(queue)
+        self._noted = self._noting
         self.tally.promoted += promoted.moved
         self.tally.dead_lettered += promoted.dead_lettered
         self.tally.last = promoted.look

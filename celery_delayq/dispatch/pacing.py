@@ -35,6 +35,10 @@ MISSING = (1.25, 1.48)
 #: Seconds between two promotions of a steady stream, so that each moves several entries.
 GATHER = 0.0012
 
+#: A poll of a socket takes whole ms, and up to one too many: it ends so many seconds before it is
+#: time, and a sleep lasts for the rest.
+POLL_UNTIL = 0.002
+
 #: By so much a reply may be slower than others for its delay to be known: seconds. More may be a
 #: clock that was set. Two clocks differ by so many seconds more in each second.
 KNOWN_DELAY, DRIFT = 0.002, 0.0005

@@ -1,10 +1,9 @@
-"""Waits and promotes for several dispatchers of a process, in one thread.
+"""Promotes for several dispatchers of a process, in one thread.
 
 A worker of a Redis Cluster has a dispatcher for each hash tag. If each promoted in its own thread,
-they would take Python's lock so often that the main thread waits for it most of the time. While
-nothing but promoting is to be done, they leave that to this loop. It sends all that is due before
-it waits, and waits for no single reply: whatever else is to be done, or goes wrong, is left to the
-dispatcher's own thread.
+they would take Python's lock so often that the main thread waits for it most of the time. So they
+hand their promotions over to this loop. It sends all calls that are due, and then polls for the
+replies. The dispatcher's own thread handles looks, wake-ups, errors and late replies.
 """
 
 from __future__ import annotations
@@ -19,28 +18,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis.exceptions import ResponseError
-
-from celery_delayq.dispatch.pacing import PollTimer
+from celery_delayq.dispatch.pacing import POLL_UNTIL, PollTimer
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.runner import HeldConnection
+from celery_delayq.utils import native_threads
 
-#: Seconds after which a missing reply is left to the dispatcher's own thread.
+#: Seconds after which a reply, or the rest of one, is late.
 LATE = 0.5
-
-#: Seconds that a send may take, and the rest of a reply: they have some hundred bytes.
-PATIENCE = 0.05
-
-#: A poll takes whole ms, and up to one too many: it ends so many seconds before it is time.
-POLL_UNTIL = 0.002
 
 #: Seconds after which the thread ends when there is no dispatcher.
 IDLE = 10.0
 
 
 @dataclass(eq=False)
-class Promoting:
-    """What a dispatcher leaves to the loop.
+class Handover:
+    """What a dispatcher hands over.
 
     Parameters
     ----------
@@ -58,9 +50,10 @@ class Promoting:
     held: HeldConnection
     next_call: Callable[[], Call | None]
     read: Callable[[Any], object]
-    #: The sockets of wake-ups and of replies, and when the call without a reply was sent.
+    #: The descriptors on which wake-ups and replies come.
     wake_ups: int = -1
     replies: int = -1
+    #: When the call was sent that has no reply yet.
     sent_at: float | None = None
     is_leaving: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
@@ -68,142 +61,170 @@ class Promoting:
     @property
     def wakes_at(self) -> float:
         """When there is something to do, if nothing comes before."""
-        return self.timer.wakes_at if self.sent_at is None else self.sent_at + LATE
+        if self.sent_at is not None:
+            return self.sent_at + LATE
+        return 0.0 if self.is_leaving else self.timer.wakes_at
 
 
 class PromotionLoop:
     """The loop. Its thread starts when a dispatcher comes."""
 
     def __init__(self) -> None:
-        self._poll = select.poll()
-        self._wake, self._waker = socket.socketpair()
-        self._wake.setblocking(False)
-        self._waker.setblocking(False)
-        self._poll.register(self._wake, select.POLLIN)
-        self._arrived: deque[Promoting] = deque()
-        self._here: set[Promoting] = set()
-        self._by_descriptor: dict[int, Promoting] = {}
         self._lock = threading.Lock()
-        self._runs = False
+        #: Makes the poll return; None while there is no thread.
+        self._wakeup: socket.socket | None = None
+        self._arrived: deque[Handover] = deque()
+        self._active: set[Handover] = set()
+        self._by_descriptor: dict[int, Handover] = {}
+        self._poll: Any = None
 
-    def promote(self, promoting: Promoting, wake_ups: int) -> None:
-        """Promote for a dispatcher until something else is to be done.
+    @classmethod
+    def unless_patched(cls) -> PromotionLoop | None:
+        """Return a loop; None where threads are greenlets, which have no lock to wait for."""
+        return None if native_threads.are_patched() else cls()
+
+    # -- what dispatchers call
+
+    def promote(self, handover: Handover, wake_ups: int) -> None:
+        """Promote for a dispatcher until it has something else to do.
 
         Parameters
         ----------
-        promoting : Promoting
-            The dispatcher, with a connection.
+        handover : Handover
+            With a connection.
         wake_ups : int
             The descriptor on which its wake-ups come.
+
+        Raises
+        ------
+        RuntimeError, OSError
+            The thread cannot be started.
         """
-        sock = promoting.held.socket
+        sock = handover.held.socket
         timeout = sock.gettimeout()
-        sock.settimeout(PATIENCE)
-        promoting.wake_ups, promoting.replies = wake_ups, sock.fileno()
-        promoting.is_leaving = False
-        promoting.ended.clear()
-        self._arrived.append(promoting)
-        with self._lock:
-            if not self._runs:
-                self._runs = True
-                threading.Thread(target=self._run, name="delayq-promotions", daemon=True).start()
-        self._give()
-        promoting.ended.wait()
-        if promoting.held.socket is sock:
-            sock.settimeout(timeout)
-
-    def leave(self, promoting: Promoting) -> None:
-        """Promote no more for a dispatcher. For any thread or signal."""
-        promoting.is_leaving = True
-        self._give()
-
-    def _give(self) -> None:
-        with suppress(OSError):  # it is full, so the poll returns
-            self._waker.send(b"!")
-
-    def _run(self) -> None:
+        sock.settimeout(LATE)
+        handover.wake_ups, handover.replies = wake_ups, sock.fileno()
+        handover.ended.clear()
         try:
-            while self._has_any():
-                self._wait()
-                now = time.monotonic()
-                for promoting in [*self._here]:
-                    self._go_on(promoting, now)
+            with self._lock:
+                if self._wakeup is None:
+                    self._start()
+                self._arrived.append(handover)
+            self._wake_up()
+            handover.ended.wait()
+        finally:
+            if handover.held.socket is sock:
+                sock.settimeout(timeout)
+
+    def leave(self, handover: Handover) -> None:
+        """Promote no more for a dispatcher. For any thread or signal."""
+        handover.is_leaving = True
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        wakeup = self._wakeup
+        if wakeup is not None:
+            with suppress(OSError):  # full: the poll returns anyway
+                wakeup.send(b"!")
+
+    def _start(self) -> None:
+        ours, wakeup = socket.socketpair()
+        try:
+            wakeup.setblocking(False)
+            ours.setblocking(False)
+            threading.Thread(
+                target=self._run, args=(ours,), name="delayq-promotions", daemon=True
+            ).start()
+        except BaseException:
+            ours.close()
+            wakeup.close()
+            raise
+        self._wakeup = wakeup
+
+    # -- the thread
+
+    def _run(self, wakeup: socket.socket) -> None:
+        self._poll = select.poll()
+        self._poll.register(wakeup, select.POLLIN)
+        try:
+            while self._turn(wakeup):
+                pass
         finally:
             with self._lock:
-                self._runs = False
-            for promoting in (*self._here, *self._arrived):
-                self._end(promoting, in_step=False)
+                for each in (wakeup, self._wakeup):
+                    if each is not None:
+                        each.close()
+                self._wakeup = None
+                for handover in (*self._active, *self._arrived):  # their own threads go on
+                    self._end(handover)
+                self._arrived.clear()
 
-    def _has_any(self) -> bool:
-        """Take in who has come; return False where nobody has, and the thread ends."""
-        while True:
-            while self._arrived:
-                promoting = self._arrived.popleft()
-                self._here.add(promoting)
-                for descriptor in (promoting.wake_ups, promoting.replies):
-                    self._by_descriptor[descriptor] = promoting
-                    self._poll.register(descriptor, select.POLLIN)
-            if self._here or self._poll.poll(IDLE * 1000):
-                return True
-            with self._lock:
-                self._runs = bool(self._arrived)
-                if not self._runs:
-                    return False
-
-    def _wait(self) -> None:
-        """Wait until something is due or comes, and read what has come."""
-        wait = min([each.wakes_at for each in self._here], default=0.0) - time.monotonic()
+    def _turn(self, wakeup: socket.socket) -> bool:
+        """Wait until something comes or is due, and do it; return False after :data:`IDLE`."""
+        while self._arrived:
+            self._take_in(self._arrived.popleft())
+        now = time.monotonic()
+        wait = min([each.wakes_at for each in self._active], default=now + IDLE) - now
         came = self._poll.poll(max(1, int((wait - POLL_UNTIL) * 1000)) if wait > POLL_UNTIL else 0)
         if not came and 0 < wait <= POLL_UNTIL:
             time.sleep(wait)
         for descriptor, _ in came:
-            promoting = self._by_descriptor.get(descriptor)
-            if promoting is None:
-                with suppress(OSError):
-                    self._wake.recv(64)
-            elif descriptor == promoting.wake_ups:
-                promoting.is_leaving = True
-                self._poll.unregister(descriptor)
-            elif promoting.sent_at is not None:
-                self._read(promoting)
-            else:  # the server has closed it
-                self._end(promoting, in_step=False)
+            handover = self._by_descriptor.get(descriptor)
+            if handover is not None:
+                self._came(handover, descriptor)
+            elif descriptor == wakeup.fileno():
+                wakeup.recv(64)
+        now = time.monotonic()
+        for handover in [*self._active]:
+            if handover.wakes_at <= now:
+                self._due(handover, now)
+        return bool(came or self._active or self._arrived)
 
-    def _go_on(self, promoting: Promoting, now: float) -> None:
-        if promoting.wakes_at <= now:
-            if promoting.sent_at is None:
-                self._send(promoting, now)
+    def _take_in(self, handover: Handover) -> None:
+        self._active.add(handover)
+        for descriptor in (handover.wake_ups, handover.replies):
+            self._by_descriptor[descriptor] = handover
+            self._poll.register(descriptor, select.POLLIN)
+
+    def _came(self, handover: Handover, descriptor: int) -> None:
+        """Read a reply. A wake-up is for the dispatcher's own thread."""
+        if descriptor == handover.wake_ups:
+            handover.is_leaving = True
+            self._poll.unregister(descriptor)
+        elif handover.sent_at is None:  # the server has closed the connection
+            handover.held.drop()
+            self._end(handover)
+        else:
+            handover.sent_at = None
+            try:
+                handover.read(handover.held.read())
+            except Exception:
+                self._end(handover)
+
+    def _due(self, handover: Handover, now: float) -> None:
+        """Send the next call, or give up a reply that is late."""
+        try:
+            call = None
+            if handover.sent_at is None and not handover.is_leaving:
+                call = handover.next_call()
+            if call is None or handover.held.socket is None:
+                self._end(handover)
             else:
-                self._end(promoting, in_step=False)
-        elif promoting.is_leaving and promoting.sent_at is None:
-            self._end(promoting)
+                handover.held.send(call)
+                handover.sent_at = now
+        except Exception:
+            self._end(handover)
 
-    def _send(self, promoting: Promoting, now: float) -> None:
-        call = None if promoting.is_leaving else promoting.next_call()
-        if call is None or promoting.held.socket is None:
-            self._end(promoting)
-            return
-        try:
-            promoting.held.send(call)
-            promoting.sent_at = now
-        except Exception:  # its own thread repeats it, and meets the same
-            self._end(promoting, in_step=False)
-
-    def _read(self, promoting: Promoting) -> None:
-        try:
-            promoting.read(promoting.held.read())
-            promoting.sent_at = None
-        except Exception as exc:  # the same
-            self._end(promoting, in_step=isinstance(exc, ResponseError))
-
-    def _end(self, promoting: Promoting, *, in_step: bool = True) -> None:
-        """Leave the rest to the dispatcher's own thread."""
-        for descriptor in (promoting.wake_ups, promoting.replies):
-            self._by_descriptor.pop(descriptor, None)
-            with suppress(KeyError):
-                self._poll.unregister(descriptor)
-        self._here.discard(promoting)
-        promoting.sent_at = None
-        if not in_step:
-            promoting.held.drop()
-        promoting.ended.set()
+    def _end(self, handover: Handover) -> None:
+        """Leave the rest to the dispatcher's own thread, which repeats what has failed."""
+        for descriptor in (handover.wake_ups, handover.replies):
+            if self._by_descriptor.pop(descriptor, None):
+                with suppress(KeyError):
+                    self._poll.unregister(descriptor)
+        self._active.discard(handover)
+        out_of_step, handover.sent_at = handover.sent_at is not None, None
+        if out_of_step:
+            with suppress(Exception):  # or it would wait for ever
+                handover.held.drop()
+        handover.is_leaving = False
+        handover.ended.set()

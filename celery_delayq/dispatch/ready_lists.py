@@ -58,13 +58,13 @@ class Registry:
 
     def layout(self, store: Store, queue: str) -> Layout:
         """Return the layout of a queue, kombu's default for one that is not registered."""
-        if not self.knows(queue):
+        if self.known(queue) is None:
             self._reread(store)
         return self._layouts.setdefault(queue, Layout())
 
-    def knows(self, queue: str) -> bool:
-        """Return whether :meth:`layout` returns that of a queue without asking Redis."""
-        return queue in self._layouts and self._age <= self._refresh
+    def known(self, queue: str) -> Layout | None:
+        """Return the layout of a queue without asking Redis; None where it is to be asked."""
+        return self._layouts.get(queue) if self._age <= self._refresh else None
 
     def all(self, store: Store, size: int | None) -> Iterator[tuple[str, Layout]]:
         """Return an iterator over all queues, of which Redis counts *size*."""

@@ -156,10 +156,10 @@ class Fetcher:
     def _is_worth_it(self, credit: int) -> bool:
         """Return whether to ask now; not for each message alone while the pool has enough to do."""
         channel = self._channel
-        enough = channel.qos.prefetch_count // 2  # so that some are worked on meanwhile
-        if credit >= enough or not channel.leased_queues:
-            return True
-        return credit > 0 and not (self.taken or (channel.serves_worker and worker.backlog()))
+        if credit <= 0 or not channel.leased_queues:
+            return not channel.leased_queues
+        enough = credit >= channel.qos.prefetch_count // 2  # so that some are worked on meanwhile
+        return enough or not (self.taken or (channel.serves_worker and worker.backlog()))
 
     def _calls(self) -> bytes:
         channel, keeper = self._channel, self._channel.keeper

@@ -95,6 +95,11 @@ class Client(Redis):
 
 
 class _ClientPubSub(PubSub):
+    def has_data(self) -> bool:
+        """Return whether a message has come, or the connection has ended."""
+        with translating():
+            return bool(self.connection.can_read(timeout=0))
+
     def execute_command(self, *args: Any) -> Any:
         """Run a command."""
         with translating():

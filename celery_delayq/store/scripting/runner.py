@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -60,7 +61,7 @@ class ScriptRunner:
         self.limits = limits
 
     def hold_connection(self) -> HeldConnection:
-        """Run scripts over one connection from now on: only for a runner that one thread uses.
+        """Run scripts over one connection from now on, for a runner that one thread uses at a time.
 
         redis-py takes twice as long, as it takes a connection out of the pool for each command.
         """
@@ -187,30 +188,37 @@ class HeldConnection:
         if self._connection is None:
             self._connection = get_connection(self._pool)
         try:
-            try:
-                self.send(call)
-                return self.read()
-            except NoScriptError:
-                self._connection.send_packed_command([pack([call.command(source=True)])])
-                return self.read()
+            self.send(call)
+            return self.read()
+        except NoScriptError:
+            self.send(call, source=True)
+            return self.read()
+
+    @property
+    def socket(self) -> Any:
+        """The socket, None where there is no connection."""
+        return socket_of(self._connection)
+
+    def send(self, call: Call, *, source: bool = False) -> None:
+        """Send a call, to which :meth:`read` returns the reply; where that fails, drop it."""
+        command = pack([call.command(source=True)]) if source else call.packed()
+        with self._dropping():
+            self._connection.send_packed_command([command])
+
+    def read(self) -> Any:
+        """Return the reply to a call that was sent; where the connection is lost, drop it."""
+        with self._dropping():
+            return self._connection.read_response()
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
         except ResponseError:
             raise  # a reply, so the connection is in step
         except BaseException:
             self.drop()
             raise
-
-    @property
-    def socket(self) -> Any:
-        """The socket, None where there is no connection."""
-        return getattr(self._connection, "_sock", None)
-
-    def send(self, call: Call) -> None:
-        """Send a call, to which :meth:`read` returns the reply."""
-        self._connection.send_packed_command([call.packed()])
-
-    def read(self) -> Any:
-        """Return the reply to a call that was sent."""
-        return self._connection.read_response()
 
     def drop(self) -> None:
         """Close the connection: it may be out of step."""
@@ -218,6 +226,11 @@ class HeldConnection:
         if connection is not None:
             connection.disconnect()
             self._pool.release(connection)
+
+
+def socket_of(connection: Any) -> Any:
+    """Return the socket of a connection of redis-py, None where there is none."""
+    return getattr(connection, "_sock", None)
 
 
 def get_connection(pool: ConnectionPool) -> Any:

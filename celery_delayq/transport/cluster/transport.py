@@ -20,7 +20,6 @@ from celery_delayq.transport import url
 from celery_delayq.transport.cluster.channel import ClusterChannel
 from celery_delayq.transport.cluster.poller import ClusterPoller
 from celery_delayq.transport.redis import Transport
-from celery_delayq.utils import native_threads
 
 #: What connections of kombu are made with that is not for asking where a slot is.
 _NOT_FOR_NODES = ("connection_class", "host", "port", "db", "max_connections")
@@ -41,8 +40,8 @@ class ClusterTransport(Transport):
 
     @cached_property
     def promotion_loop(self) -> PromotionLoop | None:  # type: ignore[override]
-        """Promotes for the dispatchers of all hash tags; greenlets do without."""
-        return None if native_threads.are_patched() else PromotionLoop()
+        """Promotes for the dispatchers of all hash tags."""
+        return PromotionLoop.unless_patched()
 
     @property
     def place(self) -> str:

@@ -140,7 +140,7 @@ def test_a_refused_queue_is_left_to_its_own_dispatcher(
     stores[0].client.set("broken", "no list")
 
     assert sorted(late(store, 30) for store in stores for _ in range(5))[7] < SOON
-    wait_until(lambda: "queue=broken" in caplog.text, what="it is told")
+    wait_until(lambda: "queue=broken" in caplog.text, what="it is logged")
     stores[0].client.delete("broken")
     wait_until(lambda: stores[0].client.llen("broken"), what="it is promoted once it can be")
 
