@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
@@ -179,3 +180,25 @@ def test_a_message_that_is_done_in_another_thread_wakes_the_shard_that_waits_for
 
     done.join()
     assert [message.headers["id"] for message in came] == ["other", "a", "b"]
+
+
+def test_one_thread_promotes_for_the_dispatchers_of_all_hash_tags(
+    app: Celery, turn: tuple[Connection, Callable[[], None]]
+) -> None:
+    came: list[str] = []
+    connection, take = turn
+    before = {*threading.enumerate()}
+    for queue in QUEUES.values():
+        app.send_task("t", countdown=1, queue=queue, ignore_result=True)
+
+    def receive(_body: object, message: Any) -> None:
+        came.append(message.delivery_info["routing_key"])
+        message.ack()
+
+    queues = [Queue(name) for name in QUEUES.values()]
+    with Consumer(connection, queues, callbacks=[receive], accept=["json"]):
+        wait_until(lambda: take() or len(came) == 12, 30, lambda: f"all to come: {came}")
+        names = Counter(each.name for each in {*threading.enumerate()} - before)
+
+    assert {*came} == {*QUEUES.values()}
+    assert (names["delayq-dispatcher"], names["delayq-promotions"]) == (12, 1)
