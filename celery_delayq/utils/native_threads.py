@@ -41,8 +41,11 @@ def is_eventlet() -> bool:
 
 def are_patched() -> bool:
     """Whether the threads of ``threading`` are greenlets."""
-    original: Any = _original("_thread", "start_new_thread")
-    return original is not import_module("_thread").start_new_thread
+    gevent, eventlet = (sys.modules.get(name) for name in ("gevent.monkey", "eventlet.patcher"))
+    return bool(
+        (gevent and gevent.is_module_patched("threading"))
+        or (eventlet and eventlet.is_monkey_patched("thread"))
+    )
 
 
 def is_native() -> bool:

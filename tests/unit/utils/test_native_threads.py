@@ -1,10 +1,14 @@
-"""A signal wakes one native thread and is never lost."""
+"""A signal wakes one native thread and is never lost; threads that are greenlets are known."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
+
+import pytest
 
 from celery_delayq.testing import wait_until
 from celery_delayq.utils import native_threads
@@ -79,3 +83,23 @@ def test_no_signal_is_lost_between_threads() -> None:
 
 def test_a_negative_wait_returns_at_once() -> None:
     assert waited(native_threads.Signal(), -1) < 1
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("", False),
+        ("import gevent.monkey", False),
+        ("import gevent.monkey; gevent.monkey.patch_all()", True),
+        ("import gevent.monkey; gevent.monkey.patch_all(thread=False)", False),
+        ("import eventlet", False),
+        ("import eventlet; eventlet.monkey_patch()", True),
+        ("import eventlet; eventlet.monkey_patch(thread=False)", False),
+    ],
+)
+def test_threads_are_patched_where_they_are_greenlets(before: str, expected: bool) -> None:
+    code = f"{before}\nfrom celery_delayq.utils import native_threads as n; print(n.are_patched())"
+
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert printed.stdout == f"{expected}\n", printed.stderr
