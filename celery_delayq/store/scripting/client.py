@@ -97,8 +97,10 @@ class Client(Redis):
 class _ClientPubSub(PubSub):
     def has_data(self) -> bool:
         """Return whether a message has come, or the connection has ended."""
-        with translating():
+        try:
             return bool(self.connection.can_read(timeout=0))
+        except (RedisError, OSError):  # get_message() connects again, or raises it
+            return True
 
     def execute_command(self, *args: Any) -> Any:
         """Run a command."""
