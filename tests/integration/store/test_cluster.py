@@ -38,12 +38,16 @@ def cluster(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> Cluster:
 
 @pytest.fixture
 def shards(cluster: Cluster) -> Iterator[Shards]:
+    found = connected(cluster)
+    yield found
+    found.disconnect()
+
+
+def connected(cluster: Cluster) -> Shards:
     """Connect without redis-py's own retries."""
     nodes = cluster.nodes(retry=Retry(NoBackoff(), 0))
     check_number(nodes, Keys("shop:"), len(TAGS))
-    found = cluster_shards(nodes, Keys("shop:"), Layout(), number=len(TAGS))
-    yield found
-    found.disconnect()
+    return cluster_shards(nodes, Keys("shop:"), Layout(), number=len(TAGS))
 
 
 def comes_back(store: Store, queue: str) -> None:
@@ -86,10 +90,12 @@ def _names(server: EmbeddedRedis) -> list[bytes]:
         return list(client.scan_iter())
 
 
-def test_a_dispatcher_listens_at_the_master_of_its_tag_and_promotes(shards: Shards) -> None:
+def test_a_dispatcher_listens_at_the_master_of_its_tag_and_promotes(
+    cluster: Cluster, shards: Shards
+) -> None:
     queue = QUEUES[TAGS[7]]
     given = shards.of(queue)
-    thread = Dispatcher(given, Settings.from_options({}))
+    thread = Dispatcher(connected(cluster).of(queue), Settings.from_options({}))
     thread.start()
     try:
         wait_until(lambda: given.client.pubsub_numsub(given.keys.fleet)[0][1], what="listening")
