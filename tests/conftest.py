@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         parameters = _parameters(item)
         pool = parameters.get("pool")
-        first = 1 if item.get_closest_marker("conformance") is None else 2
+        first = 2 if item.get_closest_marker("conformance") else 1
         order = [each for each in POOL_ORDER if each in pools[_name(item)]]
         further = pool in POOL_ORDER and pool not in order[:first]
         fixtures = {"postgres", "delayq_rabbitmq"} & {*getattr(item, "fixturenames", ())}

@@ -279,10 +279,10 @@ class Dispatcher(threading.Thread):
     def _next_call(self) -> Call | None:
         """Return the next promotion; None where it is for this thread, or something else is."""
         queue = self._timer.next_queue
-        layout = None if queue is None else self._registry.known(queue)
-        if queue is None or layout is None or not self._timer.on_duty:
+        if queue is None or not self._timer.on_duty:
             return None
-        return self._call(queue, layout)
+        layout = self._registry.known(queue)
+        return self._call(queue, layout) if layout else None
 
     def _call(self, queue: str, layout: Layout) -> Call:
         """Return the call that promotes from a queue."""

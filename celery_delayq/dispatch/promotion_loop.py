@@ -61,7 +61,7 @@ class Handover:
     @property
     def wakes_at(self) -> float:
         """When there is something to do, if nothing comes before."""
-        if self.sent_at is not None:
+        if self.sent_at:
             return self.sent_at + LATE
         return 0.0 if self.is_leaving else self.timer.wakes_at
 
@@ -107,7 +107,7 @@ class PromotionLoop:
         handover.ended.clear()
         try:
             with self._lock:
-                if self._wakeup is None:
+                if not self._wakeup:
                     self._start()
                 self._arrived.append(handover)
             self._wake_up()
@@ -144,9 +144,9 @@ class PromotionLoop:
     # -- the thread
 
     def _run(self, wakeup: socket.socket) -> None:
-        self._poll = select.poll()
-        self._poll.register(wakeup, select.POLLIN)
         try:
+            self._poll = select.poll()
+            self._poll.register(wakeup, select.POLLIN)
             while self._turn(wakeup):
                 pass
         finally:
@@ -191,40 +191,39 @@ class PromotionLoop:
         if descriptor == handover.wake_ups:
             handover.is_leaving = True
             self._poll.unregister(descriptor)
-        elif handover.sent_at is None:  # the server has closed the connection
-            handover.held.drop()
-            self._end(handover)
-        else:
+        elif handover.sent_at:
             handover.sent_at = None
             try:
                 handover.read(handover.held.read())
-            except Exception:
+            except Exception:  # its own thread makes the call again, and raises what is wrong
                 self._end(handover)
+        else:  # the server has closed the connection
+            self._end(handover, in_step=False)
 
     def _due(self, handover: Handover, now: float) -> None:
         """Send the next call, or give up a reply that is late."""
+        if handover.sent_at:
+            self._end(handover, in_step=False)
+            return
         try:
-            call = None
-            if handover.sent_at is None and not handover.is_leaving:
-                call = handover.next_call()
-            if call is None or handover.held.socket is None:
-                self._end(handover)
-            else:
+            call = None if handover.is_leaving else handover.next_call()
+            if call and handover.held.socket:
                 handover.held.send(call)
                 handover.sent_at = now
-        except Exception:
+            else:
+                self._end(handover)
+        except Exception:  # the same
             self._end(handover)
 
-    def _end(self, handover: Handover) -> None:
+    def _end(self, handover: Handover, *, in_step: bool = True) -> None:
         """Leave the rest to the dispatcher's own thread, which repeats what has failed."""
         for descriptor in (handover.wake_ups, handover.replies):
             if self._by_descriptor.pop(descriptor, None):
                 with suppress(KeyError):
                     self._poll.unregister(descriptor)
         self._active.discard(handover)
-        out_of_step, handover.sent_at = handover.sent_at is not None, None
-        if out_of_step:
+        if handover.sent_at or not in_step:
             with suppress(Exception):  # or it would wait for ever
                 handover.held.drop()
-        handover.is_leaving = False
+        handover.sent_at, handover.is_leaving = None, False
         handover.ended.set()

@@ -58,7 +58,7 @@ class Registry:
 
     def layout(self, store: Store, queue: str) -> Layout:
         """Return the layout of a queue, kombu's default for one that is not registered."""
-        if self.known(queue) is None:
+        if not self.known(queue):
             self._reread(store)
         return self._layouts.setdefault(queue, Layout())
 

@@ -96,7 +96,7 @@ class Transport(stock.Transport):
     cycle: Any
 
     #: Promotes for several dispatchers.
-    promotion_loop: PromotionLoop | None = None
+    _promotion_loop: PromotionLoop | None = None
 
     #: Leave the URL to us, and ask :meth:`as_uri` for the form to show.
     can_parse_url = True
@@ -193,7 +193,7 @@ class Transport(stock.Transport):
             dispatcher = Dispatcher(
                 *(channel.new_store(), self.settings),
                 gather=channel.gather,
-                loop=self.promotion_loop,
+                loop=self._promotion_loop,
             )
             self._dispatchers[channel.place] = dispatcher
             dispatcher.start()

@@ -29,7 +29,7 @@ from tests.support.totals import totals_of
 WANTED = int(os.environ.get("DELAYQ_EXAMPLES", "0"))
 EXAMPLES = WANTED or scaled(80, 500)
 #: How many are enough for every change.
-FEW = min(15, EXAMPLES)
+FEW = min(25, EXAMPLES)
 
 
 class Machine(DeadLetterMachine):

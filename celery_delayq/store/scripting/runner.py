@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -202,18 +201,15 @@ class HeldConnection:
     def send(self, call: Call, *, source: bool = False) -> None:
         """Send a call, to which :meth:`read` returns the reply; where that fails, drop it."""
         command = pack([call.command(source=True)]) if source else call.packed()
-        with self._dropping():
-            self._connection.send_packed_command([command])
+        self._or_drop(self._connection.send_packed_command, [command])
 
     def read(self) -> Any:
         """Return the reply to a call that was sent; where the connection is lost, drop it."""
-        with self._dropping():
-            return self._connection.read_response()
+        return self._or_drop(self._connection.read_response)
 
-    @contextmanager
-    def _dropping(self) -> Iterator[None]:
+    def _or_drop(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
-            yield
+            return function(*args)
         except ResponseError:
             raise  # a reply, so the connection is in step
         except BaseException:
@@ -229,7 +225,7 @@ class HeldConnection:
 
 
 def socket_of(connection: Any) -> Any:
-    """Return the socket of a connection of redis-py, None where there is none."""
+    """Return the socket of a connection of redis-py; None before it connects, and after."""
     return getattr(connection, "_sock", None)
 
 

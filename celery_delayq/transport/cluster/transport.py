@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,10 +37,9 @@ class ClusterTransport(Transport):
 
     _nodes: Nodes | None = None
 
-    @cached_property
-    def promotion_loop(self) -> PromotionLoop | None:  # type: ignore[override]
-        """Promotes for the dispatchers of all hash tags."""
-        return PromotionLoop.unless_patched()
+    def __init__(self, client: Connection, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self._promotion_loop = PromotionLoop.unless_patched()
 
     @property
     def place(self) -> str:

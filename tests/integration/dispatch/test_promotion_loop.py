@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -30,8 +31,8 @@ SOON = 0.4
 class Noting(Dispatcher):
     """A dispatcher that notes which thread promotes."""
 
-    def __init__(self, *args: object, **options: object) -> None:
-        super().__init__(*args, **options)  # type: ignore[arg-type]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.threads: list[str] = []
 
     def _promoted(self, reply: object) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis.exceptions import ResponseError
@@ -16,6 +16,7 @@ from celery_delayq.dispatch import promotion_loop
 from celery_delayq.dispatch.pacing import PollTimer
 from celery_delayq.dispatch.promotion_loop import Handover, PromotionLoop
 from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.scripting.runner import HeldConnection
 from celery_delayq.testing import wait_until
 
 CALL = Call("dispatch/promote", [], [])
@@ -58,7 +59,7 @@ class Dispatching:
         self.timer._wake_at = time.monotonic() + due_in
         self.replies = 0
         self._read = read
-        self.handover = Handover(self.timer, self.held, next_call, self._note)  # type: ignore[arg-type]
+        self.handover = Handover(self.timer, cast(HeldConnection, self.held), next_call, self._note)
         self.thread = threading.Thread(
             target=loop.promote, args=(self.handover, self.wake_ups.fileno()), daemon=True
         )
@@ -112,8 +113,8 @@ def test_what_is_due_to_all_is_sent_before_replies_are_read(loop: PromotionLoop)
         each.held.server.send(b"!")
 
     assert asked == [b"?"] * 3
+    wait_until(lambda: all(each.replies for each in three), what="each reply is read")
     for each in three:
-        wait_until(lambda one=each: one.replies, what="each reply is read")  # type: ignore[misc]
         loop.leave(each.handover)
         each.held.server.send(b"!")  # to the next call, if it is on its way
         each.wait_end()
@@ -190,6 +191,25 @@ def test_a_connection_that_the_server_has_closed_is_dropped(
     assert one.held.dropped
 
 
+class Failing(Held):
+    """A connection that cannot be closed, either."""
+
+    def drop(self) -> None:
+        super().drop()
+        raise OSError
+
+
+def test_a_connection_that_fails_as_it_is_dropped_ends_it_for_this_dispatcher_only(
+    loop: PromotionLoop, other: Dispatching
+) -> None:
+    one = Dispatching(loop, Failing(), due_in=3600)
+    one.held.server.close()
+
+    one.wait_end()
+
+    assert one.held.dropped
+
+
 def test_dispatchers_that_come_and_go_while_the_thread_ends_do_not_hang(
     loop: PromotionLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +217,7 @@ def test_dispatchers_that_come_and_go_while_the_thread_ends_do_not_hang(
     for _ in range(200):
         Dispatching(loop, next_call=lambda: None).wait_end()
 
-    wait_until(lambda: loop._wakeup is None, what="the thread has ended")
+    wait_until(lambda: not loop._wakeup, what="the thread has ended")
 
 
 def test_the_timeout_of_the_socket_is_what_it_was(loop: PromotionLoop) -> None:
@@ -212,7 +232,7 @@ def test_a_thread_that_cannot_be_started_is_an_error_and_tried_again(
 ) -> None:
     one = Dispatching(loop, next_call=lambda: None)
     one.wait_end()
-    wait_until(lambda: loop._wakeup is None, what="the thread has ended")
+    wait_until(lambda: not loop._wakeup, what="the thread has ended")
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", lambda _: fail(RuntimeError("no more threads")))
         with pytest.raises(RuntimeError, match="no more threads"):

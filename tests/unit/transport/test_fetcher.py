@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -42,9 +43,9 @@ def test_it_asks_where_it_may_take_a_message_and_that_is_worth_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker, "backlog", lambda: backlog)
-    fetcher = Fetcher.__new__(Fetcher)
-    fetcher.taken, fetcher._requests, fetcher._popped_wait = [], [], False  # type: ignore[assignment]
-    fetcher._channel = SimpleNamespace(  # type: ignore[assignment]
+    fetcher: Any = Fetcher.__new__(Fetcher)
+    fetcher.taken, fetcher._requests, fetcher._popped_wait = [], [], False
+    fetcher._channel = SimpleNamespace(
         qos=SimpleNamespace(
             prefetch_count=PREFETCH,
             can_consume_max_estimate=lambda: PREFETCH - handed_out,
