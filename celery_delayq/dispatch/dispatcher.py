@@ -177,10 +177,12 @@ class Dispatcher(threading.Thread):
 
         Return False where this thread is to do it all.
         """
-        handover, wake_ups = self._handover, socket_of(pubsub.connection)
-        if not (self._loop and handover and handover.held.socket and wake_ups):
+        if self._loop is None:
             return False
         self._take_messages(pubsub)  # a poll does not see what is read already
+        handover, wake_ups = self._handover, socket_of(pubsub.connection)
+        if not (handover and handover.held.socket and wake_ups):
+            return False
         if self._timer.on_duty and (self._timer.wait() or self._timer.next_queue is not None):
             self._loop.promote(handover, wake_ups.fileno())
             self._take_messages(pubsub)

@@ -182,9 +182,12 @@ class PromotionLoop:
 
     def _take_in(self, handover: Handover) -> None:
         self._active.add(handover)
-        for descriptor in (handover.wake_ups, handover.replies):
-            self._by_descriptor[descriptor] = handover
-            self._poll.register(descriptor, select.POLLIN)
+        try:
+            for descriptor in (handover.wake_ups, handover.replies):
+                self._poll.register(descriptor, select.POLLIN)
+                self._by_descriptor[descriptor] = handover
+        except ValueError:  # closed in the meantime
+            self._end(handover, in_step=False)
 
     def _came(self, handover: Handover, descriptor: int) -> None:
         """Read a reply. A wake-up is for the dispatcher's own thread."""

@@ -40,6 +40,21 @@ class Noting(Dispatcher):
         self.threads.append(threading.current_thread().name)
 
 
+class Unlucky(Noting):
+    """A dispatcher that may lose its subscription just before it reads what has come."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.loses = threading.Event()
+
+    def _take_messages(self, pubsub: Any) -> None:
+        if self.loses.is_set():
+            self.loses.clear()
+            self._store.client.client_kill_filter(_type="pubsub")
+            wait_until(pubsub.has_data, what="it sees the end of its connection")
+        super()._take_messages(pubsub)
+
+
 @pytest.fixture(autouse=True)
 def threads_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(promotion_loop, "IDLE", 0.2)
@@ -132,6 +147,27 @@ def test_a_connection_that_is_cut_is_made_anew(
 
         assert late(stores[0]) < 3.0
         assert late(stores[1]) < SOON
+
+
+def test_a_subscription_that_is_lost_as_it_hands_over_stops_nothing(
+    servers: list[EmbeddedRedis], stores: list[Store], dispatchers: list[Noting]
+) -> None:
+    keys = Keys("other:")
+    store = Store(stores[0].client, keys, Layout())
+    client = servers[0].client(socket_timeout=2.0)
+    one = Unlucky(Store(client, keys, Layout()), Settings(), loop=dispatchers[1]._loop)
+    one.start()
+    wait_until(lambda: store.client.pubsub_numsub(keys.wake)[0][1], what="it listens")
+
+    for n in range(5):
+        one.loses.set()
+        store.schedule("q", entry(f"e{n}", 50, relative=True))
+        assert store.client.brpop("other:q", timeout=10)
+        assert late(stores[1], 20) < SOON
+
+    assert not one.loses.is_set()
+    one.stop()
+    one.join(10)
 
 
 def test_a_refused_queue_is_left_to_its_own_dispatcher(

@@ -191,6 +191,17 @@ def test_a_connection_that_the_server_has_closed_is_dropped(
     assert one.held.dropped
 
 
+def test_a_subscription_that_is_closed_before_it_comes_ends_it_for_this_dispatcher_only(
+    loop: PromotionLoop, other: Dispatching
+) -> None:
+    one = Dispatching(loop, next_call=lambda: None)
+    one.wait_end()
+
+    loop.promote(one.handover, wake_ups=-1)
+
+    assert one.held.dropped
+
+
 class Failing(Held):
     """A connection that cannot be closed, either."""
 
