@@ -1,7 +1,7 @@
 """Settings: ``broker_transport_options={"delayq": {...}}``, validated once and strictly.
 
->>> Settings.from_options({"delayq": {"dispatch_batch": 50}}).dispatch_batch
-50
+>>> Settings.from_options({"delayq": {"dispatch_batch": 20}}).dispatch_batch
+20
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Settings:
     dispatch_interval: float = _number(1.0, 0.01, 1.0)
 
     #: Most entries that one script call moves: more of them keep Redis busy for longer at once.
-    dispatch_batch: int = _number(100, 1, 1000)
+    dispatch_batch: int = _number(50, 1, 1000)
 
     #: Seconds between two readings of the registry of queues and their priority steps.
     registry_refresh: float = _number(30.0, 1.0, 3600.0)

@@ -49,7 +49,7 @@ TRIM_EVERY = 30.0
 
 #: Most entries that one call promotes, and most messages that one call reclaims: of each of these
 #: deaths are counted by the hash of the message.
-PROMOTE, RECLAIM = 100, 25
+PROMOTE, RECLAIM = 50, 25
 
 #: Seconds after which the next promotion is noted in Redis, for metrics.
 NOTE_EVERY = 5.0

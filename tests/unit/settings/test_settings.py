@@ -31,7 +31,7 @@ def test_without_options_everything_has_its_default(options: Any) -> None:
     expected = Settings(
         dispatch=True,
         dispatch_interval=1.0,
-        dispatch_batch=100,
+        dispatch_batch=50,
         registry_refresh=30.0,
         min_delay=0.0,
         lease=30.0,
