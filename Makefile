@@ -31,7 +31,7 @@ demo-spark: .venv/installed-demo,spark ## a year of flights through Spark into t
 test: .venv/installed servers ## the tests for every change, 8 minutes: one Redis, no RabbitMQ, Spark, PostgreSQL or faults
 	$(BIN)/python -m tests.run short
 
-test-full: .venv/installed servers ## all other tests, 30 minutes: faults, RabbitMQ, Spark, every pool, the second Redis
+test-full: .venv/installed servers ## all other tests, 45 minutes: faults, RabbitMQ, Spark, every pool, the second Redis
 	$(BIN)/python -m tests.run full $(TEST_ARGS)
 
 matrix: .venv/installed servers ## unit, contract and conformance tests on eight combinations of versions, scripts on each server

@@ -133,7 +133,7 @@ class Dispatcher(threading.Thread):
         """Dispatch until :meth:`stop`; outlives every error."""
         seconds = self._settings.dispatch_interval
         self._reconnecting = ReconnectingLoop(
-            "dispatcher",
+            self._store.keys.named("dispatcher"),
             logger,
             go_on=lambda: not self._stopping.is_set(),
             wait=self._stopping.wait,
@@ -160,7 +160,7 @@ class Dispatcher(threading.Thread):
             self._reconnecting.recovered()
             if not self._has_started:
                 self._has_started = True
-                logger.info("dispatcher started")
+                logger.info("%s started", self._store.keys.named("dispatcher"))
             while not self._stopping.is_set():
                 if self.ready_lists.is_looking:
                     self._look_on(pubsub)

@@ -237,7 +237,7 @@ class LeaseKeeper(Heartbeat):
     def _keep(self) -> None:
         seconds = min(1.0, self.lease / 6)
         loop = ReconnectingLoop(
-            "lease keeper",
+            self._store.keys.named("lease keeper"),
             logger,
             go_on=self._needed,
             wait=native_threads.sleep,

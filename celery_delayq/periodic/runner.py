@@ -159,6 +159,7 @@ class Ticker:
         shards = self._session.shards
         stores = [*shards]
         store = stores[self._place]
+        self._loop.name = store.keys.named("periodic runner")
         is_cluster = len(stores) > 1
         self._nap = NAP_OF_SEVERAL if is_cluster else NAP
         # The connections of a cluster find the new master of their slot by themselves. New ones for

@@ -228,6 +228,10 @@ class Keys:
     def __repr__(self) -> str:
         return f"Keys(prefix={self.prefix!r}, database={self.database})"
 
+    def named(self, service: str) -> str:
+        """Return the name of a service for log lines, with its shard on a Redis Cluster."""
+        return f"{service} for the shard of {self.tag}" if self.tag else service
+
     def of_tag(self, tag: str) -> Keys:
         """Return the names for the queues of one hash tag of a Redis Cluster.
 

@@ -47,6 +47,9 @@ def _is_first(message: Mapping[str, Any], queue: str) -> bool:
 class PublishChannel(stock.Channel):
     """A channel of kombu that schedules tasks with an ETA."""
 
+    #: The hash tag of its queues, on a Redis Cluster.
+    tag = ""
+
     #: Queues with ``x-expires``; kombu before 5.6 knows none.
     _expires: Mapping[str, Any] = MappingProxyType({})
 
@@ -75,7 +78,7 @@ class PublishChannel(stock.Channel):
         """
         if self._store is None or self._store.client.connection_pool is not self.pool:
             database = int(self.pool.connection_kwargs.get("db") or 0)
-            keys = Keys(self.global_keyprefix, database)
+            keys = Keys(self.global_keyprefix, database, self.tag)
             client = Redis(connection_pool=self.pool)
             self._store = Store(client, keys, self.layout, self.settings.limits)
         return self._store

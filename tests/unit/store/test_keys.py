@@ -25,6 +25,15 @@ def test_on_a_cluster_the_tag_stands_before_the_name_of_a_single_redis() -> None
     assert keys.next_due == "app.{dq07-12}:delayq:next_due"
 
 
+def test_a_service_is_logged_with_its_shard_on_a_cluster() -> None:
+    keys = [Keys("app."), Keys("app.").of_tag("dq07-12")]
+
+    assert [each.named("dispatcher") for each in keys] == [
+        "dispatcher",
+        "dispatcher for the shard of dq07-12",
+    ]
+
+
 def test_a_prefix_with_a_brace_is_refused_on_a_cluster() -> None:
     with pytest.raises(ConfigError, match=r"global_keyprefix '\{app\}:': expected one without"):
         Keys("{app}:").of_tag("dq07-12")

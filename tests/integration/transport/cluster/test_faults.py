@@ -43,6 +43,10 @@ def test_a_killed_master_holds_up_its_own_queues_only(scene: ClusterScene, pool:
         scene.wait_state(f"before-{number}")
     assert Counter(scene.runs("id")).most_common(1)[0][1] == 1
     assert "is away, its queues wait" in worker.log
+    for service in ("dispatcher", "periodic runner"):
+        waits = f"Redis is away, {service} for the shard of"
+        assert f"{waits} {lost.tag} waits" in worker.log
+        assert f"{waits} {other.tag} waits" not in worker.log
     assert "Connection to broker lost" not in worker.log
     with replica.client() as client:
         assert client.zcard(due) == 0
