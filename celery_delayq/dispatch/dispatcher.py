@@ -177,7 +177,7 @@ class Dispatcher(threading.Thread):
 
         Return False where this thread is to do it all.
         """
-        if self._loop is None:
+        if not self._loop:
             return False
         self._take_messages(pubsub)  # a poll does not see what is read already
         handover, wake_ups = self._handover, socket_of(pubsub.connection)
