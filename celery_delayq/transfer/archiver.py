@@ -5,7 +5,6 @@ It never disturbs a worker: after an error dead letters stay in Redis, and it is
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from celery_delayq.utils.sql import Database
 
-logger = logging.getLogger(__name__)
+logger = native_threads.Logger(__name__)
 
 #: Seconds between two rounds, of all workers together.
 INTERVAL = 10.0

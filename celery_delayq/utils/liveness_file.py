@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from pathlib import Path
 
-logger = logging.getLogger(__name__)
+from celery_delayq.utils import native_threads
+
+logger = native_threads.Logger(__name__)
 
 #: Seconds between two touches.
 INTERVAL = 1.0

@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,7 +115,7 @@ def test_a_worker_that_is_killed_loses_nothing(
     [("sqlalchemy", "databases need SQLAlchemy"), ("psycopg", "the driver of postgresql")],
 )
 def test_what_is_missing_is_one_error_and_the_worker_works(
-    app: Celery, delayq: DelayQ, delayq_worker: StartWorker, tmp_path: Any, missing: str, told: str
+    app: Celery, delayq: DelayQ, delayq_worker: StartWorker, tmp_path: Path, missing: str, told: str
 ) -> None:
     fill(delayq, 3)
     (tmp_path / "poor.py").write_text(
@@ -132,6 +133,31 @@ def test_what_is_missing_is_one_error_and_the_worker_works(
     assert re.search(f"{told}.+pip install", worker.log)
     assert "hunter2" not in worker.log
     assert delayq.count_dead() == 3
+
+
+@pytest.mark.full
+def test_its_log_lines_stop_no_worker_of_eventlet(
+    app: Celery, delayq: DelayQ, delayq_worker: StartWorker, tmp_path: Path
+) -> None:
+    """A greenlet would wait for ever for a lock of logging that another thread holds."""
+    fill(delayq, 3)
+    (tmp_path / "slow_log.py").write_text(
+        "from celery.signals import after_setup_logger\n"
+        "from celery_delayq.utils import native_threads\n"
+        "from tests.apps.delayq_tasks import app\n\n"
+        "@after_setup_logger.connect\n"
+        "def be_slow(logger, **_):\n"
+        "    for handler in logger.handlers:\n"
+        "        handler.flush = lambda: native_threads.sleep(0.05)\n"
+    )
+    env = {**options(f"sqlite:///{tmp_path}/archive.db"), "PYTHONPATH": f"{tmp_path}:."}
+    results = [app.send_task("add", (number, 1)) for number in range(100)]
+
+    worker = delayq_worker("slow_log:app", pool="eventlet", extra_args=FAST_START, env=env)
+
+    assert [each.get(timeout=60) for each in results] == [*range(1, 101)]
+    wait_until(lambda: delayq.count_dead() == 0, 60, "all dead letters are archived")
+    worker.wait_log("archived dead letters: moved=3")
 
 
 # -- what is moved, and when
