@@ -5,6 +5,7 @@ Each is kept until Redis has answered, and sent again where the answer was lost.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
@@ -18,9 +19,8 @@ from celery_delayq.store.leases import Acked
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.runner import is_refusal_for_now
-from celery_delayq.utils import native_threads
 
-logger = native_threads.Logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Redis cannot be reached, or is no longer a master: the same call may succeed later.
 LOST = (BrokerUnavailable, OSError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -10,9 +11,8 @@ from celery_delayq.dispatch.acks import Acks, Changes
 from celery_delayq.dispatch.holdings import Holdings
 from celery_delayq.errors import CommandRefused
 from celery_delayq.store.schedule import Store
-from celery_delayq.utils import native_threads
 
-logger = native_threads.Logger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Heartbeat(Holdings):

@@ -8,6 +8,7 @@ task runs, and sends acknowledgements that no request took along.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import secrets
@@ -24,7 +25,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
-logger = native_threads.Logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at acknowledgements while there are any. One that is still there at
 #: the second look, after at most twice as long, has found no request to ride on.

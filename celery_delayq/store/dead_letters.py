@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -19,9 +20,8 @@ from celery_delayq.store.scripting.calls import Call, Puts
 from celery_delayq.store.scripting.pipelining import Ask, PipelinedCalls
 from celery_delayq.store.scripting.replies import cut, in_threes
 from celery_delayq.store.scripting.runner import StorePart
-from celery_delayq.utils import native_threads
 
-logger = native_threads.Logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Dead letters that are read in one call, if they are small.
 PAGE = 100

@@ -5,6 +5,7 @@ It never disturbs a worker: after an error dead letters stay in Redis, and it is
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from celery_delayq.utils.sql import Database
 
-logger = native_threads.Logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds between two rounds, of all workers together.
 INTERVAL = 10.0
@@ -90,6 +91,7 @@ class Archiver:
         self._stopping = True
         self._stop.give()
         self._ended.wait(STOP_TIMEOUT)
+        native_threads.say()
 
     def run(self) -> None:
         """Archive until :meth:`stop`; only a wrong URL or a missing package ends it."""

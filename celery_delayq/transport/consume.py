@@ -31,7 +31,7 @@ from celery_delayq.transport.poller import STOPS_POLLING
 from celery_delayq.transport.rejected import MALFORMED
 from celery_delayq.transport.requests import Popped, Taken
 from celery_delayq.transport.settle import log_undecodable
-from celery_delayq.utils import message_json, native_threads
+from celery_delayq.utils import message_json
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +226,6 @@ class ConsumeChannel(NotYetChannel):
 
     def _brpop_start(self, *_: Any, **__: Any) -> None:
         """Ask for the next messages."""
-        native_threads.say()
         self._fetcher.start()
 
     def _brpop_read(self, **_: Any) -> bool:

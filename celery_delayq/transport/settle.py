@@ -6,6 +6,7 @@ The channel of a message may have been closed by then.
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import uuid4
@@ -19,9 +20,9 @@ from celery_delayq.store.leases import Counted
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Held
 from celery_delayq.transport.publish import PublishChannel
-from celery_delayq.utils import message_json, native_threads
+from celery_delayq.utils import message_json
 
-logger = native_threads.Logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Dead letters after which to look whether there are too many dead letters.
 TRIM_AFTER = 100

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
 
-from celery_delayq.utils import native_threads
-
-logger = native_threads.Logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds between two touches.
 INTERVAL = 1.0

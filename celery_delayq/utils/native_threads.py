@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial, wraps
 from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,6 +23,8 @@ _LOCKED: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
 _THREADS: set[int] = set()
 #: Log lines of these threads, where eventlet has patched the locks of logging.
 _SAID: deque[Callable[[], None]] = deque()
+#: Seconds between two looks at them.
+SAY_EVERY = 0.2
 
 
 def _original(module: str, name: str) -> Any:
@@ -119,6 +121,9 @@ def start(function: Callable[[], Any]) -> None:
         finally:
             _THREADS.discard(me)
 
+    eventlet = sys.modules.get("eventlet.patcher")
+    if eventlet and eventlet.is_monkey_patched("thread") and not is_native():
+        _defer_log_lines()
     _original("_thread", "start_new_thread")(run, ())
 
 
@@ -127,28 +132,31 @@ def sleep(seconds: float) -> None:
     _original("time", "sleep")(seconds)
 
 
-class Logger(logging.LoggerAdapter):  # type: ignore[type-arg]  # no [] before Python 3.11
-    """A logger for code that may run in a native thread.
+@cache
+def _defer_log_lines() -> None:
+    """Have a greenlet write the log lines of native threads, those of libraries too.
 
-    With eventlet such a thread would wait for ever for a lock of logging that a greenlet holds, so
-    `say` writes its lines.
+    With eventlet a thread and a greenlet that need the same lock of logging may wait for ever.
     """
+    write, eventlet = logging.Logger.callHandlers, import_module("eventlet")
 
-    def __init__(self, name: str) -> None:
-        super().__init__(logging.getLogger(name), {})
-
-    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
-        """Log in this thread, or leave it to `say`."""
-        if options.get("exc_info") is True:
-            options["exc_info"] = sys.exc_info()
-        said = partial(self.logger.log, level, msg, *args, **{"stacklevel": 2, **options})
-        if is_eventlet() and is_native():
-            _SAID.append(said)
+    @wraps(write)
+    def write_or_leave(logger: logging.Logger, record: logging.LogRecord) -> None:
+        if is_native():
+            _SAID.append(partial(write, logger, record))
         else:
-            said()
+            write(logger, record)
+
+    def keep_saying() -> None:
+        while True:
+            say()
+            eventlet.sleep(SAY_EVERY)
+
+    logging.Logger.callHandlers = write_or_leave  # type: ignore[assignment,method-assign]
+    eventlet.spawn(keep_saying)
 
 
 def say() -> None:
-    """Write the log lines of native threads, in the thread of the greenlets."""
+    """Write the log lines that native threads have left, in the caller's thread."""
     while _SAID:
         _SAID.popleft()()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -15,7 +16,7 @@ from celery_delayq.store.cluster.nodes import ASK_TIMEOUT
 from celery_delayq.transport.poller import Poller
 from celery_delayq.utils import native_threads
 
-logger = native_threads.Logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at whether a lost shard is back.
 PROBE = 0.25

@@ -42,12 +42,3 @@ def test_the_top_of_the_package_has_at_most_22_entries() -> None:
     entries = {path.name for path in PACKAGE.iterdir()} - {"__init__.py", "__pycache__", "py.typed"}
 
     assert len(entries) <= 22, sorted(entries)
-
-
-def test_modules_that_start_native_threads_log_by_them() -> None:
-    """With eventlet a line of ``logging`` itself may stop the worker."""
-    texts = {path: path.read_text("utf-8") for path in files(PACKAGE) if path.suffix == ".py"}
-    starting = {path for path, text in texts.items() if "native_threads.start" in text}
-
-    assert starting
-    assert {path for path in starting if "logging.getLogger" in texts[path]} == set()
