@@ -28,8 +28,8 @@ def eager(make_app: MakeApp) -> Celery:
 def test_events_signals_and_handlers_tell_of_each_retry_and_of_the_end(
     pool: str, app: Celery, scene: RetryScene
 ) -> None:
-    # With a second child the worker may hear that the next attempt has begun before it hears how the
-    # last one ended.
+    # With a second child the worker may hear that the next attempt has begun before it hears how
+    # the last one ended.
     scene.start(pool, concurrency=1)
     task = app.tasks["telling"]
     with scene.watching() as told:
