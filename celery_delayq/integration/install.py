@@ -31,6 +31,7 @@ from celery_delayq.integration import (
 from celery_delayq.integration.flower import broker
 from celery_delayq.integration.pool import results
 from celery_delayq.integration.replace import Connect, Register, Replace, make, mixed_into
+from celery_delayq.utils import native_threads
 
 
 def install(app: Celery) -> None:
@@ -45,6 +46,7 @@ def install(app: Celery) -> None:
 
 def change_consumer() -> None:
     """Change the worker of this process, if any, before it consumes."""
+    make(EVENTLET)
     make(CONSUMER, **worker.objects())
 
 
@@ -65,6 +67,7 @@ def _change_worker(sender: Any, **_: Any) -> None:
     if getattr(app, "_delayq", None) is None and not broker_urls.is_ours(app.connection_for_read()):
         return
     worker.remember(sender)
+    make(EVENTLET)
     liveness.begin(sender)
     make(WORKER, **worker.objects())
     for task in app.tasks.values():
@@ -267,6 +270,17 @@ AIO = (
     ),
 )
 
+#: When a worker starts, or another process begins to consume.
+EVENTLET = (
+    Replace(
+        target="logging:Logger.callHandlers",
+        by=native_threads.leaving_lines,
+        condition="eventlet",
+        when=native_threads.are_of_eventlet,
+        why="a native thread and a greenlet that log at the same moment may wait for ever",
+    ),
+)
+
 #: When a worker starts.
 WORKER = (
     Replace(
@@ -380,6 +394,6 @@ LOOP = (
 
 #: Every change.
 CHANGES = (
-    *(*TRANSPORT, *PROCESS, *APP, *TASK, *WORKER, *EXTENDED_WORKER),
+    *(*TRANSPORT, *PROCESS, *APP, *TASK, *EVENTLET, *WORKER, *EXTENDED_WORKER),
     *(*CONTEXT, *AIO, *REQUEST, *POOL, *CONSUMER, *LOOP, *broker.CHANGES),
 )

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -43,11 +43,14 @@ def is_eventlet() -> bool:
 
 def are_patched() -> bool:
     """Whether the threads of ``threading`` are greenlets."""
-    gevent, eventlet = (sys.modules.get(name) for name in ("gevent.monkey", "eventlet.patcher"))
-    return bool(
-        (gevent and gevent.is_module_patched("threading"))
-        or (eventlet and eventlet.is_monkey_patched("thread"))
-    )
+    gevent = sys.modules.get("gevent.monkey")
+    return bool(gevent and gevent.is_module_patched("threading")) or are_of_eventlet()
+
+
+def are_of_eventlet(_owner: Any = None) -> bool:
+    """Whether they are greenlets of eventlet."""
+    eventlet = sys.modules.get("eventlet.patcher")
+    return bool(eventlet and eventlet.is_monkey_patched("thread"))
 
 
 def is_native() -> bool:
@@ -121,9 +124,6 @@ def start(function: Callable[[], Any]) -> None:
         finally:
             _THREADS.discard(me)
 
-    eventlet = sys.modules.get("eventlet.patcher")
-    if eventlet and eventlet.is_monkey_patched("thread") and not is_native():
-        _defer_log_lines()
     _original("_thread", "start_new_thread")(run, ())
 
 
@@ -132,17 +132,13 @@ def sleep(seconds: float) -> None:
     _original("time", "sleep")(seconds)
 
 
-@cache
-def _defer_log_lines() -> None:
-    """Have a greenlet write the log lines of native threads, those of libraries too.
-
-    With eventlet a thread and a greenlet that need the same lock of logging may wait for ever.
-    """
-    write, eventlet = logging.Logger.callHandlers, import_module("eventlet")
+def leaving_lines(_owner: Any, write: Callable[..., None]) -> Callable[..., None]:
+    """Wrap what writes a log line: a greenlet writes the lines of native threads."""
+    eventlet, own_ident = import_module("eventlet"), _original("_thread", "get_ident")
 
     @wraps(write)
     def write_or_leave(logger: logging.Logger, record: logging.LogRecord) -> None:
-        if is_native():
+        if own_ident() in _THREADS:
             _SAID.append(partial(write, logger, record))
         else:
             write(logger, record)
@@ -152,8 +148,8 @@ def _defer_log_lines() -> None:
             say()
             eventlet.sleep(SAY_EVERY)
 
-    logging.Logger.callHandlers = write_or_leave  # type: ignore[assignment,method-assign]
     eventlet.spawn(keep_saying)
+    return write_or_leave
 
 
 def say() -> None:

@@ -102,6 +102,41 @@ def test_all_can_be_undone(found: dict[str, list[str]]) -> None:
     assert found["undone"] == found["undone pool"] == []
 
 
+LOGGING = """
+import eventlet; eventlet.monkey_patch()
+import logging, sys
+from celery_delayq.integration.install import EVENTLET
+from celery_delayq.integration.replace import make, undo
+from celery_delayq.utils import native_threads
+
+def log(name, sleep):
+    for number in range(100):
+        logging.info("%s %d", name, number)
+        sleep(0.001)
+
+logging.basicConfig(stream=sys.stdout, level="INFO", format="%(module)s %(message)s")
+logging.getLogger().handlers[0].flush = lambda: native_threads.sleep(0.002)
+stock = logging.Logger.callHandlers
+make(EVENTLET)
+native_threads.start(lambda: log("native", native_threads.sleep))
+eventlet.spawn(log, "greenlet", eventlet.sleep).wait()
+eventlet.sleep(1)
+undo(EVENTLET)
+assert logging.Logger.callHandlers is stock
+"""
+
+
+def test_native_threads_and_greenlets_of_eventlet_log_side_by_side() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOGGING], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    lines = [
+        f"<string> {name} {number}" for name in ("greenlet", "native") for number in range(100)
+    ]
+    assert sorted(done.stdout.splitlines()) == sorted(lines)
+
+
 def test_each_change_says_why_and_under_which_condition() -> None:
     for change in install.CHANGES:
         assert change.why, change.target

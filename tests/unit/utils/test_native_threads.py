@@ -103,33 +103,3 @@ def test_threads_are_patched_where_they_are_greenlets(before: str, expected: boo
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
     assert printed.stdout == f"{expected}\n", printed.stderr
-
-
-LOGGING = """
-import eventlet; eventlet.monkey_patch()
-import logging, sys
-from celery_delayq.utils import native_threads
-
-def log(name, sleep):
-    for number in range(100):
-        logging.info("%s %d", name, number)
-        sleep(0.001)
-
-logging.basicConfig(stream=sys.stdout, level="INFO", format="%(module)s %(message)s")
-logging.getLogger().handlers[0].flush = lambda: native_threads.sleep(0.002)
-native_threads.start(lambda: log("native", native_threads.sleep))
-eventlet.spawn(log, "greenlet", eventlet.sleep).wait()
-eventlet.sleep(1)
-native_threads.say()
-"""
-
-
-def test_native_threads_and_greenlets_of_eventlet_log_side_by_side() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOGGING], capture_output=True, text=True, timeout=60, check=True
-    )
-
-    lines = [
-        f"<string> {name} {number}" for name in ("greenlet", "native") for number in range(100)
-    ]
-    assert sorted(done.stdout.splitlines()) == sorted(lines)
