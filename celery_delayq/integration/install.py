@@ -46,7 +46,6 @@ def install(app: Celery) -> None:
 
 def change_consumer() -> None:
     """Change the worker of this process, if any, before it consumes."""
-    make(EVENTLET)
     make(CONSUMER, **worker.objects())
 
 

@@ -21,7 +21,8 @@ from kombu.transport import virtual
 
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.integration import worker
-from celery_delayq.integration.install import change_consumer
+from celery_delayq.integration.install import EVENTLET, change_consumer
+from celery_delayq.integration.replace import make
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.delivery import HeldBy
 from celery_delayq.transport import qos
@@ -89,6 +90,7 @@ class ConsumeChannel(NotYetChannel):
         if self.serves_worker:
             wakeup.give_for_signals()
             change_consumer()
+        make(EVENTLET)  # the lease keeper logs in a thread
         self._begin(queue)
 
     def _begin(self, queue: str) -> None:
