@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import cache, partial, wraps
+from functools import cache, partial
 from inspect import signature
 from typing import Any
 
@@ -219,38 +219,6 @@ def renew(app: Celery) -> None:
     del app.__dict__["amqp"]
     if "queues" in before.__dict__:
         app.amqp.__dict__["queues"] = before.queues
-
-
-def in_less_time(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the lookup of a setting, which raises an exception inside for each place without it, and
-    works out the other names of a setting each time.
-    """
-
-    @wraps(stock)
-    def find(settings: Any, key: str) -> Any:
-        if settings.key_t is None:
-            known = vars(settings).setdefault("_delayq_names", {})
-            names = known.get(key) or known.setdefault(key, settings._to_keys(key))
-            for place in settings.maps:
-                for name in names:
-                    if name in place:
-                        return place[name]
-        return stock(settings, key)
-
-    return find
-
-
-def ids_in_less_time(_owner: Any, _stock: Callable[[], str]) -> Callable[[], str]:
-    """Make ids as Celery does, random UUIDs of version 4, without an object for each."""
-
-    def new_id() -> str:
-        digits = os.urandom(16).hex()
-        variant = "89ab"[int(digits[16], 16) & 3]
-        return (
-            f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
-        )
-
-    return new_id
 
 
 #: Celery's name of this process, with its pid. Celery makes it anew for each message.

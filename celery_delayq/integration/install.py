@@ -146,16 +146,7 @@ TRANSPORT = (
 
 #: Since ``DelayQ(app)``, for all apps of the process.
 PROCESS = (
-    Replace(
-        target="celery.utils.collections:ConfigurationView.__getitem__",
-        by=amqp.in_less_time,
-        why="Celery looks five settings up for each task that it sends, in a third of the time",
-    ),
-    Replace(
-        target="celery.app.base:uuid",
-        by=amqp.ids_in_less_time,
-        why="Celery makes an object of each id, which takes three times as long",
-    ),
+    *send_task.IN_LESS_TIME,
     Connect(
         target="signals.task_prerun",
         receiver=context.arrive,

@@ -1,17 +1,20 @@
-"""``app.send_task`` where unique keys decide which task is sent, and on an event loop."""
+"""``app.send_task`` where unique keys decide which task is sent, on an event loop, and faster."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
 from celery import Celery
-from celery._state import get_current_task
+from celery._state import _task_stack, get_current_task
 from celery.app.task import Context
+from celery.utils.threads import Local
 
 from celery_delayq.integration import not_run
+from celery_delayq.integration.replace import Replace
 from celery_delayq.model import publish_outcome, task_options
 from celery_delayq.model.scheduled import ScheduledTask
 from celery_delayq.utils import bridge
@@ -94,3 +97,78 @@ def _note_not_sent(app: Celery, task_id: str, other: str, options: Mapping[str, 
         app.backend.mark_as_revoked(task_id, f"not sent, {other} has its unique key", request)
     except Exception:
         logger.exception("Storing in the result backend that task %r is not sent failed", task_id)
+
+
+# -- what Celery does for each task that it sends, in less time -----------------------------------
+
+
+def finding_settings(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the lookup of a setting, which raises an exception inside for each place without it, and
+    works out the other names of a setting each time.
+    """
+
+    @wraps(stock)
+    def find(settings: Any, key: str) -> Any:
+        if settings.key_t is None:
+            known = vars(settings).setdefault("_delayq_names", {})
+            names = known.get(key) or known.setdefault(key, settings._to_keys(key))
+            for place in settings.maps:
+                for name in names:
+                    if name in place:
+                        return place[name]
+        return stock(settings, key)
+
+    return find
+
+
+def making_ids(_owner: Any, _stock: Callable[[], str]) -> Callable[[], str]:
+    """Make ids as Celery does, without an object for each."""
+    return new_id
+
+
+def new_id() -> str:
+    """Return a random UUID, version 4, at a third of the cost of ``str(uuid4())``."""
+    digits = os.urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
+def finding_parent(_owner: Any, stock: Callable[[], Any]) -> Callable[[], Any]:
+    """Wrap the look for the running task, which raises two exceptions inside where none runs.
+
+    Celery has a stack of tasks for each thread, or greenlet, in which one runs.
+    """
+    stacks: Any = vars(_task_stack)["_local"]
+
+    @wraps(stock)
+    def find() -> Any:
+        return stock() if stacks.__ident_func__() in stacks.__storage__ else None
+
+    return find
+
+
+def has_stacks(_owner: Any) -> bool:
+    """Return whether Celery keeps the running tasks itself, not by ``threading.local``."""
+    return isinstance(vars(_task_stack).get("_local"), Local)
+
+
+#: With the same results.
+IN_LESS_TIME = (
+    Replace(
+        target="celery.utils.collections:ConfigurationView.__getitem__",
+        by=finding_settings,
+        why="Celery looks five settings up for each task that it sends, in a third of the time",
+    ),
+    Replace(
+        target="celery.app.base:uuid",
+        by=making_ids,
+        why="Celery makes an object of each id, which takes three times as long",
+    ),
+    Replace(
+        target="celery.app.base:get_current_worker_task",
+        by=finding_parent,
+        condition="without USE_FAST_LOCALS in the environment",
+        when=has_stacks,
+        why="Celery looks twice for the parent of each task that it sends, by two exceptions",
+    ),
+)

@@ -9,9 +9,10 @@ from typing import Any, Literal, NamedTuple
 from celery import Celery, Signature, Task
 
 from celery_delayq.errors import DelayQError
+from celery_delayq.integration.send_task import new_id
 from celery_delayq.model.names import UTF8
 from celery_delayq.model.publish_outcome import Stored
-from celery_delayq.schedule.message_template import Job, TargetTask, message_id_of_id, new_id
+from celery_delayq.schedule.message_template import Job, TargetTask, message_id_of_id
 
 #: Most tasks whose targets are remembered.
 TARGETS = 1024

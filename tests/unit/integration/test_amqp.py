@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import pickle
-from functools import reduce
-from operator import or_
 from types import SimpleNamespace
 from typing import Any
-from uuid import RFC_4122, UUID
 
 import pytest
 from celery import Celery
 from celery.app.amqp import AMQP
-from celery.utils.collections import ConfigurationView
 from celery.utils.saferepr import saferepr
 from hypothesis import given
 from hypothesis import strategies as st
-from kombu.utils.uuid import uuid
 
 from celery_delayq import DelayQ
 from celery_delayq.integration import worker_checks
-from celery_delayq.integration.amqp import AMQPMixin, ids_in_less_time, plain_repr
+from celery_delayq.integration.amqp import AMQPMixin, plain_repr
 from celery_delayq.utils import once
 from celery_delayq.webhook import Webhook
 
@@ -103,29 +98,3 @@ def test_a_worker_that_cannot_send_webhooks_says_so_when_it_starts(
         worker_checks.check_worker(SimpleNamespace(app=app, connection=connection))
 
     assert caplog.text.count('pip install "celery-delayq[webhook]"') == warnings
-
-
-@pytest.mark.parametrize("prefix", ["", "CELERY"])
-def test_settings_are_found_as_celery_finds_them(prefix: str) -> None:
-    app = Celery("app", set_as_current=False, namespace=prefix or None)
-    DelayQ(app)
-    ours: Any = ConfigurationView.__getitem__
-    stock = ours.__wrapped__
-    app.conf.update(task_ignore_result=True, own="a")
-
-    names = ["own", "CELERY_IGNORE_RESULT", *app.conf]
-    assert [ours(app.conf, name) for name in names] == [stock(app.conf, name) for name in names]
-    with pytest.raises(KeyError):
-        app.conf["unknown"]
-
-
-def test_ids_are_random_uuids_of_every_variant() -> None:
-    new_id = ids_in_less_time(None, uuid)
-
-    ids = [UUID(new_id()) for _ in range(500)]
-
-    assert {(each.version, each.variant) for each in ids} == {(4, RFC_4122)}
-    assert {str(each)[19] for each in ids} == set("89ab")
-    assert len({*ids}) == 500
-    # Each bit but the six that are fixed.
-    assert reduce(or_, (each.int for each in ids)) == (1 << 128) - 1 - (0xB << 76) - (1 << 62)

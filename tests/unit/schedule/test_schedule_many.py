@@ -10,8 +10,9 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, DelayQError
+from celery_delayq.integration.send_task import new_id
 from celery_delayq.schedule.items import ItemReader
-from celery_delayq.schedule.message_template import kind, message_id_of_id, new_id
+from celery_delayq.schedule.message_template import kind, message_id_of_id
 from celery_delayq.schedule.schedule_many import Item, ManyFailed, ManyReport
 
 
