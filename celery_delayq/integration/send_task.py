@@ -147,6 +147,19 @@ def finding_parent(_owner: Any, stock: Callable[[], Any]) -> Callable[[], Any]:
     return find
 
 
+class WithoutLock:
+    """A cached property of kombu, which takes a lock each time that it is read.
+
+    This one has no ``__set__``: Python finds a value that is kept in the object without asking it.
+    """
+
+    def __init__(self, _owner: Any, stock: Any) -> None:
+        self._stock = stock
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else self._stock.__get__(instance, owner)
+
+
 def has_stacks(_owner: Any) -> bool:
     """Return whether Celery keeps the running tasks itself, not by ``threading.local``."""
     return isinstance(vars(_task_stack).get("_local"), Local)
@@ -170,5 +183,18 @@ IN_LESS_TIME = (
         condition="without USE_FAST_LOCALS in the environment",
         when=has_stacks,
         why="Celery looks twice for the parent of each task that it sends, by two exceptions",
+    ),
+    *(
+        Replace(
+            target=target,
+            by=WithoutLock,
+            why="Celery takes a lock to read it for each task that it sends",
+        )
+        for target in (
+            "celery.app.base:Celery.amqp",
+            "celery.app.amqp:AMQP.router",
+            "celery.app.amqp:AMQP.create_task_message",
+            "celery.app.amqp:AMQP.send_task_message",
+        )
     ),
 )

@@ -13,9 +13,11 @@ from celery import Celery
 from celery._state import _task_stack
 from celery.app import base
 from celery.utils.collections import ConfigurationView
+from kombu.utils.objects import cached_property
 
 from celery_delayq import DelayQ
-from celery_delayq.integration.send_task import new_id
+from celery_delayq.integration.replace import Replace
+from celery_delayq.integration.send_task import WithoutLock, new_id
 
 
 @pytest.mark.parametrize("prefix", ["", "CELERY"])
@@ -90,3 +92,27 @@ def test_the_parent_of_a_task_is_the_one_that_celery_finds(
 
     parent = None if expected is None else tasks[expected]
     assert found == [(parent, parent), (None, None)]
+
+
+def test_a_cached_property_without_a_lock_is_made_once_by_many_threads() -> None:
+    made: list[object] = []
+
+    class Owner:
+        @cached_property
+        def value(self) -> object:
+            made.append(object())
+            barrier.wait()  # the first thread is in here while the others ask
+            return made[-1]
+
+    barrier = threading.Barrier(2, timeout=10)
+    Replace(target="owner.value", by=WithoutLock, why="test").make(owner=Owner)
+    owner = Owner()
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(owner.value)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    barrier.wait()
+    for thread in threads:
+        thread.join()
+
+    assert (found, len(made)) == ([made[0]] * 4, 1)
