@@ -146,7 +146,7 @@ TRANSPORT = (
 
 #: Since ``DelayQ(app)``, for all apps of the process.
 PROCESS = (
-    *send_task.IN_LESS_TIME,
+    *send_task.FASTER_SENDING,
     Connect(
         target="signals.task_prerun",
         receiver=context.arrive,

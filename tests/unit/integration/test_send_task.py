@@ -1,8 +1,9 @@
-"""What Celery does for each task that it sends, in less time: the results are Celery's."""
+"""What Celery does for each task that it sends is faster, and the results are Celery's."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -13,9 +14,11 @@ from celery import Celery
 from celery._state import _task_stack
 from celery.app import base
 from celery.utils.collections import ConfigurationView
+from celery.utils.threads import _FastLocalStack
 from kombu.utils.objects import cached_property
 
 from celery_delayq import DelayQ
+from celery_delayq.integration import send_task
 from celery_delayq.integration.replace import Replace
 from celery_delayq.integration.send_task import WithoutLock, new_id
 
@@ -25,7 +28,7 @@ def test_settings_are_found_as_celery_finds_them(prefix: str) -> None:
     app = Celery("app", set_as_current=False, namespace=prefix or None)
     DelayQ(app)
     ours: Any = ConfigurationView.__getitem__
-    stock = ours.__wrapped__
+    stock = getattr(ours, "__wrapped__", ours)  # not replaced before Celery 5.7
     app.conf.update(task_ignore_result=True, own="a")
 
     names = ["own", "CELERY_IGNORE_RESULT", *app.conf]
@@ -34,8 +37,36 @@ def test_settings_are_found_as_celery_finds_them(prefix: str) -> None:
         app.conf["unknown"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "namespace"),
+    [
+        ({"task_always_eager": True, "timezone": "Asia/Tokyo"}, None),
+        ({"CELERY_ALWAYS_EAGER": True, "CELERY_TIMEZONE": "Asia/Tokyo"}, None),
+        ({"CELERY_TASK_ALWAYS_EAGER": True, "CELERY_TIMEZONE": "Asia/Tokyo"}, "CELERY"),
+    ],
+    ids=["new names", "old names", "a namespace"],
+)
+@pytest.mark.parametrize("first", ["DelayQ", "settings"])
+def test_the_lookup_that_loads_the_settings_finds_its_own(
+    settings: dict[str, Any], namespace: str | None, first: str
+) -> None:
+    app = Celery("app", broker="memory://", set_as_current=False)
+    if first == "DelayQ":
+        DelayQ(app)
+    app.config_from_object(settings, namespace=namespace)
+    if first == "settings":
+        DelayQ(app)
+
+    found = [(app.conf.task_always_eager, app.conf.timezone) for _ in range(2)]
+
+    assert found == [(True, "Asia/Tokyo")] * 2
+
+
 def test_ids_are_random_uuids_of_every_variant() -> None:
-    ids = [UUID(new_id()) for _ in range(500)]
+    texts = [new_id() for _ in range(500)]
+    ids = [UUID(text) for text in texts]
+
+    assert [str(each) for each in ids] == texts
 
     assert {(each.version, each.variant) for each in ids} == {(4, RFC_4122)}
     assert {str(each)[19] for each in ids} == set("89ab")
@@ -51,6 +82,12 @@ def task_of(app: Celery, name: str) -> Any:
         pass
 
     return app.task(work, name=name, lazy=False, shared=False)
+
+
+def test_celery_s_other_stack_of_tasks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send_task, "_task_stack", _FastLocalStack())
+
+    assert not send_task.has_local_stack(base)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +120,9 @@ def test_the_parent_of_a_task_is_the_one_that_celery_finds(
     if elsewhere:
         _task_stack.push(task_of(app, "elsewhere"))
     try:
-        thread = threading.Thread(target=look)
+        thread = threading.Thread(target=look, daemon=True)
         thread.start()
-        thread.join()
+        thread.join(10)
     finally:
         if elsewhere:
             _task_stack.pop()
@@ -94,25 +131,54 @@ def test_the_parent_of_a_task_is_the_one_that_celery_finds(
     assert found == [(parent, parent), (None, None)]
 
 
-def test_a_cached_property_without_a_lock_is_made_once_by_many_threads() -> None:
-    made: list[object] = []
+class Owner:
+    """Has a property that waits until it may be made."""
 
-    class Owner:
-        @cached_property
-        def value(self) -> object:
-            made.append(object())
-            barrier.wait()  # the first thread is in here while the others ask
-            return made[-1]
+    def __init__(self) -> None:
+        self.made: list[object] = []
+        self.may_end = threading.Event()
 
-    barrier = threading.Barrier(2, timeout=10)
-    Replace(target="owner.value", by=WithoutLock, why="test").make(owner=Owner)
-    owner = Owner()
+    @cached_property
+    def value(self) -> object:
+        self.made.append(object())
+        assert self.may_end.wait(10)
+        return self.made[-1]
+
+
+class Broken(AbstractContextManager[None]):
+    """A lock that nobody may take."""
+
+    def __enter__(self) -> None:
+        raise AssertionError("the lock was taken")
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_a_cached_property_is_made_once_by_many_threads_and_read_without_a_lock() -> None:
+    stock, change = Owner.value, Replace(target="owner.value", by=WithoutLock, why="test")
+    lock, owner = stock.lock, Owner()
     found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(owner.value)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    barrier.wait()
-    for thread in threads:
-        thread.join()
+    change.make(owner=Owner)
+    try:
+        threads = [
+            threading.Thread(target=lambda: found.append(owner.value), daemon=True)
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        owner.may_end.set()
+        for thread in threads:
+            thread.join(10)
+        stock.lock = Broken()
+        assert (found, owner.value, len(owner.made)) == ([owner.made[0]] * 4, owner.made[0], 1)
 
-    assert (found, len(made)) == ([made[0]] * 4, 1)
+        owner.value = "own"
+        assert owner.value == "own"
+        del owner.value
+        stock.lock = lock
+        assert (owner.value, len(owner.made)) == (owner.made[-1], 2)
+    finally:
+        stock.lock = lock
+        change.undo(owner=Owner)
+    assert Owner.value is stock

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import uuid
 
 import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, DelayQError
-from celery_delayq.integration.send_task import new_id
 from celery_delayq.schedule.items import ItemReader
 from celery_delayq.schedule.message_template import kind, message_id_of_id
 from celery_delayq.schedule.schedule_many import Item, ManyFailed, ManyReport
@@ -26,15 +24,6 @@ def app() -> Celery:
     app.task(name="one", shared=False)(nothing)
     app.task(name="two", shared=False)(nothing)
     return app
-
-
-def test_ids_are_random_uuids_of_version_4() -> None:
-    ids = {new_id() for _ in range(1000)}
-
-    assert len(ids) == 1000
-    assert {uuid.UUID(id).version for id in ids} == {4}
-    assert {str(uuid.UUID(id)) for id in ids} == ids
-    assert {uuid.UUID(id).variant for id in ids} == {uuid.RFC_4122}
 
 
 def test_the_message_id_of_an_id_is_always_the_same() -> None:
