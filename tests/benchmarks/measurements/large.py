@@ -33,7 +33,7 @@ from ..processes import APP, ROOT
 
 #: Calls of one entry that are measured, and entries of each operation on many.
 CALLS, SOME = 2_000, 5_000
-ROUNDS = 3
+ROUNDS = 5
 #: Entries that `schedule_many` sends in one call, and calls that it sends together.
 PORTION, PORTIONS = 50, 10
 
