@@ -19,6 +19,7 @@ from celery_delayq.embedded.cluster import (
 from celery_delayq.model.cluster_tags import SLOTS, cluster_tags, slot_of, tag_of
 from celery_delayq.store.cluster.nodes import Nodes
 from celery_delayq.store.cluster.slots import Address
+from celery_delayq.testing import wait_until
 
 MASTERS = 3
 
@@ -108,6 +109,16 @@ class Cluster:
     def replica_of(self, master: EmbeddedRedis) -> EmbeddedRedis:
         """Return the server that follows a master when the cluster is new."""
         return self.replicas[self.masters.index(master)]
+
+    def wait_taken_over(self, master: EmbeddedRedis) -> None:
+        """Wait until a replica has taken over from its master, and all servers know it."""
+
+        def is_master() -> bool:
+            with self.replica_of(master).client() as client:
+                return bool(client.role()[0] == b"master")
+
+        wait_until(is_master, 30, "the replica takes over")
+        wait_until(self.is_served, 30, "all nodes know")
 
     @contextmanager
     def without(self, tag: str) -> Iterator[None]:

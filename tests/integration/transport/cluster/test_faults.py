@@ -116,15 +116,10 @@ def test_a_master_that_becomes_a_replica_is_left(scene: ClusterScene) -> None:
     shard = scene.shard(4)
     worker = scene.work(4)
     scene.send("plain", id="before", countdown=3, queue=shard.queue, **PATIENT)
-    replica = scene.cluster.replica_of(shard.master)
 
-    ask(replica, "FAILOVER")
+    ask(scene.cluster.replica_of(shard.master), "FAILOVER")
 
-    def has_taken_over() -> bool:
-        with replica.client() as client:
-            return bool(client.role()[0] == b"master")
-
-    wait_until(has_taken_over, 20, "the replica to take over")
+    scene.cluster.wait_taken_over(shard.master)
     scene.send("plain", id="after", countdown=0.1, queue=shard.queue, **PATIENT)
     scene.wait_state("after")
     scene.wait_state("before")

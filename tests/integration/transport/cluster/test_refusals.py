@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from kombu.exceptions import OperationalError
 
-from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.embedded.cluster import ask, form_cluster, node_options
+from celery_delayq.embedded.cluster import ask
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.embedded.server import ConfigValue
 from celery_delayq.errors import ConfigError, UnsupportedServer
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.integration.transport.cluster.conftest import ClusterScene
 from tests.support.cluster import QUEUES, TAGS, Cluster
-from tests.support.tls import make_certificates, tls_server_program
 
 pytestmark = pytest.mark.full
 
@@ -120,53 +113,3 @@ def test_a_password_on_some_nodes_only_names_the_node(make_app: MakeApp, cluster
 
     with pytest.raises(OperationalError, match=r"(?i)127.0.0.1:\d+: .*authenticat"):
         send(app, queue=QUEUES[TAGS[11]])
-
-
-@pytest.fixture
-def secure(tmp_path: Path) -> Iterator[str]:
-    """The URL of a cluster over TLS, with a password."""
-    files = make_certificates(tmp_path / "certificates")
-    program = tls_server_program()
-    with ExitStack() as stack:
-        masters, ports = [], [free_port() for _ in range(2)]
-        for port in ports:
-            tls: dict[str, ConfigValue] = {
-                "tls-port": port,
-                "tls-cert-file": str(files.certificate),
-                "tls-key-file": str(files.key),
-                "tls-ca-cert-file": str(files.authority),
-                "tls-auth-clients": False,
-                "tls-cluster": True,
-            }
-            server = EmbeddedRedis(
-                executable=program, password="p@ss/s3cret", options={**node_options(), **tls}
-            )
-            masters.append(stack.enter_context(server))
-        form_cluster(masters)
-        authority = quote(str(files.authority))
-        yield ";".join(
-            f"delayq+redisclusters://:p%40ss%2Fs3cret@127.0.0.1:{port}"
-            f"?ssl_cert_reqs=required&ssl_ca_certs={authority}"
-            for port in ports
-        )
-
-
-def test_a_cluster_is_used_over_tls(make_app: MakeApp, secure: str) -> None:
-    app = make_app(broker=secure)
-
-    for number in range(12):
-        send(app, queue=f"q{number}")
-
-    assert app._delayq.count() == 12
-    assert "s3cret" not in app.connection_for_write().as_uri()
-
-
-def test_a_certificate_of_another_authority_is_refused(
-    make_app: MakeApp, secure: str, tmp_path: Path
-) -> None:
-    other = make_certificates(tmp_path / "other")
-    before, _, _ = secure.partition(";")[0].rpartition("=")
-    app = make_app(broker=f"{before}={quote(str(other.authority))}")
-
-    with pytest.raises(OperationalError, match=r"(?i)certificate"):
-        send(app)

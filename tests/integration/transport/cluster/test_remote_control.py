@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
 
 pytestmark = pytest.mark.full
-
-
-def is_master(server: EmbeddedRedis) -> bool:
-    with server.client() as client:
-        return bool(client.role()[0] == b"master")
 
 
 def test_workers_answer_obey_and_are_seen_after_each_master_went(scene: ClusterScene) -> None:
@@ -27,12 +21,9 @@ def test_workers_answer_obey_and_are_seen_after_each_master_went(scene: ClusterS
 
     with scene.watching() as told:
         wait_until(answers, 30, "an answer")
-        for number, (master, replica) in enumerate(
-            zip(scene.cluster.masters, scene.cluster.replicas, strict=True)
-        ):
+        for number, master in enumerate(scene.cluster.masters):
             master.kill()
-            wait_until(lambda: is_master(replica), 30, "the failover")  # noqa: B023
-            wait_until(scene.cluster.is_served, 30, "all nodes know")
+            scene.cluster.wait_taken_over(master)
 
             wait_until(answers, 30, "an answer")
             far, seen = f"far-{number}", f"seen-{number}"
