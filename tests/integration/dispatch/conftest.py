@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 from kombu import Connection, Queue
 
+from celery_delayq.testing import wait_until
+
 
 @pytest.fixture
 def connection(delayq_broker_url: str) -> Iterator[Connection]:
     with Connection(delayq_broker_url) as made:
         yield made
+
+
+def dispatchers() -> list[threading.Thread]:
+    """Return the dispatchers of this process: they end some time after their connections."""
+    return [each for each in threading.enumerate() if each.name == "delayq-dispatcher"]
+
+
+@pytest.fixture
+def no_dispatchers() -> None:
+    """Wait until the dispatchers of earlier tests have ended."""
+    wait_until(lambda: not dispatchers(), what="those of earlier tests have ended")
 
 
 def drain(connection: Connection, seconds: float = 0.15) -> None:

@@ -20,6 +20,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready
+from tests.integration.dispatch.conftest import dispatchers
 from tests.lua.bench import entry
 
 pytestmark = pytest.mark.each_server
@@ -227,16 +228,15 @@ def test_the_dispatcher_as_a_process_stops_cleanly(
         assert "stopped: 1 promoted" in process.log
 
 
+@pytest.mark.usefixtures("no_dispatchers")
 def test_without_dispatch_a_consumer_promotes_nothing(make_app: MakeApp) -> None:
     app = make_app(broker_transport_options={"delayq": {"dispatch": False}})
     with app.connection_for_read() as connection, app.amqp.TaskConsumer(connection.channel()):
-        assert not [t for t in threading.enumerate() if t.name == "delayq-dispatcher"]
+        assert not dispatchers()
 
 
+@pytest.mark.usefixtures("no_dispatchers")
 def test_a_consumer_promotes_while_it_consumes_and_no_longer(app: Celery, delayq: DelayQ) -> None:
-    def dispatchers() -> list[threading.Thread]:
-        return [t for t in threading.enumerate() if t.name == "delayq-dispatcher"]
-
     with app.connection_for_read() as connection, app.amqp.TaskConsumer(connection.channel()):
         assert len(dispatchers()) == 1
         app.tasks["tasks.add"].apply_async((1, 2), countdown=0.1)

@@ -22,6 +22,8 @@ from tests.apps.lease_tasks import held
 from tests.integration.dispatch.conftest import drain
 from tests.support.scene import Leases
 
+pytestmark = pytest.mark.usefixtures("no_dispatchers")
+
 #: Seconds between two looks of an idle consumer. Half of what is late must be less than would be
 #: without being woken: machines are slow at times.
 LOOK = 1.0

@@ -18,6 +18,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.dispatch.conftest import dispatchers
 
 pytestmark = pytest.mark.each_server
 
@@ -72,11 +73,6 @@ def fleet(
         for each in started:
             stack.callback(each.end)
         yield started
-
-
-def dispatchers() -> list[threading.Thread]:
-    """Return the dispatchers of this process: they end some time after their connections."""
-    return [each for each in threading.enumerate() if each.name == "delayq-dispatcher"]
 
 
 def waiting(redis: Redis, seconds: float) -> int:
