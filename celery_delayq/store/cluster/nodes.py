@@ -281,11 +281,15 @@ class SlotConnection(Connection):
             try:
                 return super()._connect()
             except OSError as exc:
-                if isinstance(exc, builtins.TimeoutError):
+                is_silent = isinstance(exc, builtins.TimeoutError)
+                if is_silent:
                     self.note_silent()
                 self._nodes.table.note_away(self.address, self._slot)
-                if not masters:
-                    raise
+                if masters:
+                    continue
+                if is_silent:  # redis-py would not say which node it is
+                    raise TimeoutError(self._error_message(exc)) from exc
+                raise
 
     def read_response(self, *args: Any, **options: Any) -> Any:
         """Return the next reply."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -82,10 +85,23 @@ def test_a_slot_without_a_node_is_said_and_waited_for(scene: ClusterScene) -> No
     scene.wait_state("b")
 
 
+@pytest.fixture
+def deaf() -> Iterator[int]:
+    """A port at which packets are dropped: nobody takes a connection, and no more may wait."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = int(listener.getsockname()[1])
+        with suppress(TimeoutError):
+            while True:
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), 0.2))
+        yield port
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["refused", "silent"])
 def test_an_announced_address_that_cannot_be_reached_is_named(
-    make_app: MakeApp, cluster: Cluster
+    make_app: MakeApp, cluster: Cluster, deaf: int, silent: bool
 ) -> None:
-    away = f"127.0.0.1:{free_port()}"
+    away = f"127.0.0.1:{deaf if silent else free_port()}"
     for each in cluster.masters:
         with each.client() as client:
             client.config_set("cluster-announce-port", int(away.rpartition(":")[2]))
@@ -98,7 +114,10 @@ def test_an_announced_address_that_cannot_be_reached_is_named(
         return all(master[1] == int(away.rpartition(":")[2]) for _, _, master, *_ in slots())
 
     wait_until(announces, 10, "the announced port")
-    app = make_app(broker=seed.url_for("delayq+rediscluster"))
+    app = make_app(
+        broker=seed.url_for("delayq+rediscluster"),
+        broker_transport_options={"socket_connect_timeout": 1},
+    )
 
     with pytest.raises(OperationalError, match=rf"{away}.*the Redis Cluster announces"):
         send(app)
