@@ -352,7 +352,7 @@ class PeriodicTasks:
             def change(there: str | None) -> Writing | None:
                 nonlocal result
                 before = None if there is None else read_entry(name, there)
-                result = edit(before, shards.first.now_ms())
+                result = edit(before, shards.now_ms())
                 if result is None or result == before:
                     return None
                 if not isinstance(before, Periodic) or result.definition != before.definition:

@@ -81,7 +81,7 @@ class Deployment:
             if self._first:
                 logger.info("Periodic entries not written: a newer version of the code is active")
         elif active.mark != self.version:
-            _Rewrite(self, gate, shards.first.now_ms()).run()
+            _Rewrite(self, gate, shards.now_ms()).run()
         self._first = False
 
     def look_again(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from uuid import uuid4
 
@@ -87,14 +87,17 @@ class BulkChanges(ScheduleReader):
         An entry that somebody else moves at the same time is not moved again (``CHANGED``).
         """
         due = new_due(eta, countdown, by)
-        if due is not None and due.relative:  # one time for all of them
-            due = Due(due.ms + self._session.now_ms())
         by_ms = 0 if due is not None else shift_ms(by)
+
+        @cache  # one time for all of them, by the clock of their own Redis
+        def due_in(store: Store) -> Due | None:
+            return Due(due.ms + store.now_ms()) if due is not None and due.relative else due
 
         def change(
             store: Store, queue: str, _: Layout, found: Sequence[Listed], token: str
         ) -> Sequence[StatusCode]:
-            moves = [(x.name, due or _shifted(x.due_ms, by_ms), x.due_ms) for x in found]
+            when = due_in(store)
+            moves = [(x.name, when or _shifted(x.due_ms, by_ms), x.due_ms) for x in found]
             return store.control.reschedule(queue, moves, token)
 
         return self._change_all(filter, change, dry_run, everything, progress)

@@ -115,7 +115,7 @@ class Session:
         """
         if self.on_rabbitmq:
             return int(time.time() * 1000)
-        return self.ask(lambda shards: shards.first.now_ms())
+        return self.ask(lambda shards: shards.now_ms())
 
     @property
     def has_store(self) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 
-from celery_delayq.errors import NotSupported
+from celery_delayq.errors import BrokerUnavailable, NotSupported
 from celery_delayq.model.cluster_tags import tag_of
 from celery_delayq.model.lookup import PausedNames
 from celery_delayq.store.schedule import Store
@@ -68,6 +69,14 @@ class Shards:
     def first(self) -> Store:
         """The store of what belongs to no queue."""
         return next(iter(self))
+
+    def now_ms(self) -> int:
+        """Return Redis' clock in ms since 1970: that of the first store that answers."""
+        *others, last = self
+        for store in others:
+            with suppress(BrokerUnavailable):
+                return store.now_ms()
+        return last.now_ms()
 
     @property
     def has_one(self) -> bool:

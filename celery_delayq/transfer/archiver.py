@@ -148,7 +148,7 @@ class Archiver:
         """Return whether this worker has the turn, and there are dead letters to move."""
         if not shards.first.dead_letters.take_turn(who, 0.9 * self._interval):
             return False
-        last = shards.first.now_ms() - int(self._after * 1000)
+        last = shards.now_ms() - int(self._after * 1000)
         known = queues_of(shards, None).items()
         queues = [queue for queue, layout in known if layout.limits.archived]
         return any(shards.of(x).dead_letters.count(x, None, last) for x in queues)

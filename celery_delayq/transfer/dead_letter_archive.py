@@ -276,7 +276,7 @@ class RedisPlan(NamedTuple):
         low, high = filter.range_ms()
 
         def ask(shards: Shards) -> tuple[RedisPlan, int]:
-            now = shards.first.now_ms()
+            now = shards.now_ms()
             last = now - int(older_than * 1000)
             # Without dead letters that come meanwhile, or it might never end.
             last = last if high is None else min(high, last)

@@ -73,7 +73,7 @@ def export_to(
         about = None
         if where.step is None:
             about = sum(shards.of(queue).control.count(queue, where) for queue in queues)
-        return shards.first.now_ms(), results.server_of(shards), queues, about
+        return shards.now_ms(), results.server_of(shards), queues, about
 
     with results.transfer_errors(report, "nothing is kept of it: run it again"):
         now, server, queues, report.total = session.ask(ask)

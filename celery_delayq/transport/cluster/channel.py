@@ -278,7 +278,7 @@ class ClusterChannel(TaggedChannel):
         # After each call of remote control: what was answered counts, whatever shard is away.
         may_be_away = self.connection_errors if is_for_replies(exchange) else ()
         with suppress(*may_be_away):
-            store.client.delete(*store.keys.ready_lists(queue, self.layout))
+            store.client.unlink(*store.keys.ready_lists(queue, self.layout))
 
     # -- fanout
 

@@ -127,6 +127,20 @@ def test_a_master_that_becomes_a_replica_is_left(scene: ClusterScene) -> None:
     assert "Connection to broker lost" not in worker.log
 
 
+def test_a_dispatcher_that_starts_while_the_first_shard_is_away_moves_tasks_of_the_others(
+    scene: ClusterScene, shop: list[str]
+) -> None:
+    lost, other = scene.shard(0), scene.shard(11)
+    scene.work(11, delayq={"dispatch": False})
+    for each in (scene.cluster.replica_of(lost.master), lost.master):
+        each.kill()
+
+    with ManagedProcess([*shop, "dispatch"]) as dispatcher:
+        dispatcher.wait_log("dispatching")
+        scene.send("plain", countdown=0.3, queue=other.queue, **PATIENT)
+        scene.wait_state("a")
+
+
 def test_a_dispatcher_of_its_own_moves_tasks_of_all_shards_after_a_failover_too(
     scene: ClusterScene, shop: list[str]
 ) -> None:
