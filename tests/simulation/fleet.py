@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from celery_delayq.dispatch.dispatcher import PROMOTE
 from celery_delayq.dispatch.pacing import PollTimer
 from celery_delayq.store.scripting.replies import Look, Promoted
 
@@ -25,9 +26,6 @@ OVERSLEPT = 0.0003
 
 #: ``include/dispatch/duty.lua``: ms after which the one on duty is not believed to be there.
 SILENT = 2500
-
-#: Most entries of a promotion.
-BATCH = 100
 
 BEGIN = 1_000.0
 
@@ -217,7 +215,7 @@ class Fleet:
     def _promote(self, queue: str, now: float) -> int:
         dues, ms = self._due[queue], int(now * 1000)
         moved = 0
-        while dues and moved < BATCH and dues[0] <= ms:
+        while dues and moved < PROMOTE and dues[0] <= ms:
             self.outcome.late.append(now - dues.pop(0) / 1000)
             moved += 1
         if moved:

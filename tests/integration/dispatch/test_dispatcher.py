@@ -14,7 +14,7 @@ from celery_delayq import DelayQ
 from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.settings import Settings
+from celery_delayq.settings import Limits, Settings
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import ManagedProcess, wait_until
@@ -226,6 +226,22 @@ def test_the_dispatcher_as_a_process_stops_cleanly(
         process.send_signal(number)
         assert process.wait(timeout=10) == 0
         assert "stopped: 1 promoted" in process.log
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"), [(Limits(dead_letters_age=0.001), 0), (Limits(dead_letters_max=2), 2)]
+)
+def test_a_dispatcher_forgets_dead_letters_that_are_too_old_or_too_many(
+    dispatcher: StartDispatcher, redis: Redis, limits: Limits, left: int
+) -> None:
+    redis.hset(Keys().queues, QUEUE, Layout(limits=limits).text)
+    dead_letters = Store(redis, Keys(), Layout()).dead_letters
+    for number in range(3):
+        dead_letters.add_dead_letter(QUEUE, str(number), "why", b"{}")
+
+    dispatcher()
+
+    wait_until(lambda: dead_letters.count(QUEUE) == left, what=f"{left} dead letters")
 
 
 @pytest.mark.usefixtures("no_dispatchers")

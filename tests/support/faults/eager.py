@@ -1,6 +1,7 @@
 """A dispatcher that knows nothing of duty, as those of earlier versions.
 
-It aims at the next due time, whoever else does: ``python -m tests.support.faults.eager``.
+It aims at the next due time, whoever else does, and never says that it is there:
+``python -m tests.support.faults.eager``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def main() -> None:
     settings = Settings()
     dispatcher = Dispatcher(Store(Redis.from_url(url), Keys(), Layout()), settings)
     dispatcher._timer = EagerTimer(settings.dispatch_interval)
+    dispatcher._id = ""  # who sends none takes no duty
     print("dispatching", flush=True)
     dispatcher.run()
 
