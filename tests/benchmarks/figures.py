@@ -159,6 +159,7 @@ WORDS: dict[str, Callable[[Figures], str]] = {
     "delayed-cores": lambda f: f"{_cores(f):.1f} cores",
     "delayed-servers": lambda f: f"{ceil(_cores(f) / BUSY)} servers",
     "fleet-p99": lambda f: f"{f['fleet-late'].ours:.0f} ms",
+    "small-entry-memory": lambda f: f"{f['control-memory'].ours:,.0f} bytes",
     "entry-memory": lambda f: f"{f['large-memory'].ours:,.0f} bytes",
     "memory-of-many": lambda f: f"{_gigabytes(f):,.0f} GB",
     "servers-of-many": lambda f: f"{ceil(2 * _gigabytes(f) / SERVER)} servers of {SERVER} GB",
