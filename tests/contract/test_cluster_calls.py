@@ -266,7 +266,8 @@ COMMANDS: dict[str, tuple[str, int, str]] = {
     "topology": ("", 1, "RabbitMQ"),
 }
 
-#: Those that go on until they are ended: `test_faults.py` of clusters, `test_cluster.py` of metrics.
+#: Those that go on until they are ended: in `test_faults.py` of clusters, `test_cluster.py` of
+#: metrics.
 ELSEWHERE = {"dispatch", "metrics"}
 
 

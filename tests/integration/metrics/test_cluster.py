@@ -13,6 +13,7 @@ from celery_delayq.model.cluster_tags import slot_of, tag_of
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
 from tests.integration.metrics.conftest import Export
+from tests.integration.metrics.test_command import serves_until_term
 from tests.support.cluster import TAGS, Cluster
 
 pytestmark = pytest.mark.full
@@ -26,9 +27,18 @@ def cluster(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> Cluster:
 
 
 @pytest.fixture
-def app(cluster: Cluster, make_app: MakeApp) -> Celery:
-    urls = (f"delayq+rediscluster://{host}:{port}" for host, port in cluster.addresses)
-    return make_app(broker=";".join(urls))
+def delayq_broker_url(cluster: Cluster) -> str:
+    """The broker of apps and commands."""
+    return cluster.url
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return make_app()
+
+
+def test_the_command_serves_until_term(shop: list[str]) -> None:
+    serves_until_term(shop)
 
 
 def test_each_queue_is_counted_once_by_the_master_that_has_it(app: Celery, export: Export) -> None:

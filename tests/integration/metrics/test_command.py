@@ -28,7 +28,8 @@ def get(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int,
     return answer
 
 
-def test_it_serves_until_term(shop: list[str]) -> None:
+def serves_until_term(shop: list[str]) -> None:
+    """Start the command, look at what it serves, and end it."""
     with ManagedProcess([*shop, "metrics", "--port", "0"]) as process:
         process.wait_log("/metrics")
         match = re.search(r"metrics on http://127\.0\.0\.1:(\d+)/metrics", process.log)
@@ -37,6 +38,10 @@ def test_it_serves_until_term(shop: list[str]) -> None:
         assert (status, values_of(body)["delayq_up",]) == (200, 1)
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
+
+
+def test_it_serves_until_term(shop: list[str]) -> None:
+    serves_until_term(shop)
 
 
 @pytest.fixture
