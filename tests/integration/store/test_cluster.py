@@ -18,7 +18,7 @@ from celery_delayq.model.cluster_tags import slot_of
 from celery_delayq.settings import Settings
 from celery_delayq.store.cluster.nodes import Nodes
 from celery_delayq.store.cluster.shards import check_number, cluster_shards, number_keys
-from celery_delayq.store.cluster.slots import REREAD, Address
+from celery_delayq.store.cluster.slots import REREAD, Address, SlotRange
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.shards import Shards
@@ -147,6 +147,34 @@ def test_a_killed_master_holds_up_its_own_queues_only(cluster: Cluster, shards: 
     assert shards.of(queue).scheduled(queue) == 1
     with cluster.replica_of(master).client() as client:
         assert client.role()[0] == b"master"
+
+
+def test_a_node_that_refuses_writes_is_left_for_the_master(cluster: Cluster) -> None:
+    """A replica answers READONLY to a script on a connection that may read from it."""
+    tag, queue = TAGS[5], QUEUES[TAGS[5]]
+    slot = slot_of(tag)
+    master = cluster.master_of(slot)
+    replica = _address(cluster.replica_of(master))
+    nodes = Nodes([replica], retry=Retry(NoBackoff(), 0))
+    nodes.table.ranges, nodes.table.is_stale = [SlotRange(slot, slot, replica)], False
+    refusal = rf"slot {slot} is not served by {replica.host}:{replica.port}: .* read only replica"
+
+    with nodes.briefly(slot) as client:
+        client.readonly()
+        store = Store(client, Keys("shop:").of_tag(tag), Layout())
+        with pytest.raises(BrokerUnavailable, match=refusal) as raised:
+            store.schedule(queue, entry("a", 60_000, relative=True))
+        assert isinstance(raised.value, ConnectionError)
+        assert nodes.table.is_stale
+
+        store.schedule(queue, entry("b", 60_000, relative=True))
+        assert store.scheduled(queue) == 1
+    assert nodes.table.master_of(slot) == _address(master)
+    assert not nodes.table.is_stale
+
+
+def _address(server: EmbeddedRedis) -> Address:
+    return Address(server.host, server.port)
 
 
 def test_a_lost_shard_does_not_have_the_slots_read_for_each_that_tries(
