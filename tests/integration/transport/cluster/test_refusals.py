@@ -16,7 +16,7 @@ from celery_delayq.errors import ConfigError, UnsupportedServer
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
-from tests.integration.transport.cluster.conftest import ClusterScene
+from tests.integration.transport.cluster.conftest import ClusterScene, Shard
 from tests.support.cluster import QUEUES, TAGS, Cluster
 
 pytestmark = pytest.mark.full
@@ -132,3 +132,43 @@ def test_a_password_on_some_nodes_only_names_the_node(make_app: MakeApp, cluster
 
     with pytest.raises(OperationalError, match=r"(?i)127.0.0.1:\d+: .*authenticat"):
         send(app, queue=QUEUES[TAGS[11]])
+
+
+def test_a_node_that_gets_a_password_holds_up_its_own_queues_only(scene: ClusterScene) -> None:
+    lost, other = scene.shard(11), scene.shard(0)
+    worker = scene.work(0, 11)
+    scene.send("plain", id="before", queue=lost.queue)
+    scene.wait_state("before")
+
+    with lost.master.client() as client:
+        client.config_set("requirepass", "s3cret")
+        for kind in ("normal", "pubsub"):
+            client.client_kill_filter(_type=kind, skipme=True)
+        worker.wait_log(f"shard of {lost.tag} is away, its queues wait")
+        worker.wait_log(f"for the shard of {lost.tag} waits: {node_of(lost)}: ")
+        scene.send("plain", id="other", countdown=0.1, queue=other.queue)
+        scene.wait_state("other")
+        client.config_set("requirepass", "")
+
+    worker.wait_log(f"shard of {lost.tag} is back")
+    scene.send("plain", id="after", countdown=0.1, queue=lost.queue)
+    scene.wait_state("after")
+    assert "Connection to broker lost" not in worker.log
+
+
+def test_a_worker_that_starts_names_the_node_that_wants_a_password(scene: ClusterScene) -> None:
+    shard = scene.shard(11)
+    with shard.master.client() as client:
+        client.config_set("requirepass", "s3cret")
+        worker = scene.work(0, 11, wait_ready=False)
+        worker.wait_log(f"{node_of(shard)}: Authentication required")
+        client.config_set("requirepass", "")
+
+    worker.wait_ready()
+    scene.send("plain", id="a", countdown=0.1, queue=shard.queue)
+    scene.wait_state("a")
+
+
+def node_of(shard: Shard) -> str:
+    """Return how log lines name the master of a shard."""
+    return f"{shard.master.host}:{shard.master.port}"
