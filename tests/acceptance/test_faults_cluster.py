@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
@@ -15,7 +17,11 @@ from tests.support.faults.stage import MakeStage, Passes
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1200))]
 
-SECOND = 1_000_000
+
+def send_either(stage: ClusterStage, killer: Killer, number: int) -> None:
+    """Send an immediate task to each queue, then a delayed one to each, and so on."""
+    is_delayed = number // len(QUEUES) % 2
+    stage.send(number, killer.random.random() * 4 if is_delayed else None)
 
 
 @pytest.mark.parametrize("seed", seeds(1, 3))
@@ -31,10 +37,7 @@ def test_killing_workers_while_busy_slots_move_loses_nothing(
     owners = {slot: stage.broker.master_of(slot) for slot in busy}
     moves = 0
 
-    def send(number: int) -> None:
-        stage.send(number, killer.random.random() * 4 if number % 2 else None)
-
-    with stage.producer.sending(60, send):
+    with stage.producer.sending(60, partial(send_either, stage, killer)):
         for number in range(scaled(6, 25)):
             killer.let_pass(0.1, 0.7)
             if number % 2 == 0:
@@ -66,7 +69,7 @@ def test_a_failover_of_a_shard_loses_nothing_that_a_replica_had(
     stage.workers(2)
     since_us = stage.ledger.now_us()
 
-    with stage.producer.sending(60, lambda n: stage.send(n, killer.random.random() * 4)):
+    with stage.producer.sending(60, partial(send_either, stage, killer)):
         for _ in range(scaled(1, 5)):
             killer.let_pass(1.0, 2.0)
             master, _ = stage.shard(killer.random.randrange(MASTERS))
