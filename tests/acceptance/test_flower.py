@@ -229,16 +229,16 @@ def test_the_page_of_a_worker_shows_the_schedule(
     assert app.AsyncResult("UA 1545").get(timeout=30) == "UA 1545 boarded"
 
     def shown() -> bool:
-        # Flower shows what it knows, and asks the worker for the next time.
+        # Flower shows what it knows, and asks the worker for each list of the next time.
         browser.open(page)
         browser.evaluate("document.querySelector('#worker-tab-tasks').click()")
-        return bool(
+        return (
             browser.evaluate(ROWS % "Scheduled") == [["flower.board", "B6 725", "['B6 725']", "{}"]]
+            and ["flower.board", "1"] in browser.evaluate(ROWS % "Processed")
+            and "AA 1141" in str(browser.evaluate(ROWS % "Revoked"))
         )
 
     wait_until(shown, 30, browser.text)
-    assert ["flower.board", "1"] in browser.evaluate(ROWS % "Processed")
-    assert "AA 1141" in str(browser.evaluate(ROWS % "Revoked"))
 
     browser.open(f"{flower}/task/AA 1141")
     browser.wait_for("document.body.innerText.includes('REVOKED')")
