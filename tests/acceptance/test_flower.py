@@ -41,7 +41,7 @@ def server(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> EmbeddedRedis:
     return delayq_redis_factory(password="p@ss/s3cret")
 
 
-@pytest.fixture(params=["redis", "rabbitmq"])
+@pytest.fixture(params=["redis", "rabbitmq", "cluster"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -164,7 +164,6 @@ def test_the_pages_of_workers_and_tasks_show_a_delayed_task_that_was_run(
     assert (queue["queue"], queue["messages"]) == ("celery", "0")
 
 
-@pytest.mark.parametrize("kind", ["redis", "rabbitmq", "cluster"])
 def test_the_page_of_the_broker_counts_what_is_ready(
     broker: str,
     rabbitmq: EmbeddedRabbitMQ | None,
@@ -205,7 +204,7 @@ def test_the_page_of_the_broker_counts_what_is_ready(
         screenshot(browser, tmp_path / "queues.png")
 
 
-@pytest.mark.parametrize("kind", ["redis"])
+@pytest.mark.parametrize("kind", ["redis", "cluster"])
 def test_the_page_of_a_worker_shows_the_schedule(
     worker: WorkerProcess, app: Celery, flower: str, browser: Browser, tmp_path: Path
 ) -> None:
