@@ -302,9 +302,9 @@ class SlotConnection(Connection):
             self.note_silent()
             table.note_away(self.address, self._slot)
             raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
-        except ConnectionError:
+        except ConnectionError as exc:
             table.note_away(self.address, self._slot)
-            raise
+            raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
         except ResponseError as exc:
             if not (isinstance(exc, _NOT_HERE) or str(exc).startswith(_CODES)):
                 raise

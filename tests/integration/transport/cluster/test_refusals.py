@@ -144,7 +144,7 @@ def test_a_node_that_gets_a_password_holds_up_its_own_queues_only(scene: Cluster
         client.config_set("requirepass", "s3cret")
         for kind in ("normal", "pubsub"):
             client.client_kill_filter(_type=kind, skipme=True)
-        worker.wait_log(f"shard of {lost.tag} is away, its queues wait")
+        worker.wait_log(f"shard of {lost.tag} is away, its queues wait: {node_of(lost)}: ")
         worker.wait_log(f"for the shard of {lost.tag} waits: {node_of(lost)}: ")
         scene.send("plain", id="other", countdown=0.1, queue=other.queue)
         scene.wait_state("other")
