@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tracemalloc  # noqa: F401 - or pytest imports it in a garbage collection, within any call
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack

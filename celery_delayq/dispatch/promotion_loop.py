@@ -147,17 +147,25 @@ class PromotionLoop:
         try:
             self._poll = select.poll()
             self._poll.register(wakeup, select.POLLIN)
-            while self._turn(wakeup):
+            while self._turn(wakeup) or not self._close(wakeup):
                 pass
-        finally:
-            with self._lock:
-                for each in (wakeup, self._wakeup):
-                    if each is not None:
-                        each.close()
-                self._wakeup = None
-                for handover in (*self._active, *self._arrived):  # their own threads go on
-                    self._end(handover)
-                self._arrived.clear()
+        except BaseException:
+            self._close(wakeup, has_failed=True)
+            raise
+
+    def _close(self, wakeup: socket.socket, *, has_failed: bool = False) -> bool:
+        """End the thread, unless a dispatcher has come in the meantime; return whether it ends."""
+        with self._lock:
+            if self._arrived and not has_failed:
+                return False
+            for each in (wakeup, self._wakeup):
+                if each is not None:
+                    each.close()
+            self._wakeup = None
+            for handover in (*self._active, *self._arrived):  # their own threads go on
+                self._end(handover)
+            self._arrived.clear()
+            return True
 
     def _turn(self, wakeup: socket.socket) -> bool:
         """Wait until something comes or is due, and do it; return False after :data:`IDLE`."""

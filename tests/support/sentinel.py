@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from redis import Redis
-from redis.exceptions import ConnectionError
+from redis.exceptions import ConnectionError, ResponseError
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
@@ -65,9 +65,19 @@ class Sentinel(ManagedProcess):
         )
 
     def fail_over(self) -> None:
-        """Make a replica the master, now."""
+        """Make a replica the master, as soon as the sentinel has heard enough of one."""
         with Redis(port=self.port) as client:
-            client.execute_command("SENTINEL", "FAILOVER", MASTER_NAME)
+
+            def begins() -> bool:
+                try:
+                    client.execute_command("SENTINEL", "FAILOVER", MASTER_NAME)
+                except ResponseError as exc:
+                    if "NOGOODSLAVE" not in str(exc):
+                        raise
+                    return False
+                return True
+
+            wait_until(begins, 20, lambda: f"a replica that may take over:\n{self.log}")
 
     def master_port(self) -> int:
         """Return the port of the server that it takes for the master."""

@@ -21,12 +21,21 @@ from celery_delayq.testing import wait_until
 
 CALL = Call("dispatch/promote", [], [])
 
+#: The sockets that the test has opened.
+OPENED: list[socket.socket] = []
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    pair = socket.socketpair()
+    OPENED.extend(pair)
+    return pair
+
 
 class Held:
     """A connection to a server that answers what the test wants."""
 
     def __init__(self, on_read: Callable[[], Any] = lambda: None) -> None:
-        self.socket, self.server = socket.socketpair()
+        self.socket, self.server = socket_pair()
         self._on_read = on_read
         self.dropped = False
 
@@ -54,7 +63,7 @@ class Dispatching:
         read: Callable[[Any], object] = lambda _reply: None,
     ) -> None:
         self.held = held or Held()
-        self.wake_ups, self.waker = socket.socketpair()
+        self.wake_ups, self.waker = socket_pair()
         self.timer = PollTimer(1.0)
         self.timer._wake_at = time.monotonic() + due_in
         self.replies = 0
@@ -80,9 +89,13 @@ class Dispatching:
 
 
 @pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch) -> PromotionLoop:
+def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[PromotionLoop]:
     monkeypatch.setattr(promotion_loop, "IDLE", 0.05)
-    return PromotionLoop()
+    loop = PromotionLoop()
+    yield loop
+    wait_until(lambda: not loop._wakeup, what="the thread has ended")
+    while OPENED:
+        OPENED.pop().close()
 
 
 @pytest.fixture
