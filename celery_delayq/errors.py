@@ -45,7 +45,7 @@ class UnsupportedServer(DelayQError, OperationalError):
 
 
 class BrokerUnavailable(DelayQError, OperationalError, ConnectionError):
-    """The broker cannot be reached, went away, or is no master any more."""
+    """The broker cannot be reached, went away, refuses the login, or is no master any more."""
 
 
 class BrokerTimeout(BrokerUnavailable):

@@ -140,8 +140,6 @@ class Ticker:
         """End, and wait a moment for the thread; killing the process does no harm either."""
         for each in (self, *self._others):
             each._stopping.set()
-        for each in self._others:
-            each.stop()
         if self._thread.ident is not None:
             self._thread.join(JOIN_TIMEOUT)
 
@@ -151,6 +149,8 @@ class Ticker:
             with suppress(NotSupported):  # a broker of another kind, which needs celery beat
                 self._loop.run(self._connected)
         finally:
+            for each in self._others:  # they use the session
+                each.stop()
             if self._place == 0:
                 self._session.close()
 

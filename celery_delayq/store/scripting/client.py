@@ -35,8 +35,8 @@ class _Refused(CommandRefused, ResponseError):
     __doc__ = CommandRefused.__doc__
 
 
-class _LoginRefused(CommandRefused, AuthenticationError):
-    __doc__ = CommandRefused.__doc__
+class _LoginRefused(BrokerUnavailable, AuthenticationError):
+    __doc__ = BrokerUnavailable.__doc__
 
 
 def error_of(exc: RedisError) -> RedisError:

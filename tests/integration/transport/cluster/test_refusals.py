@@ -145,7 +145,7 @@ def test_a_node_that_gets_a_password_holds_up_its_own_queues_only(scene: Cluster
         for kind in ("normal", "pubsub"):
             client.client_kill_filter(_type=kind, skipme=True)
         worker.wait_log(f"shard of {lost.tag} is away, its queues wait: {node_of(lost)}: ")
-        worker.wait_log(f"for the shard of {lost.tag} waits: {node_of(lost)}: ")
+        worker.wait_log(f"dispatcher for the shard of {lost.tag} waits: {node_of(lost)}: ")
         scene.send("plain", id="other", countdown=0.1, queue=other.queue)
         scene.wait_state("other")
         client.config_set("requirepass", "")
@@ -154,6 +154,23 @@ def test_a_node_that_gets_a_password_holds_up_its_own_queues_only(scene: Cluster
     scene.send("plain", id="after", countdown=0.1, queue=lost.queue)
     scene.wait_state("after")
     assert "Connection to broker lost" not in worker.log
+    assert "Traceback" not in worker.log
+
+
+def test_a_worker_ends_in_order_while_a_node_wants_a_password(scene: ClusterScene) -> None:
+    lost = scene.shard(11)
+    worker = scene.work(0, 11)
+    scene.send("plain", id="before", queue=lost.queue)
+    scene.wait_state("before")
+    with lost.master.client() as client:
+        client.config_set("requirepass", "s3cret")
+        for kind in ("normal", "pubsub"):
+            client.client_kill_filter(_type=kind, skipme=True)
+    worker.wait_log(f"shard of {lost.tag} is away, its queues wait")
+
+    worker.stop()
+
+    assert "Traceback" not in worker.log
 
 
 def test_a_worker_that_starts_names_the_node_that_wants_a_password(scene: ClusterScene) -> None:
@@ -161,7 +178,7 @@ def test_a_worker_that_starts_names_the_node_that_wants_a_password(scene: Cluste
     with shard.master.client() as client:
         client.config_set("requirepass", "s3cret")
         worker = scene.work(0, 11, wait_ready=False)
-        worker.wait_log(f"{node_of(shard)}: Authentication required")
+        worker.wait_log(f"its queues wait: {node_of(shard)}: .*(?i:authenticat)")
         client.config_set("requirepass", "")
 
     worker.wait_ready()
