@@ -155,7 +155,7 @@ def test_a_cluster_goes_on_while_each_node_is_killed_in_turn(
             node = node_in_use(stage, workers)
             killer.strikes.append(str(node))
             stage.broker.kill(node)
-            wait_for_runs(stage, 50)
+            wait_for_runs(stage, workers, 50)
             stage.broker.start(node)
             wait_until(
                 lambda: not incomplete(stage), 120, lambda: f"all members: {incomplete(stage)}"
@@ -169,14 +169,19 @@ def test_a_cluster_goes_on_while_each_node_is_killed_in_turn(
     passes(verdict)
 
 
-def wait_for_runs(stage: Stage, count: int) -> None:
+def wait_for_runs(stage: Stage, workers: list[WorkerProcess], count: int) -> None:
     """Wait until so many more tasks have run."""
     wanted = len(stage.ledger.finished()) + count
 
     def missing() -> str:
         sent, queues = len(stage.promises()), stage.broker.ask("GET", "queues")
-        lengths = {each["name"]: each.get("messages") for each in queues}
-        return f"{wanted} tasks run: {len(stage.ledger.finished())} of {sent} sent, {lengths}"
+        shown = "messages", "messages_unacknowledged", "consumers", "leader", "online"
+        states = {each["name"]: [each.get(key) for key in shown] for each in queues}
+        logs = "\n".join(worker.log[-3000:] for worker in workers)
+        return (
+            f"{wanted} tasks run: {len(stage.ledger.finished())} of {sent} sent, "
+            f"{shown} of queues: {states}, {logs}"
+        )
 
     wait_until(lambda: len(stage.ledger.finished()) >= wanted, 60, missing)
 
