@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kombu.exceptions import OperationalError
+from redis import Redis
 
 from celery_delayq.embedded.cluster import ask
 from celery_delayq.embedded.ports import free_port
@@ -137,13 +138,9 @@ def test_a_password_on_some_nodes_only_names_the_node(make_app: MakeApp, cluster
 def test_a_node_that_gets_a_password_holds_up_its_own_queues_only(scene: ClusterScene) -> None:
     lost, other = scene.shard(11), scene.shard(0)
     worker = scene.work(0, 11)
-    scene.send("plain", id="before", queue=lost.queue)
-    scene.wait_state("before")
 
     with lost.master.client() as client:
-        client.config_set("requirepass", "s3cret")
-        for kind in ("normal", "pubsub"):
-            client.client_kill_filter(_type=kind, skipme=True)
+        refuse_login(scene, lost, client)
         worker.wait_log(f"shard of {lost.tag} is away, its queues wait: {node_of(lost)}: ")
         worker.wait_log(f"dispatcher for the shard of {lost.tag} waits: {node_of(lost)}: ")
         scene.send("plain", id="other", countdown=0.1, queue=other.queue)
@@ -160,12 +157,8 @@ def test_a_node_that_gets_a_password_holds_up_its_own_queues_only(scene: Cluster
 def test_a_worker_ends_in_order_while_a_node_wants_a_password(scene: ClusterScene) -> None:
     lost = scene.shard(11)
     worker = scene.work(0, 11)
-    scene.send("plain", id="before", queue=lost.queue)
-    scene.wait_state("before")
     with lost.master.client() as client:
-        client.config_set("requirepass", "s3cret")
-        for kind in ("normal", "pubsub"):
-            client.client_kill_filter(_type=kind, skipme=True)
+        refuse_login(scene, lost, client)
     worker.wait_log(f"shard of {lost.tag} is away, its queues wait")
 
     worker.stop()
@@ -184,6 +177,15 @@ def test_a_worker_that_starts_names_the_node_that_wants_a_password(scene: Cluste
     worker.wait_ready()
     scene.send("plain", id="a", countdown=0.1, queue=shard.queue)
     scene.wait_state("a")
+
+
+def refuse_login(scene: ClusterScene, shard: Shard, client: Redis) -> None:
+    """Have the master of a shard want a password, after a task of its queue has run."""
+    scene.send("plain", id="before", queue=shard.queue)
+    scene.wait_state("before")
+    client.config_set("requirepass", "s3cret")
+    for kind in ("normal", "pubsub"):
+        client.client_kill_filter(_type=kind, skipme=True)
 
 
 def node_of(shard: Shard) -> str:
