@@ -34,7 +34,7 @@ test: .venv/installed servers ## the tests for every change, 8 minutes: one Redi
 test-full: .venv/installed servers ## all other tests, 45 minutes: faults, RabbitMQ, Spark, every pool, the second Redis
 	$(BIN)/python -m tests.run full $(TEST_ARGS)
 
-matrix: .venv/installed servers ## unit, contract and conformance tests on eight combinations of versions, scripts on each server
+matrix: .venv/installed servers ## unit, contract and conformance tests on eight combinations of versions, scripts on each server, RabbitMQ 4
 	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
 
 bench: .venv/installed ## this package beside stock Celery, same run, same Redis

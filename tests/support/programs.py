@@ -18,3 +18,10 @@ def redis_server_on_path() -> Path | None:
     path = os.pathsep.join(each for each in folders if Path(each) != own)
     found = shutil.which("redis-server", path=path)
     return Path(found) if found else None
+
+
+def debian13_program(path: str) -> Path | None:
+    """Return a program of the folder that ``.ci/debian13`` makes, by its path below ``/usr``."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    found = shutil.which(Path(cache, "celery-delayq", "debian13", "usr", path))
+    return Path(found) if found else None
