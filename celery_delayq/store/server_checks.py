@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import cast
 
 from redis import Redis
@@ -140,6 +141,17 @@ def warn_of_settings(client: Redis) -> None:
         )
     if policy is not None and evicts(policy):
         logger.warning(EVICTION, policy)
+
+
+def closes_idle_after(client: Redis) -> float | None:
+    """Return after how many seconds Redis closes a connection without commands (``timeout``);
+    infinite for never, None where it does not say.
+    """
+    try:
+        seconds = float(cast("dict[str, str]", client.config_get("timeout"))["timeout"])
+    except (ResponseError, KeyError, ValueError):
+        return None
+    return seconds or math.inf
 
 
 def evicts(policy: str) -> bool:

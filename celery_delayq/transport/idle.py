@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from celery_delayq.settings import Settings
 from celery_delayq.store.scripting.calls import pack_arg, pack_command
+from celery_delayq.store.server_checks import closes_idle_after
 from celery_delayq.transport.requests import SignsCall
 from celery_delayq.transport.settle import SettleChannel
 
@@ -35,8 +36,15 @@ class IdleWait:
         self._ready: dict[str, list[bytes]] = {}
         self._interrupt = secrets.token_hex(6)
         self._is_long = False
+        #: Seconds after which Redis closes a connection that waits, None where it does not say.
+        self._closes_after: float | None = None
         #: For how long the last wait lasts.
         self.seconds = 0.0
+
+    def ask_server(self) -> None:
+        """Ask Redis, before the first wait, when it closes a connection that waits."""
+        if self._closes_after is None:
+            self._closes_after = closes_idle_after(self._channel.store.client)
 
     def took_some(self) -> None:
         """Note that it was busy: stock producers may have pushed meanwhile."""
@@ -89,13 +97,18 @@ class IdleWait:
         if not (leased or popped):
             return None
         signs = [*map(self.sign, leased)]
-        self._is_long = bool(leased) and not briefly and self._may_be_long()
+        # Redis may close a connection that has waited for so long together with what it popped: a
+        # sign, which only makes its message late, or a message itself.
+        loses_none = self._closes_after is not None or not popped
+        self._is_long = bool(leased) and not briefly and loses_none and self._may_be_long()
         timeout = channel.settings.block_timeout
         if self._is_long:
             signs.append(self.sign(""))
             # kombu takes a connection for dead where a reply is so late.
             health = channel.health_check_interval or 2 * LONG
             timeout = max(timeout, min(LONG, 0.6 * health))
+        if self._closes_after is not None:  # Redis counts whole seconds
+            timeout = min(timeout, self._closes_after / 2)
         self.seconds = timeout
         return pack_command("BRPOP", [*signs, *map(pack_arg, popped), pack_arg(timeout)])
 
