@@ -26,7 +26,7 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.replies import Look
+from celery_delayq.store.scripting.replies import Look, read_wake_up
 from celery_delayq.store.scripting.runner import is_denied, socket_of
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
@@ -42,6 +42,9 @@ LISTEN_EVERY = 0.1
 
 #: Seconds for which it still hears wake-ups when it is not on duty any more.
 HEAR = 2.0
+
+#: Whether the ready lists are looked at, by the heartbeat of the one on duty.
+HEARTBEATS = {b"1": True, b"0": False}
 
 #: Seconds between two looks at whether some dead letters are to be forgotten: of one queue after
 #: the other, so that it costs the same for any number of queues.
@@ -241,13 +244,13 @@ class Dispatcher(threading.Thread):
         message = pubsub.get_message(timeout=timeout)
         if not message:
             return False
+        data: bytes = message["data"]
         if message["channel"].decode() == self._store.keys.fleet:
-            self._timer.heard()
-            self.ready_lists.heard(message["data"] == b"1")
-        else:
-            wait_us, _, queue = message["data"].decode().partition(" ")
-            if queue not in self._left:
-                self._timer.wake_in(queue, int(wait_us) / 1_000_000)
+            if data in HEARTBEATS:
+                self._timer.heard()
+                self.ready_lists.heard(HEARTBEATS[data])
+        elif (wake_up := read_wake_up(data)) and wake_up[0] not in self._left:
+            self._timer.wake_in(*wake_up)
         return True
 
     def _look_on(self, pubsub: Any) -> None:

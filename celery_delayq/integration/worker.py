@@ -68,6 +68,11 @@ def _worker() -> Any:
     return _controller() if _controller else None
 
 
+def is_here() -> bool:
+    """Return whether this process is a worker."""
+    return _worker() is not None
+
+
 def failed() -> bool:
     """Return whether the worker ends by an error other than a lost connection, which one of its
     messages may have caused.

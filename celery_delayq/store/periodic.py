@@ -13,6 +13,7 @@ from celery_delayq.model.lookup import to_bytes, to_text
 from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting.calls import Puts
+from celery_delayq.store.scripting.replies import read_time
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 from celery_delayq.utils.portions import portions
 
@@ -152,7 +153,7 @@ class PeriodicStore(StorePart):
         texts = [to_text(each) for each in rest]
         return Upcoming(
             int(now),
-            int(float(following)) if following else None,
+            read_time(following) if following else None,
             list(zip(texts[::2], texts[1::2], strict=True)),
             to_text(latest),
             int(fleet),

@@ -19,7 +19,15 @@ from celery_delayq.store.leases import LeaseStore
 from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
-from celery_delayq.store.scripting.replies import READY, Adopted, Held, Look, Promoted, Sizes
+from celery_delayq.store.scripting.replies import (
+    READY,
+    Adopted,
+    Held,
+    Look,
+    Promoted,
+    Sizes,
+    read_time,
+)
 from celery_delayq.store.scripting.runner import ScriptRunner
 
 logger = logging.getLogger(__name__)
@@ -356,9 +364,8 @@ class Store(ScriptRunner):
         now, member, due, *_ = reply
         name = self._queue(self.keys.next_due, member)
         ended = (self._queue(self.keys.lease_ends, each) for each in lease_ends)
-        return Look(
-            int(now), name, int(float(due)) if name else None, tuple(each for each in ended if each)
-        )
+        when = read_time(due) if name else None
+        return Look(int(now), name, when, tuple(each for each in ended if each))
 
     def _queue(self, index: str, member: bytes) -> str | None:
         """Return the queue at the head of an index; remove anything else, or it would stay."""

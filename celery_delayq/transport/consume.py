@@ -18,6 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 from kombu.transport import virtual
+from kombu.utils.encoding import bytes_to_str
 
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.integration import worker
@@ -76,9 +77,11 @@ class ConsumeChannel(NotYetChannel):
         consumer_tag: str,
         **kwargs: Any,
     ) -> None:
-        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         if queue in self._fanout_queues:
+            handle = partial(_hand_over_fanout, callback)
+            super().basic_consume(queue, no_ack, handle, consumer_tag, **kwargs)
             return
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         self._consumers_of[queue] = no_ack, callback
         self.serves_worker = self.serves_worker or worker.consumes_tasks(self.whole)
         self._fetcher.fair_share.forget([queue])
@@ -97,6 +100,7 @@ class ConsumeChannel(NotYetChannel):
         """Note in Redis that a queue is consumed, and dispatch."""
         self.store.register(queue)
         _ = self.keeper  # claims a worker id, which a server that is full later would refuse
+        self._fetcher.idle.ask_server()
         self.connection.start_dispatcher(self)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
@@ -262,6 +266,17 @@ class ConsumeChannel(NotYetChannel):
             self.deliver()
         return True
 
+    def _handle_message(self, client: Any, response: Any) -> Any:
+        """Read a message of a fanout exchange; what is none of kombu's comes without its data."""
+        payload = super()._handle_message(client, response)
+        if payload["data"] and bytes_to_str(payload["type"]).endswith("message"):
+            try:
+                envelope.check_envelope(message_json.decode(payload["data"]))
+            except Exception as exc:  # whoever may publish may send anything
+                logger.warning("dropped from channel %r: %s", payload["channel"], exc)
+                payload["data"] = None
+        return payload
+
     # -- handing out
 
     def deliver_one(self) -> bool:
@@ -360,6 +375,16 @@ class ConsumeChannel(NotYetChannel):
     def _give_back(self, taken: list[Taken]) -> None:
         """Put fetched messages back where they were, in the same order."""
         self.requeue((each.tag for each in taken), counted="nothing")
+
+
+def _hand_over_fanout(callback: Callable[[Any], Any], message: Any) -> None:
+    """Hand out a message of a fanout exchange; one that Celery cannot handle ends no worker."""
+    try:
+        callback(message)
+    except MALFORMED:
+        if not worker.is_here():
+            raise
+        logger.exception("dropped a message of a fanout exchange that Celery cannot handle")
 
 
 def _settle_now(method: Callable[..., Any], *args: Any) -> None:

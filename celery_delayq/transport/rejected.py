@@ -6,13 +6,17 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from kombu.exceptions import ContentDisallowed, DecodeError
 from kombu.serialization import registry
 from kombu.utils import json
 
 from celery_delayq.utils.message_json import decode
 
 #: What Celery raises on a task message that is not made as it expects.
-MALFORMED = (TypeError, ValueError, LookupError, AttributeError)
+MALFORMED = (
+    *(TypeError, ValueError, LookupError, AttributeError, RecursionError),
+    *(DecodeError, ContentDisallowed),
+)
 
 _JSON = "application/json"
 

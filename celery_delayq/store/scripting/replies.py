@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -103,6 +104,31 @@ class Look(NamedTuple):
         return self.due is not None and self.now - self.due * 1000 >= seconds * 1_000_000
 
 
+#: Later than all dates, in ms since 1970.
+FARTHEST = 10**15
+
+
+def read_time(score: bytes) -> int:
+    """Return a score as ms since 1970: others may have written an infinite one."""
+    return int(min(max(float(score), 0.0), FARTHEST))
+
+
+#: What a wake-up says: in how many µs which queue has something due.
+_WAKE_UP = re.compile(rb"(-?\d{1,20}) (.+)", re.DOTALL)
+
+
+def read_wake_up(data: bytes) -> tuple[str, float] | None:
+    """Return the queue of a wake-up, and in how many seconds it has something due.
+
+    None for anything else: whoever may send wake-ups may send anything.
+    """
+    found = _WAKE_UP.fullmatch(data)
+    try:
+        return found and (found[2].decode(), int(found[1]) / 1_000_000)
+    except UnicodeDecodeError:
+        return None
+
+
 class Promoted(NamedTuple):
     """What one call of ``dispatch/promote.lua`` did, and where to look next."""
 
@@ -148,9 +174,7 @@ class Sizes(NamedTuple):
         """Read the first part of the reply."""
         now, scheduled, overdue, first, dead, ready, paused, oldest, leasing, *ids = line.split()
         first_due, oldest_ready = (
-            # Others may have written an infinite score.
-            None if due == b"-" else int(max(0.0, float(due)))
-            for due in (first, oldest)
+            None if due == b"-" else read_time(due) for due in (first, oldest)
         )
         return cls(
             *(int(now), int(scheduled), int(ready), int(dead), int(overdue), first_due),
