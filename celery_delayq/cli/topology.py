@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 
 import click
 from rich.text import Text
 
 from celery_delayq.admin.rabbitmq import topology as items
+from celery_delayq.admin.rabbitmq.topology import State
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import flag, json_option, name_option, option
 from celery_delayq.utils.text import spelled
+
+_TEXTS = {
+    State.DECLARED: "ok",
+    State.MISSING: "not declared yet",
+    State.DIFFERENT: "declared differently",
+}
 
 
 @command()
@@ -48,8 +56,9 @@ def topology(
 
     These are the exchanges and queues of delays. Nobody has to: tasks declare what they need. It
     is for brokers where producers may not (setting declare=False). With --json and no other option
-    it prints what rabbitmqctl import_definitions reads. --check exits with 1 when something is
-    missing or different; it cannot see bindings. --delete leaves the exit queues of exchanges
+    it prints what rabbitmqctl import_definitions reads. --check lists what is not declared yet, and
+    exits with 1 when something is declared differently, or is missing with declare=False; it cannot
+    see bindings. --delete leaves the exit queues of exchanges
     (delayq.exit.EXCHANGE): tasks in them wait for a binding, and RabbitMQ counts them for
     rabbitmqctl list_queues only.
 
@@ -75,16 +84,19 @@ def topology(
         screen.print_json(items.definitions(app, exchanges))
     else:
         found = items.check(app, exchanges)
-        wrong = [each for each in found if each.problem]
         if as_json:
             screen.print_json({"items": [asdict(each) for each in found]})
         else:
             # No table: names and RabbitMQ's reasons are long.
-            for each in wrong if check else found:
-                line = f"{each.kind} {spelled(each.name)}: {each.problem or 'ok'}"
-                output.print(Text(line), soft_wrap=True)
-            output.print(f"{len(found) - len(wrong):,} of {len(found):,} are as they should be")
-        if check and wrong:
+            for each in found:
+                if not check or each.state is not State.DECLARED:
+                    state = each.reason or _TEXTS[each.state]
+                    text = f"{each.kind} {spelled(each.name)}: {state}"
+                    output.print(Text(text), soft_wrap=True)
+            counts = Counter(each.state for each in found)
+            parts = [f"{counts[state]:,} {name}" for state, name in _TEXTS.items()]
+            output.print(f"of {len(found):,}: {', '.join(parts)}")
+        if check and any(each.is_fault for each in found):
             raise click.exceptions.Exit(1)
 
 

@@ -40,23 +40,23 @@ def latency(_app: Celery, channel: Channel) -> Iterator[Finding]:
     yield from round_trip.latency(lambda: channel.basic_qos(0, 0, False), todo)
 
 
-def delays(app: Celery, channel: Channel) -> Iterator[Finding]:
+def delays(app: Celery, _channel: Channel) -> Iterator[Finding]:
     """Exchanges and queues of delays must be there, as this app would declare them."""
-    items = [each for each in topology.check(app) if each.problem]
-    missing = [each.name for each in items if each.problem == "missing"]
-    if missing and not channel.settings.declare:
+    faults = [each for each in topology.check(app) if each.is_fault]
+    missing = [each.name for each in faults if each.state is topology.State.MISSING]
+    if missing:
         yield Finding(
             "delays",
             FAULT,
             f"declare=False, and {len(missing)} exchanges and queues of delays are missing",
             "celery -A <app> delayq topology --apply, with an account that may",
         )
-    for each in items:
-        if each.problem != "missing":
+    for each in faults:
+        if each.state is topology.State.DIFFERENT:
             yield Finding(
                 "delays",
                 FAULT,
-                f"{each.kind} {spelled(each.name)}: {spelled(each.problem)}",
+                f"{each.kind} {spelled(each.name)}: {spelled(each.reason)}",
                 "give all processes the same unit, queue_type and max_length, or another prefix",
             )
 

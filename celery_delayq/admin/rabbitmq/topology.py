@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from amqp.exceptions import ChannelError, NotFound
 from celery import Celery
 
 from celery_delayq.admin.rabbitmq.broker import open_channel
-from celery_delayq.errors import BrokerNotEmpty, DelayQError
+from celery_delayq.errors import BrokerNotEmpty, DelayQError, NotAllowed
 from celery_delayq.transport.amqp.channel import Channel
 from celery_delayq.transport.amqp.dead_letters import View
 from celery_delayq.transport.amqp.declarer import Declarer
@@ -22,13 +23,32 @@ from celery_delayq.transport.amqp.topology import CLOSED, OPEN, Binding, Item, Q
 _POLL = 1.0
 
 
+class State(str, Enum):
+    """How an exchange or queue of ours is declared."""
+
+    DECLARED = "declared"
+    MISSING = "missing"
+    DIFFERENT = "different"
+
+
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """An exchange or queue of ours: *problem* is "" where it is as it should be."""
+    """An exchange or queue of ours.
+
+    Attributes
+    ----------
+    reason : str
+        What RabbitMQ answers where the state is DIFFERENT, else "".
+    is_fault : bool
+        Whether delayed tasks fail on it. A missing one is a fault where ``declare=False`` keeps
+        tasks from declaring what they need.
+    """
 
     kind: str
     name: str
-    problem: str
+    state: State
+    reason: str
+    is_fault: bool
 
 
 def definitions(app: Celery, exchanges: Iterable[str] = ()) -> dict[str, Any]:
@@ -101,15 +121,14 @@ def check(app: Celery, exchanges: Iterable[str] = ()) -> list[Checked]:
         connection, topology = channel.connection, channel.topology
         existing = Declarer(connection, topology, declare=False)
         equal = Declarer(connection, topology)
-        return [
-            Checked(
-                "queue" if isinstance(item, QueueItem) else "exchange",
-                item.name,
-                _problem(existing, equal, item),
-            )
-            for item in _items(app, channel, exchanges)
-            if not isinstance(item, Binding)
-        ]
+        found = []
+        for item in _items(app, channel, exchanges):
+            if not isinstance(item, Binding):
+                state, reason = _compared(existing, equal, item)
+                fault = {State.MISSING: not channel.settings.declare, State.DIFFERENT: True}
+                kind = "queue" if isinstance(item, QueueItem) else "exchange"
+                found.append(Checked(kind, item.name, state, reason, fault.get(state, False)))
+        return found
 
 
 def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
@@ -202,16 +221,18 @@ def _is_closed(channel: Channel, entry: str) -> bool:
     return False
 
 
-def _problem(existing: Declarer, equal: Declarer, item: Item) -> str:
+def _compared(existing: Declarer, equal: Declarer, item: Item) -> tuple[State, str]:
     try:
         existing.declare([item])
+    except NotAllowed as exc:
+        return State.DIFFERENT, str(exc)
     except DelayQError:
-        return "missing"
+        return State.MISSING, ""
     try:
         equal.declare([item])
     except DelayQError as exc:
-        return str(exc).partition(";")[0]
-    return ""
+        return State.DIFFERENT, str(exc).partition(";")[0]
+    return State.DECLARED, ""
 
 
 def _refuse_left(channel: Channel) -> None:

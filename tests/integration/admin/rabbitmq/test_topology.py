@@ -9,6 +9,7 @@ from kombu import Exchange, Queue
 
 from celery_delayq.admin.rabbitmq import topology
 from celery_delayq.admin.rabbitmq.broker import RabbitMQQueueStats, RabbitMQStats
+from celery_delayq.admin.rabbitmq.topology import State
 from celery_delayq.admin.stats import QueueStats, Stats
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import BrokerNotEmpty, ConfigError, NoQueue
@@ -27,14 +28,14 @@ def scene(new_rabbitmq: NewRabbitMQ) -> RabbitMQScene:
     return scene
 
 
-def _problems(scene: RabbitMQScene) -> set[str]:
-    return {each.problem for each in topology.check(scene.app)}
+def _states(scene: RabbitMQScene) -> set[State]:
+    return {each.state for each in topology.check(scene.app)}
 
 
 def test_all_is_declared_at_once_and_nothing_later(
     scene: RabbitMQScene, delayq_rabbitmq_server: EmbeddedRabbitMQ
 ) -> None:
-    assert _problems(scene) == {"missing"}
+    assert _states(scene) == {State.MISSING}
 
     topology.apply(scene.app)
 
@@ -43,7 +44,7 @@ def test_all_is_declared_at_once_and_nothing_later(
         return {each["name"] for each in delayq_rabbitmq_server.ask("GET", f"queues/{vhost}")}
 
     declared = queues()
-    assert _problems(scene) == {""}
+    assert _states(scene) == {State.DECLARED}
     scene.send("a", 59.9)
     scene.send("b", 0.1, queue="news", routing_key="news.today")
     assert scene.receive("news").keys() == {"b"}
@@ -54,12 +55,13 @@ def test_another_declaration_is_found(scene: RabbitMQScene, new_rabbitmq: NewRab
     topology.apply(scene.app)
     other = new_rabbitmq(max_delay=60.0, max_length=5)
 
-    problems = [each for each in topology.check(other.app) if each.problem]
+    different = [each for each in topology.check(other.app) if each.state is State.DIFFERENT]
 
-    assert {each.name for each in problems} == {
+    assert {each.name for each in different} == {
         f"delayq.delay.{level}.{digit}" for level in range(6) for digit in (1, 2, 3)
     }
-    assert all("inequivalent arg 'x-max-length'" in each.problem for each in problems)
+    assert all("inequivalent arg 'x-max-length'" in each.reason for each in different)
+    assert CommandLine(other.app)("topology", "--check").code == 1
 
 
 def test_definitions_are_what_rabbitmq_imports(
@@ -69,7 +71,7 @@ def test_definitions_are_what_rabbitmq_imports(
 
     delayq_rabbitmq_server.ask("POST", f"definitions/{vhost}", topology.definitions(scene.app))
 
-    assert _problems(scene) == {""}
+    assert _states(scene) == {State.DECLARED}
     due = scene.send("a", 0.5)
     assert scene.receive("orders")["a"] >= due
 
@@ -96,7 +98,7 @@ def test_it_is_removed_only_when_nothing_waits(
     scene.channel.queue_delete("delayq.delay.5.3")
     scene.channel.exchange_delete("delayq.level.2")
     assert len([*topology.delete(scene.app, settle=5)]) >= 2
-    left = [each.name for each in topology.check(scene.app) if each.problem != "missing"]
+    left = [each.name for each in topology.check(scene.app) if each.state is not State.MISSING]
     assert left == ["delayq.exit.news"]
     assert [*topology.delete(scene.app, settle=0)] == []
 
@@ -161,12 +163,23 @@ def test_the_command_says_what_is_missing_and_declares_it(scene: RabbitMQScene) 
         cli("topology", each) for each in ("--check", "--apply", "--check")
     )
 
-    assert [each.code for each in (missing, applied, present)] == [1, 0, 0]
-    assert missing.out.count("missing") == 49
-    assert missing.out.endswith("0 of 49 are as they should be\n")
-    assert present.out == "49 of 49 are as they should be\n"
+    assert [each.code for each in (missing, applied, present)] == [0, 0, 0]
+    assert missing.out.count(": not declared yet\n") == 49
+    assert missing.out.endswith("of 49: 0 ok, 49 not declared yet, 0 declared differently\n")
+    assert present.out == "of 49: 49 ok, 0 not declared yet, 0 declared differently\n"
     assert len(cli("topology", "--check", "--json").json["items"]) == 49
-    assert cli("topology").out.count(" ok") == 49
+    assert cli("topology").out.count(": ok") == 49
     assert cli("topology", "--apply", "--delete").code == 2
     assert [*cli("topology", "--json").json] == ["exchanges", "queues", "bindings"]
     assert cli("topology", "--delete", "--settle", "0").out == "removed, but for exit queues\n"
+
+
+def test_what_is_missing_is_a_fault_where_tasks_may_not_declare_it(
+    new_rabbitmq: NewRabbitMQ,
+) -> None:
+    checked = CommandLine(new_rabbitmq(max_delay=60.0, declare=False).app)("topology", "--check")
+
+    assert (checked.code, checked.out.splitlines()[-1]) == (
+        1,
+        "of 48: 0 ok, 48 not declared yet, 0 declared differently",
+    )
