@@ -158,6 +158,34 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
             back.tidy(queue)
 
 
+def etas_in_lists(app: Celery) -> int:
+    """Return how many ready messages have a future ETA: stock producers push them to ready lists.
+
+    The first worker of this package that takes one moves it to the schedule. A stock worker holds
+    it in memory. All messages of the ready lists are read, in batches.
+    """
+    with app.connection_for_write() as connection:
+        store: Store = connection.default_channel.store
+        known = {**dict.fromkeys(app.amqp.queues, store.layout), **layouts(store.registry())}
+        now_ms = store.now_ms()
+        return sum(
+            has_future_eta(message, now_ms)
+            for queue, layout in known.items()
+            for message in store.ready_messages(queue, layout, sys.maxsize)
+        )
+
+
+def has_future_eta(message: bytes, now_ms: int) -> bool:
+    """Return whether a ready message has an ETA in the future; False where it cannot be read."""
+    try:
+        raw = json.loads(message)
+        envelope.check_envelope(raw)
+        due = envelope.due_of(raw)
+    except (ValueError, TypeError, InvalidETA, RecursionError):
+        return False
+    return due is not None and due.ms > now_ms
+
+
 class _Back:
     """Gives the messages of one queue after the other back to stock workers."""
 

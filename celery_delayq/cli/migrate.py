@@ -10,13 +10,26 @@ from rich.text import Text
 
 from celery_delayq.admin.rabbitmq.native_migration import from_native, to_native
 from celery_delayq.admin.reporting import Refused
-from celery_delayq.admin.stock_migration import Moved, check_single, from_stock, to_stock
+from celery_delayq.admin.stock_migration import (
+    Moved,
+    check_single,
+    etas_in_lists,
+    from_stock,
+    to_stock,
+)
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import flag, option
 from celery_delayq.cli.text import number_of
 from celery_delayq.utils.text import spelled
+
+#: What becomes of tasks with a future ETA in ready lists, by whether the app goes back to stock.
+_OF_ETAS = {
+    False: "This command leaves them there: the first new worker that takes one moves it to the "
+    "schedule.",
+    True: "They stay there: a stock worker that takes one holds it in memory until its ETA.",
+}
 
 
 @command()
@@ -74,6 +87,12 @@ def migrate(
         steps = to_stock(app, dry_run=dry_run, spare_living=bool(running) and yes)
         description = "to stock"
     moved = _run(steps, description)
+    if etas := etas_in_lists(app):
+        output.print(
+            f"{number_of(etas, 'task', 'tasks')} with a future ETA "
+            f"{'is' if etas == 1 else 'are'} in the ready lists, where stock producers put such "
+            f"tasks. {_OF_ETAS[source is None]}"
+        )
     _report(moved, [f"{moved.scheduled:,} to the schedule", f"{moved.ready:,} to ready"], dry_run)
 
 

@@ -52,6 +52,7 @@ REDIS: dict[str, Callable[[OnRedis], Iterator[Finding]]] = {
     "periodic": work.periodic,
     "beat": work.running_beats,
     "stock workers": work.stock_workers,
+    "stock ETAs": work.stock_etas,
     "fsck": work.fsck,
 }
 

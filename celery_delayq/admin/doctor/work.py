@@ -10,6 +10,7 @@ from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.admin.findings import KINDS, Report
 from celery_delayq.admin.hash_tags import unfinished
 from celery_delayq.admin.repair import check
+from celery_delayq.admin.stock_migration import has_future_eta
 from celery_delayq.integration import beat_guard
 from celery_delayq.store.schedule import layouts
 from celery_delayq.store.shards import Shards
@@ -19,6 +20,8 @@ from celery_delayq.utils.text import spelled
 OVERDUE, LATE, ENDED = 5.0, 60.0, 60.0
 #: Seconds to wait for answers of workers, and until an idle one has taken any message.
 _ANSWERS, _TAKEN = 1.0, 1.5
+#: Most ready messages of a queue that are read for their ETA.
+_LOOKED_AT = 1000
 #: kombu's visibility timeout, in seconds.
 _VISIBILITY = 3600
 
@@ -183,6 +186,27 @@ def stock_workers(subject: OnRedis) -> Iterator[Finding]:
             f"stock workers hold {held:,} messages, or have left them when they ended",
             "once all stock workers are stopped: celery -A <app> delayq migrate --from stock",
         )
+
+
+def stock_etas(subject: OnRedis) -> Iterator[Finding]:
+    """Ready lists have no tasks with a future ETA, but those that stock producers have just sent."""
+    store, known = subject.store, layouts(subject.store.registry())
+    now_ms = store.now_ms()
+    for queue in subject.stats().queues:
+        layout = known.get(queue.name, store.layout)
+        found = [
+            has_future_eta(message, now_ms)
+            for message in store.ready_messages(queue.name, layout, _LOOKED_AT)
+        ]
+        if etas := sum(found):
+            yield Finding(
+                "stock ETAs",
+                WARNING,
+                f"{spelled(queue.name)}: {etas:,} of the first {len(found):,} ready messages have "
+                "a future ETA: stock producers put them there. A worker of this package that takes "
+                "one moves it to the schedule, a stock worker holds it in memory",
+                "let the broker URL of producers begin with delayq+redis:// (docs/migration.md)",
+            )
 
 
 def _ask_workers(subject: OnRedis, question: str, seconds: float) -> dict[str, Any]:

@@ -195,6 +195,12 @@ def stock_worker(patient: Patient) -> None:
     patient.start("tests.apps.stock_tasks:app", pool="solo", broker_url=patient.server.url)
 
 
+def left_by_stock_producers(patient: Patient) -> None:
+    stock = patient.make_app(broker=patient.server.url)
+    for _ in range(3):
+        stock.send_task("add", (1, 1), countdown=3600)
+
+
 def left_by_stock(patient: Patient) -> None:
     patient.client.hset("unacked", "tag", "[{}, '', 'celery']")
 
@@ -253,6 +259,7 @@ FAULTS: dict[Callable[[Patient], None], set[str]] = {
     nobody_consumes: {"consumers"},
     nobody_was_started: {"consumers"},
     left_by_stock: {"stock workers"},
+    left_by_stock_producers: {"consumers", "stock ETAs"},
     drift: {"fsck"},
     late_acks_alone: {"settings"},
     overridden: {"settings"},

@@ -97,7 +97,7 @@ def test_cancelled_messages_do_not_go_back(
 ) -> None:
     """Many or few of a list, which keeps its order."""
     monkeypatch.setattr(stock_migration, "SEARCHED", searched)
-    ids = [f"id-{n}" for n in range(220)]
+    ids = [f"id-{n:03}" for n in range(220)]  # the order of what is due in the same ms
     for id in ids:
         app.send_task("t", task_id=id, countdown=0.01)
     store = delayq.store

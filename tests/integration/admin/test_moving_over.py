@@ -16,6 +16,7 @@ from celery_delayq.admin.stock_migration import from_stock, to_stock
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import ready, stored
+from tests.support.cli import CommandLine
 from tests.support.keyspace import snapshot
 from tests.support.scene import start_worker
 
@@ -210,6 +211,28 @@ def test_the_command_line_refuses_while_workers_run_but_for_a_dry_run(
     worker.stop()
     assert "3 to ready" in migrate(code=0)
     assert delayq.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("way", "outcome"), [("--from", "moves it to the schedule"), ("--to", "holds it in memory")]
+)
+def test_the_command_line_says_what_becomes_of_etas_in_the_ready_lists(
+    app: Celery, stock: Celery, way: str, outcome: str
+) -> None:
+    past = dt.datetime(2001, 1, 1, tzinfo=dt.timezone.utc)
+    for n in range(40):
+        stock.send_task("t", countdown=3600, priority=n % 10)
+    stock.send_task("t", eta=past)
+    stock.send_task("t")
+    cli = CommandLine(app)
+
+    for options in (["--dry-run"], []):
+        ran = cli("migrate", way, "stock", *options)
+
+        assert ran.code == 0
+        text = " ".join(ran.out.split())
+        assert "40 tasks with a future ETA are in the ready lists" in text
+        assert outcome in text
 
 
 def test_what_a_stock_worker_held_is_adopted_after_its_visibility_timeout(
