@@ -189,7 +189,7 @@ def stock_workers(subject: OnRedis) -> Iterator[Finding]:
 
 
 def stock_etas(subject: OnRedis) -> Iterator[Finding]:
-    """Ready lists have no tasks with a future ETA, but those that stock producers have just sent."""
+    """Ready lists have no tasks with a future ETA, but what stock producers have just sent."""
     store, known = subject.store, layouts(subject.store.registry())
     now_ms = store.now_ms()
     for queue in subject.stats().queues:
