@@ -283,6 +283,11 @@ WORKER = (
         by=worker.noting_failure,
         why="messages of a worker that an error ends count as deliveries",
     ),
+    Replace(
+        target="worker.startup_info",
+        by=worker_checks.showing_what_is_on,
+        why="the banner does not say which parts of this package are on",
+    ),
     *liveness.CHANGES,
     Replace(
         target="celery.worker.consumer:Consumer.call_soon",

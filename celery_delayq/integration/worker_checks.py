@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,6 +18,9 @@ OPTIONS = frozenset({*unique.OPTIONS, *retry_options.OPTIONS, *retry_options.TAS
 #: Options of a task that Celery does not know itself.
 _OF_TASKS = OPTIONS - {"max_retries", "retry_jitter"}
 
+#: The last line of Celery's banner about the worker itself.
+_BANNER_LINE = ".> task events:"
+
 _NO_EFFECT = (
     "The option {} of {} has no effect: it needs DelayQ(app), and this app has the transport alone"
 )
@@ -27,6 +30,36 @@ def check_worker(sender: Any, **_: Any) -> None:
     """Log a warning for each problem of a worker's app."""
     for text in problems(sender.app, getattr(sender, "connection", None)):
         warn_once(logger, text)
+
+
+def showing_what_is_on(controller: Any, startup_info: Callable[..., str]) -> Callable[..., str]:
+    """Wrap ``startup_info``: the banner of a worker says which parts of this package are on."""
+
+    def startup_info_with_parts(*args: Any, **kwargs: Any) -> str:
+        lines = startup_info(*args, **kwargs).splitlines(keepends=True)
+        for place, line in enumerate(lines):
+            before, marker, _ = line.partition(_BANNER_LINE)
+            if marker:
+                lines.insert(place + 1, f"{' ' * len(before)}{_what_is_on(controller.app)}\n")
+                break
+        return "".join(lines)
+
+    return startup_info_with_parts
+
+
+def _what_is_on(app: Any) -> str:
+    with app.connection_for_read() as connection:
+        settings = getattr(connection.transport, "settings", None)
+        on_rabbitmq = hasattr(connection.transport, "dead_letter_connection")
+    parts = {
+        "transport": settings is not None,
+        "DelayQ(app)": getattr(app, "_delayq", None) is not None,
+        "late acks": app.conf.task_acks_late,
+    }
+    if settings is not None and not on_rabbitmq:  # RabbitMQ needs no dispatcher
+        parts["dispatcher"] = settings.dispatch
+    shown = ", ".join(f"{name} {'on' if is_on else 'off'}" for name, is_on in parts.items())
+    return f".> delayq:      {shown}"
 
 
 def problems(app: Any, connection: Any) -> Iterator[str]:

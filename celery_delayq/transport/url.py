@@ -135,6 +135,17 @@ def _node_urls(urls: Sequence[str]) -> list[str]:
     return found
 
 
+def shown_url(plain: str, include_password: bool) -> str:
+    """Return the form of one URL, or of several, for ``Connection.as_uri``.
+
+    Without the password it is for people, and has the scheme of ours. With the password it is for
+    programs such as Flower, which parse the stock form.
+    """
+    if include_password:
+        return plain
+    return ";".join(f"{PREFIX}+{each}" for each in plain.split(";"))
+
+
 def node_addresses(plain: Connection) -> list[tuple[str, int]]:
     """Return host and port of each node in the URLs of a Redis Cluster."""
     others = (urlsplit(url) for url in plain.alt or [])

@@ -132,7 +132,8 @@ def main() -> None:
     undo(install.AIO, app=app)
 
     pool = _Fake(_pool=prefork)
-    controller = _Fake(app=app, pool=pool, hub=_Fake(readers={}), stop=lambda: None)
+    methods = dict.fromkeys(("stop", "startup_info"), lambda: None)
+    controller = _Fake(app=app, pool=pool, hub=_Fake(readers={}), **methods)
     task = app.tasks["plain"]
     import_module("celery.worker.consumer.delayed_delivery")  # as a worker has by then
     step = Snapshot(worker=controller, task=task)

@@ -121,9 +121,8 @@ class Transport(pyamqp.Transport):
         super().on_readable(connection, _NO_LOOP)
 
     def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """Return the stock form of the URL: Flower and others parse it."""
-        shown: str = self.plain.as_uri(include_password, mask)
-        return shown
+        """Return the URL as :func:`~celery_delayq.transport.url.shown_url` gives it."""
+        return url.shown_url(self.plain.as_uri(include_password, mask), include_password)
 
     def establish_connection(self) -> Any:
         """Connect by the plain URL.

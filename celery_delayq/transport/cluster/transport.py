@@ -61,7 +61,7 @@ class ClusterTransport(Transport):
         return self._nodes
 
     def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """Return the URLs of all nodes, without the prefix."""
+        """Return the URLs of all nodes, as :func:`~celery_delayq.transport.url.shown_url` does."""
         change_flower()
         first = urlsplit(super().as_uri(_uri, include_password, mask))
         user, at, _ = first.netloc.rpartition("@")
@@ -69,7 +69,8 @@ class ClusterTransport(Transport):
             user = at = ""
         scheme = CLUSTER[1] if self.plain.ssl else CLUSTER[0]
         nodes = url.node_addresses(self.plain)
-        return ";".join(f"{scheme}://{user}{at}{h}:{p}{first.path}" for h, p in nodes)
+        urls = ";".join(f"{scheme}://{user}{at}{h}:{p}{first.path}" for h, p in nodes)
+        return url.shown_url(urls, include_password)
 
     def establish_connection(self) -> Any:
         """Connect, and refuse servers that lack what the scripts need."""

@@ -46,6 +46,34 @@ def test_without_ack_emulation_tasks_run_as_on_stock(scene: Delayed, tasks: Any)
     assert not scene.held()
 
 
+@pytest.mark.parametrize(
+    ("conf", "parts"),
+    [
+        (
+            {"task_acks_late": False},
+            "transport on, DelayQ(app) on, late acks off, dispatcher on",
+        ),
+        (
+            {
+                "task_acks_late": True,
+                "broker_transport_options": {"delayq": {"dispatch": False}},
+            },
+            "transport on, DelayQ(app) on, late acks on, dispatcher off",
+        ),
+    ],
+)
+def test_the_banner_shows_our_scheme_and_what_is_on(
+    scene: Delayed, delayq_redis: RedisUnderTest, conf: dict[str, Any], parts: str
+) -> None:
+    worker = scene.start(conf=conf)
+
+    lines = [line.strip() for line in worker.log.splitlines()]
+    banner = [line[line.index(".>") :] for line in lines if ".>" in line]
+
+    assert f".> transport:   delayq+redis://:**@127.0.0.1:{delayq_redis.port}/0" in banner
+    assert f".> delayq:      {parts}" in banner
+
+
 def test_a_countdown_that_waited_in_a_ready_list_is_not_counted_again(
     scene: Delayed, tasks: Any, delayq_redis: RedisUnderTest
 ) -> None:

@@ -194,22 +194,25 @@ def test_further_sentinels_need_not_repeat_what_leads_to_the_master() -> None:
 # -- what is shown -----------------------------------------------------------------------------
 
 SHOWN = [
-    (f"delayq+redis://planner:{SECRET}@host:7000/5", "redis://planner:**@host:7000/5"),
-    (f"delayq+rediss://:{SECRET}@host/5?ssl_cert_reqs=required", "rediss://:**@host:6379/5"),
-    (f"delayq+redis+socket://:{SECRET}@/run/redis.sock", "redis+socket://:**@/run/redis.sock"),
+    (f"delayq+redis://planner:{SECRET}@host:7000/5", "delayq+redis://planner:**@host:7000/5"),
+    (f"delayq+rediss://:{SECRET}@host/5?ssl_cert_reqs=required", "delayq+rediss://:**@host:6379/5"),
+    (
+        f"delayq+redis+socket://:{SECRET}@/run/redis.sock",
+        "delayq+redis+socket://:**@/run/redis.sock",
+    ),
     (
         f"delayq+sentinel://:{SECRET}@a:26000/5;delayq+sentinel://:{SECRET}@b:26000/5",
-        "sentinel://:**@a:26000/5",
+        "delayq+sentinel://:**@a:26000/5",
     ),
     (
         f"delayq+redis://:{SECRET}@a:7000/5;delayq+redis://:{SECRET}@b:7000/5",
-        "redis://:**@a:7000/5",
+        "delayq+redis://:**@a:7000/5",
     ),
 ]
 
 
 @pytest.mark.parametrize(("url", "shown"), SHOWN)
-def test_what_is_shown_is_the_stock_form_without_the_password(url: str, shown: str) -> None:
+def test_people_see_the_scheme_of_ours_and_no_password(url: str, shown: str) -> None:
     connection = Connection(url)
 
     app = Celery("shop", broker=url, set_as_current=False)
