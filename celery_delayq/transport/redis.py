@@ -11,16 +11,19 @@ from typing import Any
 from kombu import Connection
 from kombu.transport import redis as stock
 from redis.exceptions import ResponseError
+from redis.sentinel import SentinelManagedConnection
 
 from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.dispatch.promotion_loop import PromotionLoop
+from celery_delayq.errors import NotAllowed
+from celery_delayq.integration import worker
 from celery_delayq.integration.install import TRANSPORT
 from celery_delayq.integration.replace import make
 from celery_delayq.model.broker import Capability
 from celery_delayq.settings import ON_RABBITMQ, Settings, misplaced
 from celery_delayq.store import server_checks
 from celery_delayq.store.repair import RepairStore
-from celery_delayq.store.scripting.client import translating
+from celery_delayq.store.scripting.client import TLSConnection, translating
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
 from celery_delayq.transport.poller import Poller, Readers
@@ -34,6 +37,7 @@ class Channel(ConsumeChannel):
     """A channel to one Redis server, which can do all."""
 
     capabilities = frozenset(Capability)
+    connection_class_ssl: type[Any] = TLSConnection
 
     def _size(self, queue: str) -> int:
         """Return how many messages wait in *queue*, ready and scheduled, as on stock."""
@@ -84,8 +88,14 @@ def waking(connection_class: type[Any]) -> type[Any]:
     return WakingConnection
 
 
+class _ManagedTLSConnection(SentinelManagedConnection, TLSConnection):
+    """A connection over TLS to the master that Sentinels name."""
+
+
 class SentinelChannel(Channel, stock.SentinelChannel):
     """A channel to the master that Sentinels name."""
+
+    connection_class_ssl = _ManagedTLSConnection
 
 
 class Transport(stock.Transport):
@@ -152,17 +162,28 @@ class Transport(stock.Transport):
             self.client = ours
 
     def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """Return the stock form of the URL: Flower and others parse it."""
+        """Return the URL as :func:`~celery_delayq.transport.url.shown_url` gives it."""
         shown: str = self.plain.as_uri(include_password, mask)
         # kombu has made a transport to ask it, and that has opened an epoll.
         self.plain.release()
-        return shown
+        return url.shown_url(shown, include_password)
 
     def establish_connection(self) -> Any:
-        """Connect, and refuse a server that lacks what the scripts need."""
+        """Connect, and refuse a server that lacks what the scripts need.
+
+        Raises
+        ------
+        NotAllowed
+            Redis refuses user or password. It ends a call at once; a worker waits until Redis takes
+            them.
+        """
         try:
             with translating():
                 connection = super().establish_connection()
+        except NotAllowed as exc:
+            if worker.is_here():
+                raise
+            raise NotAllowed(f"{self.as_uri('')}: {exc}") from exc
         except ResponseError as exc:
             server_checks.check_refusal(exc)
             raise

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
-from redis import Connection, ConnectionPool, Redis, SSLConnection
+from redis import Connection, ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AskError,
@@ -30,6 +30,7 @@ from redis.retry import Retry
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.store.cluster.slots import Address, SlotRange, SlotTable
+from celery_delayq.store.scripting.client import TLSConnection
 from celery_delayq.utils import native_threads
 
 #: Seconds to connect to a node in order to ask it for all others; another one may answer.
@@ -206,7 +207,7 @@ class Nodes:
 
     def _ask(self, address: Address) -> Iterator[SlotRange]:
         options = {**_named(self._options), **QUICK, "retry": Retry(NoBackoff(), 0)}
-        kind = SSLConnection if self._tls else Connection
+        kind = TLSConnection if self._tls else Connection
         pool = ConnectionPool(kind, host=address.host, port=address.port, **options)
         try:
             # In two words, else redis-py has the reply in a form that depends on its version.
@@ -321,5 +322,5 @@ class SlotConnection(Connection):
         return reply
 
 
-class SlotSSLConnection(SlotConnection, SSLConnection):
+class SlotSSLConnection(SlotConnection, TLSConnection):
     """The same over TLS."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
-from redis import Redis
+from redis import Redis, SSLConnection
 from redis.client import Pipeline, PubSub
 from redis.exceptions import (
     AuthenticationError,
@@ -18,7 +19,15 @@ from redis.exceptions import (
     TimeoutError,
 )
 
-from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, CommandRefused
+from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, CommandRefused, NotAllowed
+
+#: Celery's default of ``broker_connection_timeout``.
+HANDSHAKE_SECONDS: Final = 4.0
+
+_LOGIN: Final = (
+    "check user and password in the URL of the broker, and those that Redis has (ACL LIST, "
+    "requirepass)"
+)
 
 # Each is of redis-py's class too: kombu and Celery reconnect and retry by that.
 
@@ -35,8 +44,8 @@ class _Refused(CommandRefused, ResponseError):
     __doc__ = CommandRefused.__doc__
 
 
-class _LoginRefused(BrokerUnavailable, AuthenticationError):
-    __doc__ = BrokerUnavailable.__doc__
+class _LoginRefused(NotAllowed, BrokerUnavailable, AuthenticationError):
+    """Redis refuses user or password: an outage to a worker, which waits for the right ones."""
 
 
 def error_of(exc: RedisError) -> RedisError:
@@ -45,7 +54,7 @@ def error_of(exc: RedisError) -> RedisError:
     if isinstance(exc, (BrokerUnavailable, CommandRefused, NoScriptError)):
         return exc
     if isinstance(exc, (AuthenticationError, AuthorizationError)):
-        return _LoginRefused(*exc.args)
+        return _LoginRefused(f"{str(exc).rstrip('.')}; {_LOGIN}")
     if isinstance(exc, TimeoutError):
         return _TimedOut(*exc.args)
     if isinstance(exc, ConnectionError):
@@ -68,6 +77,33 @@ def translating() -> Iterator[None]:
         if error is exc:
             raise
         raise error from exc
+
+
+class TLSConnection(SSLConnection):
+    """A connection over TLS. A server without TLS on that port ends it by a timeout.
+
+    Such a server waits for the end of a command, and the client for the answer to its handshake.
+    ``socket_connect_timeout`` limits the wait, in seconds; the default is `HANDSHAKE_SECONDS`.
+    """
+
+    socket_timeout: float | None
+
+    def _connect(self) -> Any:
+        seconds = self.socket_connect_timeout or HANDSHAKE_SECONDS
+        # redis-py shakes hands under the timeout of replies.
+        reply_timeout, self.socket_timeout = self.socket_timeout, seconds
+        try:
+            sock = super()._connect()
+        except builtins.TimeoutError as exc:
+            raise TimeoutError(
+                f"{self.host}:{self.port} did not answer the TLS handshake within {seconds:g} s: "
+                "is this its port for TLS (tls-port of Redis)? Without TLS a URL begins with "
+                "delayq+redis:// or delayq+rediscluster://"
+            ) from exc
+        finally:
+            self.socket_timeout = reply_timeout
+        sock.settimeout(reply_timeout)
+        return sock
 
 
 class Client(Redis):

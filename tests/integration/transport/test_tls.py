@@ -14,6 +14,8 @@ from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
+from celery_delayq.store.scripting import client
+from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine
 from tests.support.late import OUR_TRANSPORT, check_it_runs, send_late, start_worker
@@ -123,3 +125,14 @@ def test_health_and_doctor_work_over_tls(make_app: MakeApp, secure_redis: Secure
 
     assert cli("health", "--ready").out == "ready\n"
     assert cli("doctor").code == 0
+
+
+def test_a_server_without_tls_ends_the_handshake_by_a_timeout_that_names_tls(
+    make_app: MakeApp, delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the end of a command, and the client for the answer to its handshake."""
+    monkeypatch.setattr(client, "HANDSHAKE_SECONDS", 0.1)
+    app = make_app(broker=f"delayq+rediss://127.0.0.1:{delayq_redis.port}/0?ssl_cert_reqs=none")
+
+    with pytest.raises(OperationalError, match=r"the TLS handshake within 0\.1 s: is this"):
+        app.send_task("url.add", (2, 3), countdown=60, retry=False)

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from celery import Celery
 from kombu.exceptions import OperationalError
 from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.errors import ConfigError
+from celery_delayq.errors import ConfigError, NotAllowed
 from celery_delayq.testing import ProcessFailed
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport import Transport
@@ -90,9 +91,42 @@ def test_a_worker_with_a_wrong_password_says_so_and_tries_again(
 
     worker = start_worker(delayq_worker, broker, {}, wait_ready=False, loglevel="DEBUG")
 
-    worker.wait_log(rf"(?i)Cannot connect to redis://:\*\*@127.0.0.1:{server.port}.*password")
+    worker.wait_log(
+        rf"(?i)Cannot connect to delayq\+redis://:\*\*@127.0.0.1:{server.port}.*password"
+    )
     worker.wait_log("Trying again")
     assert "wr0ng" not in worker.log
+
+
+@pytest.mark.parametrize("login", [":wr0ng@", "", "nobody:wr0ng@"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda app: app.send_task("url.add", (2, 3)),
+        lambda app: app.send_task("url.add", (2, 3), countdown=60),
+        lambda app: DelayQ.of(app).count(),
+        lambda app: DelayQ.of(app).cancel("id"),
+    ],
+    ids=["send", "send with a countdown", "count", "cancel"],
+)
+def test_a_refused_login_ends_a_call_at_once_and_names_the_url(
+    make_app: MakeApp,
+    delayq_redis_factory: Servers,
+    login: str,
+    call: Callable[[Celery], object],
+) -> None:
+    server = delayq_redis_factory(password="right")
+    app = make_app(broker=f"delayq+redis://{login}127.0.0.1:{server.port}/0")
+    with server.client() as client:
+        before = client.info("stats")["total_connections_received"]
+
+        with pytest.raises(NotAllowed) as caught:
+            call(app)
+
+        assert client.info("stats")["total_connections_received"] == before + 1
+    shown = login.replace("wr0ng", "**") or ":**@"
+    assert str(caught.value).startswith(f"delayq+redis://{shown}127.0.0.1:{server.port}/0: ")
+    assert "check user and password" in str(caught.value)
 
 
 @pytest.mark.parametrize(
