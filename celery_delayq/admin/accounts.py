@@ -59,7 +59,7 @@ _PLAIN["worker"] = _PLAIN["producer"] | {
     *("brpop", "rpop", "lpush", "lrem", "publish", "subscribe", "psubscribe", "unsubscribe"),
     *("punsubscribe", "exists", "set", "setnx", "get", "del", "srem", "expire", "pexpire"),
     *("zadd", "zrem", "zrevrangebyscore", "zrangebyscore", "zrange", "zmscore", "zscan"),
-    *("script|load", "script|exists", "zremrangebyscore"),
+    *("script|load", "script|exists", "zremrangebyscore", "pttl"),
     *("hset", "hget", "hdel", "hgetall", "hkeys", "hmget", "hlen", "xadd"),
 }
 _PLAIN["dispatcher"] = {

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two announcements of a beat, and for which one counts.
 KEEP, ALIVE = 20.0, 60.0
+_ALIVE_MS = int(ALIVE * 1000)
 
 _WARNING = (
     "celery beat runs (%s): workers fire beat_schedule themselves, so everything in it is sent "
@@ -36,7 +37,9 @@ def warn(store: Store, app: Celery) -> None:
 def running(store: Store, app: Celery) -> list[str]:
     """Return the name of each running beat: those that use this package, and RedBeat."""
     client, key = store.client, store.keys.celery_beats
-    names = cast("list[bytes]", client.zrangebyscore(key, store.now_ms(), "+inf"))
+    now = store.now_ms()
+    # One that announced itself before the clock was set back may have ended since.
+    names = cast("list[bytes]", client.zrangebyscore(key, now, now + _ALIVE_MS))
     found = [name.decode("utf-8", "replace") for name in names]
     # In a Redis Cluster that is on some other node.
     if not store.keys.tag and client.exists(_lock_of_redbeat(app)):
@@ -69,7 +72,7 @@ def begin(sender: Any, **_: Any) -> None:
             store = session.shards.first
             while True:
                 now, key = store.now_ms(), store.keys.celery_beats
-                store.client.zadd(key, {name: now + int(ALIVE * 1000)})
+                store.client.zadd(key, {name: now + _ALIVE_MS})
                 store.client.zremrangebyscore(key, "-inf", now)
                 loop.recovered()
                 _never.wait(KEEP)

@@ -315,6 +315,9 @@ class DeadLetterStore(StorePart):
 
         It only saves work: several may archive at once.
         """
-        key, client = self._keys.archiving, self._runner.client
-        taken = client.set(key, who, nx=True, px=int(seconds * 1000))
-        return bool(taken) or client.get(key) == who.encode()
+        key, client, turn_ms = self._keys.archiving, self._runner.client, int(seconds * 1000)
+        if client.set(key, who, nx=True, px=turn_ms):
+            return True
+        if cast(int, client.pttl(key)) > turn_ms:
+            client.pexpire(key, turn_ms)  # the clock was set back
+        return bool(client.get(key) == who.encode())

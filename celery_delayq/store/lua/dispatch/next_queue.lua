@@ -1,6 +1,7 @@
 -- Tell which queue to look at next, and when; let lease time pass, and tell where a lease ended. Where
 -- nothing is due, note that too: dispatchers are up to date. The others hear when the one on duty looks,
--- and whether the ready lists are looked at: '1' or '0'.
+-- and whether the ready lists are looked at: '1' or '0'. When the clock was set back, every queue is to
+-- be looked at now.
 --
 -- KEYS     1 next_due  2 lease_ends  3 clock  4 queues
 -- ARGV     1 longest time since the last look (ms): after a longer one, and when the clock was set
@@ -31,10 +32,13 @@ end
 
 local now = now_us()
 local ms = to_ms(now)
-local reply = next_due_head(KEYS[1], now, 5)
 local seen = tonumber(redis.call('HGET', KEYS[3], 'seen')) or 0
 -- A full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[2], '')
+if seen - ms > 1000 then
+  look_at_all(KEYS[1], ms)
+end
+local reply = next_due_head(KEYS[1], now, 5)
 if seen > 0 and (ms < seen or ms - seen > tonumber(ARGV[1])) then
   redis.call('HINCRBY', KEYS[3], 'stood', string.format('%.0f', ms - seen))
 end

@@ -85,8 +85,12 @@ local function unpause(most)
       local batch = redis.call('ZRANGEBYLEX', PAUSED_DUE, '[' .. task, after, 'LIMIT', 0, left)
       for _, member in ipairs(batch) do
         local due, name = string.match(member, '^[^%z]*%z(%d+)%z(.*)$')
-        redis.call('ZADD', DUE, 'XX', due, name)
-        redis.call('ZREM', PAUSED_DUE, member)
+        if tonumber(due) > now and redis.call('ZSCORE', DUE, name) then
+          move_entry(name, due + PAUSED_OFFSET, now, task) -- it was due before the clock was set back
+        else
+          redis.call('ZADD', DUE, 'XX', due, name)
+          redis.call('ZREM', PAUSED_DUE, member)
+        end
       end
       left = left - #batch
     end

@@ -43,7 +43,7 @@ local function decide(unique, id, due, now, policy)
       if state == 'scheduled' then
         plan.due = math.max(due, due_at(redis.call('ZSCORE', DUE, name) or due))
       end
-      plan.since = since or now
+      plan.since = math.min(since or now, now) -- the clock may have been set back
       if tonumber(max_wait) > 0 then
         plan.due = math.min(plan.due, plan.since + tonumber(max_wait))
       end

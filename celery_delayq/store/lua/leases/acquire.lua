@@ -122,6 +122,9 @@ local function take_quarantined()
     if tonumber(ARGV[7]) < 0 then
       return false
     end
+    if redis.call('PTTL', KEYS[18]) > lease then
+      redis.call('PEXPIRE', KEYS[18], lease) -- the clock was set back
+    end
     redis.call('SET', KEYS[18], worker_id, 'PX', lease, 'NX')
     if redis.call('GET', KEYS[18]) ~= worker_id then
       return false

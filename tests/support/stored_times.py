@@ -1,0 +1,185 @@
+"""Where times are stored in Redis, and how each is judged after Redis' clock was set.
+
+A *place* is ``<key> <what>``, by the names of :mod:`celery_delayq.store.keys`: ``score`` of a
+sorted set, a field of a hash (``*``: any), ``value`` of a string, ``item`` of a list or a set,
+``id`` of a stream, or ``expires``. :func:`places_in_scripts` finds all of them in the source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+PACKAGE = Path(str(files("celery_delayq")))
+LUA = PACKAGE / "store" / "lua"
+
+#: Times that decide what happens next: place to the cells of
+#: ``tests/integration/dispatch/test_clock_jumps.py`` that set the clock while one is stored.
+JUDGED = {
+    "next_due score": "paced full deferred",
+    "pace at": "paced",
+    "pace tokens": "paced",
+    "due score": "due",
+    "leases score": "lease",
+    "lease_ends score": "lease",
+    "clock seen": "lease",
+    "clock stood": "lease",
+    "clock duty_at": "due",
+    "clock duty": "due",
+    "clock ready_looked": "ready_lists",
+    "wake expires": "ready_lists",
+    "clock dispatched": "dispatched",
+    "clock ticked": "periodic",
+    "periodic *": "periodic",
+    "periodic_at score": "periodic",
+    "code_versions *": "code_versions",
+    "revoked score": "revoked",
+    "unique *": "unique_key",
+    "quarantine_turn expires": "quarantine_turn",
+    "archiving expires": "archiving",
+    "celery_beats score": "celery_beats",
+    "dead_at score": "dead_letter",
+    "dead *": "dead_letter",
+    "ready_index *": "skip_after",
+    "leased_index *": "skip_after",
+    "paused_due item": "paused_task",
+    "tasks item": "paused_task",
+    "history id": "history",
+}
+
+#: Times that are judged by no cell, and why.
+SHOWN_OR_BRIEF = {
+    "control *": "since when a queue or a task is paused: only shown",
+    "totals epoch": "since when is counted: only shown",
+    "answer expires": "a call that is repeated after a jump forward is a new call",
+    "budget expires": "a jump forward may allow the retries of a canvas again",
+    "interrupt expires": "ends a wait that is there already",
+    "worker_id expires": "fsck alone asks whether a worker id lives",
+}
+
+#: Places that hold no time.
+WITHOUT_TIME = {
+    *("tasks score", "paused_due score", "duplicate_ids score", "duplicate_ids item"),
+    *("entries *", "leased *", "queues *", "request_numbers *", "deliveries *", "totals *"),
+    *("pace below", "pace unpaused", "control revision"),
+    *("wake item", "quarantined item", "ready lists item", "budget item", "interrupt item"),
+    *("answer value", "turning value", "worker_id value", "quarantine_turn value"),
+    *("archiving value", "cluster_tags value"),
+}
+
+#: Commands that store something, by what they store.
+_WRITES = {
+    **dict.fromkeys(("ZADD", "ZINCRBY", "ZUNIONSTORE", "ZRANGESTORE", "GEOADD"), "score"),
+    **dict.fromkeys(("HSET", "HSETNX", "HMSET", "HINCRBY", "HINCRBYFLOAT"), "*"),
+    **dict.fromkeys(("SET", "SETNX", "SETEX", "PSETEX", "GETSET", "APPEND", "INCR"), "value"),
+    **dict.fromkeys(("INCRBY", "DECR", "SETRANGE", "RENAME", "COPY", "RESTORE"), "value"),
+    **dict.fromkeys(("LPUSH", "RPUSH", "LINSERT", "LSET", "SADD", "LMOVE", "SMOVE"), "item"),
+    **dict.fromkeys(("RPOPLPUSH", "LPUSHX", "RPUSHX"), "item"),
+    **dict.fromkeys(("EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "GETEX"), "expires"),
+    "XADD": "id",
+}
+_WRITE = re.compile(rf"'({'|'.join(_WRITES)})',\s*")
+_SIGNATURE = re.compile(r"(\d+)(?: |… )(\w+)")
+
+#: Sorted sets whose members hold a time, or what belongs to one.
+_MEMBERS = {"tasks", "paused_due", "duplicate_ids"}
+
+#: Names of keys in includes and functions that are not their own.
+_ALIASES = {
+    ("include/dispatch/rate_limit.lua", "key"): "pace",
+    ("include/idempotent_reply.lua", "key"): "answer",
+    ("include/tracking.lua", "index"): "ready_index leased_index",
+    ("include/wake.lua", "marker"): "wake",
+    ("leases/requeue.lua", "list_of[step]"): "ready lists",
+}
+_LISTS = re.compile(r"list(_of\[.*)?$|KEYS\[tonumber.*|ready$")
+
+
+def places_in_scripts(folder: Path = LUA) -> dict[str, set[str]]:
+    """Return each place to which a script writes, with the scripts."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sorted(folder.rglob("*.lua")):
+        name = path.relative_to(folder).as_posix()
+        source = path.read_text()
+        keys = _keys_of(source)
+        for write in _WRITE.finditer(source):
+            key, rest = _key_and_rest(source[write.end() :])
+            for each in _names(name, key, keys).split("  "):
+                for what in _what(write[1], each, rest):
+                    found[f"{each} {what}"].add(name)
+    return found
+
+
+def places_in_python(folder: Path = PACKAGE) -> dict[str, set[str]]:
+    """Return each place to which a module writes itself, with the modules."""
+    found: dict[str, set[str]] = defaultdict(set)
+    calls = "|".join({*map(str.lower, _WRITES)})
+    for path in sorted([*(folder / "store").rglob("*.py"), *(folder / "integration").glob("*.py")]):
+        for write in re.finditer(rf"(?:client|pipe)\.({calls})\(([^,)(]+)(.*)", path.read_text()):
+            command, key, rest = write.groups()
+            place = _PYTHON.get((path.name, key.strip()), key.rpartition(".")[2])
+            for what in _what(command.upper(), place, rest):
+                found[f"{place} {what}"].add(path.name)
+    return found
+
+
+#: Names of keys in modules, by the variable that has them.
+_PYTHON = {
+    ("beat_guard.py", "key"): "celery_beats",
+    ("dead_letters.py", "key"): "archiving",
+    ("leases.py", "name"): "worker_id",
+    ("leases.py", "self._keys.worker_id"): "worker_id",
+    ("schedule.py", "key"): "interrupt",
+    ("shards.py", "key"): "cluster_tags",
+}
+
+
+def _keys_of(source: str) -> dict[str, str]:
+    """Return the names of KEYS by number, from the header of a script."""
+    header = re.search(r"^-- KEYS(.*?)^-- ARGV", source, re.DOTALL | re.MULTILINE)
+    text = header[1].replace("--", " ") if header else ""
+    names = dict(_SIGNATURE.findall(text))
+    return {number: "ready lists" if name == "ready" else name for number, name in names.items()}
+
+
+def _key_and_rest(text: str) -> tuple[str, str]:
+    """Return the first argument of a call, and the others."""
+    end = _end(text, ",")
+    rest = text[end + 1 :]
+    return text[:end].strip(), rest[: _end(rest)]
+
+
+def _end(text: str, stop: str = "") -> int:
+    """Return where arguments end: at the bracket that closes them, or at *stop* in no bracket."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if depth < 0 or (depth == 0 and letter == stop):
+            return place
+    return len(text)
+
+
+def _names(script: str, key: str, keys: dict[str, str]) -> str:
+    numbered = re.fullmatch(r"KEYS\[(\d+)\]", key)
+    if numbered:
+        return keys.get(numbered[1], key)
+    if (script, key) in _ALIASES:
+        name = _ALIASES[script, key]
+        return name if name == "ready lists" else name.replace(" ", "  ")
+    return "ready lists" if _LISTS.match(key) else key.lower()
+
+
+def _what(command: str, key: str, rest: str) -> Iterator[str]:
+    what = _WRITES[command]
+    fields = re.findall(r"['\"]([a-z_]+)['\"]", rest)
+    if what == "*":
+        yield from fields or ["*"]
+        return
+    yield what
+    if what == "score" and key in _MEMBERS:
+        yield "item"
+    if what == "value" and re.search(r"'P?X'|'EX'|[pe]x=|KEEPTTL", rest):
+        yield "expires"
