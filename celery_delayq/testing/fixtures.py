@@ -6,6 +6,9 @@ Use them by ``pytest_plugins = ["celery_delayq.testing.fixtures"]`` in the top `
 from __future__ import annotations
 
 import os
+import site
+import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -121,11 +124,15 @@ def delayq_worker(
     """Start workers, wait until they are ready, and end them after the test.
 
     Takes the arguments of `WorkerProcess`, and ``wait_ready=False`` for one that is not to be
-    waited for. The broker and, as result backend, the same Redis are given to each worker.
+    waited for. The broker and, as result backend, the same Redis are given to each worker. It
+    imports what the tests import: folders that pytest has put on ``sys.path``, by its setting
+    ``pythonpath`` and for ``conftest.py``, are in its ``PYTHONPATH``.
     """
     workers: list[WorkerProcess] = []
 
     def start(app: str, *, wait_ready: bool = True, **options: Any) -> WorkerProcess:
+        path = {"PYTHONPATH": os.pathsep.join(_own_folders())}
+        options["env"] = {**path, **(options.get("env") or {})}
         options.setdefault("broker_url", delayq_broker_url)
         options.setdefault("result_backend", delayq_redis.url)
         options.setdefault("log_file", tmp_path / f"worker-{len(workers)}.log")
@@ -143,3 +150,14 @@ def delayq_worker(
         with suppress(ProcessFailed):
             worker.wait(timeout=10)
         worker.kill()
+
+
+def _own_folders() -> list[str]:
+    """Return the folders of ``sys.path`` that are not those of Python and its packages."""
+    paths = sysconfig.get_paths()
+    of_python = {*paths.values(), *site.getsitepackages(), site.getusersitepackages()}
+    return [
+        folder
+        for folder in map(os.path.abspath, filter(None, sys.path))
+        if folder not in of_python and not folder.startswith(paths["platstdlib"])
+    ]

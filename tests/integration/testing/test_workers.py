@@ -246,3 +246,18 @@ def test_children_of_an_ended_process_are_killed_when_it_is_stopped() -> None:
         parent.stop()
 
         wait_until(lambda: has_ended(child), what="the child ends")
+
+
+def test_a_worker_imports_what_the_tests_import(
+    delayq_worker: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with pytest's setting ``pythonpath``, which changes ``sys.path`` of the tests alone."""
+    (tmp_path / "shop_of_a_test.py").write_text(
+        "from celery import Celery\napp = Celery('shop')\n", "utf-8"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+
+    delayq_worker("shop_of_a_test:app", pool="solo")
+
+    with pytest.raises(ProcessFailed, match="No module named 'shop_of_a_test'"):
+        delayq_worker("shop_of_a_test:app", pool="solo", env={"PYTHONPATH": ""})
