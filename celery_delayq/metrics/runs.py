@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
-from prometheus_client import (
-    CollectorRegistry,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from celery_delayq.errors import RecordError
 from celery_delayq.metrics.catalogue import BY_NAME, OTHER
@@ -21,10 +21,36 @@ from celery_delayq.store.schedule import Store
 PAGE, MOST = 500, 50_000
 
 #: Upper ends of the buckets in seconds.
-BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, float("inf"))
 
-# They are one more series of each histogram, and nobody reads them.
-disable_created_metrics()  # type: ignore[no-untyped-call]
+
+class _Histogram(Collector):
+    """Counts of one metric by queue and task.
+
+    prometheus_client's own histogram keeps its numbers in files where PROMETHEUS_MULTIPROC_DIR is
+    set, which is for the processes of a web server.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._info = BY_NAME[f"delayq_{name}_seconds"]
+        self._counts: dict[tuple[str, str], list[int]] = {}
+        self._sums: dict[tuple[str, str], float] = {}
+
+    def observe(self, labels: tuple[str, str], ms: int) -> None:
+        """Count a time in ms; a negative one, by clocks that differ, counts as 0."""
+        seconds = max(0, ms) / 1000
+        counts = self._counts.setdefault(labels, [0] * len(BUCKETS))
+        counts[bisect_left(BUCKETS, seconds)] += 1
+        self._sums[labels] = self._sums.get(labels, 0.0) + seconds
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Yield the metric as prometheus_client writes it."""
+        family = HistogramMetricFamily(self._info.name, self._info.help, labels=self._info.labels)
+        for labels, counts in self._counts.items():
+            ends = map(floatToGoString, BUCKETS)
+            buckets = [*zip(ends, accumulate(counts), strict=True)]
+            family.add_metric(labels, buckets, self._sums[labels])
+        yield family
 
 
 class RunHistograms:
@@ -38,10 +64,12 @@ class RunHistograms:
     """
 
     def __init__(self, tasks: int) -> None:
+        self._delay, self._lateness, self._run = map(
+            _Histogram, ("promotion_delay", "lateness", "run")
+        )
         self._registry = CollectorRegistry()
-        self._delay = self._histogram("promotion_delay")
-        self._lateness = self._histogram("lateness")
-        self._run = self._histogram("run")
+        for each in (self._delay, self._lateness, self._run):
+            self._registry.register(each)
         self._most = tasks
         self._labels: dict[tuple[str, str], tuple[str, str]] = {}
         #: By the number of a store.
@@ -71,11 +99,11 @@ class RunHistograms:
                 continue
             labels = self._names(run.queue, run.task)
             if run.due is not None and run.promoted is not None:
-                _observe(self._delay, labels, run.promoted - run.due)
+                self._delay.observe(labels, run.promoted - run.due)
             if run.due is not None and run.started is not None:
-                _observe(self._lateness, labels, run.started - run.due)
+                self._lateness.observe(labels, run.started - run.due)
             if run.started is not None:
-                _observe(self._run, labels, run.ended - run.started)
+                self._run.observe(labels, run.ended - run.started)
 
     def text(self) -> bytes:
         """Return the histograms in Prometheus' text format."""
@@ -88,16 +116,6 @@ class RunHistograms:
         if len(self._labels) >= self._most:
             return label(queue), OTHER
         return self._labels.setdefault((queue, task), (label(queue), label(task)))
-
-    def _histogram(self, name: str) -> Histogram:
-        info = BY_NAME[f"delayq_{name}_seconds"]
-        return Histogram(
-            info.name, info.help, info.labels, registry=self._registry, buckets=BUCKETS
-        )
-
-
-def _observe(histogram: Histogram, labels: tuple[str, str], ms: int) -> None:
-    histogram.labels(*labels).observe(max(0, ms) / 1000)  # clocks of machines differ
 
 
 def _place(offset: str) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterator, Set
 from contextlib import contextmanager
 
-from celery_delayq.errors import BrokerUnavailable, CommandRefused
+from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.metrics.catalogue import STATUSES
 from celery_delayq.metrics.runs import RunHistograms
 from celery_delayq.metrics.sheet import Sheet
@@ -43,9 +43,9 @@ class SlowNumbers:
         for number, store in enumerate(shards):
             try:
                 self._count(sheet, store, shards.own(store, self._consumed), scheduled, ready)
-                with _unless_refused("of periodic entries"):
+                with _left_out("of periodic entries"):
                     self._put_periodic(sheet, *GaugeStore(store).periodic(store.now_ms()))
-                with _unless_refused("of runs"):
+                with _left_out("of runs"):
                     self._histograms.refresh(number, store)
             except BrokerUnavailable as exc:  # the other shards of a Redis Cluster go on
                 away.append(exc)
@@ -63,18 +63,19 @@ class SlowNumbers:
         """Count the entries of a store by task, and put the memory of its queues."""
         gauges = GaugeStore(store)
         known: dict[str, Layout] = {}
-        with _unless_refused("of the registry of queues"):
+        with _left_out("of the registry of queues"):
             known = layouts(store.registry())
         for queue in sorted({*known, *consumed}):
-            with _unless_refused(f"of scheduled tasks of queue {queue!r}"):
+            with _left_out(f"of scheduled tasks of queue {queue!r}"):
                 for task, count in store.scheduled_tasks(queue).items():
                     scheduled[queue, task] = count
-            with _unless_refused(f"of ready tasks of queue {queue!r}"):
+            with _left_out(f"of ready tasks of queue {queue!r}"):
                 samples = gauges.ready_samples(queue, known.get(queue, store.layout))
                 for task, count in estimated(samples).items():
                     ready[queue, task] = count
-            if (memory := store.memory(queue)) is not None:
-                sheet.put("schedule_memory_bytes", memory, queue)
+            with _left_out(f"of the memory of queue {queue!r}"):
+                if (memory := store.memory(queue)) is not None:
+                    sheet.put("schedule_memory_bytes", memory, queue)
 
     def _put_periodic(self, sheet: Sheet, statuses: dict[str, int], late: int) -> None:
         late = min(late, statuses.get("on", 0))
@@ -86,9 +87,11 @@ class SlowNumbers:
 
 
 @contextmanager
-def _unless_refused(what: str) -> Iterator[None]:
-    """Leave out what Redis refuses, and say so once; the other numbers stay."""
+def _left_out(what: str) -> Iterator[None]:
+    """Leave out numbers that cannot be read, and say so once; the other numbers stay."""
     try:
         yield
-    except CommandRefused as exc:
+    except BrokerUnavailable:
+        raise
+    except Exception as exc:  # whatever is wrong with these, the others are right
         warn_once(logger, f"No numbers {what}: {exc}")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from celery_delayq.metrics.runs import RunHistograms
@@ -45,3 +49,26 @@ def test_later_tasks_are_other() -> None:
 
     assert counts(histograms)["delayq_run_seconds", "q", "other"] == (9999, 19998)
     assert {task for _, _, task in counts(histograms)} == {"t0", "other"}
+
+
+def test_histograms_need_no_folder_for_the_processes_of_a_web_server() -> None:
+    """PROMETHEUS_MULTIPROC_DIR may be set for the web app of the same image."""
+    code = (
+        "from tests.unit.metrics.test_runs import RUN, RunHistograms, counts\n"
+        "histograms = RunHistograms(10)\n"
+        "histograms.observe([RUN.pack()])\n"
+        "print(counts(histograms))"
+    )
+    plain, multiprocess = (
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for variables in ({}, {"PROMETHEUS_MULTIPROC_DIR": "/nowhere"})
+    )
+
+    assert multiprocess == plain
+    assert "delayq_run_seconds" in plain
