@@ -14,6 +14,9 @@ from redis.exceptions import NoScriptError
 
 _LUA = files("celery_delayq").joinpath("store", "lua")
 _INCLUDE = re.compile(r"^-- @include ([\w/]+)$", re.MULTILINE)
+#: A function with the comments before it.
+_FUNCTION = re.compile(r"^((?:--.*\n)*local function (\w+)\((?:.*\n)+?end\n)", re.MULTILINE)
+_NAME, _COMMENT = re.compile(r"\w+"), re.compile(r"--.*")
 
 
 class Script:
@@ -62,4 +65,25 @@ def _read(name: str) -> str:
     def included(match: re.Match[str]) -> str:
         return _LUA.joinpath("include", f"{match[1]}.lua").read_text("utf-8").rstrip()
 
-    return _INCLUDE.sub(included, _LUA.joinpath(f"{name}.lua").read_text("utf-8"))
+    return _without_unused(
+        _INCLUDE.sub(included, _LUA.joinpath(f"{name}.lua").read_text("utf-8"))
+    )
+
+
+def _without_unused(source: str) -> str:
+    """Return a script without the functions that it does not call: Lua makes all in each call."""
+    # What is outside of functions, then text and name of a function, and so on.
+    outside, *functions = _FUNCTION.split(source)
+    texts, names, others = functions[::3], functions[1::3], functions[2::3]
+    bodies = dict(zip(names, map(_names, texts), strict=True))
+    used: set[str] = set()
+    new = set().union(*map(_names, (outside, *others)))
+    while new := new - used:
+        used |= new
+        new = set().union(*(bodies.get(name, ()) for name in new))
+    kept = [text if name in used else "" for text, name in zip(texts, names, strict=True)]
+    return outside + "".join(map("".join, zip(kept, others, strict=True)))
+
+
+def _names(source: str) -> set[str]:
+    return {*_NAME.findall(_COMMENT.sub("", source))}

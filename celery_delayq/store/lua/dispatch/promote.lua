@@ -36,20 +36,20 @@ for i = 18, #KEYS do
   lists[#lists + 1] = KEYS[i]
 end
 
-if redis.call('HEXISTS', KEYS[14], 'q' .. queue) == 1 then
+local queue_paused, revision = unpack(redis.call('HMGET', KEYS[14], 'q' .. queue, 'revision'))
+if queue_paused then
   redis.call('ZREM', KEYS[10], queue)
   local reply = next_due_head(KEYS[10], clock, left)
   reply[4], reply[5], reply[6] = 0, 0, on_duty(KEYS[17], ARGV[7], false, now)
   return reply
 end
 
-local some_paused = redis.call('HLEN', KEYS[14]) > 0
 local paused = {}
 local noted = ARGV[5] == '1' and string.format(' %.0f', now) or ''
 
 local function is_paused(task)
   if paused[task] == nil then
-    paused[task] = some_paused and redis.call('HEXISTS', KEYS[14], 't' .. task) == 1
+    paused[task] = revision and redis.call('HEXISTS', KEYS[14], 't' .. task) == 1
   end
   return paused[task]
 end
@@ -59,7 +59,7 @@ end
 -- the place to go on from, '' at the end: then nobody looks again before the revision changes.
 local function unpause(most)
   expect_all(18, 'list')
-  local revision = redis.call('HGET', KEYS[14], 'revision') or '0'
+  local revision = revision or '0'
   local looked = redis.call('HGET', KEYS[15], 'unpaused') or ''
   local began, start = string.match(looked, '^(%d+) (.*)$')
   if began ~= revision then
@@ -102,18 +102,21 @@ local function pause_due(due, id, task)
   redis.call('ZADD', PAUSED_DUE, 0, task_member(task, due, id))
 end
 
-expect_state()
-expect_types(11, 'hash', 'zset')
-expect_type(KEYS[15], 'hash')
+expect_types(1, 'zset', 'hash', 'zset')
+local is_ready_index = read_typed('hash', 'HLEN', READY_INDEX) > 0
+local some = expect_rare(
+  {PAUSED_DUE, UNIQUE, DUPLICATE_IDS, KEYS[15], KEYS[11], KEYS[12], LEASED_INDEX},
+  {'zset', 'hash', 'zset', 'hash', 'hash', 'zset', 'hash'})
+duplicate_ids_there = some and redis.call('EXISTS', DUPLICATE_IDS) == 1
 expect_type(KEYS[17], 'hash')
 -- Moving frees memory, so it must go on when the server is full: a write that is never refused,
 -- and changes nothing, comes first, and the server lets those after it pass.
 redis.call('ZREM', KEYS[10], '')
-if redis.call('EXISTS', READY_INDEX) == 1 and redis.call('EXISTS', KEYS[16], unpack(lists)) == 0 then
+if is_ready_index and redis.call('EXISTS', KEYS[16], unpack(lists)) == 0 then
   forget_waiting()
 end
 local more_paused_due, put_back = false, 0
-if redis.call('EXISTS', PAUSED_DUE) == 1 then
+if some and redis.call('EXISTS', PAUSED_DUE) == 1 then
   more_paused_due, put_back = unpause(limit)
 end
 -- What was put back is half of the work of promoting it.

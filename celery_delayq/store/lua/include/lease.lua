@@ -2,9 +2,10 @@
 -- nobody looks at it (an outage, a failover) and over jumps of the clock, so that no lease ends
 -- only because its holder could not be heard.
 --
--- 'max_gap' is the longest time (ms) since the last manage which time has not stood still.
-local function lease_now(clock, max_gap)
-  local now = to_ms(now_us())
+-- 'max_gap' is the longest time (ms) since the last look in which time has not stood still; 'now' is the
+-- clock (ms) where it is known.
+local function lease_now(clock, max_gap, now)
+  now = now or to_ms(now_us())
   local seen, stood = unpack(redis.call('HMGET', clock, 'seen', 'stood'))
   seen = tonumber(seen) or now
   local gap = now - seen

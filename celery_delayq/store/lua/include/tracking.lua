@@ -39,8 +39,9 @@ end
 
 -- Refuse those of another type before anything is written. Returns whether anything is ready or held.
 local function expect_state()
-  expect_types(1, 'zset', 'hash', 'zset', 'zset', 'hash')
-  duplicate_ids_there = expect_type(DUPLICATE_IDS, 'zset') or duplicate_ids_there or false
+  expect_types(1, 'zset', 'hash', 'zset')
+  local some = expect_rare({PAUSED_DUE, UNIQUE, DUPLICATE_IDS}, {'zset', 'hash', 'zset'})
+  duplicate_ids_there = some and redis.call('EXISTS', DUPLICATE_IDS) == 1
   local ready, leased = expect_type(READY_INDEX, 'hash'), expect_type(LEASED_INDEX, 'hash')
   return ready or leased
 end
@@ -62,16 +63,17 @@ local function find_tracked(index, id, message_id)
 end
 
 local function track(index, id, message_id, rest)
-  local name = id
-  local there = redis.call('HGET', index, id)
-  if there then
-    local _, other = read_tracked(there)
-    if other ~= message_id then
-      name = duplicate_name(id, message_id)
-      list_duplicate(name)
-    end
+  local value = message_id .. ' ' .. rest
+  if redis.call('HSETNX', index, id, value) == 1 then
+    return
   end
-  redis.call('HSET', index, name, message_id .. ' ' .. rest)
+  local name = id
+  local _, other = read_tracked(redis.call('HGET', index, id))
+  if other ~= message_id then
+    name = duplicate_name(id, message_id)
+    list_duplicate(name)
+  end
+  redis.call('HSET', index, name, value)
 end
 
 local function tracking(due, unique, task)
@@ -79,7 +81,7 @@ local function tracking(due, unique, task)
 end
 
 -- Forget where a message is; returns what there was to know of it, or what its label tells: mark,
--- due, what is known of it everywhere, and what is known of it there.
+-- due, what is known of it everywhere, what is known of it there, and whether it was there.
 local function untrack(index, id, message_id, unique)
   local name, value = find_tracked(index, id, message_id)
   if not name then
@@ -87,7 +89,7 @@ local function untrack(index, id, message_id, unique)
   end
   redis.call('HDEL', index, name)
   local mark, _, due, _, task, more = read_tracked(value)
-  return mark, tonumber(due), tracking(due, unique, task), more
+  return mark, tonumber(due), tracking(due, unique, task), more, true
 end
 
 -- A message that a process held goes back to where it waits. It was in time once, so a limit for

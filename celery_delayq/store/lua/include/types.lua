@@ -22,6 +22,17 @@ local function expect_all(first, wanted)
   end
 end
 
+-- Refuse keys of other types that are mostly not there, which one command tells. Returns whether any is.
+local function expect_rare(keys, types)
+  if redis.call('EXISTS', unpack(keys)) == 0 then
+    return false
+  end
+  for i, key in ipairs(keys) do
+    expect_type(key, types[i] or types[#types])
+  end
+  return true
+end
+
 -- Ready lists by their priority steps; refuses those of another type.
 local function lists_by_step(lists, steps)
   local list_of = {}

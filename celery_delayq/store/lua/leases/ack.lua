@@ -15,13 +15,17 @@
 -- @include history
 
 local most = tonumber(ARGV[1])
-local tracked = redis.call('EXISTS', KEYS[11], LEASED_INDEX) > 0
-local counted = tracked and redis.call('EXISTS', KEYS[11]) == 1
-if tracked then
-  expect_state()
+local tracked, counted = read_typed('hash', 'HLEN', LEASED_INDEX) > 0, false
+duplicate_ids_there = false
+if redis.call('EXISTS', KEYS[11], UNIQUE, DUPLICATE_IDS) > 0 then
+  counted = redis.call('EXISTS', KEYS[11]) == 1
+  tracked = tracked or counted
+  if tracked then
+    expect_state()
+  end
 end
 -- Whether some may be empty, since a retry has replaced them.
-local some_empty = (redis.pcall('HGET', TOTALS, 'empty') or '0') ~= '0'
+local some_empty = not tracked and (redis.pcall('HGET', TOTALS, 'empty') or '0') ~= '0'
 
 local function forget(held)
   local _, _, start = read_leased(held)

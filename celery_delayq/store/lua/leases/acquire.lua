@@ -33,32 +33,41 @@ local reply = {0, '0', '', ''}
 
 -- Before anything moves, all that can be refused.
 local held = read_typed('hash', 'HLEN', KEYS[12])
-read_typed('zset', 'ZSCORE', KEYS[13], worker_id)
+local ended = tonumber(read_typed('zset', 'ZSCORE', KEYS[13], worker_id) or 0)
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
 read_typed('zset', 'ZREM', KEYS[14], '')
-local counted = read_typed('hash', 'HLEN', KEYS[16]) > 0
-local quarantined = read_typed('list', 'LLEN', KEYS[17])
 local last = tonumber(read_typed('hash', 'HGET', KEYS[19], worker_id) or 0)
 local revision, paused = unpack(read_typed('hash', 'HMGET', KEYS[20], 'revision', 'q' .. queue))
-local tracked = read_typed('hash', 'HLEN', READY_INDEX) > 0
+local in_ready_index, untracked = read_typed('hash', 'HLEN', READY_INDEX), 0
+local tracked = in_ready_index > 0
 local leased = read_typed('hash', 'HLEN', LEASED_INDEX) > 0
-if tracked or leased then
+-- What is mostly not there, which one command tells: 'some' is.
+local counted, quarantined, below = false, 0, nil
+local rare = {UNIQUE, DUPLICATE_IDS, KEYS[16], KEYS[17], KEYS[21], KEYS[22], KEYS[23], select(25, unpack(KEYS))}
+local some = redis.call('EXISTS', unpack(rare)) > 0
+if some then
+  counted = read_typed('hash', 'HLEN', KEYS[16]) > 0
+  quarantined = read_typed('list', 'LLEN', KEYS[17])
+  below = read_typed('hash', 'HGET', KEYS[21], 'below')
+end
+if some and (tracked or leased) then
   expect_type(ENTRIES, 'hash')
   expect_type(UNIQUE, 'hash')
   expect_type(DUPLICATE_IDS, 'zset')
   expect_types(22, 'hash', 'zset')
+elseif not some then
+  duplicate_ids_there = false
 end
-local below = read_typed('hash', 'HGET', KEYS[21], 'below')
 if below then
   expect_type(KEYS[10], 'zset')
 end
 local ready, there = {}, 0
 for i = 24, #KEYS do
-  ready[i] = read_typed('list', 'LLEN', KEYS[i])
+  ready[i] = (some or i == 24) and read_typed('list', 'LLEN', KEYS[i]) or 0
   there = there + ready[i]
 end
 local clock = now_us()
-local ends = lease_now(KEYS[15], lease / 3) + lease
+local ends = lease_now(KEYS[15], lease / 3, to_ms(clock)) + lease
 
 local waiting_before = there + quarantined
 local dropped = {}
@@ -80,7 +89,8 @@ local function admit(message)
   if not id then
     return ''
   end
-  local mark, due, rest, promoted = untrack(READY_INDEX, id, its_message_id, unique)
+  local mark, due, rest, promoted, was_there = untrack(READY_INDEX, id, its_message_id, unique)
+  untracked = untracked + (was_there and 1 or 0)
   local late = skip > 0 and due > 0 and to_ms(clock) - due > skip
   if late and mark == '' then
     add_dead_letter(KEYS[22], KEYS[23], id, to_ms(clock), due, skip_reason(to_ms(clock), due, skip),
@@ -193,7 +203,10 @@ add_total(TOTALS, 'replaced', dropped['!!'] or 0)
 add_total(TOTALS, 'dead:skipped', dropped.late or 0)
 if #reply > 4 then
   redis.call('HSET', KEYS[19], worker_id, math.max(last, tonumber(request_number)))
-  hold_lease(KEYS[13], KEYS[14], queue, worker_id, ends)
+  if ended < ends then
+    -- By a hundredth more: then the next calls need not.
+    hold_lease(KEYS[13], KEYS[14], queue, worker_id, ends + math.floor(lease / 100))
+  end
 end
 if not paused then
   for i = #KEYS, 24, -1 do
@@ -208,7 +221,7 @@ if reply[1] > 0 or waiting then
 else
   redis.call('DEL', KEYS[11])
 end
-if tracked and there == 0 and quarantined == 0 then
+if (in_ready_index > 0 and some or in_ready_index > untracked) and there == 0 and quarantined == 0 then
   forget_waiting()
 end
 if below and there < tonumber(below) then
