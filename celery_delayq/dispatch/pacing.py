@@ -32,8 +32,10 @@ HEARTBEAT = 0.3
 #: After so many missing ones another dispatcher looks: at least, at most.
 MISSING = (1.25, 1.48)
 
-#: Seconds between two promotions of a steady stream, so that each moves several entries.
-GATHER = 0.0012
+#: Seconds between two promotions of a steady stream, so that each moves several entries: at least;
+#: at most, for so many entries, whose number in each second is an average of so many promotions.
+GATHER, GATHER_MOST = 0.0012, 0.004
+TOGETHER, AVERAGED = 2, 4
 
 #: A poll of a socket takes whole ms, and up to one too many: it ends so many seconds before it is
 #: time, and a sleep lasts for the rest.
@@ -107,6 +109,8 @@ class PollTimer:
     #: When it promoted something last, and whether that was one of many.
     _promoted_at: float = float("-inf")
     _is_stream: bool = False
+    #: Seconds between two entries, on average.
+    _spacing: float = 1.0
     #: Seconds by which Redis' clock was ahead of ours by the reply that came fastest, and when.
     _ahead: tuple[float, float] = float("-inf"), 0.0
     _is_spread: bool = False
@@ -127,6 +131,8 @@ class PollTimer:
         delay = self._delay(look, now, in_vain=promoted is not None and promoted.is_in_vain)
         if promoted is not None and promoted.moved:
             self._is_stream = now - self._promoted_at <= STREAM * self.gather
+            spacing = min(1.0, (now - self._promoted_at) / promoted.moved)
+            self._spacing += (spacing - self._spacing) / AVERAGED
             self._promoted_at = now
         wait = left
         if look.wait is not None:
@@ -171,7 +177,12 @@ class PollTimer:
             self._stand_back = min(max(2 * self._stand_back, low), high)
             return GATHER + self._stand_back
         self._stand_back = 0.0
-        if self.gather == GATHER or not self._is_stream or wait > self.gather:
+        if self.gather == GATHER:
+            several = TOGETHER * self._spacing
+            return (
+                min(max(GATHER, several), GATHER_MOST) if several <= 1.25 * GATHER_MOST else GATHER
+            )
+        if not self._is_stream or wait > self.gather:
             return GATHER
         return self.gather * ceil((now + max(wait, GATHER)) / self.gather) - now
 

@@ -51,7 +51,7 @@ class Reserved(NamedTuple):
     is held, since a message waits that is to be delivered alone. *messages* are in the order in
     which to run: field, bytes, and how often it came back before. *revision* is that of what is
     paused and revoked. *promoted* tells by field when messages became ready, in ms since 1970,
-    where that is known.
+    where that is known. *others* says that stock producers have pushed some.
     """
 
     more: int
@@ -60,6 +60,7 @@ class Reserved(NamedTuple):
     messages: list[tuple[str, bytes, Deliveries]]
     revision: int = 0
     promoted: Mapping[str, int] = MappingProxyType({})
+    others: bool = False
 
     @staticmethod
     def answers(reply: Any, request_number: str) -> bool:
@@ -88,11 +89,12 @@ class Reserved(NamedTuple):
         before = before or [NO_DELIVERIES] * len(names)
         return cls(
             int(more),
-            how == b"1",
-            how == b"2",
+            how[:1] == b"1",
+            how[:1] == b"2",
             list(zip(names, messages, before, strict=True)),
             int(revision),
             promoted,
+            how.endswith(b"+"),
         )
 
 

@@ -332,7 +332,7 @@ class Fetcher:
         """Note the messages of a reply as held, and return them."""
         self.fair_share.learn(queue, reserved.more)
         if reserved.messages:
-            self.idle.took_some()
+            self.idle.took_some(from_others=reserved.others)
         if reserved.room:
             self._channel.keeper.make_room()
             self._alone_next = queue

@@ -15,6 +15,10 @@ from celery_delayq.transport.settle import SettleChannel
 #: Seconds for which a channel waits for a sign where the fleet looks at ready lists for it.
 LONG = 15.0
 
+#: A worker that is done within so many seconds counts as idle, unless some of the messages of the
+#: last seconds were pushed by a stock producer.
+SOON, SEEN = 0.05, 10.0
+
 #: The longest setting of ``block_timeout``; with a shorter one a channel looks itself.
 LEAVES_IT = Settings().block_timeout
 
@@ -29,6 +33,8 @@ class IdleWait:
     def __init__(self, channel: SettleChannel) -> None:
         self._channel = channel
         self._looked = 0.0
+        #: When something was found that a stock producer had pushed.
+        self._others_at = float("-inf")
         #: Queues by the list that has a sign of them; ``""`` for what only ends the wait.
         self._queues: dict[str, str] = {}
         #: These lists, and the ready lists, by queue, packed: a worker may consume hundreds.
@@ -46,10 +52,20 @@ class IdleWait:
         if self._closes_after is None:
             self._closes_after = closes_idle_after(self._channel.store.client)
 
-    def took_some(self) -> None:
-        """Note that it was busy: stock producers may have pushed meanwhile."""
-        left = not self._channel.looks_after_work and self._may_be_long()
-        self._looked = time.monotonic() if left else 0.0
+    def took_some(self, *, from_others: bool) -> None:
+        """Note that it is busy: stock producers, the *others*, may push meanwhile.
+
+        The request that brought messages has looked at all ready lists, so a look soon after it is
+        worth it only where stock producers push.
+        """
+        now = time.monotonic()
+        self._others_at = now if from_others else self._others_at
+        if not self._may_be_long():
+            self._looked = 0.0
+        elif not self._channel.looks_after_work:
+            self._looked = now
+        else:
+            self._looked = 0.0 if now - self._others_at < SEEN else now + SOON - LONG
 
     def look(self, leased: Sequence[str]) -> SignsCall | None:
         """Return a look at the ready lists, None when it is not time.

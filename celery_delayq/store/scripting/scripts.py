@@ -65,9 +65,7 @@ def _read(name: str) -> str:
     def included(match: re.Match[str]) -> str:
         return _LUA.joinpath("include", f"{match[1]}.lua").read_text("utf-8").rstrip()
 
-    return _without_unused(
-        _INCLUDE.sub(included, _LUA.joinpath(f"{name}.lua").read_text("utf-8"))
-    )
+    return _without_unused(_INCLUDE.sub(included, _LUA.joinpath(f"{name}.lua").read_text("utf-8")))
 
 
 def _without_unused(source: str) -> str:

@@ -51,7 +51,7 @@ def _run(bench: Bench, station: Station, publisher: Publisher, load: Load) -> Co
         station.records.wait_for(5, PATIENCE, worker.check)
         time.sleep(0.5)
         cpu, commands = _used(bench.server.client())
-        due = now_ms() + round(1000 * (load.count / INTAKE + MARGIN))
+        due = now_ms() + round(1000 * (8 * load.count / INTAKE + MARGIN))
         publisher.publish(Order(load.count, due, load.step_ms, recorded=True))
         if time.time() * 1000 > due:
             raise BenchError(f"{load.count} tasks were not published before their time")

@@ -354,3 +354,13 @@ def test_a_retry_that_is_not_acknowledged_yet_counts_as_held(store: Bench) -> No
     store.quarantine(b"deadly")
 
     assert store.reserve("2").messages == []
+
+
+def test_a_request_tells_whether_stock_producers_have_pushed_some(store: Bench) -> None:
+    store.push(b"ours", b"ours too")
+    assert not store.finds_others("1")
+
+    store.client.lpush("q", b"from stock")
+
+    assert store.finds_others("2")
+    assert not store.finds_others("3")

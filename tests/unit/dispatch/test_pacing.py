@@ -8,6 +8,7 @@ from celery_delayq.dispatch.pacing import (
     ASIDE,
     DRIFT,
     GATHER,
+    GATHER_MOST,
     HEARTBEAT,
     JITTER,
     LOOK_EACH,
@@ -17,6 +18,7 @@ from celery_delayq.dispatch.pacing import (
     MODEST,
     MOST_LEFT,
     STAND_BACK,
+    TOGETHER,
     LeftToOthers,
     PollTimer,
 )
@@ -145,6 +147,22 @@ def test_a_steady_stream_is_moved_several_at_a_time(timer: PollTimer) -> None:
     promote(timer, promoted(1, 1))
 
     assert timer.wait() == pytest.approx(GATHER)
+
+
+@pytest.mark.parametrize(
+    ("rate", "gathers"),
+    [(5_000, GATHER), (1_000, TOGETHER / 1_000), (500, GATHER_MOST), (200, GATHER)],
+)
+def test_the_faster_a_stream_the_shorter_it_gathers(
+    timer: PollTimer, rate: int, gathers: float
+) -> None:
+    """A slow stream is not held up: its entries would come one by one all the same."""
+    moved = max(1, round(rate * GATHER))
+    for n in range(100):
+        timer.monotonic = lambda n=n: 100.0 + n * moved / rate  # type: ignore[misc]
+        promote(timer, promoted(moved, 1))
+
+    assert timer.wait() == pytest.approx(max(gathers, 0.001), abs=2e-4)
 
 
 def test_streams_of_several_stores_are_promoted_from_at_the_same_moments(timer: PollTimer) -> None:

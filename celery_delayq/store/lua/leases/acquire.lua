@@ -10,7 +10,8 @@
 --          queue, or may get by other calls; -1 when it cannot make room for long  8 wake channel
 --          9… the priority steps of KEYS[24…]
 -- Returns  {place of the first ready list with something left, 0 for none; '1' when delivered
---          alone, '2' when the process is to take nothing until it holds nothing; the revision of
+--          alone, '2' when the process is to take nothing until it holds nothing, else '0', and '+'
+--          behind it where stock producers have pushed some; the revision of
 --          what is paused and revoked, then the fields '<request_number>:<place>[@<when ready, ms>]' of
 --          the messages, after spaces; what is known of their deliveries before, each after a
 --          comma, or '' when nothing is known of any; then the messages}
@@ -196,8 +197,11 @@ if tonumber(request_number) <= last then
 elseif not paused and not take_quarantined() then
   take()
 end
-add_total(TOTALS, 'ready',
-  count_others(TOTALS, waiting_before) + there + quarantined - waiting_before)
+local others = count_others(TOTALS, waiting_before)
+add_total(TOTALS, 'ready', others + there + quarantined - waiting_before)
+if others > 0 then
+  reply[2] = reply[2] .. '+'
+end
 add_total(TOTALS, 'cancelled', dropped['!'] or 0)
 add_total(TOTALS, 'replaced', dropped['!!'] or 0)
 add_total(TOTALS, 'dead:skipped', dropped.late or 0)

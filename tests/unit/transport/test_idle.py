@@ -1,0 +1,79 @@
+"""When an idle channel looks at the ready lists itself, on a clock that the test moves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.transport import idle
+from celery_delayq.transport.idle import LEAVES_IT, LONG, SEEN, SOON, IdleWait
+
+
+class Clock:
+    """Stands for the module ``time``."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(idle, "time", clock)
+    return clock
+
+
+def wait_of(*, fleet_looks: bool = True, looks_after_work: bool = True) -> IdleWait:
+    channel: Any = SimpleNamespace(
+        looks_after_work=looks_after_work,
+        settings=SimpleNamespace(block_timeout=LEAVES_IT),
+        keeper=SimpleNamespace(makes_room=False),
+        connection=SimpleNamespace(looks_at_ready_lists=lambda _place: fleet_looks),
+        place="here",
+        store=SimpleNamespace(keys=Keys()),
+        layout=Layout(),
+    )
+    return IdleWait(channel)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "from_others", "fleet_looks", "looks"),
+    [
+        (0.0, False, True, False),
+        (2 * SOON, False, True, True),
+        (0.0, True, True, True),
+        (0.0, False, False, True),
+    ],
+    ids=["soon", "after some work", "a stock producer pushes", "nobody else looks"],
+)
+def test_a_worker_looks_for_messages_that_came_while_it_worked(
+    clock: Clock, seconds: float, from_others: bool, fleet_looks: bool, looks: bool
+) -> None:
+    wait = wait_of(fleet_looks=fleet_looks)
+    wait.took_some(from_others=from_others)
+    clock.now += seconds
+
+    assert (wait.look(["q"]) is not None) is looks
+    assert wait.look(["q"]) is None  # it has just looked, or worked
+
+
+def test_a_stock_producer_that_has_stopped_is_forgotten(clock: Clock) -> None:
+    wait = wait_of()
+    wait.took_some(from_others=True)
+    clock.now += SEEN
+    wait.took_some(from_others=False)
+
+    assert wait.look(["q"]) is None
+
+
+def test_a_shard_leaves_it_to_the_fleet(clock: Clock) -> None:
+    wait = wait_of(looks_after_work=False)
+    wait.took_some(from_others=True)
+    clock.now += LONG / 2
+
+    assert wait.look(["q"]) is None
