@@ -247,14 +247,9 @@ class Bench(Store):
         others: int = 0,
         queue: str = QUEUE,
     ) -> Reserved:
-        """Lease messages by a request; :meth:`finds_others` tells whether others pushed some."""
+        """Lease messages by a request."""
         call = self.leases.acquire_call(queue, who, LEASE, number, limit, lists, others)
         return Reserved.read(self.run(call))._replace(others=False)
-
-    def finds_others(self, number: str) -> bool:
-        """Lease a message, and return whether stock producers have pushed some."""
-        call = self.leases.acquire_call(QUEUE, "me", LEASE, number, 1, 4, 0)
-        return Reserved.read(self.run(call)).others
 
     def hold(
         self, *messages: bytes, step: int = 0, who: str = "me", number: str = "1"

@@ -358,9 +358,8 @@ def test_a_retry_that_is_not_acknowledged_yet_counts_as_held(store: Bench) -> No
 
 def test_a_request_tells_whether_stock_producers_have_pushed_some(store: Bench) -> None:
     store.push(b"ours", b"ours too")
-    assert not store.finds_others("1")
-
+    told = [store.leases.acquire("q", "me", LEASE, "1", 1).others]
     store.client.lpush("q", b"from stock")
+    told += [store.leases.acquire("q", "me", LEASE, number, 1).others for number in "23"]
 
-    assert store.finds_others("2")
-    assert not store.finds_others("3")
+    assert told == [False, True, False]
