@@ -27,8 +27,7 @@ from celery_delayq.model.broker import Delivery
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.dead_letter import details_of, pack_details
 from celery_delayq.model.envelope import own_of
-from celery_delayq.model.task_options import check_received
-from celery_delayq.utils import message_json
+from celery_delayq.model.task_options import check_body, check_received
 from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)
@@ -60,6 +59,7 @@ class RequestMixin(RequestBase):
         super().__init__(message, **kwargs)
         # Whatever protocol and producer it came from: here all of it has been read.
         check_received(self._request_dict)
+        check_body(*self._payload)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Take note, and do what Celery does."""
@@ -231,7 +231,7 @@ class RequestMixin(RequestBase):
         queue = own_of(message.properties).get("queue")
         if queue is None or channel is None:
             return
-        data = message_json.encode(delivery.without_delivery(message._raw))
+        data = delivery.packed(message._raw)
         channel.add_dead_letter_copy(
             tag, queue, str(self.id), ending.reason, data, pack_details(ending.details)
         )

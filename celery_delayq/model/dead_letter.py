@@ -9,11 +9,15 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from celery.utils.saferepr import saferepr
+
+from celery_delayq.errors import RecordError
 from celery_delayq.model.canvas import group_of
 from celery_delayq.model.envelope import dead_letter_text, due_of_eta
 from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import Readable
 from celery_delayq.model.scheduled import bound_ms, moment
+from celery_delayq.utils import foreign
 from celery_delayq.utils.text import name_of, text_of
 
 #: Characters of a traceback that are kept: its end says most.
@@ -92,7 +96,10 @@ def pack_details(details: Mapping[str, Any] | None) -> bytes:
     """Return details as they are stored."""
     if not details:
         return b""
-    return json.dumps(details).encode()
+    try:
+        return json.dumps(details).encode()
+    except foreign.ERRORS:  # they have values of the message
+        return json.dumps({name: saferepr(value, TEXT) for name, value in details.items()}).encode()
 
 
 @dataclass(frozen=True)
@@ -128,9 +135,8 @@ class DeadLetter(Readable):
     def message(self) -> dict[str, Any] | None:  # type: ignore[override]
         """The message, None if it cannot be read."""
         try:
-            # As text: of bytes json would have to guess the encoding.
-            message = json.loads(self.dead_lettered.message.decode())
-        except (ValueError, RecursionError):
+            message = foreign.loads(self.dead_lettered.message)
+        except RecordError:
             return None
         return message if isinstance(message, dict) else None
 
@@ -138,8 +144,8 @@ class DeadLetter(Readable):
     def details(self) -> dict[str, Any]:
         """Details of the failure; empty without any."""
         try:
-            details = json.loads(self.dead_lettered.details.decode() or "{}")
-        except (ValueError, RecursionError):
+            details = foreign.loads(self.dead_lettered.details or b"{}")
+        except RecordError:
             details = {}
         return details if isinstance(details, dict) else {}
 

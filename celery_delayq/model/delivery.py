@@ -6,7 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from celery.utils.saferepr import saferepr
+
+from celery_delayq.errors import RecordError
 from celery_delayq.model.envelope import PROPERTY
+from celery_delayq.utils import message_json
+from celery_delayq.utils.foreign import reading
+
+#: Characters of the text that stands for a value which JSON cannot hold.
+_LONGEST_TEXT = 1000
 
 
 class HeldBy(NamedTuple):
@@ -63,6 +71,33 @@ def note_delivery(
 def without_delivery(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a message without the notes of :func:`note_delivery`."""
     return _without(message, "place", "queue", "deliveries", "promoted")
+
+
+def packed(message: Mapping[str, Any]) -> bytes:
+    """Return a received message as a dead letter has it; what JSON cannot hold is a text there."""
+    sent = without_delivery(message)
+    try:
+        return _encoded(sent)
+    except RecordError:
+        parts = {name: _as_json(sent[name]) for name in ("headers", "properties")}
+        return _encoded({**sent, **parts})
+
+
+def _encoded(value: Any) -> bytes:
+    with reading("message"):
+        return message_json.encode(value)
+
+
+def _as_json(values: Mapping[Any, Any]) -> dict[str, Any]:
+    found = {}
+    for name, value in values.items():
+        key = name if isinstance(name, str) else saferepr(name, _LONGEST_TEXT)
+        try:
+            _encoded(value)
+        except RecordError:
+            value = saferepr(value, _LONGEST_TEXT)
+        found[key] = value
+    return found
 
 
 def _without(message: Mapping[str, Any], *names: str) -> dict[str, Any]:

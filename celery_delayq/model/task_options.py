@@ -5,17 +5,29 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from numbers import Real
 from typing import Any
 
+from celery.utils.saferepr import saferepr
+
 from celery_delayq.errors import InvalidOption
-from celery_delayq.model.envelope import MAX_DUE_MS, due_of_eta, own_of, unique_key
+from celery_delayq.model.envelope import (
+    MAX_DUE_MS,
+    due_of_countdown,
+    due_of_eta,
+    own_of,
+    unique_key,
+)
 from celery_delayq.model.names import UTF8, is_utf8
 from celery_delayq.model.unique import POLICIES
 from celery_delayq.utils.numbers import is_whole
 
 #: The names of the two numbers in the header ``timelimit``.
 LIMITS = ("time_limit", "soft_time_limit")
+
+#: Characters of a wrong value in an error.
+_SHOWN = 200
 
 #: The parts of a message that scripts read, each one word.
 _MESSAGE_ID = re.compile(r"[!-~]+")
@@ -51,6 +63,23 @@ def check_received(headers: Mapping[str, Any]) -> None:
     if stamps and not isinstance(stamps, Mapping):
         raise InvalidOption(f"stamps={stamps!r}: expected stamps by name")
     check_time_limits(headers)
+
+
+def check_body(args: Any, kwargs: Any, embedded: Any) -> None:
+    """Check the parts of a task's body.
+
+    Celery acknowledges a task that it cannot call, and tells only its log.
+
+    Raises
+    ------
+    InvalidOption
+        One of them is of another type.
+    """
+    if not isinstance(args, (list, tuple)):
+        raise InvalidOption(f"args={saferepr(args, _SHOWN)}: expected a list")
+    for name, value in (("kwargs", kwargs), ("embedded options", embedded or {})):
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise InvalidOption(f"{name}={saferepr(value, _SHOWN)}: expected values by name")
 
 
 def _is_usual(headers: Mapping[str, Any]) -> bool:
@@ -165,21 +194,23 @@ def check_sent(headers: Mapping[str, Any]) -> None:
 
 
 def check_expires(expires: Any) -> None:
-    """Check the option ``expires`` of a call; Celery checks all but texts.
+    """Check the option ``expires`` of a call; Celery checks its type, unless it is a text.
 
     Raises
     ------
     InvalidOption
-        It is a text, and no point in time.
+        It is no point in time, or one that dates do not have.
     """
-    if isinstance(expires, str):
-        try:
+    try:
+        if isinstance(expires, Real):
+            due_of_countdown(expires, "expires")
+        elif isinstance(expires, (str, datetime)):
             due_of_eta(expires)
-        except ValueError:
-            raise InvalidOption(
-                f"expires={expires!r}: expected a number of seconds, a datetime or its ISO 8601 "
-                "form, such as '2030-01-31T09:00:00+00:00'"
-            ) from None
+    except ValueError:
+        raise InvalidOption(
+            f"expires={expires!r}: expected a number of seconds, a datetime or its ISO 8601 form, "
+            "such as '2030-01-31T09:00:00+00:00', in the years 1 to 9999"
+        ) from None
 
 
 def check_priority(priority: Any) -> None:

@@ -30,7 +30,7 @@ from celery_delayq.transport import qos
 from celery_delayq.transport.fetcher import Fetcher
 from celery_delayq.transport.not_yet import NotYetChannel
 from celery_delayq.transport.poller import STOPS_POLLING
-from celery_delayq.transport.rejected import MALFORMED
+from celery_delayq.transport.rejected import MALFORMED, dropping_malformed
 from celery_delayq.transport.requests import Popped, Taken
 from celery_delayq.transport.settle import log_undecodable
 from celery_delayq.utils import message_json
@@ -78,7 +78,7 @@ class ConsumeChannel(NotYetChannel):
         **kwargs: Any,
     ) -> None:
         if queue in self._fanout_queues:
-            handle = partial(_hand_over_fanout, callback)
+            handle = dropping_malformed(callback)
             super().basic_consume(queue, no_ack, handle, consumer_tag, **kwargs)
             return
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
@@ -375,16 +375,6 @@ class ConsumeChannel(NotYetChannel):
     def _give_back(self, taken: list[Taken]) -> None:
         """Put fetched messages back where they were, in the same order."""
         self.requeue((each.tag for each in taken), counted="nothing")
-
-
-def _hand_over_fanout(callback: Callable[[Any], Any], message: Any) -> None:
-    """Hand out a message of a fanout exchange; one that Celery cannot handle ends no worker."""
-    try:
-        callback(message)
-    except MALFORMED:
-        if not worker.is_here():
-            raise
-        logger.exception("dropped a message of a fanout exchange that Celery cannot handle")
 
 
 def _settle_now(method: Callable[..., Any], *args: Any) -> None:

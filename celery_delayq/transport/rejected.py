@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -10,13 +12,14 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from kombu.serialization import registry
 from kombu.utils import json
 
+from celery_delayq.integration import worker
+from celery_delayq.utils import foreign
 from celery_delayq.utils.message_json import decode
 
+logger = logging.getLogger(__name__)
+
 #: What Celery raises on a task message that is not made as it expects.
-MALFORMED = (
-    *(TypeError, ValueError, LookupError, AttributeError, RecursionError),
-    *(DecodeError, ContentDisallowed),
-)
+MALFORMED = (*foreign.ERRORS, DecodeError, ContentDisallowed)
 
 _JSON = "application/json"
 
@@ -75,3 +78,20 @@ def reason_of(message: Any) -> str:
     if isinstance(handled, KeyError) and name in handled.args:
         return f"unknown task {name!r}"
     return "rejected" if handled is None else f"rejected: {type(handled).__name__}: {handled}"
+
+
+def dropping_malformed(callback: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Wrap what handles messages that nobody acknowledges: events, and commands to all workers.
+
+    One that Celery cannot handle ends no worker.
+    """
+
+    def handle(message: Any) -> None:
+        try:
+            callback(message)
+        except MALFORMED:
+            if not worker.is_here():
+                raise
+            logger.exception("dropped a message of a fanout exchange that Celery cannot handle")
+
+    return handle

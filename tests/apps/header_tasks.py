@@ -16,6 +16,7 @@ app = new_app("headers", at_least_once=True, task_track_started=True, worker_sen
 def note(request: Any) -> None:
     with Redis.from_url(app.conf.result_backend) as client:
         client.rpush("ran", str(request.id))
+        client.rpush("marks", str(request.get("mark")))
 
 
 @app.task(bind=True, name="header.ok", shared=False)

@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 from celery_delayq.errors import DelayQError, InvalidETA, InvalidOption
 from celery_delayq.integration import worker
 from celery_delayq.integration.install import change_consumer
-from celery_delayq.model import delivery, envelope
+from celery_delayq.model import envelope
 from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.envelope import PROPERTY, Due
 from celery_delayq.transport.amqp.dead_letter_connection import (
@@ -27,6 +27,7 @@ from celery_delayq.transport.amqp.dead_letter_connection import (
     NewDeadLetter,
 )
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream
+from celery_delayq.transport.amqp.inbound import UNREADABLE
 from celery_delayq.transport.amqp.messages import (
     HEADER,
     Message,
@@ -37,9 +38,9 @@ from celery_delayq.transport.amqp.messages import (
 from celery_delayq.transport.amqp.publish import PublishChannel
 from celery_delayq.transport.amqp.sizes import ready_messages
 from celery_delayq.transport.amqp.waiting import REPLY_TIMEOUT, silence_ends
-from celery_delayq.transport.rejected import MALFORMED, reason_of
-from celery_delayq.utils import message_json
+from celery_delayq.transport.rejected import MALFORMED, dropping_malformed, reason_of
 from celery_delayq.utils.once import warn_once
+from celery_delayq.utils.text import text_of
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ class Channel(PublishChannel):
                 self.declarer.bind_again(queue)
         if consumer_tag and callback is not None and not no_ack:  # our reader of streams has no tag
             callback = partial(self._deliver, queue, callback)
+        elif callback is not None and consumer_tag:
+            callback = dropping_malformed(callback)
         return super().basic_consume(
             queue, consumer_tag=consumer_tag, no_ack=no_ack, callback=callback, **options
         )
@@ -108,29 +111,52 @@ class Channel(PublishChannel):
     def _deliver(self, queue: str, callback: Callable[[Any], Any], message: Any) -> None:
         """Hand a message out, unless it waits or is a dead letter now."""
         message.delivery_info["queue"] = queue
+        is_handed_out = False
         try:
-            if is_task(message):
-                due = self._due_later(message)
-                if due is not None and self._put_off(message, queue, due):
-                    return
-                count = deliveries_before(message)
-                if 0 < self.settings.max_deliveries < count:
-                    why = f"its process died {count} times"
-                    details = pack_details({"deliveries": count})
-                    held = Held(Message(message, channel=self), queue, reason=why, details=details)
-                    self._held[message.delivery_tag] = held
-                    self.basic_reject(message.delivery_tag)
-                    return
-            callback(message)
+            if not self._is_settled(message, queue):
+                is_handed_out = True
+                callback(message)
         except MALFORMED as exc:
             # Celery breaks on some messages, and would on each delivery.
-            held_now = self._held.get(message.delivery_tag)
-            if held_now is None or not worker.consumes_tasks(self) or not self.connection.connected:
+            held = self._held.get(message.delivery_tag)
+            if (
+                (is_handed_out and held is None)
+                or not worker.consumes_tasks(self)
+                or not self.connection.connected
+            ):
                 raise
             logger.exception("message that Celery cannot handle is now a dead letter")
-            id = held_now.message.headers.get("id") if is_task(message) else None
             why = f"rejected: {type(exc).__name__}: {exc}"
-            self.add_dead_letter(message.delivery_tag, str(id or f"refused-{uuid4()}"), why)
+            if held is None:
+                self._refuse(message, queue, why)
+            else:
+                held.message._state = "REJECTED"  # so that nobody settles it again
+                self.add_dead_letter(message.delivery_tag, _id_of(held.message), why)
+
+    def _is_settled(self, message: Any, queue: str) -> bool:
+        """Return whether a message that has come waits or is a dead letter by now."""
+        headers = message.properties.get("application_headers") or {}
+        if UNREADABLE in headers:
+            self._refuse(message, queue, f"undecodable message: {headers[UNREADABLE]}")
+            return True
+        if not is_task(message):
+            return False
+        due = self._due_later(message)
+        if due is not None and self._put_off(message, queue, due):
+            return True
+        count = deliveries_before(message)
+        if not 0 < self.settings.max_deliveries < count:
+            return False
+        why = f"its process died {count} times"
+        self._refuse(message, queue, why, pack_details({"deliveries": count}))
+        return True
+
+    def _refuse(self, message: Any, queue: str, why: str, details: bytes = b"") -> None:
+        """Make a dead letter of a message that nobody has handled yet."""
+        if self.can_schedule(queue):
+            held = Held(Message(message, channel=self), queue, reason=why, details=details)
+            self._held[message.delivery_tag] = held
+        self.basic_reject(message.delivery_tag)
 
     def _put_off(self, message: Any, queue: str, due: Due) -> bool:
         """Put a message that a stock producer sent with an ETA into the cascade; return whether it
@@ -147,7 +173,6 @@ class Channel(PublishChannel):
             ).values():
                 raise error
         except InvalidETA:
-            self.message_to_python(message)  # now it is held
             raise
         except (DelayQError, OperationalError, *self.connection.client.connection_errors) as exc:
             warn_once(logger, f"tasks with an ETA wait in this worker's memory: {exc}")
@@ -230,8 +255,7 @@ class Channel(PublishChannel):
             del self._held[delivery_tag]
             return super().basic_reject(delivery_tag, True, **options)
         why = "killed its process too often" if requeue else reason_of(held.message)
-        id = str(held.message.headers.get("id") or f"refused-{uuid4()}")
-        self.add_dead_letter(delivery_tag, id, why)
+        self.add_dead_letter(delivery_tag, _id_of(held.message), why)
         return None
 
     def _is_last(self, held: Held) -> bool:
@@ -256,8 +280,9 @@ class Channel(PublishChannel):
         held = self._held.get(tag)
         if held is None or self.connection is None:
             return False
-        data = message_json.encode(delivery.without_delivery(held.message._raw))
-        new = NewDeadLetter(held.queue, id, held.reason or reason, data, held.details)
+        new = NewDeadLetter(
+            held.queue, id, held.reason or reason, held.message.pack(), held.details
+        )
         connection = self._dead_letter_connection
         if not worker.consumes_tasks(self):
             connection.ask(lambda stream: stream.add(*new))
@@ -284,11 +309,9 @@ class Channel(PublishChannel):
             return
         while (found := self.basic_get(name)) is not None:
             message, queue = Message(found, channel=self), found.delivery_info["routing_key"]
-            id = str(message.headers.get("id"))
             reason = f"it was due, and there is no queue {queue!r}"
-            data = message_json.encode(delivery.without_delivery(message._raw))
             try:
-                self.dead_letters.add(queue, id, reason, data)
+                self.dead_letters.add(queue, _id_of(message), reason, message.pack())
             except Exception:
                 self.basic_reject(message.delivery_tag, requeue=True)
                 raise
@@ -306,3 +329,8 @@ class Channel(PublishChannel):
     def dead_letters(self) -> DeadLetterStream:
         """The dead letters of this broker, by this channel."""
         return DeadLetterStream(self, self.topology)
+
+
+def _id_of(message: Message) -> str:
+    """Return the id that a dead letter gets from its message, whatever that is."""
+    return text_of(message.headers.get("id") or f"refused-{uuid4()}")

@@ -17,11 +17,14 @@ from uuid import uuid4
 
 import amqp
 
-from celery_delayq.errors import NoQueue
+from celery_delayq.errors import NoQueue, RecordError
 from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.transport.amqp.frames import encoded
 from celery_delayq.transport.amqp.messages import Routed
 from celery_delayq.transport.amqp.topology import Topology
+from celery_delayq.utils import foreign
+from celery_delayq.utils.foreign import reading
+from celery_delayq.utils.text import text_of
 
 #: Messages that a reader is sent ahead.
 _AHEAD = 500
@@ -34,6 +37,9 @@ _READ_TIMEOUT = 2.0
 
 #: Headers with the queue and the id of a dead letter.
 _QUEUE, _ID = "delayq-queue", "delayq-id"
+
+#: Characters of a dead letter's id that count.
+LONGEST_ID = 1000
 
 #: The header with the place of a message in its stream.
 _OFFSET = "x-stream-offset"
@@ -89,6 +95,7 @@ class DeadLetterStream:
             The broker did not take it.
         """
         died_ms = died_ms or int(time.time() * 1000)
+        id = id[:LONGEST_ID]
         self.restore([(queue, id, DeadLettered.of(id, died_ms, reason, message, details).data)])
 
     def restore(self, dead_letters: Iterable[tuple[str, str, bytes]]) -> None:
@@ -116,8 +123,8 @@ class DeadLetterStream:
         marks = self._messages(self._marks, marked + 1, last_mark)
         settled: set[int] = set()
         for mark in marks:
-            with suppress(ValueError, TypeError):  # anybody may send something else to a queue
-                settled.update(json.loads(mark.body))
+            with suppress(RecordError), reading("mark"):  # anybody may send something else
+                settled.update(foreign.loads(mark.body))
         return View(settled, self._last(self._name), last_mark)
 
     def oldest(self) -> int:
@@ -136,10 +143,10 @@ class DeadLetterStream:
             headers, body = message.headers, message.body
             first = headers[_OFFSET] + 1
             if headers[_OFFSET] not in view.settled and _QUEUE in headers:
-                data = body.encode() if isinstance(body, str) else bytes(body)
-                id = str(headers.get(_ID))
-                dead_lettered = DeadLettered.unpack(id, data)
-                found.append(StoredDeadLetter(first - 1, str(headers[_QUEUE]), dead_lettered))
+                data = body or b""
+                dead_lettered = DeadLettered.unpack(text_of(headers.get(_ID)), data)
+                queue = text_of(headers[_QUEUE])
+                found.append(StoredDeadLetter(first - 1, queue, dead_lettered))
                 room -= len(data)
                 if room <= 0:
                     return found, first

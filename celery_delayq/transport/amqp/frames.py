@@ -187,7 +187,7 @@ def _value(value: Any) -> bytes:
     if kind is int and -0x80000000 < value < 0x80000000:
         return _INTEGER(b"I", value)
     if kind is dict:
-        return b"F" + _table(value)
+        return b"F" + encoded_table(value)
     if kind is float and not math.isfinite(value):
         raise FrameSyntaxError(f"{value} would end the connection: RabbitMQ cannot read it")
     if kind is list or kind is tuple:
@@ -213,7 +213,8 @@ def _pairs(values: Mapping[str, Any]) -> list[bytes]:
     ]
 
 
-def _table(values: Mapping[str, Any]) -> bytes:
+def encoded_table(values: Mapping[str, Any]) -> bytes:
+    """Return a table with its length."""
     data = b"".join(_pairs(values))
     return _LONG(len(data)) + data
 

@@ -6,17 +6,21 @@ AMQP has a fixed set of properties, so our own data travel in a header.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import amqp
 from kombu.transport import pyamqp
 
+from celery_delayq.errors import RecordError
+from celery_delayq.model import delivery
 from celery_delayq.model.envelope import PROPERTY
 from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.frames import Content
+from celery_delayq.transport.amqp.inbound import UNREADABLE
 from celery_delayq.transport.rejected import RejectsUndecodable
+from celery_delayq.utils.foreign import loads, reading
 
 #: The header with our own data, as JSON.
 HEADER = "delayq"
@@ -33,6 +37,10 @@ _PROPERTIES = (
     "expiration",
     "message_id",
 )
+
+
+#: Encodings of bodies that are left as bytes; kombu reads those in UTF-8.
+_BYTES = (None, "utf-8", "binary")
 
 
 class Routed(NamedTuple):
@@ -69,11 +77,15 @@ class Message(RejectsUndecodable, pyamqp.Message):
 
     def __init__(self, msg: Any, channel: Any = None, **kwargs: Any) -> None:
         super().__init__(msg, channel, **kwargs)
+        if isinstance(self.body, bytes) and self.content_encoding not in _BYTES:
+            # py-amqp would replace the bytes of the message too.
+            with suppress(RecordError), reading("text"):
+                self.body = self.body.decode(self.content_encoding)
         if self.headers.get(cascade.TARGET) == "":
             # A retry goes the way that the task was sent.
             self.delivery_info = {**self.delivery_info, "exchange": ""}
         self.headers = cascade.arrived(self.headers)
-        for name in (_COUNT, HEADER):
+        for name in (_COUNT, HEADER, UNREADABLE):
             self.headers.pop(name, None)
         self.properties = {
             **msg.properties,
@@ -88,9 +100,8 @@ class Message(RejectsUndecodable, pyamqp.Message):
             name: self.properties[name] for name in _PROPERTIES if name in self.properties
         }
         info = self.delivery_info or {}
-        body = self._sent.body
         return {
-            "body": base64.b64encode(body.encode() if isinstance(body, str) else body).decode(),
+            "body": base64.b64encode(self._sent.body or b"").decode(),
             "content-type": self.content_type,
             "content-encoding": self.content_encoding,
             "headers": self.headers,
@@ -102,6 +113,10 @@ class Message(RejectsUndecodable, pyamqp.Message):
                 PROPERTY: self.properties[PROPERTY],
             },
         }
+
+    def pack(self) -> bytes:
+        """Return the message as a dead letter has it."""
+        return delivery.packed(self._raw)
 
 
 def from_envelope(envelope: Mapping[str, Any]) -> Any:
@@ -130,10 +145,10 @@ _NOT_SENT = frozenset({*ON_REDIS, *("place", "queue", "deliveries", "label", "re
 def own_of(message: Any) -> dict[str, Any]:
     """Return our own data in an AMQP message, empty where anybody wrote something else."""
     text = (message.properties.get("application_headers") or {}).get(HEADER)
-    try:
-        own = json.loads(text) if isinstance(text, str) else None
-    except ValueError:
-        own = None
+    own = None
+    if isinstance(text, str):
+        with suppress(RecordError):
+            own = loads(text)
     if not isinstance(own, dict):
         return {}
     return {name: value for name, value in own.items() if name not in _NOT_SENT}

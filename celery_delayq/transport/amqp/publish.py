@@ -57,6 +57,7 @@ class PublishChannel(pyamqp.Channel):
 
     def __init__(self, connection: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(connection, *args, **kwargs)
+        self.auto_decode = False  # a dead letter has the bytes of its message
         # Tasks may end after the connection was closed.
         self._transport = connection.delayq
         #: The ``delayq`` settings of the connection.

@@ -22,6 +22,7 @@ from celery_delayq.transport import url
 from celery_delayq.transport.amqp.channel import Channel
 from celery_delayq.transport.amqp.dead_letter_connection import DeadLetterConnection
 from celery_delayq.transport.amqp.declarer import Declarer
+from celery_delayq.transport.amqp.inbound import tolerant_handler
 from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import WaitingConnection
 from celery_delayq.utils.once import warn_once
@@ -56,7 +57,7 @@ class Connection(WaitingConnection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Our channels confirm all; py-amqp's confirming publish would take the place of theirs.
         kwargs.pop("confirm_publish", None)
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, frame_handler=tolerant_handler, **kwargs)
 
     def connect(self, *args: Any, **options: Any) -> Any:
         """Connect.

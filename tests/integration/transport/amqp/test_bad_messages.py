@@ -31,6 +31,7 @@ def _eta(seconds: float) -> str:
 #: Headers beside the usual ones, in which a task runs all the same.
 HARMLESS: dict[str, dict[str, Any]] = {
     **{f"delayq {value!r}": {"delayq": value} for value in (5, "{[", "[1]", b"\xff", True)},
+    "delayq too deep": {"delayq": "[" * 2000},
     "own data of all kinds": {"delayq": json.dumps(OWN)},
     "digits of a delay": {"delayq-digit-0": "3", "delayq-digit-9": "2"},
     "a target": {"delayq-target": "none", "delayq-due": "soon"},

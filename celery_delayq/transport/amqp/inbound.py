@@ -1,0 +1,154 @@
+"""Reads frames from RabbitMQ, also such as py-amqp cannot read: any client may write any bytes.
+
+To py-amqp an unreadable property ends the connection. The message comes back and ends the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from amqp import spec
+from amqp.basic_message import Message
+from amqp.exceptions import AMQPError
+from amqp.method_framing import frame_handler
+from amqp.serialization import loads
+
+from celery_delayq.errors import RecordError
+from celery_delayq.transport.amqp.frames import encoded_table
+from celery_delayq.utils.foreign import reading
+
+#: The header of a message that says which of its properties could not be read.
+UNREADABLE = "delayq-unreadable"
+
+#: Kinds of frames.
+_METHOD, _PROPERTIES = 1, 2
+
+#: The methods with names that another client has chosen, by their first bytes.
+_DELIVERIES = tuple(
+    class_id.to_bytes(2, "big") + method_id.to_bytes(2, "big")
+    for class_id, method_id in (spec.Basic.Deliver, spec.Basic.GetOk, spec.Basic.Return)
+)
+
+#: The flag of the headers; the bytes of a frame of properties before its flags.
+_HEADERS, _BEFORE = 0x2000, 12
+
+#: Bytes of a property by its type, and of a header's value by its type, where it has no length.
+_FIXED = {"o": 1, "L": 8}
+_SIZES = {**dict.fromkeys("tbB", 1), **dict.fromkeys("Uus", 2), **dict.fromkeys("Iif", 4)}
+_SIZES |= {**dict.fromkeys("LldT", 8), "D": 5, "V": 0}
+
+
+def tolerant_handler(connection: Any, callback: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return what py-amqp has a connection do with each frame; no message is unreadable to it."""
+    handle = frame_handler(connection, callback)
+
+    def on_frame(frame: tuple[int, int, bytes]) -> Any:
+        kind, channel, payload = frame
+        if kind == _METHOD and payload[:4] in _DELIVERIES and not payload.isascii():
+            frame = kind, channel, _with_readable_names(payload)
+        try:
+            return handle(frame)
+        except Exception as exc:
+            if kind != _PROPERTIES or _is_readable(payload):
+                raise
+            # Its message has begun, and waits for properties.
+            return handle((kind, channel, readable_properties(payload, repr(exc))))
+
+    return on_frame
+
+
+def _is_readable(payload: bytes) -> bool:
+    try:
+        with reading("properties"):
+            Message().inbound_header(payload)
+    except (RecordError, AMQPError):
+        return False
+    return True
+
+
+def _with_readable_names(payload: bytes) -> bytes:
+    """Return a delivery whose names, of which only ASCII is sure to be so, are UTF-8."""
+    parts, at = [payload[:4]], 4
+    form = {_DELIVERIES[0]: "sLoss", _DELIVERIES[1]: "Loss", _DELIVERIES[2]: "Bsss"}[payload[:4]]
+    for kind in form:
+        if kind == "s":
+            data, at = _short(payload, at)
+            parts.append(_utf8(data))
+        else:
+            end = at + (2 if kind == "B" else _FIXED[kind])
+            parts.append(payload[at:end])
+            at = end
+    return b"".join((*parts, payload[at:]))
+
+
+def readable_properties(payload: bytes, why: str) -> bytes:
+    """Return a frame of properties without what cannot be read, and with a header that says so."""
+    flags = int.from_bytes(payload[_BEFORE : _BEFORE + 2], "big")
+    note = encoded_table({UNREADABLE: why[:1000]})[4:]
+    properties = b""
+    try:
+        with reading("properties"):
+            for flag, part in _properties(payload, flags & ~1, note):
+                if flag == _HEADERS:
+                    properties += len(part).to_bytes(4, "big")
+                properties += part
+    except RecordError:
+        flags, properties = 0, len(note).to_bytes(4, "big") + note
+    return b"".join((payload[:_BEFORE], (flags | _HEADERS).to_bytes(2, "big"), properties))
+
+
+def _properties(payload: bytes, flags: int, note: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the flag and the readable bytes of each property, the headers without their length."""
+    at = _BEFORE + 2
+    for number, (_, kind) in enumerate(Message.PROPERTIES):
+        flag = 0x8000 >> number
+        if flag == _HEADERS:
+            headers = note
+            if flags & flag:
+                end = at + 4 + int.from_bytes(payload[at : at + 4], "big")
+                headers = b"".join(_headers(payload[at + 4 : end])) + note
+                at = end
+            yield flag, headers
+        elif not flags & flag:
+            continue
+        elif kind == "s":
+            data, at = _short(payload, at)
+            yield flag, _utf8(data)
+        else:
+            yield flag, payload[at : at + _FIXED[kind]]
+            at += _FIXED[kind]
+
+
+def _headers(data: bytes) -> Iterator[bytes]:
+    """Yield each readable header."""
+    at = 0
+    while at < len(data):
+        start = at
+        name, at = _short(data, at)
+        kind, at = chr(data[at]), at + 1
+        size = _SIZES.get(kind)
+        if size is None:
+            size = 4 + int.from_bytes(data[at : at + 4], "big")
+        at += size
+        item = data[start:at]
+        try:
+            with reading("header"):
+                name.decode()
+                loads("F", len(item).to_bytes(4, "big") + item, 0)
+        except (RecordError, AMQPError):
+            continue
+        yield item
+
+
+def _short(data: bytes, at: int) -> tuple[bytes, int]:
+    """Return a short text, and where it ends."""
+    start = at + 1
+    end = start + data[at]
+    return data[start:end], end
+
+
+def _utf8(data: bytes) -> bytes:
+    """Return a short text with its length; bytes that are no UTF-8 are replaced."""
+    text = data.decode("utf-8", "replace").encode()[:255].decode("utf-8", "ignore").encode()
+    return len(text).to_bytes(1, "big") + text

@@ -1,0 +1,195 @@
+"""Messages that any client may write, for tests that nothing in them ends a worker."""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hypothesis import strategies as st
+
+from celery_delayq.transport.amqp.frames import Content, encoded_table
+
+Strategy = st.SearchStrategy
+
+#: What a task message has, and what we and RabbitMQ add to it.
+HEADERS = (
+    *("id", "task", "lang", "shadow", "eta", "expires", "group", "group_index", "retries"),
+    *("timelimit", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result"),
+    *("replaced_task_nesting", "stamped_headers", "stamps", "compression", "traceparent"),
+    *("delayq", "delayq-digit-3", "delayq-target", "delayq-due", "x-delivery-count", "x-death"),
+)
+
+#: The parts of our own data, as JSON in a header or a property.
+OWN = (
+    *("unique", "skip_after", "budget", "retry", "eta", "label", "place", "queue", "deliveries"),
+    *("retry_of", "message_id", "context", "group", "countdown", "unbound", "promoted"),
+)
+
+#: Encodings of Python that are no plain text, and names that are no encodings.
+ENCODINGS = (
+    *("utf-8", "utf-7", "utf-16", "utf-32-be", "latin-1", "idna", "punycode", "unicode_escape"),
+    *("raw_unicode_escape", "rot13", "zlib", "base64", "binary", "us-ascii", "undefined", "mbcs"),
+    *("", "none", "\0", "UTF-8"),
+)
+KINDS = (
+    *("application/json", "application/x-python-serialize", "application/x-yaml", "text/plain"),
+    *("application/x-msgpack", "application/data", "", "none", "\0"),
+)
+
+TIMES = (
+    *("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2001-01-01T00:00:00+00:00"),
+    *("2001-02-30T00:00:00", "0000-00-00T00:00:00", "9999999999-01-01", "1e12", "24:00", "P1Y"),
+)
+
+#: Whole numbers at which something ends: the types of AMQP, floats, dates.
+NUMBERS = (0, -1, 2**31, 2**63 - 1, -(2**63), 2**64 - 1, 253_402_300_800, 10**400)
+
+
+def deep(levels: int, opening: str = "[", closing: str = "]", inner: str = "") -> str:
+    """Return JSON in so many brackets."""
+    return opening * levels + inner + closing * levels
+
+
+#: Texts that are JSON, nearly so, or too deep to read.
+JSON_TEXTS: Strategy[str] = st.one_of(
+    st.sampled_from(
+        [
+            *("[" * 2000, deep(2000), deep(300), deep(2000, '{"a":', "}", "1")),
+            *("", "{", "null", "NaN", "-Infinity", "1e999", "9" * 5000, '"\\ud800"', "[1]", "5"),
+            *('{"__type__":"datetime","__value__":5}', '{"__type__":"decimal","__value__":"x"}'),
+            *('{"__type__":[],"__value__":5}', '{"__type__":"uuid","__value__":{}}', "\ufeff{}"),
+        ]
+    ),
+    st.recursive(
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.sampled_from(NUMBERS),
+            st.floats(),
+            st.text(max_size=8),
+            st.sampled_from((*TIMES, "\ud800", "a\0b", "\x1b[2J")),
+        ),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+        ),
+        max_leaves=6,
+    ).map(json.dumps),
+    st.dictionaries(
+        st.sampled_from(OWN), st.one_of(st.none(), st.sampled_from(NUMBERS), st.text(), st.just([]))
+    ).map(json.dumps),
+)
+
+
+def _packed(kind: str, form: str) -> Callable[[Any], bytes]:
+    return lambda value: kind.encode() + struct.pack(form, value)
+
+
+def _sized(kind: str) -> Callable[[bytes], bytes]:
+    return lambda data: kind.encode() + struct.pack(">I", len(data)) + data
+
+
+def _named(name: bytes, value: bytes) -> bytes:
+    return bytes([len(name)]) + name + value
+
+
+def _in_tables(levels: int) -> bytes:
+    data = b"V"
+    for _ in range(levels):
+        data = _sized("F")(_named(b"a", data))
+    return data
+
+
+def _in_arrays(levels: int) -> bytes:
+    data = b"V"
+    for _ in range(levels):
+        data = _sized("A")(data)
+    return data
+
+
+_TEXTS = st.one_of(
+    JSON_TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")),
+    st.binary(max_size=12),
+    st.sampled_from(TIMES).map(str.encode),
+)
+
+#: Values of headers, as bytes of AMQP: of each of its types.
+VALUES: Strategy[bytes] = st.recursive(
+    st.one_of(
+        st.just(b"V"),
+        _TEXTS.map(_sized("S")),
+        _TEXTS.map(_sized("x")),
+        st.integers(0, 2**64 - 1).map(_packed("T", ">Q")),
+        st.sampled_from([-(2**63), -1, 0, 2**63 - 1]).map(_packed("l", ">q")),
+        st.integers(-(2**31), 2**31 - 1).map(_packed("I", ">i")),
+        st.integers(0, 2**32 - 1).map(_packed("i", ">I")),
+        st.integers(0, 2**15 - 1).map(_packed("s", ">h")),
+        st.integers(0, 255).map(_packed("B", ">B")),
+        st.floats().map(_packed("d", ">d")),
+        st.floats(width=32).map(_packed("f", ">f")),
+        st.tuples(st.integers(0, 255), st.integers(-(2**31), 2**31 - 1)).map(
+            lambda pair: b"D" + struct.pack(">Bi", *pair)
+        ),
+        st.booleans().map(_packed("t", ">B")),
+        st.sampled_from([_in_tables(40), _in_tables(2000), _in_arrays(400), _in_arrays(3000)]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda items: _sized("A")(b"".join(items))),
+        st.lists(st.tuples(st.binary(max_size=5), inner), max_size=3).map(
+            lambda items: _sized("F")(b"".join(_named(*item) for item in items))
+        ),
+    ),
+    max_leaves=4,
+)
+
+_BODIES = st.one_of(
+    st.just(b'[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'),
+    JSON_TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")),
+    st.tuples(JSON_TEXTS, JSON_TEXTS, JSON_TEXTS).map(
+        lambda parts: f"[{','.join(parts)}]".encode("utf-8", "surrogatepass")
+    ),
+    st.binary(max_size=40),
+    st.just(b'[["+2AA-"], {}, {}]'),  # a lone surrogate in UTF-7
+    st.just(b'[["\\ud800"], {}, {}]'),
+)
+
+
+#: What is unusual, and leaves the rest of a message readable.
+_ONE_IN_FOUR = st.integers(0, 3).map(lambda number: not number)
+
+
+def _short(text: bytes) -> bytes:
+    return bytes([len(text)]) + text
+
+
+@st.composite
+def contents(draw: Any, base: Mapping[str, Any]) -> Content:
+    """Return a message of AMQP with *base* headers, of which some are replaced or missing."""
+    headers = {name.encode(): encoded_table({name: value})[4:] for name, value in base.items()}
+    for name in draw(st.lists(st.sampled_from(HEADERS), max_size=3, unique=True)):
+        headers.pop(name.encode(), None)
+        if draw(st.integers(0, 9)):
+            headers[name.encode()] = _named(name.encode(), draw(VALUES))
+    kind, encoding, flags, after = b"application/json", b"utf-8", 0xE000, b""
+    if draw(_ONE_IN_FOUR):
+        for name in draw(st.lists(st.binary(min_size=1, max_size=6), max_size=2, unique=True)):
+            headers[name] = _named(name, draw(VALUES))
+    if draw(_ONE_IN_FOUR):
+        kind = draw(st.sampled_from(KINDS).map(str.encode) | st.binary(max_size=8))
+    if draw(_ONE_IN_FOUR):
+        encoding = draw(st.sampled_from(ENCODINGS).map(str.encode) | st.binary(max_size=8))
+    if draw(_ONE_IN_FOUR):
+        for flag in (0x0400, 0x0200, 0x0080, 0x0020, 0x0008):  # correlation_id … app_id
+            if draw(_ONE_IN_FOUR):
+                flags |= flag
+                after += _short(draw(st.binary(max_size=8)))
+    before = _short(kind) + _short(encoding)
+    return Content("", flags, before, b"".join(headers.values()), after, draw(_BODIES))
+
+
+def task_headers(task: str) -> dict[str, Any]:
+    """Return the headers of a task with a new id, and a mark that nothing takes away."""
+    id = str(uuid.uuid4())
+    return {"task": task, "id": id, "lang": "py", "root_id": id, "retries": 0, "mark": id}
