@@ -32,6 +32,8 @@ class RejectsUndecodable:
     accept: Any
     body: Any
     content_type: Any
+    channel: Any
+    delivery_info: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -62,7 +64,9 @@ class RejectsUndecodable:
 
     def ack(self, multiple: bool = False) -> None:
         """Acknowledge; Celery and kombu also acknowledge messages that they cannot decode."""
-        if self.undecodable is None:
+        tag = (self.delivery_info or {}).get("consumer_tag")
+        # Nothing is settled of a consumer that does not acknowledge; kombu's reject does not look.
+        if self.undecodable is None or tag in (self.channel.no_ack_consumers or ()):
             super().ack(multiple)  # type: ignore[misc]
         else:
             self.reject()  # type: ignore[attr-defined]

@@ -53,6 +53,10 @@ class Foreign(AppScene):
         if self.broker_client.send(content, exchange, key):
             self.sent[headers["mark"]] = content
 
+    def start_with_gossip(self) -> WorkerProcess:
+        """Start a worker that listens to events of others."""
+        return self._delayq_worker("tests.apps.header_tasks:app", pool="threads")
+
     def ran(self) -> set[str]:
         """Return the marks of the tasks that ran."""
         return {mark.decode() for mark in self.client.lrange("marks", 0, -1)}
@@ -162,7 +166,7 @@ def test_a_dead_letter_has_the_bytes_of_its_message(scene: Foreign) -> None:
 
 def test_no_event_and_no_command_to_all_ends_a_worker(scene: Foreign) -> None:
     """What no queue keeps: gossip and remote control."""
-    scene.worker = scene.start("threads", args=["-E"])
+    scene.worker = scene.start_with_gossip()
 
     @FUZZ
     @given(data=st.data())
