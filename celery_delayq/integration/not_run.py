@@ -1,84 +1,106 @@
-"""Tell Celery that tasks will not run: result backend, signals, events and chords."""
+"""Report that tasks do not run: result backend, events, signals and chords."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 from celery import signals, states
 from celery.app.task import Context
 from celery.exceptions import ChordError, TaskRevokedError
 
-from celery_delayq.model.canvas import group_of, waited_for
+from celery_delayq.model.canvas import waited_for
 from celery_delayq.model.dead_letter import DeadLetter
-from celery_delayq.model.payload import Readable, body_of
+from celery_delayq.model.publish_outcome import PublishOutcome
 from celery_delayq.model.scheduled import ScheduledTask
 from celery_delayq.utils.bridge import off_loop
 
 logger = logging.getLogger(__name__)
 
+#: Most seconds to wait for a producer of the app's pool: the caller may hold the only one.
+PRODUCER_TIMEOUT = 10.0
+
+
+class NotRun(NamedTuple):
+    """A task that does not run: its request, see :meth:`.Readable.request`, and the reason."""
+
+    request: Context
+    reason: str
+
 
 @off_loop
-def note_revoked(app: Any, ids: Iterable[str], reason: str, request: Any = None) -> None:
-    """Report to the result backend, signals and events that tasks will not run.
+def note_revoked(
+    app: Any, tasks: Iterable[NotRun], *, dispatcher: Any = None, may_be_replayed: bool = False
+) -> None:
+    """Report that tasks do not run, as a worker reports a revoked task.
 
-    With the *request* of a task, its chord is notified too.
+    Parameters
+    ----------
+    dispatcher : Any
+        Sends the events; None to make one.
+    may_be_replayed : bool
+        Whether their chords wait on, since they are dead letters.
     """
-    ids = [*ids]
-    try:
-        for id in ids:
-            app.backend.mark_as_revoked(id, reason, request, store_result=True)
-    except Exception:  # away, most likely, and each try takes a while
-        logger.exception(
-            "The result backend was not told that task %r, or one after it, is revoked", id
-        )
-    if not ids:
+    found = [*tasks]
+    if not found:
         return
-    try:
-        with (
-            app.amqp.producer_pool.acquire(block=True) as producer,
-            # In groups, as workers send theirs: one message for many events.
-            app.events.Dispatcher(
-                producer.connection,
-                channel=producer.channel,
-                buffer_while_offline=False,
-                buffer_group={"task"},
-                buffer_limit=100,
-            ) as dispatcher,
-        ):
-            for id in ids:
-                dispatcher.send(
-                    "task-revoked", uuid=id, terminated=False, signum=None, expired=False
-                )
-            dispatcher.flush()
-    except Exception:
-        logger.exception("Nobody was told by event that %d tasks are revoked", len(ids))
-    for id in ids:
+    _mark(app, found)
+    _send_events(app, found, dispatcher)
+    for request, reason in found:
         signals.task_revoked.send(
-            sender=None,
-            request=request or Context(id=id),
+            sender=app.tasks.get(getattr(request, "task", None)),
+            request=request,
             terminated=False,
             signum=None,
             expired=False,
         )
+        if not may_be_replayed:
+            _tell_chords(app, request, states.REVOKED, TaskRevokedError(reason))
 
 
 @off_loop
 def note_cancelled(
     app: Any, ids: Collection[str], entries: Iterable[ScheduledTask], reason: str
 ) -> None:
-    """Report that tasks will not run, and fail the chords that wait for them, as a worker does.
+    """Report that tasks do not run that were cancelled.
 
-    *entries* are these tasks and perhaps others.
+    Parameters
+    ----------
+    entries : Iterable[ScheduledTask]
+        What was scheduled of them, and perhaps others.
     """
-    note_revoked(app, ids, reason)
-    for entry in entries:
-        if entry.id in ids and group_of(entry.headers, entry.own):
-            _tell_chords(app, entry, entry.id, states.REVOKED, TaskRevokedError(reason))
+    known = [entry for entry in entries if entry.id in ids]
+    scheduled = {entry.id for entry in known}
+    _mark_ready(app, {id: reason for id in ids if id not in scheduled})
+    note_revoked(app, [NotRun(entry.request(), reason) for entry in known])
 
 
 @off_loop
+def note_outcomes(app: Any, outcomes: Iterable[PublishOutcome], *, kept: bool = False) -> None:
+    """Report tasks that do not run since another one has their unique key.
+
+    These are replaced ones, and with *kept* those that were not sent.
+    """
+    ready: dict[str, str] = {}
+    found: list[NotRun] = []
+    for task_id, put, queue, record, replaced in outcomes:
+        if put.other == task_id:
+            continue
+        if put.state == "replaced":
+            reason = f"replaced by {task_id}"
+            if replaced:
+                found.append(NotRun(_request(queue, put.other, replaced), reason))
+            else:
+                ready[put.other] = reason
+        elif put.state == "kept" and kept:
+            reason = f"not sent, {put.other} has its unique key"
+            found.append(NotRun(_request(queue, task_id, record), reason))
+    _mark_ready(app, ready)
+    note_revoked(app, found)
+
+
 def tell_chords_of_dead(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
     """Fail the chords that wait for purged dead letters.
 
@@ -87,13 +109,67 @@ def tell_chords_of_dead(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
     for dead_letter in dead_letters:
         if dead_letter.group_id is not None and not dead_letter.details.get("told"):
             error = ChordError(f"a dead letter was purged: {dead_letter.reason}")
-            _tell_chords(app, dead_letter, dead_letter.id, states.FAILURE, error)
+            _tell_chords(app, dead_letter.request(), states.FAILURE, error)
 
 
-def _tell_chords(app: Any, task: Readable, id: str, state: str, error: Exception) -> None:
+def _request(queue: str, id: str, record: bytes) -> Context:
+    """Return the request of a task by its record."""
+    request: Context = ScheduledTask.of_record(queue, id, "scheduled", 0, record).request()
+    return request
+
+
+def _mark_ready(app: Any, reasons: Mapping[str, str]) -> None:
+    """Store the state of ready tasks, by id: the worker that takes their message reports them."""
+    _mark(app, [NotRun(Context(id=id), reason) for id, reason in reasons.items()])
+
+
+def _mark(app: Any, tasks: Iterable[NotRun]) -> None:
+    """Store the state of tasks; their chords are told apart."""
+    id = None
+    try:
+        for request, reason in tasks:
+            id = request.id
+            store = not request.ignore_result or app.conf.task_store_errors_even_if_ignored
+            alone = Context({**request.__dict__, "chord": None})
+            app.backend.mark_as_revoked(id, reason, alone, store_result=store)
+    except Exception:  # away, most likely, and each try takes a while
+        logger.exception(
+            "The result backend was not told that task %r, or one after it, is revoked", id
+        )
+
+
+def _send_events(app: Any, tasks: Sequence[NotRun], dispatcher: Any) -> None:
+    try:
+        with _dispatching(app) if dispatcher is None else nullcontext(dispatcher) as events:
+            for request, _ in tasks:
+                events.send(
+                    "task-revoked", uuid=request.id, terminated=False, signum=None, expired=False
+                )
+    except Exception:
+        logger.exception("Nobody was told by event that %d tasks are revoked", len(tasks))
+
+
+@contextmanager
+def _dispatching(app: Any) -> Iterator[Any]:
+    with (
+        app.amqp.producer_pool.acquire(block=True, timeout=PRODUCER_TIMEOUT) as producer,
+        # In groups, as workers send theirs: one message for many events.
+        app.events.Dispatcher(
+            producer.connection,
+            channel=producer.channel,
+            buffer_while_offline=False,
+            buffer_group={"task"},
+            buffer_limit=100,
+        ) as dispatcher,
+    ):
+        yield dispatcher
+        dispatcher.flush()
+
+
+def _tell_chords(app: Any, request: Context, state: str, error: Exception) -> None:
     try:
         # Not `mark_as_failure`: to that, the rest of the chain has failed already.
-        for member in waited_for(task.headers, body_of(task.message or {})[2]):
+        for member in waited_for(request):
             app.backend.on_chord_part_return(member, state, error)
     except Exception:
-        logger.exception("The chord of task %r was not told that it will not run", id)
+        logger.exception("The chord of task %r was not told that it will not run", request.id)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 from celery import Celery
@@ -17,10 +16,7 @@ from celery.utils.threads import Local
 from celery_delayq.integration import not_run
 from celery_delayq.integration.replace import Replace
 from celery_delayq.model import publish_outcome, task_options
-from celery_delayq.model.scheduled import ScheduledTask
 from celery_delayq.utils import bridge
-
-logger = logging.getLogger(__name__)
 
 #: Import paths of our tasks by which they may be sent, to the names that their messages have.
 OTHER_NAMES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
@@ -31,24 +27,20 @@ def returning_kept(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
     task replaces it, report the old one.
     """
 
+    report = partial(not_run.note_outcomes, app, kept=True)
+
     @wraps(send)
     def send_task(name: str, *args: Any, **kwargs: Any) -> Any:
         task_options.check_expires(kwargs.get("expires"))
-        with publish_outcome.collecting() as collected:
+        with publish_outcome.collecting(report) as collected:
             result = send(OTHER_NAMES.get(name, name), *args, **kwargs)
-        for task_id, put, queue, record in collected:
+        # Whoever chose the id of a task may wait for it, as groups, chains and chords do.
+        not_run.note_outcomes(app, collected, kept=bool(kwargs.get("task_id")))
+        for task_id, put, *_ in collected:
             if put.state == "kept" and task_id == result.id and put.other != task_id:
-                if kwargs.get("task_id"):
-                    _note_not_sent(app, task_id, put.other, kwargs)
                 result = _in_its_place(result, type(result)(put.other, app=app))
             elif put.state == "superseded":
                 _running_request().superseded = True
-            elif put.state == "replaced" and put.other != task_id:
-                entries = []
-                if record:
-                    entry = ScheduledTask.of_record(queue, put.other, "scheduled", 0, record)
-                    entries.append(entry)
-                not_run.note_cancelled(app, [put.other], entries, f"replaced by {task_id}")
         return result
 
     return send_task
@@ -71,7 +63,7 @@ def not_subscribing(_backend: Any, on_task_call: Callable[..., Any]) -> Callable
 def note_superseded(sender: Any, request: Any, **_: Any) -> None:
     """Report a task whose retry was dropped, since another one has taken its unique key."""
     if getattr(request, "superseded", False):
-        not_run.note_revoked(sender.app, [request.id], "replaced while it ran", request)
+        not_run.note_revoked(sender.app, [not_run.NotRun(request, "replaced while it ran")])
 
 
 def _running_request() -> Any:
@@ -86,18 +78,6 @@ def _in_its_place(result: Any, other: Any) -> Any:
     if children and children[-1] is result:
         children[-1] = other
     return other
-
-
-def _note_not_sent(app: Celery, task_id: str, other: str, options: Mapping[str, Any]) -> None:
-    """Store in the result of a task that it is not sent: whoever chose its id may wait for it, as
-    groups, chains and chords do.
-    """
-    chord = {name: options.get(name) for name in ("group_id", "group_index", "chord")}
-    request = Context(id=task_id, group=chord.pop("group_id"), **chord)
-    try:
-        app.backend.mark_as_revoked(task_id, f"not sent, {other} has its unique key", request)
-    except Exception:
-        logger.exception("Storing in the result backend that task %r is not sent failed", task_id)
 
 
 # -- faster sending -------------------------------------------------------------------------------

@@ -20,7 +20,9 @@ from kombu.asynchronous.hub import Hub
 from vine import promise
 
 from celery_delayq.dispatch.acks import LOST
+from celery_delayq.integration import not_run
 from celery_delayq.model.envelope import own_of
+from celery_delayq.model.payload import TaskMessage
 
 logger = logging.getLogger(__name__)
 
@@ -277,6 +279,16 @@ def consumes_tasks(channel: Any) -> bool:
     controller = _worker()
     consumer = getattr(getattr(controller, "consumer", None), "task_consumer", None)
     return consumer is not None and consumer.channel is channel
+
+
+def report_not_run(message: dict[str, Any], reason: str, *, may_be_replayed: bool) -> None:
+    """Report a task that this process' worker has taken and that does not run."""
+    controller = _worker()
+    task = not_run.NotRun(TaskMessage(message).request(), reason)
+    dispatcher = controller.consumer.event_dispatcher
+    not_run.note_revoked(
+        controller.app, [task], dispatcher=dispatcher, may_be_replayed=may_be_replayed
+    )
 
 
 def call_soon(method: Callable[..., object], *args: Any) -> None:

@@ -60,18 +60,13 @@ def without_chord(signature: Any) -> Any:
     return found
 
 
-def waited_for(headers: Mapping[str, Any], embedded: Mapping[str, Any]) -> Iterator[Context]:
+def waited_for(request: Context) -> Iterator[Context]:
     """Yield the contexts of a task and its chain for which a chord waits.
 
     Result backends need them to report to the chord.
-
-    Parameters
-    ----------
-    embedded : Mapping
-        What Celery keeps in the message's body beside the arguments.
     """
-    found = [Context({**headers, **embedded})]
-    for signature in embedded.get("chain") or ():
+    found = [request]
+    for signature in request.chain or ():
         found += _link(signature)
     return (each for each in found if each.chord)
 

@@ -20,6 +20,10 @@ State = Literal["scheduled", "paused", "ready", "running"]
 #: The codes by which scripts return outcomes.
 StatusCode = Literal["d", "w", "r", "c", "p", "k", "x", "u"]
 
+#: What a call that cancels does with ready messages: cancel them too, free their unique keys, since
+#: workers refuse them, or leave them.
+ReadyOnes = Literal["cancel", "free", "leave"]
+
 #: Several messages with one id have one answer, the first in this order.
 _RANK: Sequence[StatusCode] = ("r", "w", "c", "p", "k", "x", "d", "u")
 

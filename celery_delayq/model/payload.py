@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from celery.app.task import Context
 from kombu.compression import decompress
 from kombu.serialization import loads, prepare_accept_content
 
@@ -95,6 +96,33 @@ class Readable:
         kwargs: dict[str, Any] | None = self._body()[1]
         return kwargs
 
+    def request(self) -> Context:
+        """Return the request that a worker would make of the message.
+
+        Whoever reports the end of a task without a worker needs it: result backends, signals and
+        chords know the task by it. A body that cannot be read leaves out arguments and canvas, and
+        a message that cannot be read leaves the id.
+        """
+        message = self.message
+        if message is None:
+            return Context(id=getattr(self, "id", None))
+        try:
+            args, kwargs, embedded = body_of(message)
+        except Exception:  # a body may be anything
+            args, kwargs, embedded = None, None, {}
+        properties = message.get("properties") or {}
+        return Context(
+            {
+                **self.headers,
+                **embedded,
+                "args": args,
+                "kwargs": kwargs,
+                "properties": properties,
+                "delivery_info": properties.get("delivery_info"),
+                **{name: properties.get(name) for name in ("reply_to", "correlation_id")},
+            }
+        )
+
     def arguments(self) -> dict[str, Any]:
         """Return its arguments as JSON types, and as the sender's text.
 
@@ -111,3 +139,12 @@ class Readable:
             return args, kwargs
         except Exception:
             return None, None
+
+
+class TaskMessage(Readable):
+    """A task message that is in no record."""
+
+    __slots__ = ("message",)
+
+    def __init__(self, message: dict[str, Any]) -> None:
+        self.message = message

@@ -6,6 +6,7 @@ around Celery's ``send_task``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Literal, NamedTuple
 
@@ -29,28 +30,44 @@ class PublishOutcome(NamedTuple):
     task_id: str
     put: Put
     queue: str = ""
+    #: Its own record.
+    record: bytes = b""
     #: The record of the replaced entry, where that was scheduled.
     replaced: bytes = b""
 
 
-_collected: ContextVar[list[PublishOutcome] | None] = ContextVar("delayq_outcomes", default=None)
+#: Reports outcomes of messages that are sent later than Celery's ``send_task`` returns.
+Report = Callable[[list[PublishOutcome]], None]
+
+_collected: ContextVar[tuple[list[PublishOutcome], Report] | None] = ContextVar(
+    "delayq_outcomes", default=None
+)
 
 
 class collecting:  # noqa: N801 - a context manager, at a third of the cost of a generator
-    """Collect the outcomes of messages that are sent inside."""
+    """Collect the outcomes of messages that are sent inside; *report* gets those of a batch."""
 
-    __slots__ = ("_token",)
+    __slots__ = ("_report", "_token")
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
 
     def __enter__(self) -> list[PublishOutcome]:
         outcomes: list[PublishOutcome] = []
-        self._token = _collected.set(outcomes)
+        self._token = _collected.set((outcomes, self._report))
         return outcomes
 
     def __exit__(self, *_: object) -> None:
         _collected.reset(self._token)
 
 
-def note(queue: str, task_id: str, put: Put, replaced: bytes = b"") -> None:
+def reporter() -> Report | None:
+    """Return what reports the outcome of a message that is being sent, where anybody does."""
+    collected = _collected.get()
+    return None if collected is None else collected[1]
+
+
+def note(outcome: PublishOutcome) -> None:
     """Note the outcome of a message.
 
     Raises
@@ -58,16 +75,17 @@ def note(queue: str, task_id: str, put: Put, replaced: bytes = b"") -> None:
     QueueFull, UniqueConflict
         It was refused.
     """
-    error = refusal(queue, task_id, put)
+    error = refusal(outcome)
     if error is not None:
         raise error
     collected = _collected.get()
-    if collected is not None and (put.other or put.state == "superseded"):
-        collected.append(PublishOutcome(task_id, put, queue, replaced))
+    if collected is not None and (outcome.put.other or outcome.put.state == "superseded"):
+        collected[0].append(outcome)
 
 
-def refusal(queue: str, task_id: str, put: Put) -> DelayQError | None:
+def refusal(outcome: PublishOutcome) -> DelayQError | None:
     """Return the error for a message that was refused, None for one that was not."""
+    task_id, put, queue, *_ = outcome
     if put.state == "full":
         return QueueFull(
             f"queue {queue!r} has as many scheduled entries as max_scheduled allows: task "

@@ -27,6 +27,7 @@ _BEGINS = {
     "unknown task ": "unknown_task",
     "undecodable message": "undecodable",
     "no queue is bound to ": "unbound",
+    "skipped: ": "skipped",
 }
 
 #: What may become of a tick.

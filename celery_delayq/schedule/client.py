@@ -13,7 +13,7 @@ from celery import Signature
 from celery_delayq.errors import ConfigError, InvalidETA
 from celery_delayq.integration.not_run import note_cancelled
 from celery_delayq.model.envelope import Due, due_of_eta
-from celery_delayq.model.lookup import StatusCode
+from celery_delayq.model.lookup import ReadyOnes, StatusCode
 from celery_delayq.model.names import check_name
 from celery_delayq.model.scheduled import Outcome, Paused, ScheduledTask, bound_ms, outcome_of
 from celery_delayq.schedule.bulk import BulkChanges, new_due, shift_ms, shifted
@@ -61,7 +61,7 @@ class Schedule(BulkChanges):
             *id* is no id, or *if_eta* no time.
         """
         if_due = bound_ms("if_eta", if_eta)
-        return self._cancel([id_of(id)], queue, if_due, "cancelled", ready=True)[0]
+        return self._cancel([id_of(id)], queue, if_due, "cancelled", "cancel")[0]
 
     def cancel_ids(
         self, ids: Sequence[str], *, reason: str = "cancelled", ready: bool = True
@@ -75,10 +75,19 @@ class Schedule(BulkChanges):
         ready : bool
             Whether to cancel ready tasks too; otherwise their outcome is ``READY``.
         """
-        return self._cancel(ids, None, None, reason, ready=ready)
+        return self._cancel(ids, None, None, reason, "cancel" if ready else "leave")
+
+    def cancel_revoked(self, ids: Sequence[str]) -> Sequence[Outcome]:
+        """Cancel ids that workers refuse; ready ones lose their unique keys only."""
+        return self._cancel(ids, None, None, "revoked", "free")
 
     def _cancel(
-        self, ids: Sequence[str], queue: str | None, if_due: int | None, reason: str, *, ready: bool
+        self,
+        ids: Sequence[str],
+        queue: str | None,
+        if_due: int | None,
+        reason: str,
+        ready: ReadyOnes,
     ) -> Sequence[Outcome]:
         if not ids:
             return []

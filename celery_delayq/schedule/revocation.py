@@ -127,7 +127,7 @@ class Revocation:
                 after(outcomes)
 
     def _cancel(self, ids: Sequence[str]) -> Sequence[Outcome]:
-        return self._schedule.cancel_ids(ids, reason="revoked", ready=False)
+        return self._schedule.cancel_revoked(ids)
 
     def _store(
         self,

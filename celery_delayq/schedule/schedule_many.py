@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from celery import Signature
 
 from celery_delayq.errors import CommandRefused
-from celery_delayq.integration.not_run import note_revoked
+from celery_delayq.integration.not_run import note_outcomes
 from celery_delayq.model import publish_outcome
-from celery_delayq.model.publish_outcome import Put
+from celery_delayq.model.publish_outcome import PublishOutcome, Put
 from celery_delayq.schedule.items import (
     COMMON,
     NOT_OPTIONS,
@@ -31,6 +31,7 @@ from celery_delayq.schedule.message_template import Routed
 from celery_delayq.schedule.publish_many import PublishRun
 from celery_delayq.store.scripting.calls import Puts
 from celery_delayq.store.scripting.pipelining import LOST, EntryPipeline
+from celery_delayq.store.scripting.replies import Puts as Reply
 from celery_delayq.store.session import Session
 
 if TYPE_CHECKING:
@@ -173,13 +174,10 @@ class ManyRun(ManyCall):
                 pipeline.send()
         pipeline.flush()
 
-    def _on_answer(self, call: Puts, indexes: list[int], puts: list[Put]) -> None:
+    def _on_answer(self, call: Puts, indexes: list[int], reply: Reply) -> None:
         """Count the outcomes of the entries of one script call."""
         counts = self._report.counts
-        replaced = []
-        for index, id, put in zip(indexes, call.ids, puts, strict=True):
-            if put.state == "replaced" and put.other != id:
-                replaced.append(put.other)
+        for index, id, put in zip(indexes, call.ids, reply.puts, strict=True):
             queue = call.queue
             if index in self._several:
                 several, found = self._several[index]
@@ -192,10 +190,10 @@ class ManyRun(ManyCall):
             if put.state in self._counted:
                 counts[put.state] = counts.get(put.state, 0) + 1
             else:
-                error = publish_outcome.refusal(queue, id, put)
+                error = publish_outcome.refusal(PublishOutcome(id, put, queue))
                 self.tell(ItemOutcome(index, id, put.state, error, put.other))
-        if replaced:
-            note_revoked(self._app, replaced, "replaced")
+        if reply.replaced:
+            note_outcomes(self._app, reply.outcomes(call))
 
     def oldest(self) -> int:
         """Return the index of the first item that has no outcome yet."""

@@ -21,6 +21,7 @@ from celery_delayq.model.lookup import (
     Name,
     PausedNames,
     Position,
+    ReadyOnes,
     Revoked,
     State,
     StatusCode,
@@ -151,22 +152,24 @@ class ControlStore(StorePart):
         ids: Sequence[str],
         *,
         if_due: IfDue = None,
-        ready: bool = True,
+        ready: ReadyOnes = "cancel",
         token: str | None = None,
     ) -> list[StatusCode]:
-        """Cancel entries, with *ready* also those that no process holds yet.
+        """Cancel entries.
 
         This and the others return the outcome of each. Called again with the same *token*, they
         change nothing more and return the same, for a minute.
 
         Parameters
         ----------
+        ready : ReadyOnes
+            What to do with those that are ready, and that no process holds yet.
         if_due : int | Sequence[int | None] | None
             Only entries that are due then (ms): one time for all, or one for each.
         """
         key = self._keys.queue(queue)
         keys = [key.quarantined, *self._keys.ready_lists(queue, layout)]
-        args = [int(ready)]
+        args = [ready]
         return self._in_parts("control/cancel", queue, token, keys, args, _each(ids, if_due))
 
     def reschedule(

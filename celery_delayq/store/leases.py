@@ -43,6 +43,21 @@ class Deliveries(NamedTuple):
 NO_DELIVERIES = Deliveries()
 
 
+class Mark(NamedTuple):
+    """Why a leased message does not run: *late_ms* is known where it was skipped."""
+
+    why: Literal["cancelled", "replaced", "skipped"]
+    late_ms: int = 0
+
+    @classmethod
+    def of(cls, field: str) -> Mark:
+        """Read the mark behind a field: ``include/tracking.lua`` has the marks."""
+        _, _, mark = field.partition("!")
+        if mark[:2] == "!!":
+            return cls("skipped", int(mark[2:]))
+        return cls("replaced" if mark else "cancelled")
+
+
 class Reserved(NamedTuple):
     """What one call of ``leases/acquire.lua`` got.
 
@@ -51,7 +66,8 @@ class Reserved(NamedTuple):
     is held, since a message waits that is to be delivered alone. *messages* are in the order in
     which to run: field, bytes, and how often it came back before. *revision* is that of what is
     paused and revoked. *promoted* tells by field when messages became ready, in ms since 1970,
-    where that is known. *others* says that stock producers have pushed some.
+    where that is known. *others* says that stock producers have pushed some. *marks* has those that
+    do not run.
     """
 
     more: int
@@ -61,6 +77,7 @@ class Reserved(NamedTuple):
     revision: int = 0
     promoted: Mapping[str, int] = MappingProxyType({})
     others: bool = False
+    marks: Mapping[str, Mark] = MappingProxyType({})
 
     @staticmethod
     def answers(reply: Any, request_number: str) -> bool:
@@ -84,7 +101,11 @@ class Reserved(NamedTuple):
         if b"@" in fields:
             told = [name.partition("@") for name in names]
             names = [name for name, _, _ in told]
-            promoted = {name: int(ms) for name, _, ms in told if ms}
+            promoted = {name.partition("!")[0]: int(ms) for name, _, ms in told if ms}
+        marks: dict[str, Mark] = {}
+        if b"!" in fields:
+            marks = {name.partition("!")[0]: Mark.of(name) for name in names if "!" in name}
+            names = [name.partition("!")[0] for name in names]
         before = [Deliveries.read(text) for text in counts.split(b",")[1:]]
         before = before or [NO_DELIVERIES] * len(names)
         return cls(
@@ -95,6 +116,7 @@ class Reserved(NamedTuple):
             int(revision),
             promoted,
             how.endswith(b"+"),
+            marks,
         )
 
 
@@ -133,6 +155,8 @@ class LeaseStore(StorePart):
         limit: int,
         lists: int,
         others: int,
+        *,
+        reports: bool = False,
     ) -> Call:
         """Return the call that leases up to *limit* messages; its reply is for :class:`Reserved`.
 
@@ -147,6 +171,8 @@ class LeaseStore(StorePart):
         others : int
             How many messages the process holds of any queue, or may get by other requests; -1 when
             it cannot make room for a message that is to be delivered alone.
+        reports : bool
+            Whether to lease messages, too, that do not run, since the process reports that.
         """
         key, shared, layout = self._keys.queue(queue), self._keys, self._runner.layout
         keys = [*key.state, shared.next_due, key.wake, key.leased(worker_id), key.leases]
@@ -154,6 +180,7 @@ class LeaseStore(StorePart):
         keys += key.quarantine_turn, key.request_numbers, shared.control, key.pace
         keys += key.dead, key.dead_at, *shared.ready_lists(queue, layout)
         args = [queue, worker_id, _ms(lease), request_number, limit, lists, others, shared.wake]
+        args.append(int(reports))
         return Call("leases/acquire", keys, [*args, *layout.steps])
 
     def acquire(

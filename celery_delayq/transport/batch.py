@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 from celery_delayq.errors import NotReplicated
 from celery_delayq.model import publish_outcome
 from celery_delayq.model.envelope import Entry
+from celery_delayq.model.publish_outcome import PublishOutcome
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
@@ -43,11 +44,14 @@ class PublishBatch:
         #: Of the message being routed: where each part goes, how, and the part.
         self._routed: list[tuple[Store, Callable[[str], Any] | None, str, tuple[Any, ...]]] = []
         self._unusable: str | None = None
+        #: What reports the outcomes of the messages.
+        self._report: publish_outcome.Report | None = None
         channel.connection.batches += 1
 
     def publish(self, message: dict[str, Any], **kwargs: Any) -> Any:
         """Route one message and buffer all its commands or, after an error, none."""
         self._check_usable()
+        self._report = publish_outcome.reporter() or self._report
         self._routed.clear()
         result = self.channel.basic_publish(message, _publish_batch=self, **kwargs)
         for store, new, queue, part in self._routed:
@@ -129,11 +133,14 @@ class PublishBatch:
     def _read(self) -> None:
         """Read all outstanding replies."""
         errors: list[Exception] = []
+        found: list[PublishOutcome] = []
         try:
             for outbox in self._outboxes.values():
-                outbox.read(errors)
+                outbox.read(errors, found)
         except Exception as exc:
             raise self._failed(exc) from exc
+        if found and self._report is not None:
+            self._report(found)
         if errors:
             raise self._failed(errors[0]) from errors[0]
 
@@ -208,16 +215,22 @@ class _Outbox:
             known.add(call.script)
             yield call.command(source=source)
 
-    def read(self, errors: list[Exception]) -> None:
-        """Read all outstanding replies; refusals go into *errors*."""
+    def read(self, errors: list[Exception], found: list[PublishOutcome]) -> None:
+        """Read all outstanding replies.
+
+        Refusals go into *errors*, outcomes that are about another message into *found*.
+        """
         while self.unread:
             call = self.unread[0]
             try:
                 reply = self.line.read()
                 if isinstance(call, Puts):
-                    puts = zip(call.ids, replies.Puts.read(reply).puts, strict=True)
-                    found = (publish_outcome.refusal(call.queue, *put) for put in puts)
-                    errors += filter(None, found)
+                    for outcome in replies.Puts.read(reply).outcomes(call):
+                        if outcome.put.other:
+                            found.append(outcome)
+                        error = publish_outcome.refusal(outcome)
+                        if error is not None:
+                            errors.append(error)
             except ResponseError as exc:
                 errors.append(exc)
             self.unread.popleft()

@@ -26,6 +26,7 @@ from celery_delayq.integration.install import EVENTLET, change_consumer
 from celery_delayq.integration.replace import make
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.delivery import HeldBy
+from celery_delayq.store.leases import Mark
 from celery_delayq.transport import qos
 from celery_delayq.transport.fetcher import Fetcher
 from celery_delayq.transport.not_yet import NotYetChannel
@@ -324,6 +325,9 @@ class ConsumeChannel(NotYetChannel):
         message = self._message(taken)
         if message is None:
             return
+        if taken.mark is not None:
+            self._end_not_run(taken, taken.mark, message)
+            return
         try:
             if not self._put_off(taken, message):
                 callback(message)
@@ -337,6 +341,23 @@ class ConsumeChannel(NotYetChannel):
             why = f"rejected: {type(exc).__name__}: {exc}"
             self.add_dead_letter(taken.tag, id or f"refused-{uuid4()}", why)
             self.qos.forget(taken.tag)
+
+    def _end_not_run(self, taken: Taken, mark: Mark, message: qos.Message) -> None:
+        """Report a message that does not run, and settle it: one that was skipped is a dead letter.
+
+        Celery's worker gets none of them, since it may not know the task.
+        """
+        skipped = mark.why == "skipped"
+        reason: str = mark.why
+        if skipped:
+            allowed = envelope.own_of(message.properties).get("skip_after")
+            reason = f"skipped: {mark.late_ms} ms after it was due, at most {allowed} allowed"
+        worker.report_not_run(message._raw, reason, may_be_replayed=skipped)
+        if skipped:
+            self.add_dead_letter(taken.tag, str(message.headers["id"]), reason)
+            self.qos.forget(taken.tag)
+        else:
+            message.ack()
 
     def _message(self, taken: Taken) -> qos.Message | None:
         """Decode a leased message; None if it is undecodable or no longer held."""

@@ -167,8 +167,12 @@ class Fetcher:
         acquire_call = channel.store.leases.acquire_call
         # Acknowledgements first: they may make room for a message that is delivered alone.
         calls = keeper.acks.calls(channel.store, self._riding)
+        reports = channel.serves_worker
         calls += [
-            acquire_call(share.queue, me, lease, number, share.limit, share.lists, others)
+            acquire_call(
+                *(share.queue, me, lease, number, share.limit, share.lists, others),
+                reports=reports,
+            )
             for share, number in self._requests
         ]
         if not self._send_sources:
@@ -339,7 +343,11 @@ class Fetcher:
         fields = [field for field, _, _ in reserved.messages]
         tags = self._channel.keeper.take(queue, request_number, fields, alone=reserved.alone)
         return [
-            Taken(queue, tag, message, deliveries, reserved.promoted.get(field))
+            Taken(
+                *(queue, tag, message, deliveries),
+                reserved.promoted.get(field),
+                reserved.marks.get(field),
+            )
             for tag, (field, message, deliveries) in zip(tags, reserved.messages, strict=True)
         ]
 

@@ -23,7 +23,7 @@ from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.delivery import HeldBy
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.names import NOT_OWN_KEY, is_own_key
-from celery_delayq.model.publish_outcome import Put
+from celery_delayq.model.publish_outcome import PublishOutcome, Put
 from celery_delayq.model.task_options import check_identity, check_text
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
@@ -229,9 +229,11 @@ class PublishChannel(stock.Channel):
             is_retry = bool(message["headers"].get("retries"))
             store = self.store_of(queue)
             call = store.puts(queue, retry=is_retry)
-            call.add(Entry.of(message, step, due or Due(0)))
+            entry = Entry.of(message, step, due or Due(0))
+            call.add(entry)
             _, [put], replaced = Puts.read(self._run(store, call))
-            publish_outcome.note(queue, str(message["headers"]["id"]), put, replaced.get(0, b""))
+            id = str(message["headers"]["id"])
+            publish_outcome.note(PublishOutcome(id, put, queue, entry.data, replaced.get(0, b"")))
 
     def _put_retry(self, queue: str, entry: Entry, held: HeldBy) -> None:
         """Schedule a retry in place of the running task's message."""
@@ -243,7 +245,7 @@ class PublishChannel(stock.Channel):
         )
         state = self._run(store, call)
         if state == b"superseded":
-            publish_outcome.note(queue, entry.id, Put("superseded"))
+            publish_outcome.note(PublishOutcome(entry.id, Put("superseded"), queue))
             logger.info(
                 "Task %r is not tried again: another one has taken its unique key", entry.id
             )

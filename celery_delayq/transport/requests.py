@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from celery_delayq.store.leases import Deliveries
+from celery_delayq.store.leases import Deliveries, Mark
 from celery_delayq.store.scripting.calls import pack_keys
 from celery_delayq.transport.fair_share import Share
 
@@ -20,6 +20,8 @@ class Taken(NamedTuple):
     message: bytes
     deliveries: Deliveries
     promoted: int | None = None
+    #: Why it does not run, None for one that runs.
+    mark: Mark | None = None
 
 
 class Request(NamedTuple):

@@ -246,9 +246,12 @@ class Bench(Store):
         lists: int = 4,
         others: int = 0,
         queue: str = QUEUE,
+        reports: bool = False,
     ) -> Reserved:
-        """Lease messages by a request."""
-        call = self.leases.acquire_call(queue, who, LEASE, number, limit, lists, others)
+        """Lease messages by a request; with *reports* also those that do not run."""
+        call = self.leases.acquire_call(
+            *(queue, who, LEASE, number, limit, lists, others), reports=reports
+        )
         return Reserved.read(self.run(call))._replace(others=False)
 
     def hold(

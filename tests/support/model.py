@@ -13,11 +13,18 @@ from typing import NamedTuple
 
 from celery_delayq.model.envelope import Record
 from celery_delayq.model.totals import kind_of
-from celery_delayq.store.leases import Counted, Deliveries, Reclaimed, Reserved
+from celery_delayq.store.leases import Counted, Deliveries, Mark, Reclaimed, Reserved
 from tests.support.leases import Retried
 from tests.support.model_dead_letters import DeadLetterModel
 from tests.support.model_schedule import is_late
 from tests.support.model_tracking import NOW, Label, Plan, duplicate
+
+#: Why a message does not run, by how much it is :attr:`Tracked.dropped`.
+MARKS = [None, Mark("cancelled"), Mark("replaced"), Mark("skipped")]
+SKIPPED = 3
+
+#: By what they are counted.
+DROPPED = {1: "cancelled", 2: "replaced"}
 
 
 class Held(NamedTuple):
@@ -37,14 +44,25 @@ class QueueModel(DeadLetterModel):
     ends: dict[str, int] = field(default_factory=dict)
     request_numbers: dict[str, int] = field(default_factory=dict)
     turn: str | None = None
+    #: Whether the process that asks reports messages that do not run.
+    reports: bool = False
     lease_ends: int | None = None
 
     # -- lease
 
     def reserve(
-        self, who: str, lease: int, message_id: str, limit: int, lists: int, others: int
+        self,
+        who: str,
+        lease: int,
+        message_id: str,
+        limit: int,
+        lists: int,
+        others: int,
+        *,
+        reports: bool,
     ) -> Reserved:
         """Lease up to *limit* messages, or tell those of *message_id* again."""
+        self.reports = reports
         self.count_others()
         mine = self.held.setdefault(who, {})
         names = [f"{message_id}:{place}" for place in range(1, limit + 1)]
@@ -86,7 +104,15 @@ class QueueModel(DeadLetterModel):
             room,
             [(name, one.message or b"", self._counts(one)) for name, one in told.items()],
             self.revision,
+            marks={name: mark for name, one in told.items() if (mark := self._mark(one))},
         )
+
+    def _mark(self, one: Held) -> Mark | None:
+        """Return why a held message does not run, without its lateness."""
+        label = Label.of(one.message or b"")
+        here = self.running.values()
+        found = [each for each in here if label and each.message_id == label.message_id]
+        return MARKS[found[0].dropped] if found else None
 
     def _take(self, who: str, limit: int, lists: int) -> Iterator[Held]:
         for step in self.layout.steps[:lists]:
@@ -103,18 +129,30 @@ class QueueModel(DeadLetterModel):
         if label is None:
             return True
         tracked = self.untrack(self.waiting, label)
-        if not tracked.dropped and not is_late(label, tracked.due):
+        if not tracked.dropped and is_late(label, tracked.due):
+            tracked = tracked._replace(dropped=SKIPPED)
+        if not tracked.dropped or (self.reports and not self._has_other(label)):
             self.track(self.running, label.id, tracked._replace(who=who))
+            if tracked.dropped:
+                self.release(label)
             return True
         self.forget(self.waiting, message)
-        if tracked.dropped:
+        if tracked.dropped != SKIPPED:
             self.counts.pop(message, None)
             self.gone.append(message)
-            self.counted["replaced" if tracked.dropped == 2 else "cancelled"] += 1
+            self.counted[DROPPED[tracked.dropped]] += 1
         else:
             self.counted["dead:skipped"] += 1
             self._add_dead_letter(message, "skipped", label.id)
         return False
+
+    def _has_other(self, label: Label) -> bool:
+        """Return whether another message has the same id."""
+        here = (self.scheduled, self.waiting, self.running)
+        own = duplicate(label.id, label.message_id)
+        return any(label.id in index for index in here) or any(
+            name.startswith(f"{label.id}\0") and name != own for name in self.duplicate_ids
+        )
 
     def _counts(self, one: Held) -> Deliveries:
         return self.counts.get(one.message or b"", Deliveries())
@@ -135,15 +173,17 @@ class QueueModel(DeadLetterModel):
         there = [one for name in fields if (one := self._drop(who, name))]
         for one in there:
             if one.message is not None:
-                self.counted["acked"] += 1
-                self._finish(one.message)
+                self._finish(one)
         return len(there)
 
     def _drop(self, who: str, name: str) -> Held | None:
         return self.held.get(who, {}).pop(name, None)
 
-    def _finish(self, message: bytes) -> None:
-        self.done.append(message)
+    def _finish(self, one: Held) -> None:
+        message, mark = one.message or b"", self._mark(one)
+        dropped = MARKS.index(mark)
+        self.counted[DROPPED.get(dropped, "acked")] += 1
+        (self.gone if dropped else self.done).append(message)
         self.counts.pop(message, None)
         self.forget(self.running, message)
 

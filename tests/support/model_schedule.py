@@ -182,27 +182,20 @@ class ScheduleModel(Tracking):
         here = self.scheduled.items()
         due = sorted((one.due, name) for name, one in here if one.due <= NOW and not one.paused_due)
         moved: list[str] = []
-        late: list[str] = []
         for _, name in due[:limit]:
             one = self.scheduled[name]
             if one.record.task in self.paused:
                 self.scheduled[name] = one._replace(paused_due=True)
-            elif is_late(Label.of(one.record.message), one.due):
-                late.append(name)
             else:
                 moved.append(name)
-        for name in late:
-            message = self.remove_entry(name).record.message
-            self._add_dead_letter(message, "skipped", name.partition("\0")[0])
         self._move(moved)
         self.counted["promoted"] += len(moved)
-        self.counted["dead:skipped"] += len(late)
         # The queue may have been paused until now.
         self.marker = self.marker or any(self.ready.values())
         self.look_again()
         if more:
             self._look_at(NOW)
-        return len(moved), len(late)
+        return len(moved), 0
 
     def _move(self, names: Iterable[str]) -> None:
         entries = [self.take_entry(name) for name in names]

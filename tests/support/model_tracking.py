@@ -74,7 +74,7 @@ class Tracked(NamedTuple):
     """What is known of a message that is ready or held.
 
     *dropped* when its turn comes: 1 for one that was cancelled, 2 for one whose unique key another
-    one has.
+    one has, 3 for a held one that is later than it may be.
     """
 
     message_id: str
@@ -137,7 +137,7 @@ class Tracking:
                 found.append((self.scheduled[name].record.message_id, name, "scheduled"))
             if name in self.waiting and not self.waiting[name].dropped:
                 found.append((self.waiting[name].message_id, name, "waiting"))
-            if name in self.running:
+            if name in self.running and not self.running[name].dropped:
                 found.append((self.running[name].message_id, name, "running"))
         return [(name, place) for _, name, place in sorted(found)]
 
@@ -207,7 +207,7 @@ class Tracking:
         label = Label.of(message)
         if label is not None:
             tracked = self.untrack(self.running, label)
-            due = 0 if label.skip else tracked.due
+            due = 0 if label.skip and not tracked.dropped else tracked.due
             self.track(self.waiting, label.id, tracked._replace(who="", due=due))
 
     def forget(self, index: dict[str, Tracked], message: bytes) -> None:

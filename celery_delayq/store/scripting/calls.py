@@ -134,6 +134,11 @@ class Puts(_Growing):
         """The ids of the entries."""
         return self.args[4::5]
 
+    @property
+    def records(self) -> list[bytes]:
+        """The records of the entries."""
+        return self.args[7::5]
+
 
 @dataclass(slots=True)
 class Readies(_Growing):

@@ -22,7 +22,6 @@ from redis.exceptions import (
 )
 
 from celery_delayq.model.envelope import Entry
-from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store.scripting.calls import Call, Puts, pack
 from celery_delayq.store.scripting.client import translating, unavailable
 from celery_delayq.store.scripting.replies import Puts as Reply
@@ -202,7 +201,7 @@ class EntryPipeline:
     ask : Callable
         Calls a function with the stores, once more on new connections when a server is gone.
     on_answer : Callable
-        Gets a call, the indexes of its entries, and what became of each.
+        Gets a call, the indexes of its entries, and the reply.
     retry : Mapping[str, Any] | None
         How often and when to try again, by the names of Celery's ``task_publish_retry_policy``;
         None for not at all.
@@ -211,7 +210,7 @@ class EntryPipeline:
     def __init__(
         self,
         ask: Ask,
-        on_answer: Callable[[Puts, list[int], list[Put]], None],
+        on_answer: Callable[[Puts, list[int], Reply], None],
         retry: Mapping[str, Any] | None,
     ) -> None:
         self._ask = ask
@@ -223,7 +222,7 @@ class EntryPipeline:
         self._open: dict[str, Sent] = {}
         self._filling: list[Sent] = []
         self._unread: deque[Sent] = deque()
-        self._answered: deque[tuple[Sent, list[Put]]] = deque()
+        self._answered: deque[tuple[Sent, Reply]] = deque()
         #: How many entries wait to be sent.
         self.buffered = 0
 
@@ -308,7 +307,7 @@ class EntryPipeline:
                         raise unavailable(exc) from exc
                     refused.append((self._unread.popleft(), exc))
                 else:
-                    self._answered.append((self._unread.popleft(), Reply.read(reply).puts))
+                    self._answered.append((self._unread.popleft(), Reply.read(reply)))
         finally:
             self._unread.extendleft(sent for sent, _ in reversed(refused))
         if refused:
@@ -333,6 +332,6 @@ class EntryPipeline:
 
     def _deliver(self) -> None:
         while self._answered:
-            sent, puts = self._answered[0]
-            self._on_answer(sent.call, sent.indexes, puts)
+            sent, reply = self._answered[0]
+            self._on_answer(sent.call, sent.indexes, reply)
             self._answered.popleft()

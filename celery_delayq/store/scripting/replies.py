@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from celery_delayq.model.publish_outcome import Put, Stored
+from celery_delayq.model.publish_outcome import PublishOutcome, Put, Stored
+from celery_delayq.store.scripting import calls
 
 Adopted = Literal["scheduled", "ready", "gone"]
 
@@ -52,6 +53,12 @@ class Puts(NamedTuple):
         ]
         places = (place for place, code in enumerate(codes) if code in "SR")
         return cls(int(now), puts, {place: next(others) for place in places})
+
+    def outcomes(self, call: calls.Puts) -> Iterator[PublishOutcome]:
+        """Yield the outcome of each message of the call."""
+        messages = zip(call.ids, self.puts, call.records, strict=True)
+        for place, (id, put, record) in enumerate(messages):
+            yield PublishOutcome(id, put, call.queue, record, self.replaced.get(place, b""))
 
 
 def cut(sizes: bytes, text: bytes) -> list[Any]:

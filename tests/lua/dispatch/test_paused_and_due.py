@@ -207,10 +207,12 @@ def test_what_may_be_late_only_so_much_is_not_dead_while_it_is_paused_due(store:
     store.put(labelled("a", skip_after=5000))
     store.become_due("a")
     store.pause()
-    assert store.promote().dead_lettered == 0
+    assert store.promote().moved == 0
 
     store.resume()
-    assert store.promote().dead_lettered == 1
+    assert store.promote().moved == 1
+    store.reserve()
+    assert [dead_letter.id for dead_letter in store.dead_letters.all(QUEUE)] == ["a"]
 
 
 def test_a_unique_key_stays_taken_while_it_is_paused_due(store: Bench) -> None:

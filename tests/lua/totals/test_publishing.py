@@ -126,8 +126,9 @@ def test_what_is_too_late_and_what_is_unreadable_is_dead(store: Bench, new: Coun
     store.become_due("spoilt", 2)
     store.client.hset("{q}:entries", "spoilt", "junk")
     store.promote()
+    store.reserve()
 
-    assert new() == {"accepted": 2, "dead:skipped": 1, "dead:corrupt": 1}
+    assert new() == {"accepted": 2, "promoted": 1, "dead:skipped": 1, "dead:corrupt": 1}
 
 
 def test_a_dispatcher_notes_that_nothing_is_left_or_that_it_promotes(store: Bench) -> None:

@@ -3,7 +3,8 @@
 -- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
 --          8 leased_index  9 totals  10 next_due  11 answer  12… ready lists and quarantined
 -- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
---          4 '1' to cancel ready ones too  5… for each: id, only if it is due then (ms), '' for any
+--          4 what to do with ready ones: 'cancel' them too, 'free' their unique keys, since workers
+--          refuse them, or 'leave' them  5… for each: id, only if it is due then (ms), '' for any
 -- Returns  a code for each id: 'd' done, 'w' it is ready and stays, 'r' a process holds it, 'c' it
 --          is due at another time, 'u' unknown; change_found explains an unfinished reply
 -- Repeat   the same, for a minute
@@ -17,13 +18,19 @@
 -- @include find
 
 local function cancel_ready(name, value, wanted)
-  local _, message_id, due, unique = read_tracked(value)
+  local _, message_id, due, unique, task, more = read_tracked(value)
   if wanted and tonumber(due) ~= wanted then
     return 'c'
   end
-  redis.call('HSET', READY_INDEX, name, '!' .. value)
+  if ARGV[4] == 'cancel' then
+    redis.call('HSET', READY_INDEX, name, '!' .. value)
+  elseif unique ~= '-' then
+    -- A worker refuses it. Until then it is ready, without its unique key.
+    local rest = tracking(due, '-', task) .. (more ~= '' and ' ' .. more or '')
+    redis.call('HSET', READY_INDEX, name, message_id .. ' ' .. rest)
+  end
   release_key(unique, string.match(name, '^[^%z]*'), message_id)
-  return 'd'
+  return ARGV[4] == 'cancel' and 'd' or 'w'
 end
 
 local cancelled = 0
@@ -41,7 +48,7 @@ return answer_once(KEYS[11], function()
     forget_waiting()
   end
   local codes = change_found(
-    5, 2, ARGV[2], ARGV[3], cancel_scheduled, ARGV[4] == '1' and cancel_ready)
+    5, 2, ARGV[2], ARGV[3], cancel_scheduled, ARGV[4] ~= 'leave' and cancel_ready)
   look_on(KEYS[10], ARGV[1], DUE)
   -- Ready ones when they are dropped: until then they are there.
   add_total(TOTALS, 'cancelled', cancelled)

@@ -1,7 +1,7 @@
 -- Move what is due to the ready lists, earliest first, at most a batch of it and about 1 MB.
 --
 -- What belongs to a paused task is paused and due instead, and comes back once the task goes on; nothing
--- of a paused queue is moved. What is later than it may be is a dead letter.
+-- of a paused queue is moved. leases/acquire.lua looks what is later than it may be.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
 --          8 leased_index  9 totals  10 next_due  11 dead  12 dead_at  13 wake  14 control  15 pace
@@ -139,18 +139,15 @@ for i, name in ipairs(names) do
   local data = redis.call('HGET', ENTRIES, name)
   take_room(data and #data or 0)
   local priority, _, task, start = read_record(data)
-  local id, message_id, skip, unique
+  local id, message_id, unique
   if priority then
-    id, message_id, skip, unique = read_label(data, start)
+    id, message_id, _, unique = read_label(data, start)
   end
   if not priority then
     bad[#bad + 1] = {name, scores[i], data and 'unreadable record' or 'no record', data or ''}
     gone[#gone + 1] = name
   elseif is_paused(task) then
     paused_due[#paused_due + 1] = {scores[i], name, task}
-  elseif id and skip > 0 and now - scores[i] > skip then
-    bad[#bad + 1] = {
-      name, scores[i], skip_reason(now, scores[i], skip), string.sub(data, start), data}
   elseif moved < allowed then
     local list = list_of[priority] or KEYS[18]
     if not messages[list] then
@@ -173,14 +170,8 @@ end
 if moved > 0 then
   wake(KEYS[13])
 end
-local corrupt = 0
 for _, one in ipairs(bad) do
   add_dead_letter(KEYS[11], KEYS[12], one[1], now, one[2], one[3], one[4])
-  if one[5] then
-    remove_entry(one[1], one[2], one[5])
-  else
-    corrupt = corrupt + 1
-  end
 end
 for _, one in ipairs(paused_due) do
   pause_due(unpack(one))
@@ -203,8 +194,7 @@ for _, one in ipairs(labels) do
 end
 spend(KEYS[15], moved, tonumber(ARGV[3]))
 add_total(TOTALS, 'promoted', moved)
-add_total(TOTALS, 'dead:corrupt', corrupt)
-add_total(TOTALS, 'dead:skipped', #bad - corrupt)
+add_total(TOTALS, 'dead:corrupt', #bad)
 if ARGV[6] == '1' then
   redis.call('HSET', KEYS[17], 'dispatched', now)
 end

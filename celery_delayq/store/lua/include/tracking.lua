@@ -5,9 +5,11 @@ local TOTALS = KEYS[9]
 
 -- Once it has left the schedule, an entry is found by its name in READY_INDEX while it is ready, and
 -- in LEASED_INDEX while a process holds it. There stands
--- "<message_id> <due ms> <unique key or -> <task> [<worker_id>]", and '!' before it when a ready one
--- was cancelled, '!!' when another one has its unique key: it is dropped when its turn comes. With a history of runs it is not the
--- worker id that stands in READY_INDEX, but when it became ready (ms), where dispatch/promote.lua knew.
+-- "<message_id> <due ms> <unique key or -> <task> [<worker_id>]". A mark before it says that it does
+-- not run: '!' it was cancelled, '!!' another one has its unique key, '!!!' it is later than it may be.
+-- When its turn comes, a worker reports that, or leases/acquire.lua drops it. With a history of runs it
+-- is not the worker id that stands in READY_INDEX, but when it became ready (ms), where
+-- dispatch/promote.lua knew.
 
 -- The name of an entry is its id or, where that is taken by another message with the same id,
 -- "<id> NUL <message_id>". Names of the second kind are listed in DUPLICATE_IDS until they are gone.
@@ -62,8 +64,8 @@ local function find_tracked(index, id, message_id)
   end
 end
 
-local function track(index, id, message_id, rest)
-  local value = message_id .. ' ' .. rest
+local function track(index, id, message_id, rest, mark)
+  local value = (mark or '') .. message_id .. ' ' .. rest
   if redis.call('HSETNX', index, id, value) == 1 then
     return
   end
@@ -88,8 +90,8 @@ local function untrack(index, id, message_id, unique)
     return '', 0, tracking(0, unique, ''), ''
   end
   redis.call('HDEL', index, name)
-  local mark, _, due, _, task, more = read_tracked(value)
-  return mark, tonumber(due), tracking(due, unique, task), more, true
+  local mark, _, due, its_unique, task, more = read_tracked(value)
+  return mark, tonumber(due), tracking(due, its_unique, task), more, true
 end
 
 -- A message that a process held goes back to where it waits. It was in time once, so a limit for
@@ -97,8 +99,11 @@ end
 local function track_back(message, start)
   local id, message_id, skip, unique = read_label(message, start)
   if id then
-    local _, _, rest = untrack(LEASED_INDEX, id, message_id, unique)
-    track(READY_INDEX, id, message_id, skip > 0 and string.gsub(rest, '^%d+', '0') or rest)
+    local mark, _, rest = untrack(LEASED_INDEX, id, message_id, unique)
+    if mark == '' and skip > 0 then
+      rest = string.gsub(rest, '^%d+', '0')
+    end
+    track(READY_INDEX, id, message_id, rest, mark)
   end
 end
 
@@ -154,16 +159,18 @@ local function forget_waiting()
   end
 end
 
--- A message that was ready or held is gone.
+-- A message that was ready or held is gone. Returns its mark.
 local function forget_tracked(index, message, start)
   local id, message_id, _, unique = read_label(message, start)
+  local mark = ''
   if id then
-    untrack(index, id, message_id, unique)
+    mark = untrack(index, id, message_id, unique)
     if has_duplicate_ids() then
       redis.call('ZREM', DUPLICATE_IDS, duplicate_name(id, message_id))
     end
     release_key(unique, id, message_id)
   end
+  return mark
 end
 
 -- Give an entry another due. Its task is nil where its record cannot be read.

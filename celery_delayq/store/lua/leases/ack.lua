@@ -27,13 +27,19 @@ end
 -- Whether some may be empty, since a retry has replaced them.
 local some_empty = not tracked and (redis.pcall('HGET', TOTALS, 'empty') or '0') ~= '0'
 
+-- Of those that did not run, how many were cancelled and how many were replaced.
+local dropped = {['!'] = 0, ['!!'] = 0}
+
 local function forget(held)
   local _, _, start = read_leased(held)
   if start then
     if counted then
       redis.call('HDEL', KEYS[11], redis.sha1hex(string.sub(held, start)))
     end
-    forget_tracked(LEASED_INDEX, held, start)
+    local mark = forget_tracked(LEASED_INDEX, held, start)
+    if dropped[mark] then
+      dropped[mark] = dropped[mark] + 1
+    end
   end
 end
 
@@ -57,7 +63,9 @@ for i = 1, looks and done or 0 do
 end
 local known = redis.call('HDEL', KEYS[10], unpack(fields, 1, done))
 acked = looks and acked or known
-add_total(TOTALS, 'acked', acked)
+add_total(TOTALS, 'acked', acked - dropped['!'] - dropped['!!'])
+add_total(TOTALS, 'cancelled', dropped['!'])
+add_total(TOTALS, 'replaced', dropped['!!'])
 add_total(TOTALS, 'empty', acked - known)
 if most > 0 then
   local i = 0

@@ -8,13 +8,15 @@
 -- ARGV     1 queue  2 worker id  3 lease (ms)  4 message id, a number that grows  5 most messages
 --          6 how many ready lists to take from  7 how many messages the process holds of any
 --          queue, or may get by other calls; -1 when it cannot make room for long  8 wake channel
---          9… the priority steps of KEYS[24…]
+--          9 '1' to lease also messages that do not run, since the process reports that, else '0'
+--          10… the priority steps of KEYS[24…]
 -- Returns  {place of the first ready list with something left, 0 for none; '1' when delivered
 --          alone, '2' when the process is to take nothing until it holds nothing, else '0', and '+'
---          behind it where stock producers have pushed some; the revision of
---          what is paused and revoked, then the fields '<request_number>:<place>[@<when ready, ms>]' of
---          the messages, after spaces; what is known of their deliveries before, each after a
---          comma, or '' when nothing is known of any; then the messages}
+--          behind it where stock producers have pushed some; the revision of what is paused and
+--          revoked, then the fields '<request_number>:<place>[<mark>[<ms late>]][@<when ready, ms>]'
+--          of the messages, after spaces (include/tracking.lua has the marks); what is known of their
+--          deliveries before, each after a comma, or '' when nothing is known of any; then the
+--          messages}
 -- Repeat   returns what is still held of the same message id, and takes nothing
 -- @include clock
 -- @include types
@@ -75,39 +77,75 @@ local dropped = {}
 
 local told, counts = {}, {}
 
-local function tell(field, message, promoted)
+local function tell(field, message, promoted, mark)
   reply[#reply + 1] = message
-  told[#told + 1] = ' ' .. field .. (promoted ~= '' and '@' .. promoted or '')
+  told[#told + 1] = ' ' .. field .. mark .. (promoted ~= '' and '@' .. promoted or '')
   if counted then
     counts[#counts + 1] = ',' .. (redis.call('HGET', KEYS[16], redis.sha1hex(message)) or '')
   end
 end
 
--- Note who holds a message; nil for one that was cancelled or may not start any more, else when it
--- became ready, '' where that is not known.
+local LATE = '!!!'
+
+-- A mark as the process gets it.
+local function told_mark(mark, due)
+  return mark == LATE and string.format('%s%.0f', mark, to_ms(clock) - due) or mark
+end
+
+-- Whether another message has the id of one that was just untracked. Nothing is reported then: who
+-- waits for that id waits for the other one.
+local function has_other(id, message_id)
+  for _, index in ipairs({ENTRIES, READY_INDEX, LEASED_INDEX}) do
+    -- Messages are on their way already: an index of a wrong type must not raise.
+    if redis.pcall('HEXISTS', index, id) == 1 then
+      return true
+    end
+  end
+  local names = has_duplicate_ids() and redis.call('ZRANGEBYLEX', DUPLICATE_IDS,
+    '[' .. duplicate_name(id, ''), '(' .. id .. '\1', 'LIMIT', 0, 2) or {}
+  return #names > 1 or names[1] ~= nil and names[1] ~= duplicate_name(id, message_id)
+end
+
+-- Note who holds a message. Returns when it became ready, '' where that is not known, and its mark; nil
+-- for one that does not run and is dropped.
 local function admit(message)
   local id, its_message_id, skip, unique = read_label(message)
   if not id then
-    return ''
+    return '', ''
   end
   local mark, due, rest, promoted, was_there = untrack(READY_INDEX, id, its_message_id, unique)
   untracked = untracked + (was_there and 1 or 0)
-  local late = skip > 0 and due > 0 and to_ms(clock) - due > skip
-  if late and mark == '' then
+  if mark == '' and skip > 0 and due > 0 and to_ms(clock) - due > skip then
+    mark = LATE
+  end
+  if mark == '' or ARGV[9] == '1' and not has_other(id, its_message_id) then
+    track(LEASED_INDEX, id, its_message_id, rest .. ' ' .. worker_id, mark)
+    if mark ~= '' then
+      release_key(unique, id, its_message_id)
+    end
+    return promoted, told_mark(mark, due)
+  end
+  if mark == LATE then
     add_dead_letter(KEYS[22], KEYS[23], id, to_ms(clock), due, skip_reason(to_ms(clock), due, skip),
       message)
   end
-  if late or mark ~= '' then
-    mark = mark ~= '' and mark or 'late'
-    dropped[mark] = (dropped[mark] or 0) + 1
-    forget_tracked(READY_INDEX, message)
-    if counted then
-      redis.call('HDEL', KEYS[16], redis.sha1hex(message))
-    end
-    return nil
+  dropped[mark] = (dropped[mark] or 0) + 1
+  forget_tracked(READY_INDEX, message)
+  if counted then
+    redis.call('HDEL', KEYS[16], redis.sha1hex(message))
   end
-  track(LEASED_INDEX, id, its_message_id, rest .. ' ' .. worker_id)
-  return promoted
+  return nil
+end
+
+-- The mark of a message that the process holds already.
+local function mark_of(message)
+  local id, its_message_id = read_label(message)
+  local _, value
+  if id then
+    _, value = find_tracked(LEASED_INDEX, id, its_message_id)
+  end
+  local mark, _, due = read_tracked(value)
+  return told_mark(mark or '', tonumber(due or 0))
 end
 
 -- What is held of a call whose reply was lost, or that came late over a connection given up.
@@ -118,7 +156,8 @@ local function repeated()
     local _, mark, start = read_leased(item)
     if start then
       reply[2] = mark == '!' and '1' or reply[2]
-      tell(field, string.sub(item, start), '')
+      local message = string.sub(item, start)
+      tell(field, message, '', mark_of(message))
     end
   end
 end
@@ -146,11 +185,11 @@ local function take_quarantined()
   local item = redis.call('LINDEX', KEYS[17], -1)
   local step, _, start = read_leased(item)
   local message = string.sub(item, start or 1)
-  local promoted = admit(message)
+  local promoted, its_mark = admit(message)
   if promoted then
     local field = request_number .. ':1'
-    redis.call('HSET', KEYS[12], field, (step or ARGV[9]) .. '!\n' .. message)
-    tell(field, message, promoted)
+    redis.call('HSET', KEYS[12], field, (step or ARGV[10]) .. '!\n' .. message)
+    tell(field, message, promoted, its_mark)
     reply[2] = '1'
   end
   redis.call('RPOP', KEYS[17])
@@ -176,13 +215,13 @@ local function take()
       take_room(#message)
       ready[i] = ready[i] - 1
       there = there - 1
-      local promoted = admit(message)
+      local promoted, mark = admit(message)
       if promoted then
         place = place + 1
         local field = request_number .. ':' .. place
         fields[#fields + 1] = field
-        fields[#fields + 1] = ARGV[i - 15] .. '\n' .. message
-        tell(field, message, promoted)
+        fields[#fields + 1] = ARGV[i - 14] .. '\n' .. message
+        tell(field, message, promoted, mark)
       end
       if #fields >= 1000 then
         hold() -- the stack of Lua has an end
@@ -204,7 +243,7 @@ if others > 0 then
 end
 add_total(TOTALS, 'cancelled', dropped['!'] or 0)
 add_total(TOTALS, 'replaced', dropped['!!'] or 0)
-add_total(TOTALS, 'dead:skipped', dropped.late or 0)
+add_total(TOTALS, 'dead:skipped', dropped[LATE] or 0)
 if #reply > 4 then
   redis.call('HSET', KEYS[19], worker_id, math.max(last, tonumber(request_number)))
   if ended < ends then
