@@ -11,6 +11,8 @@ from celery import Celery
 from celery.app.control import Control as CeleryControl
 from kombu.utils.functional import maybe_list
 
+from celery_delayq.integration.request import refuse_reserved
+
 logger = logging.getLogger(__name__)
 
 
@@ -50,6 +52,7 @@ def remembering(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(stock)
     def revoke(state: Any, *args: Any, **kwargs: Any) -> Any:
         result = stock(state, *args, **kwargs)
+        refuse_reserved()
         try:
             revocation = _revocation_of(state.app)
             if revocation is not None and "task_id" in kwargs:

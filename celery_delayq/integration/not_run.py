@@ -13,6 +13,7 @@ from celery.exceptions import ChordError, TaskRevokedError
 
 from celery_delayq.model.canvas import waited_for
 from celery_delayq.model.dead_letter import DeadLetter
+from celery_delayq.model.payload import request_of
 from celery_delayq.model.publish_outcome import PublishOutcome
 from celery_delayq.model.scheduled import ScheduledTask
 from celery_delayq.utils.bridge import off_loop
@@ -24,7 +25,7 @@ PRODUCER_TIMEOUT = 10.0
 
 
 class NotRun(NamedTuple):
-    """A task that does not run: its request, see :meth:`.Readable.request`, and the reason."""
+    """A task that does not run: its request, see :func:`.request_of`, and the reason."""
 
     request: Context
     reason: str
@@ -74,7 +75,7 @@ def note_cancelled(
     known = [entry for entry in entries if entry.id in ids]
     scheduled = {entry.id for entry in known}
     _mark_ready(app, {id: reason for id in ids if id not in scheduled})
-    note_revoked(app, [NotRun(entry.request(), reason) for entry in known])
+    note_revoked(app, [NotRun(request_of(entry), reason) for entry in known])
 
 
 @off_loop
@@ -109,13 +110,12 @@ def tell_chords_of_dead(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
     for dead_letter in dead_letters:
         if dead_letter.group_id is not None and not dead_letter.details.get("told"):
             error = ChordError(f"a dead letter was purged: {dead_letter.reason}")
-            _tell_chords(app, dead_letter.request(), states.FAILURE, error)
+            _tell_chords(app, request_of(dead_letter), states.FAILURE, error)
 
 
 def _request(queue: str, id: str, record: bytes) -> Context:
     """Return the request of a task by its record."""
-    request: Context = ScheduledTask.of_record(queue, id, "scheduled", 0, record).request()
-    return request
+    return request_of(ScheduledTask.of_record(queue, id, "scheduled", 0, record))
 
 
 def _mark_ready(app: Any, reasons: Mapping[str, str]) -> None:

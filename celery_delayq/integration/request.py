@@ -51,6 +51,8 @@ class RequestMixin(RequestBase):
     #: Why the message becomes a dead letter at its acknowledgement.
     _ending: Ending | None = None
     _is_dead_lettered = False
+    #: Whether the pool has the task, or had it.
+    _is_given_to_pool = False
 
     def __init__(self, message: Any, **kwargs: Any) -> None:
         if not kwargs.get("decoded") and kwargs.get("body") is message.body:
@@ -95,6 +97,11 @@ class RequestMixin(RequestBase):
         finally:
             if not soft:
                 self._after_failure()
+
+    def execute_using_pool(self, pool: Any, **kwargs: Any) -> Any:
+        """Take note, and do what Celery does."""
+        self._is_given_to_pool = True
+        return super().execute_using_pool(pool, **kwargs)
 
     def revoked(self) -> Any:
         """Return whether the task must not run: it is revoked, or its canvas was cancelled."""
@@ -235,6 +242,17 @@ class RequestMixin(RequestBase):
         channel.add_dead_letter_copy(
             tag, queue, str(self.id), ending.reason, data, pack_details(ending.details)
         )
+
+
+def refuse_reserved() -> None:
+    """Refuse revoked tasks that wait in this worker for a place in its pool.
+
+    Celery refuses them when their turn comes. Until then they would have their unique keys, and
+    another call would be kept back for a task that never runs.
+    """
+    for request in [*state.reserved_requests]:
+        if isinstance(request, RequestMixin) and not request._is_given_to_pool:
+            request.revoked()
 
 
 def with_endings(task: Any, request_cls: Any) -> type:

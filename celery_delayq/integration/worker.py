@@ -22,7 +22,7 @@ from vine import promise
 from celery_delayq.dispatch.acks import LOST
 from celery_delayq.integration import not_run
 from celery_delayq.model.envelope import own_of
-from celery_delayq.model.payload import TaskMessage
+from celery_delayq.model.payload import TaskMessage, request_of
 
 logger = logging.getLogger(__name__)
 
@@ -284,7 +284,7 @@ def consumes_tasks(channel: Any) -> bool:
 def report_not_run(message: dict[str, Any], reason: str, *, may_be_replayed: bool) -> None:
     """Report a task that this process' worker has taken and that does not run."""
     controller = _worker()
-    task = not_run.NotRun(TaskMessage(message).request(), reason)
+    task = not_run.NotRun(request_of(TaskMessage(message)), reason)
     dispatcher = controller.consumer.event_dispatcher
     not_run.note_revoked(
         controller.app, [task], dispatcher=dispatcher, may_be_replayed=may_be_replayed

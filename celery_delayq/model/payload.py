@@ -96,33 +96,6 @@ class Readable:
         kwargs: dict[str, Any] | None = self._body()[1]
         return kwargs
 
-    def request(self) -> Context:
-        """Return the request that a worker would make of the message.
-
-        Whoever reports the end of a task without a worker needs it: result backends, signals and
-        chords know the task by it. A body that cannot be read leaves out arguments and canvas, and
-        a message that cannot be read leaves the id.
-        """
-        message = self.message
-        if message is None:
-            return Context(id=getattr(self, "id", None))
-        try:
-            args, kwargs, embedded = body_of(message)
-        except Exception:  # a body may be anything
-            args, kwargs, embedded = None, None, {}
-        properties = message.get("properties") or {}
-        return Context(
-            {
-                **self.headers,
-                **embedded,
-                "args": args,
-                "kwargs": kwargs,
-                "properties": properties,
-                "delivery_info": properties.get("delivery_info"),
-                **{name: properties.get(name) for name in ("reply_to", "correlation_id")},
-            }
-        )
-
     def arguments(self) -> dict[str, Any]:
         """Return its arguments as JSON types, and as the sender's text.
 
@@ -139,6 +112,34 @@ class Readable:
             return args, kwargs
         except Exception:
             return None, None
+
+
+def request_of(task: Readable) -> Context:
+    """Return the request that a worker would make of the message of a task.
+
+    Whoever reports the end of a task without a worker needs it: result backends, signals and chords
+    know the task by it. A body that cannot be read leaves out arguments and canvas, and a message
+    that cannot be read leaves the id.
+    """
+    message = task.message
+    if message is None:
+        return Context(id=getattr(task, "id", None))
+    try:
+        args, kwargs, embedded = body_of(message)
+    except Exception:  # a body may be anything
+        args, kwargs, embedded = None, None, {}
+    properties = message.get("properties") or {}
+    return Context(
+        {
+            **task.headers,
+            **embedded,
+            "args": args,
+            "kwargs": kwargs,
+            "properties": properties,
+            "delivery_info": properties.get("delivery_info"),
+            **{name: properties.get(name) for name in ("reply_to", "correlation_id")},
+        }
+    )
 
 
 class TaskMessage(Readable):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -10,12 +12,19 @@ from kombu.utils.functional import maybe_list
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.canvas import Canvas
+from celery_delayq.model.envelope import Label
+from celery_delayq.model.lookup import Name, to_text
 from celery_delayq.model.names import check_name
-from celery_delayq.model.scheduled import Bulk, Outcome, ScheduledTask
+from celery_delayq.model.payload import Readable, TaskMessage
+from celery_delayq.model.scheduled import Bulk, Outcome
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.settings import Settings
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.paging import queues_of
+from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.session import Session
 from celery_delayq.store.shards import Shards
+from celery_delayq.utils import message_json
 from celery_delayq.utils.portions import batches
 
 #: Ids that one script call cancels.
@@ -37,16 +46,16 @@ class Revocation:
         """Store ids in Redis, and cancel those that are scheduled.
 
         In this order: the worker refuses a task that is promoted meanwhile. A ready one is left to
-        the worker too, which tells the chord that waits for it.
+        the worker too, which tells the chord that waits for it; its unique key is free at once.
         """
         for batch in batches(dict.fromkeys(map(str, ids)), BATCH):
             self._store(ids=batch)
-            self._cancel(batch)
+            self._schedule.cancel_revoked(batch)
 
     def revoke_by_stamps(self, stamps: Mapping[str, Any]) -> None:
         """Store stamped headers in Redis, and cancel scheduled tasks that have one of them.
 
-        Reads the whole schedule.
+        Reads the whole schedule and, where tasks have unique keys, the ready lists.
         """
         self._store(stamps=stamps)
         self._cancel_all(lambda entry: _has_stamp(entry, stamps))
@@ -71,7 +80,8 @@ class Revocation:
         """Cancel all tasks of a chain, chord or tree by the id of its first one, or of a group.
 
         Scheduled tasks are cancelled now, for which the whole schedule is read. Workers refuse
-        tasks that are ready, or that its running tasks send, for ``revoke_expires`` seconds.
+        tasks that are ready, or that its running tasks send, for ``revoke_expires`` seconds. Unique
+        keys of ready tasks are free at once.
 
         Parameters
         ----------
@@ -106,28 +116,39 @@ class Revocation:
             if progress is not None:
                 progress(bulk)
 
-        def matches(entry: ScheduledTask) -> bool:
+        def note_read() -> None:
             bulk.found += 1
             if progress is not None and bulk.found % READ == 0:
                 progress(bulk)
-            return canvas in Canvas.all_of(entry.headers, entry.own)
 
-        self._cancel_all(matches, add)
+        def matches(task: Readable) -> bool:
+            return canvas in Canvas.all_of(task.headers, task.own)
+
+        self._cancel_all(matches, note_read, add)
         return bulk
 
     def _cancel_all(
         self,
-        matches: Callable[[ScheduledTask], bool],
-        after: Callable[[Sequence[Outcome]], object] | None = None,
+        matches: Callable[[Readable], bool],
+        note_read: Callable[[], object] = lambda: None,
+        after: Callable[[Sequence[Outcome]], object] = lambda _: None,
     ) -> None:
-        found = (each.id for each in self._schedule.entries() if matches(each))
-        for batch in batches(found, BATCH):
-            outcomes = self._cancel(batch)
-            if after is not None:
-                after(outcomes)
+        """Cancel scheduled tasks that match, then free the unique keys of ready ones that do.
 
-    def _cancel(self, ids: Sequence[str]) -> Sequence[Outcome]:
-        return self._schedule.cancel_revoked(ids)
+        In this order: tasks that are promoted meanwhile come into the ready lists, which are read
+        from the end where tasks come in.
+        """
+
+        def found() -> Iterator[str]:
+            for each in self._schedule.entries():
+                note_read()
+                if matches(each):
+                    yield each.id
+
+        for batch in batches(found(), BATCH):
+            after(self._schedule.cancel_revoked(batch))
+        for queue, layout in self._ask(lambda shards: queues_of(shards, None)).items():
+            self._ask(partial(_free_ready, queue, layout, matches))
 
     def _store(
         self,
@@ -153,7 +174,34 @@ def _not_revoked(
     return [*dict.fromkeys(chain.from_iterable(found))]
 
 
-def _has_stamp(entry: ScheduledTask, wanted: Mapping[str, Any]) -> bool:
+def _free_ready(
+    queue: str, layout: Layout, matches: Callable[[Readable], bool], shards: Shards
+) -> None:
+    """Free the unique keys of ready tasks of a queue that match."""
+    store = shards.of(queue)
+    if not store.client.exists(store.keys.queue(queue).unique):
+        return
+    for ready_list in store.keys.ready_lists(queue, layout):
+        pages = ScanStore(store).messages(ready_list, 0, sys.maxsize, MESSAGES, newest=True)
+        for page in pages:
+            labels = [label for each in page if (label := _label_of(each, matches))]
+            names = [to_text(name) for label in labels for name in (label.id + b"\0", label.name)]
+            store.control.cancel(queue, layout, [*map(Name, names)], ready="free")
+
+
+def _label_of(data: bytes, matches: Callable[[Readable], bool]) -> Label | None:
+    """Return the label of a ready message with a unique key that matches, else None."""
+    label = Label.of(data)
+    if label is None or label.unique == b"-":
+        return None
+    try:
+        message = message_json.decode(data)
+        return label if matches(TaskMessage(message)) else None
+    except (ValueError, TypeError, AttributeError):
+        return None  # other producers may have sent anything
+
+
+def _has_stamp(entry: Readable, wanted: Mapping[str, Any]) -> bool:
     """Return whether a worker would refuse it, by the rule of Celery's ``Request.revoked``."""
     its = entry.headers.get("stamps") or {}
     return any(

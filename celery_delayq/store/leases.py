@@ -79,6 +79,10 @@ class Reserved(NamedTuple):
     others: bool = False
     marks: Mapping[str, Mark] = MappingProxyType({})
 
+    def about(self, field: str) -> tuple[int | None, Mark | None]:
+        """Return when a message became ready, and why it does not run, None for neither."""
+        return self.promoted.get(field), self.marks.get(field)
+
     @staticmethod
     def answers(reply: Any, request_number: str) -> bool:
         """Return whether a reply may be that to the request *request_number*."""
@@ -155,7 +159,6 @@ class LeaseStore(StorePart):
         limit: int,
         lists: int,
         others: int,
-        *,
         reports: bool = False,
     ) -> Call:
         """Return the call that leases up to *limit* messages; its reply is for :class:`Reserved`.

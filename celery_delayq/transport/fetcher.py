@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 from celery_delayq.dispatch.acks import AckBatch
 from celery_delayq.integration import worker
 from celery_delayq.integration.pauses_and_revokes import Controls
+from celery_delayq.integration.request import refuse_reserved
 from celery_delayq.store.leases import Reserved
 from celery_delayq.store.scripting.calls import pack
 from celery_delayq.store.scripting.runner import is_demoted
@@ -163,16 +164,13 @@ class Fetcher:
 
     def _calls(self) -> bytes:
         channel, keeper = self._channel, self._channel.keeper
-        me, lease, others = keeper.worker_id, keeper.lease, keeper.others
+        me, lease = keeper.worker_id, keeper.lease
+        others, reports = keeper.others, channel.serves_worker
         acquire_call = channel.store.leases.acquire_call
         # Acknowledgements first: they may make room for a message that is delivered alone.
         calls = keeper.acks.calls(channel.store, self._riding)
-        reports = channel.serves_worker
         calls += [
-            acquire_call(
-                *(share.queue, me, lease, number, share.limit, share.lists, others),
-                reports=reports,
-            )
+            acquire_call(share.queue, me, lease, number, share.limit, share.lists, others, reports)
             for share, number in self._requests
         ]
         if not self._send_sources:
@@ -325,12 +323,10 @@ class Fetcher:
         revisions = {Reserved.revision_in(reply) for reply in replies}
         # A lower one, too: a server that has taken over may not have got all.
         if revisions - {self.controls.revision}:
-            channel = self._channel
-            self.controls.learn(
-                channel.store,
-                for_worker=channel.serves_worker,
-                expires=channel.settings.revoke_expires,
-            )
+            channel, expires = self._channel, self._channel.settings.revoke_expires
+            self.controls.learn(channel.store, for_worker=channel.serves_worker, expires=expires)
+            if channel.serves_worker:
+                refuse_reserved()
 
     def took(self, queue: str, request_number: str, reserved: Reserved) -> list[Taken]:
         """Note the messages of a reply as held, and return them."""
@@ -343,11 +339,7 @@ class Fetcher:
         fields = [field for field, _, _ in reserved.messages]
         tags = self._channel.keeper.take(queue, request_number, fields, alone=reserved.alone)
         return [
-            Taken(
-                *(queue, tag, message, deliveries),
-                reserved.promoted.get(field),
-                reserved.marks.get(field),
-            )
+            Taken(queue, tag, message, deliveries, *reserved.about(field))
             for tag, (field, message, deliveries) in zip(tags, reserved.messages, strict=True)
         ]
 

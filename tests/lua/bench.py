@@ -249,9 +249,7 @@ class Bench(Store):
         reports: bool = False,
     ) -> Reserved:
         """Lease messages by a request; with *reports* also those that do not run."""
-        call = self.leases.acquire_call(
-            *(queue, who, LEASE, number, limit, lists, others), reports=reports
-        )
+        call = self.leases.acquire_call(queue, who, LEASE, number, limit, lists, others, reports)
         return Reserved.read(self.run(call))._replace(others=False)
 
     def hold(

@@ -285,11 +285,15 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def ask(self, who: str, message_id: str, limit: int, lists: int, others: int) -> Reserved:
         # Some processes are workers, and others only consume.
-        given = {"others": others, "reports": who[-1] in "13579"}
-        reserved = self.store.reserve(message_id, limit, who=who, lists=lists, **given)
+        reports = who[-1] in "13579"
+        reserved = self.store.reserve(
+            message_id, limit, who=who, lists=lists, others=others, reports=reports
+        )
         marks = {field: mark._replace(late_ms=0) for field, mark in reserved.marks.items()}
         told = reserved._replace(marks=marks)
-        assert told == self.model.reserve(who, LEASE, message_id, limit, lists, **given)
+        assert told == self.model.reserve(
+            who, LEASE, message_id, limit, lists, others, reports=reports
+        )
         labels = [
             Label.of(message)
             for field, message, _ in reserved.messages

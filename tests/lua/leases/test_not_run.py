@@ -31,9 +31,9 @@ def not_to_run(store: Bench, how: str) -> None:
         store.set_ready_index_due("a", 5)
 
 
-def marks(store: Bench, number: str, **options: str) -> list[str]:
+def marks(store: Bench, number: str, who: str = "me") -> list[str]:
     """Lease for a worker; return why its messages do not run."""
-    reserved = store.reserve(number, reports=True, **options)
+    reserved = store.reserve(number, who=who, reports=True)
     assert bodies(reserved) == [message_of(WHAT)] * len(reserved.marks)
     return [mark.why for mark in reserved.marks.values()]
 

@@ -158,5 +158,8 @@ local function end_puts(next_due, queues, queue, layout, channel, counted)
   add_total(TOTALS, 'replaced', putting.replaced)
   if putting.first < math.huge then
     announce(next_due, queues, queue, layout, putting.first, putting.clock, channel)
+  elseif putting.ready > 0 then
+    -- They are found by id, in the queues of the registry.
+    redis.call('HSETNX', queues, queue, layout)
   end
 end
