@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.errors import StoreFull
-from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, entry
+from tests.lua.bench import FAR, LAYOUT, QUEUE, REGISTERED, Bench, entry
 
 
 def test_a_message_for_later_is_stored_indexed_and_put_on_the_next_due(store: Bench) -> None:
