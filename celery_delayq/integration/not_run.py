@@ -124,7 +124,7 @@ def _mark_ready(app: Any, reasons: Mapping[str, str]) -> None:
 
 
 def _mark(app: Any, tasks: Iterable[NotRun]) -> None:
-    """Store the state of tasks; their chords are told apart."""
+    """Store the state of tasks, and tell no chord."""
     id = None
     try:
         for request, reason in tasks:

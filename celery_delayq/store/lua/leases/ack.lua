@@ -27,7 +27,7 @@ end
 -- Whether some may be empty, since a retry has replaced them.
 local some_empty = not tracked and (redis.pcall('HGET', TOTALS, 'empty') or '0') ~= '0'
 
--- Of those that did not run, how many were cancelled and how many were replaced.
+-- How many messages did not run, by their mark: cancelled, replaced.
 local dropped = {['!'] = 0, ['!!'] = 0}
 
 local function forget(held)
