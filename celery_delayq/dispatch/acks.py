@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from celery_delayq.errors import BrokerUnavailable, CommandRefused
+from celery_delayq.errors import BrokerUnavailable, CommandRefused, StoreFull
 from celery_delayq.store.leases import Acked
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.runner import is_refusal_for_now
+from celery_delayq.store.scripting.refusals import Refusal, refusal_of
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,9 @@ LOST = (BrokerUnavailable, OSError)
 
 #: Times that a change may fail for other reasons than that Redis refused it or was away.
 MOST_FAILURES = 10
+
+#: Most changes that wait for memory or a right.
+MOST_REFUSED = 1000
 
 #: Most acknowledgements to send at once.
 MOST = 500
@@ -229,17 +232,20 @@ class Changes:
         """Make all of them in this order, until a monotonic time, but one at least.
 
         So they are made in the end where leases cannot be extended. Raises an error where that is
-        to be tried again.
+        to be tried again. One for which memory or a right is missing goes behind the others.
         """
-        while self._waiting:
+        refused: Exception | None = None
+        for _ in range(len(self._waiting)):
             change = self._waiting[0]
             try:
                 change.make(store)
             except LOST:
                 raise
             except Exception as exc:
-                if is_refusal_for_now(exc):
-                    raise BrokerUnavailable(str(exc)) from exc
+                if _may_be_allowed_later(exc) and len(self._waiting) <= MOST_REFUSED:
+                    refused = exc
+                    self._waiting.rotate(-1)
+                    continue
                 # A client may raise anything while its connection is being closed.
                 change.failures += 1
                 if not isinstance(exc, CommandRefused) and change.failures < MOST_FAILURES:
@@ -248,12 +254,18 @@ class Changes:
             self._waiting.popleft()
             if time.monotonic() >= until:
                 return
+        if refused is not None:
+            raise BrokerUnavailable(str(refused)) from refused
 
     def give_up(self) -> None:
         """Log the changes that are lost when the process ends while Redis is away."""
         for change in self._waiting.copy():
             if change.lost:
                 logger.error("Redis was away when this process ended. %s", change.lost)
+
+
+def _may_be_allowed_later(exc: Exception) -> bool:
+    return isinstance(exc, StoreFull) or refusal_of(exc) in (Refusal.FULL, Refusal.DENIED)
 
 
 class EarlyRuns:

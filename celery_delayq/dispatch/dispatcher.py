@@ -26,8 +26,9 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Look, read_wake_up
-from celery_delayq.store.scripting.runner import is_denied, socket_of
+from celery_delayq.store.scripting.runner import socket_of
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)

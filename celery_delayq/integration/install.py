@@ -302,6 +302,16 @@ WORKER = (
         why="each acknowledgement waits for a turn of the event loop, in two promises",
     ),
     Replace(
+        target="celery.worker.consumer:Consumer.start",
+        by=worker.outliving_refusals,
+        why="a Redis that is full, or refuses writes for a moment, would end the worker",
+    ),
+    Replace(
+        target="celery.worker.consumer:Consumer.on_connection_error_after_connected",
+        by=worker.pausing_when_refused,
+        why="the worker would try again without a pause what Redis refuses",
+    ),
+    Replace(
         target="celery.worker.consumer:Consumer._restore_prefetch_count_after_connection_restart",
         by=worker.in_its_loop,
         why="a task's thread and the loop would read each other's replies of RabbitMQ, and hang",

@@ -20,6 +20,7 @@ from kombu.asynchronous.hub import Hub
 from vine import promise
 
 from celery_delayq.dispatch.acks import LOST
+from celery_delayq.errors import CommandRefused, NotAllowed, StoreFull
 from celery_delayq.integration import not_run
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.payload import TaskMessage, request_of
@@ -31,6 +32,10 @@ LOOP_WAKES = hasattr(Hub, "_create_waker")
 #: Whether a lost connection makes Celery forget the requests that it drops: 5.7 and newer. Older
 #: ones seek them by a wrong key: each stays, with its message, for as long as the worker lives.
 FORGETS_REQUESTS = hasattr(state, "scheduled_requests")
+
+#: Errors of ours for a call that Redis refuses, and seconds until a worker tries it again.
+REFUSED = (CommandRefused, StoreFull, NotAllowed)
+REFUSED_PAUSE = 1.0
 
 _controller: ReferenceType[Any] | None = None
 
@@ -121,6 +126,29 @@ def settling_at_once(_owner: type, create: Callable[..., Any]) -> Callable[..., 
 def is_leased(channel: Any, tag: str) -> bool:
     """Return whether a message came through a channel of ours, which leases it."""
     return hasattr(channel, "leased") and channel.leased(tag)
+
+
+def outliving_refusals(_owner: type, start: Callable[..., Any]) -> Callable[..., None]:
+    """Wrap ``start``: what Redis refuses is waited for as a lost connection is."""
+
+    def start_and_wait(consumer: Any, *args: Any) -> None:
+        if consumer.conninfo.transport.driver_type == "redis":
+            consumer.connection_errors += REFUSED + consumer.channel_errors
+        start(consumer, *args)
+
+    return start_and_wait
+
+
+def pausing_when_refused(_owner: type, connect: Callable[..., Any]) -> Callable[..., None]:
+    """Wrap what a worker does when it has lost its connection: not in a hurry after a refusal."""
+
+    def connect_and_pause(consumer: Any, exc: Exception) -> None:
+        connect(consumer, exc)
+        if isinstance(exc, REFUSED + consumer.channel_errors):
+            logger.error("the broker refused a call, next try in %g s: %s", REFUSED_PAUSE, exc)
+            time.sleep(REFUSED_PAUSE)
+
+    return connect_and_pause
 
 
 def in_its_loop(_owner: type, method: Callable[..., Any]) -> Callable[..., None]:

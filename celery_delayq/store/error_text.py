@@ -17,7 +17,7 @@ from redis.exceptions import (
 )
 
 from celery_delayq.errors import BrokerUnavailable, DelayQError
-from celery_delayq.store.scripting.runner import is_denied
+from celery_delayq.store.scripting.refusals import Refusal, is_denied, refusal_of
 
 #: What the broker, or the way to it, may raise.
 BROKER_ERRORS = (OperationalError, RedisError)
@@ -41,6 +41,8 @@ def describe_error(exc: BaseException, app: Celery | None = None) -> str:
     """Return an error as a sentence; a failed connection with its address, without password."""
     if is_denied(exc):
         return f"docs/accounts.md lists the rights that an account of Redis needs: {exc}"
+    if refusal_of(exc) is Refusal.LATER:
+        return f"Redis refuses calls for the moment: {exc}"
     if not is_away(exc):
         return str(exc)
     match = _CONNECTING.fullmatch(str(exc))

@@ -15,8 +15,9 @@ from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import pack
 from celery_delayq.store.scripting.pipelining import Line
+from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Sizes
-from celery_delayq.store.scripting.runner import StorePart, is_denied
+from celery_delayq.store.scripting.runner import StorePart
 
 #: Ready messages of a queue and priority up to which all are read. Of more, about so many are.
 SAMPLE = 1000

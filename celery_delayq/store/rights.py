@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
-from celery_delayq.store.scripting.runner import is_denied
+from celery_delayq.store.scripting.refusals import is_denied
 
 #: Arguments of commands that read them before they look at rights.
 _ARGUMENTS = {

@@ -19,6 +19,7 @@ from celery_delayq.store.leases import LeaseStore
 from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
+from celery_delayq.store.scripting.refusals import is_full
 from celery_delayq.store.scripting.replies import (
     READY,
     Adopted,
@@ -250,7 +251,12 @@ class Store(ScriptRunner):
 
     def register(self, queue: str) -> None:
         """Note the layout of a queue: who consumes it decides to which lists to promote."""
-        self.client.hset(self.keys.queues, queue, self.layout_of(queue).text)
+        text = self.layout_of(queue).text
+        try:
+            self.client.hset(self.keys.queues, queue, text)
+        except CommandRefused as exc:  # who connects anew to a full server must be able to go on
+            if not is_full(exc) or self.client.hget(self.keys.queues, queue) != text.encode():
+                raise
 
     def registry(self) -> dict[str, bytes]:
         """Return the stored layout of every registered queue."""

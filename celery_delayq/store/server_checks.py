@@ -11,7 +11,8 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import EarlierLayout, UnsupportedServer
 from celery_delayq.store.keys import EARLIER_KEYS, Keys
-from celery_delayq.store.scripting.runner import full, is_denied, is_full
+from celery_delayq.store.scripting.refusals import is_denied, is_full
+from celery_delayq.store.scripting.runner import full
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,6 @@ from celery_delayq.integration.pauses_and_revokes import Controls
 from celery_delayq.integration.request import refuse_reserved
 from celery_delayq.store.leases import Reserved
 from celery_delayq.store.scripting.calls import pack
-from celery_delayq.store.scripting.runner import is_demoted
 from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
 from celery_delayq.transport.idle import IdleWait
 from celery_delayq.transport.requests import Popped, Request, SignsCall, Taken
@@ -247,8 +246,6 @@ class Fetcher:
                 return None
             return self._read_sign()
         except ResponseError as exc:
-            if is_demoted(exc):
-                raise ConnectionError(str(exc)) from exc
             logger.error("waiting for messages failed: retry_s=%g: %s", REFUSED, exc)
             self._refused = dict.fromkeys(self._channel.consumed, time.monotonic() + REFUSED)
             return None
@@ -263,8 +260,6 @@ class Fetcher:
         try:
             return self._channel.client.connection.read_response()
         except ResponseError as exc:
-            if is_demoted(exc):
-                raise
             if isinstance(exc, NoScriptError):
                 self._send_sources = True
             return exc

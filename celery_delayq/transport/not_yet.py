@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis.exceptions import ResponseError
-
-from celery_delayq.errors import InvalidETA, RecordError
+from celery_delayq.dispatch.acks import LOST
+from celery_delayq.errors import CommandRefused, InvalidETA, RecordError, StoreFull
 from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.task_options import check_own
@@ -55,10 +54,14 @@ class NotYetChannel(SettleChannel):
         """
         try:
             return self._put_off_eta(taken, message) or self._put_off_paused(taken, message)
-        except ResponseError as exc:
-            if not is_fault_of_script(exc):
-                raise
-            raise RecordError(f"it cannot be scheduled: {exc}") from exc
+        except (*LOST, CommandRefused, StoreFull) as exc:
+            if is_fault_of_script(exc):
+                raise RecordError(f"it cannot be scheduled: {exc}") from exc
+            # No task works on it, though the error keeps it alive: the keeper gives it back.
+            self.note_cancelled(taken.tag)
+            self.qos.forget(taken.tag)
+            self.keeper.orphan([taken.tag])
+            raise
 
     def _put_off_paused(self, taken: Taken, message: qos.Message) -> bool:
         """Put a message whose task is paused back into the schedule."""

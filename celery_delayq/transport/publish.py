@@ -29,8 +29,8 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.scripting.refusals import is_denied, is_full
 from celery_delayq.store.scripting.replies import Puts
-from celery_delayq.store.scripting.runner import is_denied
 from celery_delayq.store.shards import Shards
 from celery_delayq.transport.batch import PublishBatch
 from celery_delayq.utils import message_json
@@ -161,6 +161,19 @@ class PublishChannel(stock.Channel):
             self.connection.temporary_queues.add(queue)
         else:
             self.connection.temporary_queues.discard(queue)
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
+        """Bind a queue; where it is bound already, or needs no binding, a full Redis is no matter.
+
+        A worker that connects anew must be able to go on, or nothing would make room.
+        """
+        try:
+            super()._queue_bind(exchange, routing_key, pattern, queue)
+        except ResponseError as exc:
+            is_fanout = queue in self._fanout_queues
+            binding = routing_key or "", pattern or "", queue or ""
+            if not is_full(exc) or not (is_fanout or binding in self.get_table(exchange)):
+                raise
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
         queues = super()._lookup(exchange, routing_key, default)

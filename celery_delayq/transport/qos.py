@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from kombu.transport import redis as stock
 from kombu.transport import virtual
+from redis.exceptions import ResponseError
 
 from celery_delayq.transport.rejected import RejectsUndecodable, reason_of
+
+logger = logging.getLogger(__name__)
 
 
 class Message(RejectsUndecodable, virtual.Message):
@@ -58,11 +62,18 @@ class QoS(stock.QoS):
             del self._delivered[tag]
         return leased
 
+    def restore_visible(self, *args: Any, **kwargs: Any) -> None:
+        """Put back messages that kombu keeps for killed workers; where Redis refuses, later."""
+        try:
+            super().restore_visible(*args, **kwargs)
+        except ResponseError as exc:
+            logger.warning("messages of killed workers are put back later: %s", exc)
+
     def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
         """Put back one message that kombu keeps."""
         try:
             super().restore_by_tag(tag, client, leftmost)
-        except self.channel.connection_errors:
+        except (*self.channel.connection_errors, ResponseError):
             raise
         except Exception as exc:
             # One that cannot be read must not keep the others from coming back.

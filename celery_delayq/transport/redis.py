@@ -23,7 +23,7 @@ from celery_delayq.model.broker import Capability
 from celery_delayq.settings import ON_RABBITMQ, Settings, misplaced
 from celery_delayq.store import server_checks
 from celery_delayq.store.repair import RepairStore
-from celery_delayq.store.scripting.client import TLSConnection, translating
+from celery_delayq.store.scripting.client import TLSConnection, dropping_refused, translating
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
 from celery_delayq.transport.poller import Poller, Readers
@@ -66,6 +66,7 @@ class Channel(ConsumeChannel):
         for each in (pool, *(sentinel.connection_pool for sentinel in sentinels)):
             # Both of redis-py: with the first it takes the second when it sees that it was forked.
             native_threads.renew_locks(each, "_fork_lock", "_lock")
+        pool.connection_class = dropping_refused(pool.connection_class)
         if native_threads.is_eventlet():
             pool.connection_class = waking(pool.connection_class)
         return pool

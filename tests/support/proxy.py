@@ -38,6 +38,7 @@ class Fault(Enum):
     RESET = "the server executes it, and the connection is reset (RST) before the reply"
     STALL = "half of the reply comes, then nothing, then the connection is cut"
     DELAY = "the reply comes late"
+    REFUSE = "the server does not get the request, and the reply is an error"
 
 
 #: Faults that happen to a reply.
@@ -58,6 +59,8 @@ class Rule:
         Which call of those that come after the rule.
     seconds
         For how long a reply is late or stalled.
+    answer
+        The error that is the reply.
     then
         Called at the moment of the fault, before anything is cut: it must not block.
     """
@@ -66,6 +69,7 @@ class Rule:
     fault: Fault
     nth: int = 1
     seconds: float = 0.0
+    answer: str = "ERR refused"
     then: Callable[[], object] = lambda: None
     fired: threading.Event = field(default_factory=threading.Event)
     _seen: int = 0
@@ -112,8 +116,19 @@ class _Link:
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
-    pending: deque[Call] = field(default_factory=deque)
+    pending: deque[Call | bytes] = field(default_factory=deque)
     subscribed: bool = False
+
+    def refuse(self, answer: str) -> None:
+        """Answer a request with an error, behind the replies to those before it."""
+        self.pending.append(f"-{answer}\r\n".encode())
+        self.write_refusals()
+
+    def write_refusals(self) -> None:
+        """Write the errors whose turn has come."""
+        while self.pending and isinstance(error := self.pending[0], bytes):
+            self.pending.popleft()
+            self.client.write(error)
 
     def cut(self, *, reset: bool = False) -> None:
         if reset:
@@ -257,6 +272,7 @@ class Proxy:
         if link.subscribed or reply[:1] == b">" or not link.pending:
             return None
         call = link.pending.popleft()
+        assert isinstance(call, Call)  # errors of ours are written when their turn comes
         self._measure(call, reply)
         if reply.startswith(b"-NOSCRIPT"):
             return None  # it was not executed, and comes again with its source
@@ -339,9 +355,12 @@ class Proxy:
                 if call.label in self._holding:
                     self.held.append(call.label)
                     await asyncio.Event().wait()  # for the cut
-                if rule := self._hit(call, (Fault.DROP_REQUEST,)):
+                if rule := self._hit(call, (Fault.DROP_REQUEST, Fault.REFUSE)):
                     rule.fire()
-                    return
+                    if rule.fault is Fault.DROP_REQUEST:
+                        return
+                    link.refuse(rule.answer)
+                    continue
                 # Messages come without a request on such a connection, and no script is called.
                 link.subscribed |= call.label in ("SUBSCRIBE", "PSUBSCRIBE")
                 link.pending.append(call)
@@ -359,6 +378,7 @@ class Proxy:
                 if rule is not None and await self._harm(link, reply, rule):
                     return
                 link.client.write(reply)
+                link.write_refusals()
             await link.client.drain()
 
     async def _harm(self, link: _Link, reply: bytes, rule: Rule) -> bool:

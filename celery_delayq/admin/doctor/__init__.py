@@ -22,7 +22,7 @@ from celery_delayq.admin.rabbitmq.broker import open_channel
 from celery_delayq.errors import BrokerUnavailable, CommandRefused, DelayQError
 from celery_delayq.settings import Settings
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
-from celery_delayq.store.scripting.runner import is_denied
+from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.session import Session
 from celery_delayq.store.shards import Shards
 from celery_delayq.utils.text import spelled

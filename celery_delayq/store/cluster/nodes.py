@@ -15,22 +15,13 @@ from typing import Any, cast
 
 from redis import Connection, ConnectionPool, Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    ClusterDownError,
-    ConnectionError,
-    MovedError,
-    ReadOnlyError,
-    ResponseError,
-    TimeoutError,
-    TryAgainError,
-)
+from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError
 from redis.retry import Retry
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.store.cluster.slots import Address, SlotRange, SlotTable
 from celery_delayq.store.scripting.client import TLSConnection
+from celery_delayq.store.scripting.refusals import Refusal, code_of, refusal_of
 from celery_delayq.utils import native_threads
 
 #: Seconds to connect to a node in order to ask it for all others; another one may answer.
@@ -55,14 +46,11 @@ HURRIED: dict[str, Any] = {
 #: Seconds for which a node that did not answer is asked after all others.
 SILENCE = 10.0
 
-#: What a node answers that does not serve the slot, or not now. ASK too is waited for and not
-#: followed: while a slot moves, both nodes refuse a script some of whose keys are missing.
-_NOT_HERE = (MovedError, AskError, TryAgainError, ClusterDownError, ReadOnlyError)
-#: Of these, the answers of a node that is no longer the master.
-_MOVED = (MovedError, ReadOnlyError)
-
-#: The same where redis-py has no classes for it outside of its own client for clusters.
-_CODES = ("MOVED ", "ASK ", "TRYAGAIN ", "CLUSTERDOWN ")
+#: Codes of what a node answers that does not serve the slot, or not now. ASK too is waited for and
+#: not followed: while a slot moves, both nodes refuse a script some of whose keys are missing.
+_NOT_HERE = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}
+#: Codes of a node that is no longer the master.
+_MOVED = {"MOVED", "READONLY"}
 
 #: Name and version of the client, read once: redis-py reads its version from disk for each
 #: connection, and while a shard is away many are tried.
@@ -307,9 +295,10 @@ class SlotConnection(Connection):
             table.note_away(self.address, self._slot)
             raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
         except ResponseError as exc:
-            if not (isinstance(exc, _NOT_HERE) or str(exc).startswith(_CODES)):
+            code = code_of(exc)
+            if code not in _NOT_HERE and refusal_of(exc) is not Refusal.RECONNECT:
                 raise
-            if isinstance(exc, _MOVED) or str(exc).startswith("MOVED "):
+            if code in _MOVED:
                 table.note_moved(self.address, self._slot)
             else:
                 table.note_away(self.address, self._slot)

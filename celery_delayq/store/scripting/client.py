@@ -20,6 +20,7 @@ from redis.exceptions import (
 )
 
 from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, CommandRefused, NotAllowed
+from celery_delayq.store.scripting.refusals import Refusal, code_of, refusal_of
 
 #: Celery's default of ``broker_connection_timeout``.
 HANDSHAKE_SECONDS: Final = 4.0
@@ -32,6 +33,12 @@ _LOGIN: Final = (
 # Each is of redis-py's class too: kombu and Celery reconnect and retry by that.
 
 
+class _Coded(RedisError):
+    """An error reply with its code, which redis-py cuts off from some texts."""
+
+    code = ""
+
+
 class _Unavailable(BrokerUnavailable, ConnectionError):
     __doc__ = BrokerUnavailable.__doc__
 
@@ -40,8 +47,26 @@ class _TimedOut(BrokerTimeout, TimeoutError):
     __doc__ = BrokerTimeout.__doc__
 
 
-class _Refused(CommandRefused, ResponseError):
+class _Refused(CommandRefused, ResponseError, _Coded):
     __doc__ = CommandRefused.__doc__
+
+
+class ConnectAnew(BrokerUnavailable, _Coded):
+    """The server refuses a connection that it had: it is no master any more, say.
+
+    No lost connection to redis-py, which would try the same server again and again.
+    """
+
+
+class _RefusedForNow(BrokerUnavailable, ResponseError, _Coded):
+    __doc__ = BrokerUnavailable.__doc__
+
+
+#: The class of an error reply by what it means; of any other it is :class:`CommandRefused`.
+_BY_REFUSAL: dict[Refusal | None, type[_Coded]] = {
+    Refusal.RECONNECT: ConnectAnew,
+    Refusal.LATER: _RefusedForNow,
+}
 
 
 class _LoginRefused(NotAllowed, BrokerUnavailable, AuthenticationError):
@@ -59,12 +84,35 @@ def error_of(exc: RedisError) -> RedisError:
         return _TimedOut(*exc.args)
     if isinstance(exc, ConnectionError):
         return _Unavailable(*exc.args)
-    return _Refused(*exc.args) if isinstance(exc, ResponseError) else exc
+    if not isinstance(exc, ResponseError):
+        return exc
+    error = _BY_REFUSAL.get(refusal_of(exc), _Refused)(*exc.args)
+    error.code = code_of(exc)
+    return error
 
 
 def unavailable(exc: Exception) -> BrokerUnavailable:
     """Return the error for a server that is to be asked no more, such as a former master."""
     return _Unavailable(str(exc))
+
+
+def dropping_refused(connection_class: type[Any]) -> type[Any]:
+    """Return a class of connections that are lost with a reply after which to connect anew.
+
+    So it is for all clients that use them, kombu's too.
+    """
+
+    class DroppingConnection(connection_class):
+        def read_response(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return super().read_response(*args, **kwargs)
+            except ResponseError as exc:
+                if refusal_of(exc) is not Refusal.RECONNECT:
+                    raise
+                self.disconnect()
+                raise error_of(exc) from exc
+
+    return DroppingConnection
 
 
 @contextmanager

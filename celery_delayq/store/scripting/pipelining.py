@@ -24,14 +24,13 @@ from redis.exceptions import (
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.scripting.calls import Call, Puts, pack
 from celery_delayq.store.scripting.client import translating, unavailable
+from celery_delayq.store.scripting.refusals import is_full
 from celery_delayq.store.scripting.replies import Puts as Reply
 from celery_delayq.store.scripting.runner import (
     ScriptRunner,
     few_replicas,
     full,
     get_connection,
-    is_demoted,
-    is_full,
 )
 
 
@@ -303,7 +302,7 @@ class EntryPipeline:
                     runner = self._runners.of(self._unread[0].call.queue)
                     reply = self._lines[runner].read()
                 except ResponseError as exc:
-                    if isinstance(exc, NoScriptError) or is_demoted(exc):
+                    if isinstance(exc, NoScriptError):
                         raise unavailable(exc) from exc
                     refused.append((self._unread.popleft(), exc))
                 else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,21 +9,16 @@ from typing import Any
 from redis import VERSION, ConnectionPool, Redis
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 
-from celery_delayq.errors import CommandRefused, NotReplicated, StoreFull
+from celery_delayq.errors import BrokerUnavailable, NotReplicated, StoreFull
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.scripting.calls import Call, Puts, pack
-from celery_delayq.store.scripting.client import Client, translating, unavailable
+from celery_delayq.store.scripting.client import Client, ConnectAnew, translating
+from celery_delayq.store.scripting.refusals import is_full
 from celery_delayq.utils.bridge import off_loop
-
-#: A master without its replicas, one that cannot write to its disk, one that runs a script.
-_FOR_NOW = re.compile(r"\b(NOREPLICAS|MISCONF|CLUSTERDOWN|TRYAGAIN)\b|^BUSY ")
 
 #: Texts of Lua's errors about a value that it cannot work with.
 _LUA_FAULTS = ("bad argument", "attempt to", "malformed")
-
-#: Texts of Redis 6.2 and 7.0, in scripts and outside of them, and of newer servers and Valkey.
-_DENIALS = ("user executing the script can't", "ACL failure", "no permissions to", "NOPERM")
 
 
 class ScriptRunner:
@@ -87,8 +81,11 @@ class ScriptRunner:
             if self._held is not None:
                 return self._held.run(call)
             return call.script(self.client, call.keys, call.args)
+        except ConnectAnew:
+            self.client.connection_pool.disconnect()  # the others go to that server too
+            raise
         except ResponseError as exc:
-            error = self._error_of(exc)
+            error = full(exc) if is_full(exc) else exc
             raise error from (None if error is exc else exc)
 
     @off_loop
@@ -105,11 +102,11 @@ class ScriptRunner:
             for call in calls:
                 pipe.execute_command(*call.command(source=call.name not in known))
                 known.add(call.name)
-            try:
-                found = pipe.execute(raise_on_error=False)
-            except ResponseError as exc:
-                raise self._error_of(exc) from exc
-        return [self._error_of(each) if isinstance(each, ResponseError) else each for each in found]
+            found = pipe.execute(raise_on_error=False)
+        for each in found:
+            if isinstance(each, BrokerUnavailable):
+                raise each
+        return [full(each) if is_full(each) else each for each in found]
 
     @off_loop
     def run_replicated(self, call: Call, replicas: int, seconds: float) -> Any:
@@ -156,16 +153,6 @@ class ScriptRunner:
     def layout_of(self, queue: str) -> Layout:
         """Return the layout of a queue that this connection consumes, with its limits."""
         return replace(self.layout, limits=self.limits(queue))
-
-    def _error_of(self, exc: ResponseError) -> Exception:
-        """Return what to raise for a refusal; raises it where a new master is to be asked."""
-        if is_full(exc):
-            return full(exc)
-        if is_demoted(exc):
-            self.client.connection_pool.disconnect()
-            raise unavailable(exc) from exc
-        error: Exception = exc
-        return error
 
 
 class HeldConnection:
@@ -244,33 +231,6 @@ class StorePart:
 
     def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
         return self._runner.run(Call(name, keys, args))
-
-
-def is_full(exc: BaseException) -> bool:
-    """Return whether an error says that the server has no memory left.
-
-    Not by class: Redis 6.2 wraps what a script met, and old redis-py has no class for it.
-    """
-    return "maxmemory" in str(exc)
-
-
-def is_demoted(exc: ResponseError) -> bool:
-    """Return whether an error says that the server is no master: connect anew."""
-    text = str(exc)
-    return "READONLY" in text or text.startswith(("UNBLOCKED", "MASTERDOWN"))
-
-
-def is_denied(exc: BaseException) -> bool:
-    """Return whether an error says that the account lacks a right, also inside a script."""
-    text = str(exc)
-    return isinstance(exc, ResponseError) and any(each in text for each in _DENIALS)
-
-
-def is_refusal_for_now(exc: BaseException) -> bool:
-    """Return whether an error says that the server refuses all writes at the moment."""
-    return (
-        isinstance(exc, (CommandRefused, ResponseError)) and _FOR_NOW.search(str(exc)) is not None
-    )
 
 
 def is_fault_of_script(exc: BaseException) -> bool:

@@ -176,11 +176,9 @@ class ShardChannel(TaggedChannel):
         try:
             return super()._put_off(taken, message)
         except self.connection_errors:
-            # No task works on it, and the next ones would wait for the shard as long. The keeper
-            # gives them back when the shard is there.
-            self.note_cancelled(taken.tag)
-            self.qos.forget(taken.tag)
-            self.keeper.orphan(each.tag for each in (taken, *self._fetcher.take_all()))
+            # The next ones would wait for the shard as long. The keeper gives them back when the
+            # shard is there.
+            self.keeper.orphan(each.tag for each in self._fetcher.take_all())
             raise
 
     def _had_its_turn(self, delivered: bool) -> None:

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 from redis import VERSION, ConnectionPool
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import ConnectionError
 
 from celery_delayq.store.scripting.calls import pack
 from celery_delayq.store.scripting.client import Client, translating
-from celery_delayq.store.scripting.runner import is_demoted
+from celery_delayq.store.scripting.refusals import Refusal, refusal_of
 from celery_delayq.transport.loop.loop_socket import LoopSocket
 from celery_delayq.utils import bridge
 from celery_delayq.utils.bridge import Bridge
@@ -116,7 +116,7 @@ class LoopConnections:
         """Return a reply, or raise it; ask a server no more that is no master any more."""
         if not isinstance(reply, Exception):
             return reply
-        if isinstance(reply, ResponseError) and is_demoted(reply):
+        if refusal_of(reply) is Refusal.RECONNECT:
             self._drop()
         raise reply
 

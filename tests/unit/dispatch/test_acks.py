@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.acks import MOST_FAILURES, Changes, Tally
-from celery_delayq.errors import BrokerUnavailable, CommandRefused
+from celery_delayq.errors import BrokerUnavailable, CommandRefused, StoreFull
+from celery_delayq.store.scripting.client import error_of
 from tests.support.leases import keeper, take
 
 STORE: Any = object()
@@ -63,7 +65,7 @@ def test_what_fails_is_made_again_before_what_came_later(
 )
 def test_what_no_server_takes_for_now_is_made_when_it_does(answer: str, changes: Changes) -> None:
     made: list[str] = []
-    changes.add(failing(100, CommandRefused(answer), made))
+    changes.add(failing(100, error_of(ResponseError(answer)), made))
 
     for _ in range(100):
         with pytest.raises(BrokerUnavailable):
@@ -71,6 +73,26 @@ def test_what_no_server_takes_for_now_is_made_when_it_does(answer: str, changes:
     changes.flush(STORE)
 
     assert made == ["first"]
+    assert not changes
+
+
+@pytest.mark.parametrize(
+    "error", [StoreFull("no memory"), error_of(ResponseError("NOPERM no permissions"))]
+)
+def test_what_needs_memory_or_a_right_waits_and_lets_others_go_first(
+    error: Exception, changes: Changes
+) -> None:
+    made: list[str] = []
+    changes.add(failing(3, error, made))
+    changes.add(lambda _: made.append("second"))
+
+    for _ in range(3):
+        with pytest.raises(BrokerUnavailable):
+            changes.flush(STORE)
+        assert made == ["second"]
+    changes.flush(STORE)
+
+    assert made == ["second", "first"]
     assert not changes
 
 

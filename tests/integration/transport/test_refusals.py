@@ -1,0 +1,218 @@
+"""A worker outlives each error reply of Redis at each of its calls, and goes on with its tasks.
+
+The replies are those of the product's table, the calls those that the accounts of workers need.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import product
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.admin import accounts
+from celery_delayq.errors import PeriodicExists
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.refusals import REFUSALS
+from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp
+from tests.support.proxy import Fault, Proxy, Rule
+from tests.support.scene import Scene, StartWorker, start_worker
+
+pytestmark = [pytest.mark.each_server, pytest.mark.full]
+
+SCRIPT_BUSY = "Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+#: What Redis says, by its code in the table.
+REPLIES = {
+    "READONLY": "READONLY You can't write against a read only replica.",
+    "UNBLOCKED": "UNBLOCKED force unblock from blocking operation, instance state changed",
+    "MASTERDOWN": "MASTERDOWN Link with MASTER is down",
+    "LOADING": "LOADING Redis is loading the dataset in memory",
+    "NOAUTH": "NOAUTH Authentication required.",
+    "WRONGPASS": "WRONGPASS invalid username-password pair or user is disabled.",
+    "MAXCLIENTS": "ERR max number of clients + cluster connections reached",
+    "BUSY": f"BUSY {SCRIPT_BUSY}",
+    "MISCONF": "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist",
+    "NOREPLICAS": "NOREPLICAS Not enough good replicas to write.",
+    "CLUSTERDOWN": "CLUSTERDOWN The cluster is down",
+    "TRYAGAIN": "TRYAGAIN Multiple keys request during rehashing of slot",
+    "OOM": "OOM command not allowed when used memory > 'maxmemory'.",
+    "NOPERM": "NOPERM No permissions to access a key",
+    # In a script, and what is wrong with a call or a key.
+    "NOPERM of 8": "ERR ACL failure in script: No permissions to access a key script: 5",
+    "NOPERM of 7": "ERR The user executing the script can't run this command script: 5",
+    "READONLY of 6": "ERR Error running script (call to f_5): @user_script:1: @user_script: 1: "
+    "-READONLY You can't write against a read only replica.",
+    "WRONGTYPE": "WRONGTYPE Operation against a key holding the wrong kind of value",
+    "ERR": "ERR user_script:1: attempt to perform arithmetic on a nil value script: 5",
+}
+
+#: Calls that are not made here, and why.
+ELSEWHERE = {
+    "schedule/add": "what a task sends: tests of publishing",
+    "schedule/push_ready": "what a task sends: tests of publishing",
+    "leases/use_retry_budget": "in a task: test_retry_budgets.py",
+    "control/cancel": "a command of remote control, whose errors it answers",
+    "control/find": "a command of remote control, whose errors it answers",
+    "scan/range": "a command of remote control, whose errors it answers",
+    "deadletters/page": "archives: test_archiver.py",
+    "deadletters/delete": "archives: test_archiver.py",
+    "periodic/compare_and_set": "entries of code that change: test_faults.py of periodic entries",
+    "periodic/announce_version": "entries of code: test_faults.py of periodic entries",
+    "scan/hash_scan": "reconciliation after a lost reply: test_lost_replies.py",
+    "scan/hash_values": "entries of code: test_faults.py of periodic entries",
+    "HMGET": "once, when periodic entries of code are read: test_faults.py of periodic entries",
+    "dispatch/resign": "when a dispatcher stops: errors are ignored",
+    "dispatch/defer_queue": "after an error of a promotion",
+}
+
+#: What redis-py says of itself to a new connection, and the rest of a transaction.
+HANDSHAKE = {"HELLO", "CLIENT", "SELECT", "AUTH", "UNWATCH", "MULTI", "EXEC", "DISCARD"}
+
+LEASE = 3.0
+
+#: The replies are dealt out to so many tests, each with a worker of its own.
+PARTS = 4
+
+#: Seconds for all calls with one reply, and for all tasks after it.
+TIMEOUT = 120.0
+
+
+@pytest.fixture
+def proxy(delayq_redis: RedisUnderTest) -> Iterator[Proxy]:
+    with Proxy(delayq_redis.port) as proxy:
+        yield proxy
+
+
+class Play:
+    """Has a worker make all of its calls, with tasks of all kinds."""
+
+    def __init__(self, app: Celery, stock: Celery, redis: RedisUnderTest, proxy: Proxy) -> None:
+        self._app, self._stock, self._redis, self._proxy = app, stock, redis, proxy
+        self._delayq, self._scene = DelayQ.of(app), Scene(redis)
+        self.ids: list[str] = []
+
+    def _send(self, name: str, *args: object, by: Celery | None = None, **options: object) -> None:
+        id = f"{name}-{uuid4().hex[:8]}"
+        (by or self._app).send_task(f"lease.{name}", args, task_id=id, **options)
+        self.ids.append(id)
+
+    def __call__(self) -> None:
+        store: Store = self._delayq.store
+        self._delayq.pause(task="lease.total")
+        self._send("total", [1])
+        self._send("add", 1, 1, countdown=0.1)
+        self._send("again", 1)
+        self._send("early")
+        self._send("reject", True)
+        self._send("reject", False)
+        self._send("add", 1, 1, by=self._stock, countdown=0.2)
+        self._send("add", 1, 1, queue="brief")
+        self._send("add", 1, 1, queue="aside")
+        lost = f"lost-{uuid4().hex[:6]}"
+        store.leases.acquire("aside", lost, 0.05, "1", 1)
+        with self._app.connection_for_write() as connection:  # a message that kombu keeps
+            channel = connection.channel()
+            tag = uuid4().hex
+            self._redis.client.zadd(channel.unacked_index_key, {tag: 1})
+            self._redis.client.hset(channel.unacked_key, tag, '[{}, "", "nowhere"]')
+        self._redis.client.lpush("brief", "no message")
+        self._app.control.broadcast("ping")
+        self._stock.control.revoke(uuid4().hex)
+        with suppress(PeriodicExists):
+            self._delayq.periodic.add("often", 1.0, "lease.total", ([1],))
+        self._delayq.resume(task="lease.total")
+        self._proxy.cut_all()
+
+    def waiting(self) -> set[str]:
+        """Return the tasks that have not ended; ticks of the periodic entry always wait."""
+        scene = self._scene
+        if scene.client.llen("brief"):
+            return {"brief"}
+        found = scene.held()
+        for queue in ("celery", "aside"):
+            found.update(scene.ready(queue), (id for id, _ in scene.scheduled(queue)))
+        return found.intersection(self.ids)
+
+
+def alive(worker: WorkerProcess) -> WorkerProcess:
+    assert worker.returncode is None, worker.log[-5000:]
+    return worker
+
+
+def _is_over(left: Callable[[], str]) -> bool:
+    return left().endswith(": ")
+
+
+def _waiting(code: str, play: Play, worker: WorkerProcess) -> str:
+    return f"{code}: {play.waiting()} to end: {worker.log[-5000:]}"
+
+
+@pytest.fixture
+def play(make_app: MakeApp, stock: Celery, delayq_redis: RedisUnderTest, proxy: Proxy) -> Play:
+    return Play(make_app(), stock, delayq_redis, proxy)
+
+
+def test_the_tables_are_complete() -> None:
+    assert {*REFUSALS} == {each for each in REPLIES if " " not in each} - {"WRONGTYPE", "ERR"}
+    assert not {each for each in ELSEWHERE if "/" in each} - {*accounts._SCRIPTS["worker"]}
+
+
+@pytest.mark.parametrize(
+    ("pool", "part"), [*product(["threads", "gevent"], range(PARTS)), ("prefork", 0)]
+)
+def test_a_worker_outlives_each_refusal_of_each_call(
+    delayq_worker: StartWorker, play: Play, proxy: Proxy, pool: str, part: int
+) -> None:
+    """Each call is refused once with each reply, also those that it makes as it connects anew."""
+    worker = start_worker(
+        delayq_worker,
+        "lease_tasks",
+        pool,
+        conf={"temporary": "brief"},
+        delayq={"lease": LEASE, "history": 100},
+        args=["--queues=celery,brief,aside"],
+        broker_url=f"delayq+redis://127.0.0.1:{proxy.port}/0",
+        concurrency=2,
+        loglevel="INFO",
+    )
+
+    def play_until(has_happened: Callable[[], object], what: Callable[[], str]) -> None:
+        until = time.monotonic() + TIMEOUT
+        while not has_happened():
+            assert time.monotonic() < until, what()
+            play()
+            next_play = time.monotonic() + 1.5
+            while time.monotonic() < next_play and not has_happened():
+                alive(worker)
+                time.sleep(0.05)
+
+    scripts = {*accounts._SCRIPTS["worker"], "leases/signs"} - {*ELSEWHERE}
+    play_until(lambda: scripts <= {*proxy.traffic}, lambda: f"{scripts - {*proxy.traffic}}")
+    calls = {*proxy.traffic} - HANDSHAKE - {*ELSEWHERE}
+    unknown = {each for each in calls if "/" in each} - scripts
+    assert not unknown, "calls that are neither in the rules of accounts nor in ELSEWHERE"
+
+    for code in sorted(REPLIES)[part::PARTS]:
+        rules = [proxy.on(call, Fault.REFUSE, answer=REPLIES[code]) for call in sorted(calls)]
+
+        def left(code: str = code, rules: Sequence[Rule] = rules) -> str:
+            return f"{code}: " + " ".join(
+                str(rule.what) for rule in rules if not rule.fired.is_set()
+            )
+
+        play_until(partial(_is_over, left), left)
+        proxy.forget_rules()
+        wait_until(
+            lambda: alive(worker) and not play.waiting(),
+            TIMEOUT,
+            partial(_waiting, code, play, worker),
+        )
+    assert "Unrecoverable error" not in worker.log
