@@ -17,6 +17,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.text import stamp
+from celery_delayq.dispatch import start_gate
 from celery_delayq.dispatch.dispatcher import Dispatcher, Tally
 from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.model.scheduled import moment
@@ -64,10 +65,13 @@ def dispatch(delayq: DelayQ) -> None:
         Dispatcher(store, settings, partial(_reopened, app, number), loop=loop)
         for number, store in enumerate(shards)
     ]
+    deploy = _knows_all(app)
+    if deploy:
+        start_gate.close()
     started = time.monotonic()
     for each in dispatchers:
         each.start()
-    ticker = Ticker(app, deploy=_knows_all(app))
+    ticker = Ticker(app, deploy=deploy)
     ticker.start()
 
     def progress() -> str:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from celery_delayq.dispatch import start_gate
 from celery_delayq.dispatch.acks import LOST
 from celery_delayq.dispatch.lease_keeper import new_worker_id
 from celery_delayq.dispatch.pacing import GATHER, POLL_UNTIL, LeftToOthers, PollTimer
@@ -160,6 +161,7 @@ class Dispatcher(threading.Thread):
             self._listen(pubsub)
             self._listens = self._hears = bool(pubsub.subscribed)
             self._on_duty_at = time.monotonic()
+            start_gate.wait(lambda: not self._stopping.is_set())
             self._look()
             self._reconnecting.recovered()
             if not self._has_started:

@@ -10,8 +10,10 @@ from contextlib import suppress
 from typing import Any, cast
 
 from celery import Celery
+from celery.app.defaults import DEFAULTS
 
 from celery_delayq.errors import NotSupported
+from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.utils.reconnecting import ReconnectingLoop
@@ -22,10 +24,27 @@ logger = logging.getLogger(__name__)
 KEEP, ALIVE = 20.0, 60.0
 _ALIVE_MS = int(ALIVE * 1000)
 
+#: Settings of celery beat that have no effect where workers fire periodic entries.
+NO_EFFECT = (
+    *("beat_scheduler", "beat_schedule_filename", "beat_max_loop_interval", "beat_sync_every"),
+    *("beat_enable_remote_control", "beat_remote_control_max_tick_age"),
+)
+
 _WARNING = (
     "celery beat runs (%s): workers fire beat_schedule themselves, so everything in it is sent "
     "twice. Stop beat, see docs/periodic.md"
 )
+
+
+def fires(app: Celery) -> bool:
+    """Return whether workers of an app with ``DelayQ(app)`` fire periodic entries."""
+    options = app.conf.broker_transport_options
+    return Settings.from_options(options).dispatch and not app._delayq.session.on_rabbitmq
+
+
+def without_effect(app: Celery) -> list[str]:
+    """Return the settings of celery beat that an app changes in vain."""
+    return [name for name in NO_EFFECT if app.conf.get(name) != DEFAULTS.get(name)]
 
 
 def warn(store: Store, app: Celery) -> None:

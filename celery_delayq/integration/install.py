@@ -12,6 +12,7 @@ from typing import Any
 
 from celery import Celery
 
+from celery_delayq.dispatch import start_gate
 from celery_delayq.errors import InvalidRetry
 from celery_delayq.integration import (
     amqp,
@@ -87,6 +88,8 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
         # As any other error, this one would only be logged.
         raise SystemExit(f"The worker cannot start: {exc}") from exc
     retries.warn_of_unmatched(app._delayq.retries, tasks)
+    if beat_guard.fires(app):
+        start_gate.close()
 
 
 def _change_tasks(sender: Any, **_: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from celery_delayq.integration import beat_guard
 from celery_delayq.model import envelope, retry_options, unique
 from celery_delayq.utils.once import warn_once
 
@@ -82,6 +83,11 @@ def problems(app: Any, connection: Any) -> Iterator[str]:
     yield from stock_problems(connection)
     if on_rabbitmq:
         yield from _classic_queues(app, transport.settings)
+    if beat_guard.fires(app) and (names := beat_guard.without_effect(app)):
+        yield (
+            f"{', '.join(names)}: no effect, workers fire beat_schedule without a celery beat, see "
+            "docs/periodic.md"
+        )
     if delayq.webhook is not None and find_spec("httpx") is None:
         yield (
             "DelayQ(app, webhook=…) is set, but httpx is not installed: webhooks that this worker "

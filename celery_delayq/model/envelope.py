@@ -279,7 +279,8 @@ def labelled(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return :func:`without_eta` of *message* with a label in its first bytes, for scripts.
 
     The label is ``<id> <message_id> <skip_after in ms> <unique key>``, percent-encoded
-    (``include/record.lua``). Readers of JSON ignore the order of keys.
+    (``include/record.lua``); :func:`dropped_after` gives the time a leading 0. Readers of JSON
+    ignore the order of keys.
     """
     headers, properties, own = _for_worker(message)
     id, key = entry_id(headers["id"]), unique_key(own)
@@ -305,6 +306,22 @@ def label_of(id: str, message_id: str, skip_after: int, key: str) -> str:
     # Scripts read an id without a percent sign in half the time.
     shown = id if _PLAIN_ID(id) else quote(id)
     return f"{shown} {message_id} {skip_after} {key or '-'}"
+
+
+#: The beginning of a record up to the time in its label, where that is 0.
+_WITHOUT_TIME = re.compile(rb'^[^\n]*\n{"properties": {"delayq": {"label": "\S* \S+ 0(?= )')
+
+
+def dropped_after(entry: Entry, ms: int) -> Entry:
+    """Return an entry that is dropped where it is later, and nobody dispatched when it was due.
+
+    One with a ``skip_after`` stays as it is, and so does each with 0 ms.
+    """
+    found = _WITHOUT_TIME.match(entry.data) if ms else None
+    if found is None:
+        return entry
+    head, rest = entry.data[: found.end()], entry.data[found.end() :]
+    return entry._replace(data=b"%b%d%b" % (head, ms, rest))
 
 
 #: As scripts read it, see ``include/record.lua``.

@@ -203,7 +203,7 @@ class PeriodicTasks:
         return entry is not None
 
     def pause(self, name: str) -> Periodic | UnreadableEntry:
-        """Pause an entry until :meth:`resume`; its scheduled ticks that are not due are cancelled.
+        """Pause an entry until :meth:`resume`; its ticks that are still scheduled are cancelled.
 
         Of an entry that is unreadable here, the ticks of the next two seconds may stay.
 
@@ -366,12 +366,11 @@ class PeriodicTasks:
         return result
 
     def _withdraw(self, entry: Periodic) -> Sequence[int]:
-        """Cancel the scheduled ticks of an entry that are not due yet, and return them."""
-        now = self._session.now_ms()
-        ahead = policy.ahead_of(entry, now, self._zone)
+        """Cancel the ticks of an entry that are still scheduled, and return them."""
+        ahead = policy.ahead_of(entry, self._zone)
         ids = [policy.tick_id(entry.name, tick) for tick in ahead]
         reason = "its periodic entry fires no more"
-        outcomes = self._schedule.cancel_ids(ids, reason=reason, ready=False)
+        outcomes = self._schedule.cancel_ids(ids, if_due=ahead, reason=reason, ready=False)
         return [
             tick for tick, outcome in zip(ahead, outcomes, strict=True) if outcome is Outcome.DONE
         ]

@@ -262,22 +262,25 @@ class _Rewrite:
         return Writing(name, line, entry.pack(), entry.look)
 
     def _withdraw(self) -> None:
-        """Cancel the scheduled ticks of removed entries that are not due yet."""
-        ids = []
+        """Cancel the ticks of removed entries that are still scheduled."""
+        ticks: list[tuple[str, int]] = []
         for name, record in self._removed.items():
             try:
                 entry = Periodic.unpack(name, record)
-                ahead = policy.ahead_of(entry, self._now, self._code.app.timezone)
+                ahead = policy.ahead_of(entry, self._code.app.timezone)
             except Exception as exc:  # schedules are user code
                 logger.warning("Ticks of %r that are scheduled stay so: %s", name, exc)
             else:
-                ids += [policy.tick_id(name, tick) for tick in ahead]
+                ticks += [(policy.tick_id(name, tick), tick) for tick in ahead]
         self._removed.clear()
-        if ids:
+        if ticks:
             with Session(self._code.app) as session:
                 schedule = Schedule(session)
-                for some in batches(ids, BATCH):
-                    schedule.cancel_ids(some, reason="its periodic entry is gone", ready=False)
+                for some in batches(ticks, BATCH):
+                    ids, dues = zip(*some, strict=True)
+                    schedule.cancel_ids(
+                        ids, if_due=dues, reason="its periodic entry is gone", ready=False
+                    )
 
     def _tell(self) -> None:
         told = []

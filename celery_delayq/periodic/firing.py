@@ -13,7 +13,7 @@ from typing import Any
 from celery import Celery
 
 from celery_delayq.errors import NotSupported
-from celery_delayq.model.envelope import Entry
+from celery_delayq.model.envelope import Entry, dropped_after
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.places import queues_of
 from celery_delayq.periodic.policy import Firing
@@ -44,6 +44,7 @@ class TickScheduler:
     """
 
     def __init__(self, app: Celery) -> None:
+        self._deadline = cron_deadline(app)
         self._reader = ItemReader(app, None, {})
         self._maker = MessageFactory(app, {})
 
@@ -88,7 +89,7 @@ class TickScheduler:
         passed: list[Writing] = []
         gate = PeriodicStore(store)
         for index, (entry, firing) in enumerate(firings):
-            made = self._make(entry, firing.ticks, id)
+            made = self._make(entry, firing, id)
             if shards is not None and any(shards.of(queue) is not store for queue in made):
                 raise _of_several_tags(made)
             time.sleep(BREATH)
@@ -116,9 +117,7 @@ class TickScheduler:
             gate.write(passed)
         return codes
 
-    def _make(
-        self, entry: Periodic, ticks: tuple[int, ...], id: str | None
-    ) -> dict[str, list[Entry]]:
+    def _make(self, entry: Periodic, firing: Firing, id: str | None) -> dict[str, list[Entry]]:
         """Return the messages of ticks by queue; an exchange may have several queues.
 
         The option ``expires`` counts from the tick and becomes a moment. As for all tasks, the
@@ -136,7 +135,8 @@ class TickScheduler:
                 "unique_scope": "done",
             }
         found: dict[str, list[Entry]] = defaultdict(list)
-        for tick in ticks:
+        limits = policy.drop_after(entry, firing, self._deadline)
+        for tick, limit in zip(firing.ticks, limits, strict=True):
             at = moment_of(tick)
             item = Item(
                 definition.args,
@@ -156,8 +156,14 @@ class TickScheduler:
                 # it.
                 queues, made = self._maker.make(job._replace(target=job.target._replace(task=None)))
             for queue in queues:
-                found[queue].append(made)
+                found[queue].append(dropped_after(made, limit))
         return found
+
+
+def cron_deadline(app: Celery) -> int | None:
+    """Return ``beat_cron_starting_deadline`` of an app in ms, None without it."""
+    seconds = app.conf.beat_cron_starting_deadline
+    return None if seconds is None else int(seconds * 1000)
 
 
 def check_tags(app: Celery, shards: Shards, entry: Periodic) -> None:

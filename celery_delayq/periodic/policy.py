@@ -12,6 +12,8 @@ from dataclasses import replace
 from datetime import timezone, tzinfo
 from typing import NamedTuple
 
+from celery.schedules import crontab
+
 from celery_delayq.errors import InvalidSchedule
 from celery_delayq.periodic.definition import AHEAD, Definition, definition_hash_of
 from celery_delayq.periodic.schedules import Interval, Polled, Rule, latest
@@ -139,8 +141,13 @@ def set_back(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
     return replace(entry, state=state)
 
 
-def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:
+def fire(entry: Periodic, now: int, zone: tzinfo, deadline: int | None = None) -> Firing | None:
     """Return the ticks to schedule at *now*, or None before the next tick's time.
+
+    Parameters
+    ----------
+    deadline : int | None
+        Most ms by which a tick of a ``crontab`` that was missed may be late; None for no limit.
 
     Raises
     ------
@@ -163,6 +170,8 @@ def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:
         ticks = due[-1:]
     else:
         ticks = others if definition.catch_up == "skip" else due
+        if deadline is not None and isinstance(definition.schedule, crontab):
+            ticks = [tick for tick in ticks if now - tick <= max(deadline, GRACE)]
     if definition.overlap == "skip":
         ticks = ticks[-1:]
     if len(ticks) > BURST:
@@ -196,6 +205,26 @@ def _due(
     return missed, others
 
 
+def drop_after(entry: Periodic, firing: Firing, deadline: int | None = None) -> list[int]:
+    """Return for each tick how many ms after its time it counts as missed and is dropped; 0 for
+    never.
+
+    It was scheduled ahead then, and nobody dispatched when it was due. It is judged as one that was
+    not scheduled: by ``catch_up``, by a later tick that runs in its place, and by *deadline*, which
+    is that of :func:`fire`.
+    """
+    definition, found = entry.definition, []
+    is_cron = isinstance(definition.schedule, crontab)
+    for tick, following in zip(firing.ticks, (*firing.ticks, firing.then.tick)[1:], strict=True):
+        limits = [GRACE] if definition.catch_up == "skip" else []
+        if definition.catch_up == "one" and following is not None:
+            limits.append(following - tick + GRACE)
+        if deadline is not None and is_cron:
+            limits.append(max(deadline, GRACE))
+        found.append(min(limits, default=0) if tick > firing.now else 0)
+    return found
+
+
 def upcoming(entry: Periodic, count: int, zone: tzinfo) -> list[int]:
     """Return its next ticks that are not scheduled yet, at most *count* of them."""
     definition, state = entry.definition, entry.state
@@ -208,14 +237,17 @@ def upcoming(entry: Periodic, count: int, zone: tzinfo) -> list[int]:
     return found
 
 
-def ahead_of(entry: Periodic, now: int, zone: tzinfo) -> list[int]:
-    """Return its ticks that are scheduled and not due yet."""
-    last = entry.state.last
-    if last is None or last <= now:
+def ahead_of(entry: Periodic, zone: tzinfo) -> list[int]:
+    """Return its ticks that may still be scheduled: those that the last look scheduled ahead.
+
+    They may be overdue, where nobody has dispatched since.
+    """
+    last, ahead = entry.state.last, entry.definition.ahead
+    if last is None or not ahead:
         return []
     rule = entry.definition.rule(entry.state.anchor, zone)
     # A polled schedule may give other ticks from another moment.
-    return sorted({*latest(rule, now, last, MOST_AHEAD), last})
+    return sorted({*latest(rule, last - ahead, last, MOST_AHEAD), last})
 
 
 def tick_id(name: str, tick: int) -> str:

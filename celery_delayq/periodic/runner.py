@@ -20,6 +20,7 @@ from typing import Any
 
 from celery import Celery
 
+from celery_delayq.dispatch import start_gate
 from celery_delayq.dispatch.pacing import wait_off_duty
 from celery_delayq.errors import BrokerUnavailable, CommandRefused, NotSupported, StoreFull
 from celery_delayq.integration import beat_guard
@@ -27,11 +28,10 @@ from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import register_schedules
 from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.firing import TickScheduler, stored
+from celery_delayq.periodic.firing import TickScheduler, cron_deadline, stored
 from celery_delayq.periodic.places import queue_of
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
-from celery_delayq.settings import Settings
 from celery_delayq.store.cluster.periodic import move
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
@@ -140,6 +140,7 @@ class Ticker:
         """End, and wait a moment for the thread; killing the process does no harm either."""
         for each in (self, *self._others):
             each._stopping.set()
+        start_gate.let_pass()
         if self._thread.ident is not None:
             self._thread.join(JOIN_TIMEOUT)
 
@@ -238,6 +239,7 @@ class Ticker:
             raise
         except Exception:
             logger.exception("Periodic entries in code are not written, and are tried again later")
+        start_gate.let_pass()
 
     def _turn(
         self, store: Store, scheduler: TickScheduler, most: float, several: Shards | None = None
@@ -295,7 +297,7 @@ class Ticker:
     def _look_at(self, name: str, record: str, now: int) -> tuple[Periodic, Firing] | None:
         try:
             entry = self._unpacked(name, record)
-            firing = policy.fire(entry, now, self._app.timezone)
+            firing = policy.fire(entry, now, self._app.timezone, cron_deadline(self._app))
         except Exception as exc:  # schedules are user code
             self._failed(name, exc)
             return None
@@ -356,9 +358,7 @@ class Ticker:
 
 def begin(app: Celery) -> Callable[[], None] | None:
     """Start a runner for the worker of *app*, if it dispatches; return how to stop it."""
-    if not Settings.from_options(app.conf.broker_transport_options).dispatch:
-        return None
-    if app._delayq.session.on_rabbitmq:
+    if not beat_guard.fires(app):
         return None
     ticker = Ticker(app)
     ticker.start()

@@ -13,7 +13,7 @@ from celery import Signature
 from celery_delayq.errors import ConfigError, InvalidETA
 from celery_delayq.integration.not_run import note_cancelled
 from celery_delayq.model.envelope import Due, due_of_eta
-from celery_delayq.model.lookup import ReadyOnes, StatusCode
+from celery_delayq.model.lookup import IfDue, ReadyOnes, StatusCode
 from celery_delayq.model.names import check_name
 from celery_delayq.model.scheduled import Outcome, Paused, ScheduledTask, bound_ms, outcome_of
 from celery_delayq.schedule.bulk import BulkChanges, new_due, shift_ms, shifted
@@ -64,18 +64,25 @@ class Schedule(BulkChanges):
         return self._cancel([id_of(id)], queue, if_due, "cancelled", "cancel")[0]
 
     def cancel_ids(
-        self, ids: Sequence[str], *, reason: str = "cancelled", ready: bool = True
+        self,
+        ids: Sequence[str],
+        *,
+        if_due: Sequence[int] | None = None,
+        reason: str = "cancelled",
+        ready: bool = True,
     ) -> Sequence[Outcome]:
         """Cancel many ids and return the outcome of each.
 
         Parameters
         ----------
+        if_due : Sequence[int] | None
+            When each must be due (ms); others are ``CHANGED``, such as the retry of a task.
         reason : str
             What the result backend stores as the reason.
         ready : bool
             Whether to cancel ready tasks too; otherwise their outcome is ``READY``.
         """
-        return self._cancel(ids, None, None, reason, "cancel" if ready else "leave")
+        return self._cancel(ids, None, if_due, reason, "cancel" if ready else "leave")
 
     def cancel_revoked(self, ids: Sequence[str]) -> Sequence[Outcome]:
         """Cancel ids that workers refuse; ready ones lose their unique keys only."""
@@ -85,7 +92,7 @@ class Schedule(BulkChanges):
         self,
         ids: Sequence[str],
         queue: str | None,
-        if_due: int | None,
+        if_due: IfDue,
         reason: str,
         ready: ReadyOnes,
     ) -> Sequence[Outcome]:

@@ -33,6 +33,8 @@ JUDGED = {
     "wake expires": "ready_lists",
     "clock dispatched": "dispatched",
     "clock ticked": "periodic",
+    "clock away_from": "missed_tick",
+    "clock away_to": "missed_tick",
     "periodic *": "periodic",
     "periodic_at score": "periodic",
     "code_versions *": "code_versions",

@@ -22,6 +22,7 @@ from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.integration import beat_guard
 from celery_delayq.integration.pauses_and_revokes import Controls
+from celery_delayq.model.envelope import dropped_after
 from celery_delayq.periodic.runner import Ticker
 from celery_delayq.settings import Limits, Settings
 from celery_delayq.store.keys import Keys, Layout
@@ -223,6 +224,17 @@ def periodic(world: World) -> Iterator[None]:
     wait_until(lambda: count() >= before + 8, AT_ONCE, "it ticks on")
 
 
+def missed_tick(world: World) -> Iterator[None]:
+    """Nobody dispatched in the hour ahead; where the clock is set back, the tick is to come."""
+    tick = labelled("tick", 2_000, relative=True)
+    world.store.put(dropped_after(tick, 1_000))
+    yield
+    world.dispatch()
+    left = 0 if world.jump > 0 else 1
+    wait_until(lambda: world.store.scheduled(QUEUE) == left, AT_ONCE, "a look at the tick")
+    assert world.client.llen(QUEUE) == world.store.dead_letters.count(QUEUE) == 0
+
+
 def code_versions(world: World) -> Iterator[None]:
     gate = PeriodicStore(world.store)
     assert gate.announce_version("code", "old", None, 60_000).version == "old"
@@ -353,7 +365,16 @@ CELLS: dict[str, Cell] = {
     cell.__name__: cell
     for cell in (
         *(paced, full, deferred, due, lease, ready_lists, dispatched, periodic, code_versions),
-        *(revoked, unique_key, quarantine_turn, archiving, celery_beats, dead_letter, skip_after),
+        *(
+            missed_tick,
+            revoked,
+            unique_key,
+            quarantine_turn,
+            archiving,
+            celery_beats,
+            dead_letter,
+            skip_after,
+        ),
         *(paused_task, history),
     )
 }

@@ -19,6 +19,9 @@
 -- @include lease
 -- @include dispatch/duty
 
+-- A longest time without a look (ms) in which somebody dispatches: what was due in a longer one was missed.
+local AWAY = 2000
+
 -- Who looks at the ready lists is not the one on duty: whoever comes when it is time.
 local function ready_turn(clock, most, now)
   local looked = tonumber(redis.call('HGET', clock, 'ready_looked')) or 0
@@ -41,6 +44,9 @@ end
 local reply = next_due_head(KEYS[1], now, 5)
 if seen > 0 and (ms < seen or ms - seen > tonumber(ARGV[1])) then
   redis.call('HINCRBY', KEYS[3], 'stood', string.format('%.0f', ms - seen))
+end
+if seen > 0 and ms - seen > AWAY then
+  redis.call('HSET', KEYS[3], 'away_from', string.format('%.0f', seen), 'away_to', string.format('%.0f', ms))
 end
 -- Not at each look of a large fleet.
 if ms < seen or ms - seen >= math.min(200, ARGV[1] / 10) then

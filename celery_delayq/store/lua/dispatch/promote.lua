@@ -1,7 +1,8 @@
 -- Move what is due to the ready lists, earliest first, at most a batch of it and about 1 MB.
 --
 -- What belongs to a paused task is paused and due instead, and comes back once the task goes on; nothing
--- of a paused queue is moved. leases/acquire.lua looks what is later than it may be.
+-- of a paused queue is moved. leases/acquire.lua looks what is later than it may be. A tick of a periodic
+-- entry whose time passed while nobody dispatched is dropped once it is not to be caught up.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
 --          8 leased_index  9 totals  10 next_due  11 dead  12 dead_at  13 wake  14 control  15 pace
@@ -102,6 +103,12 @@ local function pause_due(due, id, task)
   redis.call('ZADD', PAUSED_DUE, 0, task_member(task, due, id))
 end
 
+-- Whether nobody dispatched when something was due, see dispatch/next_queue.lua.
+local function was_missed(due)
+  local from, to = unpack(redis.call('HMGET', KEYS[17], 'away_from', 'away_to'))
+  return from and due > tonumber(from) and due < tonumber(to)
+end
+
 expect_types(1, 'zset', 'hash', 'zset')
 local is_ready_index = read_typed('hash', 'HLEN', READY_INDEX) > 0
 local some = expect_rare(
@@ -130,7 +137,7 @@ for i = 1, #due, 2 do
 end
 
 -- What goes, and to where: all is looked at before anything moves.
-local messages, members, gone, labels, bad, paused_due = {}, {}, {}, {}, {}, {}
+local messages, members, gone, labels, bad, paused_due, missed = {}, {}, {}, {}, {}, {}, {}
 local moved = 0
 for i, name in ipairs(names) do
   if room <= 0 then
@@ -139,15 +146,17 @@ for i, name in ipairs(names) do
   local data = redis.call('HGET', ENTRIES, name)
   take_room(data and #data or 0)
   local priority, _, task, start = read_record(data)
-  local id, message_id, unique
+  local id, message_id, skip, unique
   if priority then
-    id, message_id, _, unique = read_label(data, start)
+    id, message_id, skip, unique = read_label(data, start)
   end
   if not priority then
     bad[#bad + 1] = {name, scores[i], data and 'unreadable record' or 'no record', data or ''}
     gone[#gone + 1] = name
   elseif is_paused(task) then
     paused_due[#paused_due + 1] = {scores[i], name, task}
+  elseif id and skip < 0 and now - scores[i] > -skip and was_missed(scores[i]) then
+    missed[#missed + 1] = {name, scores[i], data}
   elseif moved < allowed then
     local list = list_of[priority] or KEYS[18]
     if not messages[list] then
@@ -176,6 +185,9 @@ end
 for _, one in ipairs(paused_due) do
   pause_due(unpack(one))
 end
+for _, one in ipairs(missed) do
+  remove_entry(unpack(one))
+end
 if #gone > 0 then
   redis.call('ZREM', DUE, unpack(gone))
   redis.call('HDEL', ENTRIES, unpack(gone))
@@ -195,6 +207,7 @@ end
 spend(KEYS[15], moved, tonumber(ARGV[3]))
 add_total(TOTALS, 'promoted', moved)
 add_total(TOTALS, 'dead:corrupt', #bad)
+add_total(TOTALS, 'cancelled', #missed)
 if ARGV[6] == '1' then
   redis.call('HSET', KEYS[17], 'dispatched', now)
 end

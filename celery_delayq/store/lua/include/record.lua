@@ -39,11 +39,17 @@ end
 -- model/envelope.py): id, message id, for how long after its due it may start (ms, 0 for ever) and its unique
 -- key, behind a character for its scope, or '-'. So they parse no JSON. Returns nil for what has
 -- none: messages of stock producers, and those that were sent to run at once.
+--
+-- The time has a leading 0, and is returned as a negative number, for a tick of a periodic entry that was
+-- scheduled ahead: dispatch/promote.lua drops it when it is later, and nobody dispatched when it was due.
 local function read_label(message, start)
   local id, message_id, skip, unique = string.match(
     message, '^{"properties": {"delayq": {"label": "(%S*) (%S+) (%d+) (%S+)"', start or 1)
   if id and string.find(id, '%', 1, true) then
     id = string.gsub(id, '%%(%x%x)', function(hex) return string.char(tonumber(hex, 16)) end)
+  end
+  if skip and string.byte(skip) == 48 then
+    return id, message_id, -tonumber(skip), unique
   end
   return id, message_id, tonumber(skip), unique
 end

@@ -1,0 +1,34 @@
+"""What the dispatchers of a process wait for before they promote.
+
+A worker that starts removes the periodic entries that its code no longer has, with their ticks.
+Such a tick may be overdue, if no worker ran, and must not be promoted before.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+#: Most seconds for which a dispatcher waits, and between two looks at whether it is to stop.
+LONGEST, STEP = 5.0, 0.05
+
+_is_open = threading.Event()
+_is_open.set()
+
+
+def close() -> None:
+    """Let dispatchers that connect from now on wait until :func:`let_pass`."""
+    _is_open.clear()
+
+
+def let_pass() -> None:
+    """Let all dispatchers go on."""
+    _is_open.set()
+
+
+def wait(go_on: Callable[[], bool]) -> None:
+    """Wait for :func:`let_pass` while *go_on* returns True."""
+    end = time.monotonic() + LONGEST
+    while go_on() and time.monotonic() < end and not _is_open.wait(STEP):
+        pass

@@ -1,0 +1,115 @@
+"""Ticks that were scheduled ahead and whose time passed while nobody ran.
+
+What ``catch_up``, a deadline, a removal and a deploy say of ticks that were missed holds for these
+too. All cells are entries of one Redis, and one worker starts in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from celery.schedules import crontab
+
+from celery_delayq import DelayQ
+from celery_delayq.periodic.policy import GRACE
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start
+from tests.integration.periodic.conftest import MakeShop
+from tests.integration.periodic.test_dispatchers import write_due
+from tests.integration.periodic.versions import deploy
+from tests.support.ticking import stored_ticks, ticking
+
+pytestmark = pytest.mark.each_server
+
+#: Seconds between ticks: with the one no later tick is missed, with the other some are.
+RARE, OFTEN = 3600.0, 1.5
+
+#: ms from the time of the ticks to the start of the worker: longer than a fleet without a
+#: dispatcher may seem to have one (``dispatch/next_queue.lua``).
+AWAY = 5_000
+
+CATCH_UPS = ("skip", "one", "all")
+
+
+@dataclass
+class Cell:
+    """An entry, and whether its tick that was scheduled ahead runs."""
+
+    schedule: Any
+    catch_up: str
+    runs: bool
+    in_code: bool = False
+    then: Callable[[DelayQ, str], object] = lambda _delayq, _name: None
+
+
+def remove(delayq: DelayQ, name: str) -> None:
+    delayq.periodic.remove(name)
+
+
+def pause(delayq: DelayQ, name: str) -> None:
+    delayq.periodic.pause(name)
+
+
+CELLS = {
+    **{f"rare {each}": Cell(RARE, each, runs=each != "skip") for each in CATCH_UPS},
+    **{f"often {each}": Cell(OFTEN, each, runs=each == "all") for each in CATCH_UPS},
+    **{f"cron {each}": Cell(crontab(0, 0), each, runs=False) for each in CATCH_UPS},
+    **{f"removed {each}": Cell(RARE, each, runs=False, then=remove) for each in CATCH_UPS},
+    **{f"paused {each}": Cell(RARE, each, runs=False, then=pause) for each in CATCH_UPS},
+    **{f"gone {each}": Cell(RARE, each, runs=False, in_code=True) for each in CATCH_UPS},
+}
+
+#: The first setting has no effect, and workers say so.
+CONF = {"beat_sync_every": 3, "beat_cron_starting_deadline": (AWAY - 2 * GRACE) / 1000}
+
+
+def test_what_was_scheduled_ahead_is_judged_as_what_was_missed(
+    make_shop: MakeShop, delayq_redis: RedisUnderTest, delayq_worker: StartWorker, diary: Diary
+) -> None:
+    def given(cell: Cell) -> dict[str, Any]:
+        return {"task": "note", "schedule": cell.schedule, "catch_up": cell.catch_up}
+
+    in_code = {name: given(cell) for name, cell in CELLS.items() if cell.in_code}
+    before = make_shop("periodic", "UTC", **in_code)
+    before.conf.update(CONF)
+    delayq = DelayQ.of(before)
+    deploy(before)
+    entries = {entry.name: entry for entry in delayq.periodic.list()}
+    for name, cell in CELLS.items():
+        if not cell.in_code:
+            entries[name] = delayq.periodic.add(name, **given(cell))
+    delayq.store.next_queue()  # somebody dispatches until now
+    tick = delayq.store.now_ms() + 1_000
+    for entry in entries.values():
+        write_due(delayq, entry, tick)
+    with ticking(before):
+        wait_until(
+            lambda: all(tick in stored(delayq_redis, name) for name in CELLS), TIMEOUT, "all ahead"
+        )
+    wait_until(lambda: delayq.store.now_ms() > tick + AWAY, TIMEOUT, "all are overdue")
+    for name, cell in CELLS.items():
+        cell.then(delayq, name)
+
+    began = delayq.store.now_ms()
+    worker = start(delayq_worker, conf=CONF)
+    worker.wait_log("beat_sync_every: no effect")
+
+    for name, cell in CELLS.items():
+        diary.wait_ticks(name, int(cell.runs or name.startswith("often")))
+    wait_until(lambda: delayq.periodic.get("gone one") is None, TIMEOUT, "the deploy")
+    diary.wait_ticks("often all", 6)
+    assert {name: tick in diary.ticks(name) for name in CELLS} == {
+        name: cell.runs for name, cell in CELLS.items()
+    }
+    for name in ("rare one", "rare all"):
+        assert diary.ticks(name) == [tick]
+    assert min(diary.ticks("often skip")) > began - GRACE
+    assert min(diary.ticks("often one")) > began - GRACE - OFTEN * 1000, "not the last one missed"
+
+
+def stored(delayq_redis: RedisUnderTest, name: str) -> list[int]:
+    return stored_ticks(delayq_redis.client).get(name, [])
