@@ -240,7 +240,12 @@ class EmbeddedRabbitMQ:
         # that was asked may hang up then.
         with suppress(EmbeddedServerError, RemoteDisconnected):
             self.ask("PUT", f"vhosts/{name}", {})
-        nodes = self.ask("GET", f"vhosts/{name}")["cluster_state"]
+        deadline = monotonic() + self._timeout
+        # An empty list until it is begun.
+        while not (nodes := self.ask("GET", f"vhosts/{name}")["cluster_state"]):
+            if monotonic() > deadline:
+                raise self._nodes[0].error(f"has not begun virtual host {name} in time")
+            sleep(_POLL)
         for node in [node for node, state in nodes.items() if state != "running"]:
             self.ask("POST", f"vhosts/{name}/start/{node}")
         self.ask(

@@ -326,6 +326,13 @@ def call_soon(method: Callable[..., object], *args: Any) -> None:
         consumer.call_soon(method, *args)
 
 
+def call_later(seconds: float, method: Callable[..., object], *args: Any) -> None:
+    """Have the event loop call a method in so many seconds; as :func:`call_soon`."""
+    consumer = getattr(_worker(), "consumer", None)
+    if consumer is not None:
+        consumer.timer.call_after(seconds, consumer.call_soon, (method, *args))
+
+
 def backlog() -> int:
     """Return how many tasks wait in the worker for each process of its pool that may take one."""
     controller = _worker()

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from amqp.exceptions import AMQPError
+from amqp.exceptions import ConnectionError as AMQPConnectionError
 from celery import Celery
 
 from celery_delayq.admin.accounts import Role
@@ -166,7 +167,7 @@ def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
             found.findings += check()
         except (DelayQError, *BROKER_ERRORS, AMQPError, OSError) as exc:
             # A full server or a replica refuses more than one check, and one tells why.
-            lost = isinstance(exc, (BrokerUnavailable, OSError))
+            lost = isinstance(exc, (BrokerUnavailable, OSError, AMQPConnectionError))
             # Workers are asked by way of any shard.
             told = any(each.check == "shards" for each in found.findings)
             todo = (

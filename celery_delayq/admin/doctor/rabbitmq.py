@@ -13,7 +13,7 @@ from celery_delayq.admin.health import ask_rabbitmq
 from celery_delayq.admin.rabbitmq import topology
 from celery_delayq.errors import BrokerBlocked
 from celery_delayq.transport.amqp.channel import Channel
-from celery_delayq.transport.amqp.sizes import ready_messages
+from celery_delayq.transport.amqp.sizes import new_channel, ready_messages
 from celery_delayq.utils.text import spelled
 
 #: Seconds to wait for an answer.
@@ -65,7 +65,7 @@ def queues(app: Celery, channel: Channel) -> Iterator[Finding]:
     """Each queue must answer: a classic one whose node is away does not."""
     names = [*app.amqp.queues.consume_from, *channel.topology.delay_queues()]
     for name in names:
-        trial = channel.connection.channel()
+        trial = new_channel(channel.connection)
         try:
             trial.queue_declare(name, passive=True)
         except ChannelError as exc:

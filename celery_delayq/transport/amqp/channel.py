@@ -65,6 +65,7 @@ class Channel(PublishChannel):
         super().__init__(*args, **kwargs)
         self._held: dict[int, Held] = {}
         self._put_off_again_at = 0.0
+        self._prefetch_grows = False
         #: The connection on which RabbitMQ has not read yet that this channel is closed.
         self._closed_on: Any = None
 
@@ -91,6 +92,14 @@ class Channel(PublishChannel):
             queue, consumer_tag=consumer_tag, no_ack=no_ack, callback=callback, **options
         )
 
+    def basic_qos(
+        self, prefetch_size: int, prefetch_count: int, a_global: bool, **options: Any
+    ) -> Any:
+        # A running consumer gets more only by a count of its channel. Celery asks for none with
+        # quorum queues, and kombu for none with RabbitMQ 4.
+        self._prefetch_grows = a_global
+        return super().basic_qos(prefetch_size, prefetch_count, a_global, **options)
+
     def basic_cancel(self, consumer_tag: str, *args: Any, **options: Any) -> Any:
         """Cancel a consumer; what comes before RabbitMQ has answered goes back.
 
@@ -113,7 +122,7 @@ class Channel(PublishChannel):
         message.delivery_info["queue"] = queue
         is_handed_out = False
         try:
-            if not self._is_settled(message, queue):
+            if not self._is_settled(message, queue, callback):
                 is_handed_out = True
                 callback(message)
         except MALFORMED as exc:
@@ -133,7 +142,7 @@ class Channel(PublishChannel):
                 held.message._state = "REJECTED"  # so that nobody settles it again
                 self.add_dead_letter(message.delivery_tag, _id_of(held.message), why)
 
-    def _is_settled(self, message: Any, queue: str) -> bool:
+    def _is_settled(self, message: Any, queue: str, callback: Callable[[Any], Any]) -> bool:
         """Return whether a message that has come waits or is a dead letter by now."""
         headers = message.properties.get("application_headers") or {}
         if UNREADABLE in headers:
@@ -142,14 +151,25 @@ class Channel(PublishChannel):
         if not is_task(message):
             return False
         due = self._due_later(message)
-        if due is not None and self._put_off(message, queue, due):
-            return True
+        if due is not None:
+            if self._put_off(message, queue, due):
+                return True
+            if not self._prefetch_grows and worker.consumes_tasks(self):
+                # In Celery's memory it would take a place of the prefetch until it is due.
+                seconds = min(REPLY_TIMEOUT, max(due.ms / 1000 - time.time(), 0.1))
+                worker.call_later(seconds, self._deliver_again, queue, callback, message)
+                return True
         count = deliveries_before(message)
         if not 0 < self.settings.max_deliveries < count:
             return False
         why = f"its process died {count} times"
         self._refuse(message, queue, why, pack_details({"deliveries": count}))
         return True
+
+    def _deliver_again(self, queue: str, callback: Callable[[Any], Any], message: Any) -> None:
+        """Hand out a message that could not be put off; with its connection it goes back."""
+        if self.connection is not None:
+            self._deliver(queue, callback, message)
 
     def _refuse(self, message: Any, queue: str, why: str, details: bytes = b"") -> None:
         """Make a dead letter of a message that nobody has handled yet."""

@@ -196,6 +196,11 @@ class PublishChannel(pyamqp.Channel):
             self.declarer.forget()
             if isinstance(exc, AccessRefused):
                 raise not_allowed(exc) from exc
+            if "max size" in exc.reply_text:
+                raise InvalidOption(
+                    f"{exc.reply_text}: send less, such as where the data are, or raise RabbitMQ's "
+                    "max_message_size"
+                ) from exc
             if isinstance(exc, (NotFound, PreconditionFailed)):
                 raise InvalidOption(exc.reply_text) from exc
             raise

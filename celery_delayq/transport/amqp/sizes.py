@@ -6,7 +6,20 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from amqp.exceptions import NotFound
+from amqp.exceptions import NotFound, RecoverableConnectionError
+
+
+def new_channel(connection: Any) -> Any:
+    """Return a new channel of a connection, None being one that was lost.
+
+    Raises
+    ------
+    amqp.exceptions.RecoverableConnectionError
+        It was lost.
+    """
+    if connection is None or not connection.connected:
+        raise RecoverableConnectionError("the connection to RabbitMQ was lost")
+    return connection.channel()
 
 
 def ready_messages(connection: Any, queues: Iterable[str]) -> dict[str, int]:
@@ -16,7 +29,7 @@ def ready_messages(connection: Any, queues: Iterable[str]) -> dict[str, int]:
     to the next.
     """
     sizes: dict[str, int] = {}
-    channel = connection.channel()
+    channel = new_channel(connection)
     for queue in queues:
         with suppress(NotFound):  # RabbitMQ closes the channel, and py-amqp opens it again
             sizes[queue] = channel.queue_declare(queue, passive=True).message_count

@@ -42,7 +42,9 @@ def wrong(app: Celery) -> dict[str, str]:
     return told
 
 
-def test_nothing_is_wrong_with_a_good_set_up(make_app: MakeApp, delayq_rabbitmq: str) -> None:
+def test_nothing_is_wrong_with_a_good_set_up(
+    make_app: MakeApp, delayq_rabbitmq: str, delayq_rabbitmq_server: EmbeddedRabbitMQ
+) -> None:
     app = new_app(make_app, delayq_rabbitmq)
     app.send_task("tasks.add", (1, 1), countdown=60)
 
@@ -51,7 +53,29 @@ def test_nothing_is_wrong_with_a_good_set_up(make_app: MakeApp, delayq_rabbitmq:
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.endswith(f"{len(RABBITMQ) + 2} checks: nothing wrong, 2 cannot be told\n")
     assert "cannot tell: after a restart: dead_letter_worker_publisher_confirm_timeout" in ran.out
-    assert "RabbitMQ 3." in ran.out
+    version = delayq_rabbitmq_server.ask("GET", "overview")["rabbitmq_version"]
+    assert f"RabbitMQ {version}" in ran.out
+
+
+def test_a_connection_that_is_lost_meanwhile_is_a_fault(
+    make_app: MakeApp,
+    delayq_rabbitmq: str,
+    delayq_rabbitmq_server: EmbeddedRabbitMQ,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vhost = delayq_rabbitmq.rpartition("/")[2]
+
+    def lose(_app: Celery, channel: Any) -> Iterator[Any]:
+        delayq_rabbitmq_server.control("close_all_connections", "--vhost", vhost, "test")
+        channel.basic_qos(0, 0, False)
+        yield
+
+    monkeypatch.setitem(RABBITMQ, "latency", lose)
+
+    found = wrong(new_app(make_app, delayq_rabbitmq))
+
+    assert {"latency", "queues", "unroutable"} <= found.keys()
+    assert "connection to RabbitMQ was lost" in found["unroutable"]
 
 
 def test_an_alarm_is_found(

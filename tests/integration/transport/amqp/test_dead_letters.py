@@ -198,11 +198,15 @@ def max_message_size(
     delayq_rabbitmq_server: EmbeddedRabbitMQ,
 ) -> Iterator[Callable[[int], None]]:
     def limit(size: int) -> None:
-        name = "rabbit, max_message_size"
-        delayq_rabbitmq_server.control("eval", f"application:set_env({name}, {size}).")
+        # RabbitMQ 4 reads the setting once.
+        delayq_rabbitmq_server.control(
+            "eval",
+            f"application:set_env(rabbit, max_message_size, {size}), "
+            f"persistent_term:put(max_message_size, {size}).",
+        )
 
     yield limit
-    limit(134_217_728)
+    limit(16_777_216)
 
 
 def test_one_that_is_too_large_is_stored_without_its_message(
