@@ -17,7 +17,7 @@ from celery_delayq.deadletters.elsewhere import schedule_elsewhere
 from celery_delayq.deadletters.reader import DeadLetterReader, check_filter
 from celery_delayq.deadletters.replay import ReplayChanges, replayed
 from celery_delayq.errors import ConfigError, InvalidETA, RecordError
-from celery_delayq.integration.not_run import tell_chords_of_dead
+from celery_delayq.integration.not_run import note_purged
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
 from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import StatusCode
@@ -243,7 +243,7 @@ class DeadLetters(DeadLetterReader):
         )
 
         def after(gone: Sequence[DeadLetter]) -> None:
-            tell_chords_of_dead(self._session.app, gone)
+            note_purged(self._session.app, gone)
 
         return Change(dead_letters, call, range(len(dead_letters)), after)
 

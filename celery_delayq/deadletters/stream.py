@@ -12,7 +12,7 @@ from celery_delayq.deadletters.client import DeadLetters, check_bulk
 from celery_delayq.deadletters.reader import Progress, Reading
 from celery_delayq.deadletters.replay import ReplayChanges, replayed_message
 from celery_delayq.errors import RecordError
-from celery_delayq.integration.not_run import tell_chords_of_dead
+from celery_delayq.integration.not_run import note_purged
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.scheduled import Bulk, Outcome, moment
@@ -150,7 +150,7 @@ class StreamDeadLetters(DeadLetters):
     ) -> list[Outcome]:
         offsets = offsets_of(dead_letters)
         self._connection.ask(lambda stream: stream.settle(offsets))
-        tell_chords_of_dead(self._session.app, dead_letters)
+        note_purged(self._session.app, dead_letters)
         return [Outcome.DONE] * len(dead_letters)
 
 

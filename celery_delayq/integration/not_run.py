@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
+from billiard.exceptions import WorkerLostError
 from celery import signals, states
 from celery.app.task import Context
 from celery.exceptions import ChordError, TaskRevokedError
 
-from celery_delayq.model.canvas import waited_for
+from celery_delayq.model.canvas import waited_for, without_chord
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.payload import request_of
 from celery_delayq.model.publish_outcome import PublishOutcome
@@ -102,15 +103,29 @@ def note_outcomes(app: Any, outcomes: Iterable[PublishOutcome], *, kept: bool = 
     note_revoked(app, found)
 
 
-def tell_chords_of_dead(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
-    """Fail the chords that wait for purged dead letters.
+@off_loop
+def note_purged(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
+    """Report purged dead letters, as far as nobody has.
 
-    Chords that were notified when the task failed are not notified again.
+    The chords that wait for them fail, but for those that were notified when the task failed. A
+    task whose workers died has failed now, and what is linked to its failure is called.
     """
     for dead_letter in dead_letters:
+        if dead_letter.has_crashed:
+            _fail(app, request_of(dead_letter), dead_letter.reason)
         if dead_letter.group_id is not None and not dead_letter.details.get("told"):
             error = ChordError(f"a dead letter was purged: {dead_letter.reason}")
             _tell_chords(app, request_of(dead_letter), states.FAILURE, error)
+
+
+def _fail(app: Any, request: Context, reason: str) -> None:
+    """Report a failure of a task and of the rest of its chain, but tell no chord."""
+    rest = [without_chord(each) for each in request.chain or ()]
+    alone = Context({**request.__dict__, "chord": None, "chain": rest})
+    try:
+        app.backend.mark_as_failure(request.id, WorkerLostError(reason), request=alone)
+    except Exception:
+        logger.exception("The result backend was not told that task %r has failed", request.id)
 
 
 def _request(queue: str, id: str, record: bytes) -> Context:

@@ -27,6 +27,10 @@ TRACEBACK = 8000
 TEXT = 1000
 
 
+#: Beginnings of the reasons of messages that killed their workers or processes.
+_CRASHED = ("its worker died ", "its process died ", "killed its process ")
+
+
 class DeadLettered(NamedTuple):
     """A dead letter as Redis keeps it: see ``include/dead_letter.lua``; *data* is all of it."""
 
@@ -169,6 +173,11 @@ class DeadLetter(Readable):
         """The id of the group to which it, or the chain that it begins, belongs."""
         group = group_of(self.headers, self.own)
         return None if group is None else str(group)
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether its workers died, so that nobody has reported its end."""
+        return self.reason.startswith(_CRASHED)
 
     def _header(self, name: str) -> str | None:
         value = self.headers.get(name)
