@@ -174,11 +174,6 @@ class DeadLetter(Readable):
         group = group_of(self.headers, self.own)
         return None if group is None else str(group)
 
-    @property
-    def has_crashed(self) -> bool:
-        """Whether its workers died, so that nobody has reported its end."""
-        return self.reason.startswith(_CRASHED)
-
     def _header(self, name: str) -> str | None:
         value = self.headers.get(name)
         return None if value is None else str(value)
@@ -246,6 +241,11 @@ class DeadLetter(Readable):
         shown = {name: getattr(self, name) for name in _SHOWN}
         times = {name: it.isoformat() for name, it in shown.items() if isinstance(it, datetime)}
         return {**shown, **times, **self.arguments()}
+
+
+def has_crashed(dead_letter: DeadLetter) -> bool:
+    """Return whether the workers of a task died, so that nobody has reported its end."""
+    return dead_letter.reason.startswith(_CRASHED)
 
 
 #: Attributes that :meth:`DeadLetter.as_dict` returns beside the arguments, in this order.

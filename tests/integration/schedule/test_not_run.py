@@ -1,4 +1,4 @@
-"""Whoever waits for a task that never runs is told, in each way in which a task may end.
+"""Whoever waits for a task that never runs learns of that, in each way in which it may end.
 
 Every end of a message is counted (``model/totals.py``). So the names of the counters in the scripts
 are all ends that there are, and each of them is in the table here.
