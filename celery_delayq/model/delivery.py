@@ -30,6 +30,8 @@ _HELD = re.compile(rb"(\d+)!?\n")
 
 def split_held(value: bytes) -> tuple[int | None, bytes]:
     """Return priority step and message of a leased or quarantined value (``include/lease.lua``)."""
+    if value.startswith(b"{"):
+        return 0, value
     match = _HELD.match(value)
     return (int(match[1]), value[match.end() :]) if match else (None, value)
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import Record
 from celery_delayq.model.lookup import PAUSED_OFFSET, Where
 from celery_delayq.store.keys import Layout
@@ -259,9 +260,7 @@ READS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], list[bytes]]
     ),
     "held": (
         lease_all,
-        lambda store: [
-            value.partition(b"\n")[2] for _, value in ScanStore(store).held(QUEUE, "me")
-        ],
+        lambda store: [split_held(value)[1] for _, value in ScanStore(store).held(QUEUE, "me")],
     ),
     "unacked": (
         lambda store: put_hash(store, "unacked"),

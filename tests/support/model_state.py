@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from celery_delayq.model.dead_letter import DeadLettered
+from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET
 from celery_delayq.store.keys import Keys, Layout
@@ -89,8 +90,10 @@ def messages_in(name: str, layout: Layout, state: dict[str, Any]) -> Counter[byt
     for where, value in state.items():
         if where in Keys().ready_lists(name, layout):
             found.update(value)
-        elif where == key.entries or where.startswith(key.leased("")):
-            found.update(data.partition(b"\n")[2] for data in value.values() if data)
+        elif where == key.entries:
+            found.update(data.partition(b"\n")[2] for data in value.values())
+        elif where.startswith(key.leased("")):
+            found.update(split_held(data)[1] for data in value.values() if data)
         elif where == key.dead:
             found.update(DeadLettered.unpack("", data).message for data in value.values())
         elif where == key.quarantined:
@@ -134,6 +137,8 @@ def _member(name: str, entry: Scheduled) -> bytes:
 def _value(held: Held) -> bytes:
     if held.message is None:
         return b""
+    if not held.alone and held.step == 0 and held.message.startswith(b"{"):
+        return held.message
     return b"%d%b\n%b" % (held.step, b"!" if held.alone else b"", held.message)
 
 

@@ -196,8 +196,8 @@ class Journal:
                     self._reasons.setdefault(message, kind)
                     break
             return message
-        plain = self._ready.fullmatch(key) or key == self._own + b"entries"
-        return value.partition(b"\n")[2] if not self._ready.fullmatch(key) or not plain else value
+        is_plain = self._ready.fullmatch(key) or value.startswith(b"{")
+        return value if is_plain else value.partition(b"\n")[2]
 
     def _push(self, key: bytes, values: tuple[bytes, ...], *, left: bool) -> None:
         place = self._place(key)

@@ -16,8 +16,8 @@ redis.call('ZREM', KEYS[2], '')
 redis.call('HSETNX', KEYS[3], ARGV[4], ARGV[5])
 -- Nobody knows whether a call was made whose reply was lost, so it is repeated.
 local there = redis.call('HGET', KEYS[1], dead_letter_name(ARGV[1]))
-local same = ' ' .. ARGV[2] .. '\n' .. ARGV[6] .. ARGV[3]
-if there and string.sub(there, -#same) == same then
+local same = there and ' ' .. ARGV[2] .. '\n' .. ARGV[6] .. ARGV[3]
+if same and string.sub(there, -#same) == same then
   return 1
 end
 add_dead_letter(KEYS[1], KEYS[2], ARGV[1], to_ms(now_us()), 0, ARGV[2], ARGV[3], ARGV[6])

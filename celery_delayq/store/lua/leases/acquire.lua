@@ -156,7 +156,7 @@ local function repeated()
     local _, mark, start = read_leased(item)
     if start then
       reply[2] = mark == '!' and '1' or reply[2]
-      local message = string.sub(item, start)
+      local message = leased_message(item, start)
       tell(field, message, '', mark_of(message))
     end
   end
@@ -220,7 +220,7 @@ local function take()
         place = place + 1
         local field = request_number .. ':' .. place
         fields[#fields + 1] = field
-        fields[#fields + 1] = ARGV[i - 14] .. '\n' .. message
+        fields[#fields + 1] = leased_text(ARGV[i - 14], message)
         tell(field, message, promoted, mark)
       end
       if #fields >= 1000 then

@@ -28,10 +28,12 @@ expect_types(11, 'hash', 'hash', 'zset')
 -- Moving must pass on a full server: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[13], '')
 redis.call('HSETNX', KEYS[14], ARGV[4], ARGV[5])
-local message = string.sub(held, start or 1)
+local message = leased_message(held, start or 1)
 forget_tracked(LEASED_INDEX, message)
 add_dead_letter(KEYS[12], KEYS[13], ARGV[2], to_ms(now_us()), 0, ARGV[3], message, ARGV[6])
-redis.call('HDEL', KEYS[11], redis.sha1hex(message))
+if redis.call('EXISTS', KEYS[11]) == 1 then
+  redis.call('HDEL', KEYS[11], redis.sha1hex(message))
+end
 redis.call('HDEL', KEYS[10], ARGV[1])
 add_total(TOTALS, 'dead:' .. ARGV[9], 1)
 add_run(KEYS[15], ARGV[7], ARGV[8])

@@ -93,7 +93,9 @@ if plan.what == 'store' then
     take_key(plan, id, message_id)
   end
 end
-redis.call('HDEL', KEYS[15], redis.sha1hex(string.sub(held, held_start)))
+if redis.call('EXISTS', KEYS[15]) == 1 then
+  redis.call('HDEL', KEYS[15], redis.sha1hex(leased_message(held, held_start)))
+end
 redis.call('HSET', KEYS[14], field, '')
 add_total(KEYS[18], 'empty', 1)
 if not stored then

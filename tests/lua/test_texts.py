@@ -1,0 +1,150 @@
+"""How many texts of a message's length a script makes in Lua.
+
+Lua hashes each byte of each text that it makes: for 5 MB that takes 6 ms, several times as long
+as to store them. The texts are counted by the bytes of which Lua's heap grows while it collects no
+garbage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from celery_delayq.model.envelope import Due, Record
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.repair import RepairStore
+from celery_delayq.store.scripting import scripts
+from tests.lua.bench import FAR, QUEUE, Bench, Recording, labelled, retried
+
+#: Bytes of the message.
+SIZE = 1_000_000
+
+LARGE = labelled("a")
+LARGE = LARGE._replace(data=LARGE.data[:-3] + b"." * SIZE + LARGE.data[-3:])
+MESSAGE = Record.unpack(LARGE.data).message
+
+
+def make_due(store: Bench) -> None:
+    store.put(LARGE)
+    store.become_due("a")
+
+
+def lease(store: Bench) -> None:
+    store.lease(LARGE)
+
+
+def expire(store: Bench) -> None:
+    lease(store)
+    store.pass_time()
+
+
+#: By script: what comes before, the call, and how many texts it makes: what it is given or reads,
+#: and what it makes of that. What it puts together is also in a buffer of Lua's heap, so it counts
+#: twice.
+TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int]] = {
+    "schedule/add": (lambda _: None, lambda s: s.put(LARGE), 1),
+    "schedule/push_ready": (lambda _: None, lambda s: s.push(MESSAGE), 1),
+    "dispatch/promote": (
+        make_due,
+        lambda s: s.promote(),
+        2,
+    ),
+    "leases/acquire": (lambda s: s.make_ready(LARGE), lambda s: s.reserve(), 1),
+    "leases/ack": (lease, lambda s: s.ack("1:1"), 1),
+    "leases/requeue": (lease, lambda s: s.requeue("1:1"), 1),
+    "leases/reclaim_expired": (expire, lambda s: s.reclaim_expired(), 1),
+    "leases/replace": (lease, lambda s: s.replace(retried(LARGE, "n-r")), 2),
+    "leases/dead_letter": (
+        lease,
+        lambda s: s.leases.dead_letter(QUEUE, "me", "1:1", "a", "why"),
+        3,
+    ),
+    "leases/release_quarantined": (
+        lambda s: s.quarantine(MESSAGE),
+        lambda s: RepairStore(s).release_quarantined(QUEUE, Layout()),
+        2,
+    ),
+    "control/cancel": (lambda s: s.put(LARGE), lambda s: s.cancel("a"), 1),
+    "control/reschedule": (
+        lambda s: s.put(LARGE),
+        lambda s: s.control.reschedule(QUEUE, [("a", Due(FAR + 1), None)]),
+        1,
+    ),
+    "control/run_now": (lambda s: s.put(LARGE), lambda s: s.run_now("a"), 2),
+    "deadletters/add": (
+        lambda _: None,
+        lambda s: s.add_dead_letter(QUEUE, "a", "why", MESSAGE),
+        3,
+    ),
+}
+
+#: Scripts that move no message on the way of a task.
+OTHERS = {
+    "control/find",
+    "control/pause",
+    "control/revoke",
+    "deadletters/delete",
+    "deadletters/page",
+    "deadletters/replay",
+    "deadletters/replay_in_place",
+    "deadletters/restore",
+    "deadletters/trim",
+    "dispatch/defer_queue",
+    "dispatch/next_queue",
+    "dispatch/resign",
+    "dispatch/wake_ready",
+    "history/add",
+    "leases/extend",
+    "leases/forget_counts",
+    "leases/forget_empty",
+    "leases/signs",
+    "leases/use_retry_budget",
+    "migration/give_back",
+    "migration/take_from_unacked",
+    "periodic/announce_version",
+    "periodic/claim_due",
+    "periodic/compare_and_set",
+    "periodic/fire",
+    "scan/hash_scan",
+    "scan/hash_values",
+    "scan/list_range",
+    "scan/range",
+    "scan/tasks",
+    "schedule/counts",
+    "schedule/exists",
+    "schedule/forget_unowned",
+    "schedule/import",
+    "schedule/purge",
+}
+
+
+def test_every_script_that_moves_messages_is_listed() -> None:
+    names = {name for name in scripts.names() if not name.startswith("repair/")}
+
+    assert names == {*TEXTS, *OTHERS}
+
+
+def texts(store: Bench, call: Callable[[Bench], object]) -> float:
+    """Return how many texts of the message's length a call makes."""
+    collect = "collectgarbage('collect') collectgarbage('stop') return collectgarbage('count')"
+    before = store.client.eval(collect, 0)
+    call(store)
+    after = store.client.eval("return collectgarbage('count')", 0)
+    store.client.eval("collectgarbage('restart') collectgarbage('collect')", 0)
+    return (int(after) - int(before)) * 1024 / SIZE
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_no_script_makes_more_texts_than_listed(store: Bench, name: str) -> None:
+    arrange, call, most = TEXTS[name]
+    recording = Recording(store)
+    made = []
+    for _ in range(2):  # Redis has garbage collected after each 50th script: not in both rounds
+        store.client.flushall()
+        store.next_queue()
+        arrange(store)
+        made.append(texts(recording, call))
+
+    assert {each.name for each in recording.calls} == {name}
+    assert round(max(made)) == most
