@@ -12,6 +12,7 @@ from typing import Any
 from celery import Celery
 from celery._state import get_current_task
 from celery.app.amqp import AMQP as CeleryAMQP  # noqa: N811 - a class, named in capitals
+from celery.signals import before_task_publish
 from celery.utils.nodenames import anon_nodename
 from kombu import Exchange, Producer, Queue
 
@@ -73,25 +74,31 @@ class AMQPMixin:
             connection = producer.connection
             task_options.check_priority(options.get("priority"))
             context.carry(self.app, name, message, options)  # type: ignore[attr-defined]
-            self._note_own(name, message, options)
+            note_own = self._take_options(name, message, options)
             if not checked and connection is not None:
                 checked = True
                 warn_of_stock(connection)
-            if (
+            declared = (
                 declare is None
                 and isinstance(queue, Queue)
                 and connection is not None
                 and hash(queue) in connection.declared_entities  # as kombu looks it up
-            ):
-                declare = []
-                if getattr(connection.transport, "batches", 0):
-                    options["retry"] = False
+            )
+            if declared and getattr(connection.transport, "batches", False):
+                options["retry"] = False
+            if before_task_publish.receivers:
+                producer = _LastLook(producer, message, note_own, queue if declared else None)
+            else:
+                note_own(message.properties)
+                declare = [] if declared else declare
             return send(producer, name, message, queue=queue, declare=declare, **options)
 
         return send_task_message
 
-    def _note_own(self, name: str, message: Any, options: dict[str, Any]) -> None:
-        """Take our options out of those of a call, and write their effect into the message.
+    def _take_options(
+        self, name: str, message: Any, options: dict[str, Any]
+    ) -> Callable[[dict[str, Any]], None]:
+        """Take our options out of those of a call; return what notes their effect in properties.
 
         A task's own retry has what the running task has: options of one call are not carried
         into it.
@@ -105,23 +112,30 @@ class AMQPMixin:
             and not message.headers.get("parent_id")
             and not message.headers.get("retries")
         ):
-            return
+            return _note_nothing
         given = {option: options.pop(option) for option in OPTIONS if option in options}
         if not isinstance(message.body, tuple):  # protocol 1, which has no ETA in its headers
             if given:
                 raise ConfigError(f"{name}: {', '.join(given)} need task_protocol 2")
-            return
+            return _note_nothing
         headers = message.headers
         running = get_current_task()
         request = None if running is None else running.request
-        own = _inherited_by_retry(headers)
-        if own is None:
-            args, kwargs, _ = message.body
-            own = unique.own_properties(name, task, args, kwargs, unique.options_of(task, given))
-            own.update(retry_options.of_call(name, given))
-            _share_budget(request, headers, own_of(message.properties), own)
-        if own:
-            message.properties.setdefault(PROPERTY, {}).update(own)
+        inherited = _inherited_by_retry(headers)
+
+        def note_own(properties: dict[str, Any]) -> None:
+            own = inherited
+            if own is None:
+                args, kwargs, _ = message.body
+                own = unique.own_properties(
+                    name, task, args, kwargs, unique.options_of(task, given)
+                )
+                own.update(retry_options.of_call(name, given))
+                _share_budget(request, headers, own_of(properties), own)
+            if own:
+                properties.setdefault(PROPERTY, {}).update(own)
+
+        return note_own
 
     def as_task_v1(self, *args: Any, **options: Any) -> Any:
         named = signature(CeleryAMQP.as_task_v1).bind(self, *args, **options).arguments
@@ -150,9 +164,10 @@ class AMQPMixin:
             task_id, name, args, kwargs, countdown, eta, *rest, **options
         )
         task_options.check_sent(message.headers)
-        own = message.properties[PROPERTY] = {}
+        own: dict[str, Any] = {}
+        message.properties[PROPERTY] = own
         if countdown:
-            own["countdown"] = countdown
+            own["countdown"] = countdown, message.headers["eta"]
         if message.headers["retries"] and (held := _held_by_current_task(message.headers)):
             own["retry_of"] = held
         chain = message.body[2]["chain"]
@@ -161,6 +176,53 @@ class AMQPMixin:
         if not own:
             del message.properties[PROPERTY]
         return message
+
+
+def _note_nothing(_properties: dict[str, Any]) -> None:
+    pass
+
+
+class _LastLook:
+    """A producer that looks at a message when handlers of ``before_task_publish`` have had it.
+
+    They may change its headers, properties and arguments: the message as it is published decides.
+
+    Parameters
+    ----------
+    note_own : Callable[[dict[str, Any]], None]
+        Notes the effect of our options in the properties.
+    declared : Queue | None
+        The queue that is declared already. Handlers find it in ``declare``.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        message: Any,
+        note_own: Callable[[dict[str, Any]], None],
+        declared: Queue | None,
+    ) -> None:
+        self._producer = producer
+        self._message = message
+        self._note_own = note_own
+        self._declared = declared
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(self, body: Any, **options: Any) -> Any:
+        """Publish the message, or the event that tells of it."""
+        if body is self._message.body:
+            task_options.check_priority(options.get("priority"))
+            task_options.check_sent(self._message.headers or body)
+            self._note_own(options)
+            if self._declared is not None and _is_only(self._declared, options["declare"]):
+                options["declare"] = []
+        return self._producer.publish(body, **options)
+
+
+def _is_only(queue: Queue, declare: Any) -> bool:
+    return isinstance(declare, list) and len(declare) == 1 and declare[0] is queue
 
 
 def _held_by_current_task(headers: Mapping[str, Any]) -> HeldBy | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache
 from typing import Any
 
 from kombu.utils.imports import symbol_by_name
@@ -64,7 +64,6 @@ def is_ours(connection: Any) -> bool:
 def by_url(_owner: Any, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Wrap ``Connection.get_transport_cls``: our transport for the broker that the URL names."""
 
-    @wraps(stock)
     def get_transport_cls(connection: Any) -> Any:
         found = stock(connection)
         if getattr(found, "__module__", "") != "celery_delayq.transport.redis":
@@ -80,7 +79,6 @@ def but_not_ours(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
 
     ours = cache(symbol_by_name)  # asked for each task with an ETA
 
-    @wraps(stock)
     def detect_quorum_queues(app: Any, driver_type: str) -> tuple[bool, str]:
         connection = app.producer_pool.connections.connection
         if driver_type == "amqp" and isinstance(connection.transport, ours(TRANSPORT)):

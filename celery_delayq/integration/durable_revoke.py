@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import wraps
 from typing import Any
 
 from celery import Celery
@@ -49,7 +48,6 @@ def renew(app: Celery) -> None:
 def remembering(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
     """Have a worker store ids or stamps that a client without the extension revokes."""
 
-    @wraps(stock)
     def revoke(state: Any, *args: Any, **kwargs: Any) -> Any:
         result = stock(state, *args, **kwargs)
         refuse_reserved()

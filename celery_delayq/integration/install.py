@@ -319,6 +319,11 @@ WORKER = (
         by=worker.in_its_loop,
         why="a task's thread and the loop would read each other's replies of RabbitMQ, and hang",
     ),
+    Replace(
+        target="celery.worker.consumer.consumer:build_tracer",
+        by=worker.looking_up_tracer,
+        why="these changes import it before a pool or a handler of worker_init replaces the tracer",
+    ),
     *pool.CHANGES,
     *remote_control.CHANGES,
 )

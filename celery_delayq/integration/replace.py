@@ -7,11 +7,13 @@ A target is ``module:Class.attribute``, or a path from an object that exists by 
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce, update_wrapper
 from importlib import import_module
+from types import MethodType
 from typing import Any
 
 from celery import signals
@@ -104,7 +106,8 @@ class Replace(Change):
     Parameters
     ----------
     by : Callable[[Any, Any], Any]
-        Called with the owner and the original; returns the replacement.
+        Called with the owner and the original; returns the replacement. A function then looks like
+        the original (names, signature), so that it needs no ``functools.wraps``.
     """
 
     by: Callable[[Any, Any], Any]
@@ -115,7 +118,9 @@ class Replace(Change):
             return
         is_own = name in (owner if isinstance(owner, dict) else vars(owner))
         new = self.by(owner, before)
-        marked = symbol_by_name(new) if isinstance(new, str) else new
+        if inspect.isfunction(before) or inspect.ismethod(before):
+            new = _alike(before, new)
+        marked = symbol_by_name(new) if isinstance(new, str) else getattr(new, "__func__", new)
         setattr(marked, _REPLACED, (before, is_own))
         _set(owner, name, new)
 
@@ -163,6 +168,35 @@ class Register(Change):
     def _undo(self, owner: Any, name: str) -> None:
         for key in self.keys:
             _get(owner, name).pop(key, None)
+
+
+def _alike(before: Any, new: Callable[..., Any]) -> Any:
+    """Return a replacement of a function or method as ``inspect`` sees the original.
+
+    Names, text, signature and annotations are the original's, and a method stays a method. Whoever
+    replaces a coroutine function gives another one.
+    """
+    stock: Any = getattr(before, "__func__", before)
+    if inspect.ismethod(before) and not inspect.ismethod(new):
+        new = _taking_self(new)
+    function: Any = getattr(new, "__func__", new)
+    update_wrapper(function, stock)
+    if not hasattr(stock, "__wrapped__"):  # else only who follows that sees the signature
+        function.__signature__ = _signature(stock)
+    if inspect.ismethod(before) and not inspect.ismethod(new):
+        return MethodType(function, before.__self__)
+    return new
+
+
+#: Tasks share most of their methods.
+_signature = lru_cache(maxsize=64)(inspect.signature)
+
+
+def _taking_self(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(_self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
 
 
 def mixed_into(ours: type, _app: Any, theirs: Any) -> Any:

@@ -267,4 +267,4 @@ def with_endings(task: Any, request_cls: Any) -> type:
 
 @cache
 def _mixed(mixins: tuple[type, ...], base: type) -> type:
-    return type("Request", (*mixins, base), {})
+    return type(base.__name__, (*mixins, base), {"__doc__": base.__doc__})

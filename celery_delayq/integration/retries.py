@@ -6,10 +6,12 @@ Tasks keep their classes. Their ``run`` and ``retry`` are wrapped as Celery does
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial, update_wrapper, wraps
+from functools import partial
+from types import MethodType
 from typing import Any
 
 from celery import Celery
@@ -201,78 +203,132 @@ class Attempts:
             return True
 
 
+class _Judged:
+    """Notes a failure of the function that runs a task.
+
+    Parameters
+    ----------
+    task : Task
+        The task; its request is that of the running attempt.
+    """
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+        self.request = task.request
+
+    def __enter__(self) -> Callable[[Any], Any]:
+        return self.judge
+
+    def judge(self, result: Any) -> Any:
+        """Return a result, unless it is a failure (``false_is_failure``)."""
+        task = self.task
+        if (
+            result is False
+            and getattr(task, "false_is_failure", False)
+            and not self.request.called_directly
+        ):
+            raise TaskReturnedFalse(f"{task.name} returned False")
+        return result
+
+    def __exit__(self, _kind: Any, exc: BaseException | None, _traceback: Any) -> None:
+        if isinstance(exc, Exception) and not isinstance(exc, _NO_FAILURE):
+            self.request.delayq_failure = exc
+
+
+class _Attempt(_Judged):
+    """An attempt of a task: retries a failure, or notes the last one."""
+
+    def __exit__(self, _kind: Any, exc: BaseException | None, _traceback: Any) -> None:
+        request = self.request
+        try:
+            if isinstance(exc, Exception) and not isinstance(exc, _NO_FAILURE):
+                self._fail(request, exc)
+        finally:
+            request.delayq_failure = None  # whose traceback leads back here
+
+    def _fail(self, request: Context, exc: Exception) -> None:
+        """Retry, or note that the failure is the last one."""
+        if request.called_directly:
+            return
+        attempts: Attempts = self.task._delayq_attempts
+        policy = attempts.policy_of(request)
+        if policy is None:
+            return
+        if not getattr(request, "delayq_gave_up", False) and policy.covers(exc):
+            request.delayq_failure = None
+            try:
+                raise self.task.retry(exc=exc)
+            except _NO_FAILURE:
+                raise
+            except BaseException as last:
+                if last is not exc:
+                    raise
+        if attempts.becomes_dead_letter(request):
+            hold_chord(request)
+
+
 def judging(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the function that runs the task: note its failures.
 
     Celery's own wrapper for ``autoretry_for`` calls it as ``Task._orig_run``.
     """
-
-    @wraps(run)
-    def judged(*args: Any, **kwargs: Any) -> Any:
-        try:
-            result = run(*args, **kwargs)
-            if (
-                result is False
-                and getattr(task, "false_is_failure", False)
-                and not task.request.called_directly
-            ):
-                raise TaskReturnedFalse(f"{task.name} returned False")
-            return result
-        except _NO_FAILURE:
-            raise
-        except Exception as exc:
-            task.request.delayq_failure = exc
-            raise
-
-    return judged
+    return _inside(run, partial(_Judged, task))
 
 
 def retrying(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``Task.run``, an attempt: retry a failure, or note the last one."""
-    attempts: Attempts = task._delayq_attempts
-    run = run if hasattr(task, "_orig_run") else judging(task, run)
-
-    @wraps(run)
-    def tried(*args: Any, **kwargs: Any) -> Any:
-        request = task.request
-        try:
-            return run(*args, **kwargs)
-        except _NO_FAILURE:
-            raise
-        except Exception as exc:
-            if request.called_directly:
-                raise
-            policy = attempts.policy_of(request)
-            if policy is None:
-                raise
-            if not getattr(request, "delayq_gave_up", False) and policy.covers(exc):
-                request.delayq_failure = None
-                try:
-                    raise task.retry(exc=exc)
-                except _NO_FAILURE:
-                    raise
-                except BaseException as last:
-                    if last is not exc:
-                        raise
-            if attempts.becomes_dead_letter(request):
-                hold_chord(request)
-            raise
-        finally:
-            request.delayq_failure = None  # whose traceback leads back here
-
-    return tried
+    return _inside(run, partial(_Attempt, task))
 
 
-def limiting(task: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+def _inside(run: Callable[..., Any], attempt: Callable[[], _Judged]) -> Callable[..., Any]:
+    """Return a function of the same kind that runs inside of an attempt.
+
+    Pools and tasks of others ask ``inspect`` whether to await what a task returns.
+    """
+    if inspect.ismethod(run):
+        return MethodType(_inside(run.__func__, attempt), run.__self__)
+    called: Callable[..., Any]
+    if inspect.iscoroutinefunction(run):
+
+        async def called(*args: Any, **kwargs: Any) -> Any:
+            with attempt() as judge:
+                return judge(await run(*args, **kwargs))
+
+    elif inspect.isasyncgenfunction(run):
+
+        async def called(*args: Any, **kwargs: Any) -> Any:
+            with attempt():
+                async for each in run(*args, **kwargs):
+                    yield each
+
+    elif inspect.isgeneratorfunction(run):
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with attempt() as judge:
+                return judge((yield from run(*args, **kwargs)))
+
+    else:
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with attempt() as judge:
+                return judge(run(*args, **kwargs))
+
+    return called
+
+
+def limiting(task: Any, _stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``Task.retry``."""
     attempts: Attempts = task._delayq_attempts
-    return update_wrapper(partial(attempts.retry), stock)
+
+    def retry(*args: Any, **kwargs: Any) -> Any:
+        return attempts.retry(*args, **kwargs)
+
+    return retry
 
 
 def logging_errors(_task: Any, handler: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``Task.on_retry`` or ``Task.on_failure``: its errors are logged."""
 
-    @wraps(handler)
     def handle(*args: Any, **kwargs: Any) -> None:
         try:
             handler(*args, **kwargs)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
+import celery.app
 from celery import Celery
-from celery._state import _task_stack, get_current_task
+from celery._state import _on_app_finalizers, _task_stack, get_current_task
+from celery.app import base
 from celery.app.task import Context
+from celery.local import PromiseProxy, maybe_evaluate
 from celery.utils.collections import ConfigurationView
 from celery.utils.threads import Local
 
@@ -17,6 +21,12 @@ from celery_delayq.integration import not_run
 from celery_delayq.integration.replace import Replace
 from celery_delayq.model import publish_outcome, task_options
 from celery_delayq.utils import bridge
+from celery_delayq.utils.once import warn_once
+
+logger = logging.getLogger(__name__)
+
+#: Where an app keeps how many functions for its finalization are known.
+_REGISTERED = "_delayq_registered"
 
 #: Import paths of our tasks by which they may be sent, to the names that their messages have.
 OTHER_NAMES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
@@ -29,11 +39,12 @@ def returning_kept(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
 
     report = partial(not_run.note_outcomes, app, kept=True)
 
-    @wraps(send)
     def send_task(name: str, *args: Any, **kwargs: Any) -> Any:
         task_options.check_expires(kwargs.get("expires"))
+        name = OTHER_NAMES.get(name, name)
+        register(app, name)
         with publish_outcome.collecting(report) as collected:
-            result = send(OTHER_NAMES.get(name, name), *args, **kwargs)
+            result = send(name, *args, **kwargs)
         # Whoever chose the id of a task may wait for it, as groups, chains and chords do.
         not_run.note_outcomes(app, collected, kept=bool(kwargs.get("task_id")))
         for task_id, put, *_ in collected:
@@ -46,12 +57,48 @@ def returning_kept(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
     return send_task
 
 
+#: The modules whose functions register a task when an app is finalized: ``shared_task``,
+#: ``app.task``.
+_DECORATORS = (celery.app.__name__, base.__name__)
+
+
+def register(app: Any, name: str) -> None:
+    """Have an app that is not finalized know a task by its name, and so the task's options.
+
+    The app is not finalized, lest it calls no handler of ``on_after_finalize`` that is connected
+    later. Each task is registered as it is when its proxy is used.
+    """
+    if app.finalized or name in app._tasks:
+        return
+    if not app.autofinalize:  # a task cannot be used either
+        warn_once(
+            logger,
+            f"send_task before {app!r} is finalized (autofinalize=False): options of its tasks, "
+            "such as unique_key=, are not known. Call app.finalize() first",
+        )
+        return
+    with app._finalize_mutex:
+        pending = app._pending
+        if len(_on_app_finalizers) > vars(app).get(_REGISTERED, 0):
+            shared = [*_on_app_finalizers]
+            setattr(app, _REGISTERED, len(shared))
+            pending.extend(
+                PromiseProxy(each, (app,)) for each in shared if each.__module__ in _DECORATORS
+            )
+        for _ in range(len(pending)):
+            task = pending.popleft()
+            try:
+                maybe_evaluate(task)
+            except Exception as exc:
+                pending.append(task)  # for `finalize`, which raises the error
+                warn_once(logger, f"A task of {app!r} cannot be made: {exc!r}")
+
+
 def not_subscribing(_backend: Any, on_task_call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a result backend's ``on_task_call`` for clients for asyncio, which ask for a result when
     it is awaited.
     """
 
-    @wraps(on_task_call)
     def call(*args: Any, **kwargs: Any) -> Any:
         if bridge.is_running() or bridge.is_in_thread():
             return {}
@@ -91,7 +138,6 @@ def finding_settings(_owner: Any, stock: Callable[..., Any]) -> Callable[..., An
     and works out the other names of a setting each time.
     """
 
-    @wraps(stock)
     def find(settings: Any, key: str) -> Any:
         if settings.key_t is None:
             known = vars(settings).setdefault("_delayq_names", {})
@@ -106,9 +152,13 @@ def finding_settings(_owner: Any, stock: Callable[..., Any]) -> Callable[..., An
     return find
 
 
-def making_ids(_owner: Any, _stock: Callable[[], str]) -> Callable[[], str]:
+def making_ids(_owner: Any, _stock: Callable[..., str]) -> Callable[..., str]:
     """Make ids as Celery does, without an object for each."""
-    return new_id
+
+    def uuid(*_: Any) -> str:
+        return new_id()
+
+    return uuid
 
 
 def new_id() -> str:
@@ -125,7 +175,6 @@ def finding_parent(_owner: Any, stock: Callable[[], Any]) -> Callable[[], Any]:
     """
     stacks: Any = vars(_task_stack)["_local"]
 
-    @wraps(stock)
     def find() -> Any:
         return stock() if stacks.__ident_func__() in stacks.__storage__ else None
 

@@ -14,6 +14,7 @@ from weakref import ReferenceType, ref
 
 from billiard.einfo import ExceptionInfo
 from celery import bootsteps
+from celery.app import trace
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.worker import state
 from kombu.asynchronous.hub import Hub
@@ -121,6 +122,15 @@ def settling_at_once(_owner: type, create: Callable[..., Any]) -> Callable[..., 
         return create(consumer, promise=settling)
 
     return create_task_handler
+
+
+def looking_up_tracer(_owner: Any, _stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a consumer build the tracers of tasks by the function that there is at that moment."""
+
+    def build_tracer(*args: Any, **kwargs: Any) -> Any:
+        return trace.build_tracer(*args, **kwargs)
+
+    return build_tracer
 
 
 def is_leased(channel: Any, tag: str) -> bool:

@@ -234,7 +234,8 @@ def due_when_sent(message: Mapping[str, Any]) -> Due | None:
     """Return when a task message that is being sent is due, None for one without an ETA.
 
     The sender's countdown, where :class:`~celery_delayq.DelayQ` noted one, goes before the ETA
-    that Celery worked out of it with the sender's own clock. Later only the ETA counts: the
+    that Celery worked out of it with the sender's own clock. Where a handler of
+    ``before_task_publish`` has changed the ETA, the ETA counts. Later only the ETA counts: the
     countdown began when the message was sent.
 
     Raises
@@ -246,8 +247,10 @@ def due_when_sent(message: Mapping[str, Any]) -> Due | None:
     if eta is None:
         return None
     own = message["properties"].get(PROPERTY)
-    if eta and own and "countdown" in own:
-        return due_of_countdown(own["countdown"])
+    if own and "countdown" in own:
+        countdown, eta_of_countdown = own["countdown"]
+        if eta == eta_of_countdown:
+            return due_of_countdown(countdown)
     return due_of_eta(eta)
 
 

@@ -117,7 +117,8 @@ class MessageFactory:
         self._kept.clear()
         call(self.app, job, self._common, self._producer)
         kept = [(q, m) for q, m in self._kept if envelope.is_task(m)]
-        kept = [(q, m) for q, m in kept if m["headers"]["id"] == job.id]
+        # An `apply_async` of a task's own may send others too; a handler may change the id.
+        kept = [(q, m) for q, m in kept if m["headers"]["id"] == job.id] or kept[-1:]
         temporary = [queue for queue, _ in kept if not self.channel.can_schedule(queue)]
         if not kept or temporary:
             where = ", ".join(map(repr, temporary)) or "no queue"

@@ -189,7 +189,7 @@ class Template:
                 mapping[key] = f"{token}{name}{token}"
 
         mark(own, "label", "label")
-        for key in ("countdown", "eta", FIELD):
+        for key in ("eta", FIELD):
             if key in own:
                 mark(own, key, key)
         mark(headers, "id", "id")
@@ -227,7 +227,6 @@ class Template:
         due = Due(0)
         if countdown:
             due = due_of_countdown(countdown)
-            values["countdown"] = repr(countdown)
             values["eta"] = f'"{self._later(countdown)}"'
         elif eta is not None:
             due = due_of_eta(eta)
@@ -283,7 +282,6 @@ class Template:
         headers, properties = message["headers"], message["properties"]
         made = {
             "tag": properties["delivery_tag"],
-            "countdown": properties[PROPERTY].get("countdown"),
             "eta": headers["eta"],
             "expires": headers["expires"],
             "expiration": properties.get("expiration"),

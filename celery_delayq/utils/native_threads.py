@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial, wraps
+from functools import partial
 from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -136,7 +136,6 @@ def leaving_lines(_owner: Any, write: Callable[..., None]) -> Callable[..., None
     """Wrap what writes a log line: a greenlet writes the lines of native threads."""
     eventlet, own_ident = import_module("eventlet"), _original("_thread", "get_ident")
 
-    @wraps(write)
     def write_or_leave(logger: logging.Logger, record: logging.LogRecord) -> None:
         if own_ident() in _THREADS:
             _SAID.append(partial(write, logger, record))

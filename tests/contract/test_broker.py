@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from celery import Celery
+from celery import Celery, signals
 from celery.schedules import crontab
 from kombu import Connection, Consumer, Exchange, Queue
 
@@ -149,6 +149,25 @@ def test_a_task_comes_once_and_never_early(
     assert message.received >= due
     message.ack()
     assert not scene.has_more()
+
+
+def test_the_eta_that_a_handler_of_publishing_leaves_counts(scene: Scene) -> None:
+    moved: list[datetime] = []
+
+    def move(headers: dict[str, Any], **_: Any) -> None:
+        moved.append(_soon())
+        headers["eta"] = moved[0].isoformat()
+
+    signals.before_task_publish.connect(move)
+    try:
+        scene.send("a", countdown=3600)
+    finally:
+        signals.before_task_publish.disconnect(move)
+
+    [message] = scene.receive()
+
+    assert message.received >= moved[0].timestamp()
+    message.ack()
 
 
 def test_a_batch_is_sent_when_it_is_flushed(scene: Scene) -> None:

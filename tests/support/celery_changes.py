@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery, signals
 from celery.utils.dispatch.signal import Signal
+from kombu.utils.imports import symbol_by_name
+
+if TYPE_CHECKING:
+    from celery_delayq.integration.replace import Change
 
 _PACKAGES = ("celery", "kombu", "billiard", "vine")
 
@@ -86,13 +91,72 @@ class _Fake(SimpleNamespace):
 
     __hash__ = object.__hash__  # type: ignore[assignment]  # senders of signals need one
 
-    def __init__(self, **others: Any) -> None:
-        loop, processes = (
-            ("reset", "fire_timers"),
-            ("register_with_event_loop", "_track_child_process"),
-        )
-        names = ("flush", "on_apply", *loop, *processes)
-        super().__init__(**dict.fromkeys(names, lambda *_: None), **others)
+    def flush(self) -> None:
+        """Drop what no child has."""
+
+    def on_apply(self, target: Any, args: tuple[Any, ...] = (), **options: Any) -> None:
+        """Run a task."""
+
+    def reset(self) -> None:
+        """Forget all."""
+
+    def fire_timers(self, min_delay: int = 1, max_delay: int = 10) -> float:
+        """Return when the next timer is due."""
+        return min(min_delay, max_delay)
+
+    def register_with_event_loop(self, loop: Any) -> None:
+        """Have a loop read from the children."""
+
+    def _track_child_process(self, process: Any, hub: Any) -> None:
+        """Have a loop watch a child."""
+
+    def startup_info(self, artlines: bool = True) -> str:
+        """Return the banner."""
+        return "" if artlines else " "
+
+    def stop(self, in_sighandler: bool = False, exitcode: int | None = None) -> None:
+        """End."""
+
+
+def seen(value: Any) -> dict[str, Any]:
+    """Return what ``inspect`` and others see of a function, a method or a class."""
+    kinds = (
+        *("isfunction", "ismethod", "isclass", "iscoroutinefunction"),
+        *("isgeneratorfunction", "isasyncgenfunction"),
+    )
+    names = ("__name__", "__qualname__", "__module__", "__doc__")
+    found = {
+        "kinds": [kind for kind in kinds if getattr(inspect, kind)(value)],
+        **{name: repr(getattr(value, name, None)) for name in names},
+        "of": type(getattr(value, "__self__", None)).__name__,
+    }
+    if inspect.isfunction(value) or inspect.ismethod(value):
+        found["annotations"] = repr(inspect.get_annotations(value))
+        found["signature"] = str(inspect.signature(value))
+        found["arguments"] = repr(inspect.getfullargspec(value))
+    return found
+
+
+def differing(changes: Iterable[Change], **objects: Any) -> dict[str, list[Any]]:
+    """Return of each replacement that ``inspect`` tells from the original what it sees of both."""
+    from celery_delayq.integration.replace import Replace, _get, _replaced
+
+    found = {}
+    for change in changes:
+        if not isinstance(change, Replace) or not change.is_needed:
+            continue
+        owner, name = change._resolve(objects)
+        new = owner and _get(owner, name)
+        if new is None or _replaced(new) is None:
+            continue  # its owner is not here, or its condition does not hold
+        new = symbol_by_name(new)
+        before = symbol_by_name(_replaced(new)[0])
+        pair = seen(before), seen(new)
+        found[change.target] = [
+            {name: each[name] for name in each if pair[0].get(name) != pair[1].get(name)}
+            for each in pair
+        ]
+    return found
 
 
 def _run() -> None:
@@ -101,7 +165,7 @@ def _run() -> None:
 
 def main() -> None:
     """Print the differences of each step, and those that are left when all is undone."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, Any] = {}
     start = Snapshot()
 
     from celery_delayq import DelayQ
@@ -129,11 +193,11 @@ def main() -> None:
     step = Snapshot(backend=app.backend)
     make(install.AIO, app=app)
     found["AIO"] = [f"app.{each}" for each in step.differences()]
+    seen_of = differing(install.AIO, app=app)
     undo(install.AIO, app=app)
 
     pool = _Fake(_pool=prefork)
-    methods = dict.fromkeys(("stop", "startup_info"), lambda: None)
-    controller = _Fake(app=app, pool=pool, hub=_Fake(readers={}), **methods)
+    controller = _Fake(app=app, pool=pool, hub=_Fake(readers={}))
     task = app.tasks["plain"]
     import_module("celery.worker.consumer.delayed_delivery")  # as a worker has by then
     step = Snapshot(worker=controller, task=task)
@@ -145,6 +209,10 @@ def main() -> None:
     install.change_consumer()
     install.change_loop(controller.hub)
     found["POOL CONSUMER"] = step.differences()
+
+    seen_of |= differing(install.TASK, task=app.tasks["again"])
+    seen_of |= differing(install.CHANGES, app=app, task=task, **worker.objects())
+    found["seen"] = seen_of
 
     undo((*install.CONSUMER, *install.LOOP), **worker.objects())
     undo(install.POOL, **worker.objects())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 from kombu import Connection
@@ -50,7 +49,6 @@ class ClusterCounts:
 def with_clusters(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``Broker.__new__``, which chooses a class by the scheme of the URL."""
 
-    @wraps(stock)
     def new(cls: Any, url: str, *args: Any, **options: Any) -> Any:
         if url.partition("://")[0] in CLUSTER:
             given = options.get("broker_options"), options.get("broker_use_ssl")

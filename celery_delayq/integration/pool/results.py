@@ -13,7 +13,6 @@ import pickle
 import struct
 import time
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from kombu.asynchronous.hub import Hub
@@ -111,7 +110,6 @@ def ending_flush(_owner: type, flush: Callable[..., Any]) -> Callable[..., Any]:
     pipe open. When that is closed, Celery reads the end of the file and goes on.
     """
 
-    @wraps(flush)
     def flush_that_ends(handler: Any, fd: int, remove: Any, processes: Any, *args: Any) -> Any:
         child = processes.get(fd)
         if child is not None:
@@ -130,7 +128,6 @@ def flushing_whole(_owner: type, flush: Callable[..., Any]) -> Callable[..., Non
     Celery would take the rest for another message, of any length.
     """
 
-    @wraps(flush)
     def flush_whole(pool: Any, child: Any) -> None:
         reader, receive = child.outq._reader, pool._result_handler.on_state_change
         _take(child, b"", receive)

@@ -9,29 +9,33 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
 import celery_delayq
-from celery_delayq.integration import install
-from celery_delayq.integration.replace import Change, Register
+from celery_delayq.integration import install, send_task
+from celery_delayq.integration.replace import Change, Register, Replace
+from celery_delayq.integration.send_task import WithoutLock
 
+#: What ``inspect`` sees of anything.
+SEEN = {"kinds", "__name__", "__qualname__", "__module__", "__doc__"}
 #: A dotted string: ``"celery_delayq.module:attribute"``.
 DOTTED = re.compile(r"""["']((?:celery|celery_delayq|kombu)\.[a-z_.]+:\w+)[."'\[]""")
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, list[str]]:
-    """By step, what really differs in a fresh process."""
+def found() -> dict[str, Any]:
+    """By step, what really differs in a fresh process, and what ``inspect`` sees of it."""
     process = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.support.celery_changes"],
         check=True,
         capture_output=True,
         text=True,
     )
-    result: dict[str, list[str]] = json.loads(process.stdout)
+    result: dict[str, Any] = json.loads(process.stdout)
     return result
 
 
@@ -84,6 +88,32 @@ def test_the_table_lists_what_changes_before_a_worker_consumes(
     # One of both pools, which share a name.
     changes = (*install.POOL, *install.CONSUMER, *install.LOOP)
     assert found["POOL CONSUMER"] == sorted({*targets(changes)})
+
+
+#: Of a replacement that is no function or method, what differs from the original.
+OTHERWISE = {
+    # Records stay LogRecords, which can be pickled.
+    "logging:_logRecordFactory": SEEN | {"annotations", "signature", "arguments"},
+    "billiard.pool:threading": {"__module__", "__doc__"},
+    "app.amqp_cls": {"__module__", "__doc__"},
+    "app.control_cls": {"__module__", "__doc__"},
+    "task.Request": {"__module__"},
+    **{each.target: {"__module__"} for each in send_task.FASTER_SENDING if each.by is WithoutLock},
+}
+
+#: Of whose owner there is nothing here: eventlet, and Flower.
+NOT_HERE = {"logging:Logger.callHandlers", "flower.Broker.__new__"}
+
+
+def test_inspect_tells_no_replacement_from_the_original(found: dict[str, Any]) -> None:
+    replaced = {
+        each.target for each in install.CHANGES if isinstance(each, Replace) and each.is_needed
+    }
+
+    assert found["seen"].keys() == replaced - NOT_HERE
+    for target, (before, after) in found["seen"].items():
+        differs = before.keys() | after.keys()
+        assert differs == OTHERWISE.get(target, set()), (target, before, after)
 
 
 def test_a_worker_of_an_app_that_does_not_use_the_package_stays_as_it_is() -> None:

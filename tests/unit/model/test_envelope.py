@@ -154,10 +154,17 @@ def test_the_label_of_a_message_is_read_from_its_bytes(id: str) -> None:
 
 def test_the_senders_countdown_goes_before_the_eta_made_of_it() -> None:
     message = task_message()
-    message["properties"]["delayq"] = {"countdown": 2.5}
+    message["properties"]["delayq"] = {"countdown": (2.5, message["headers"]["eta"])}
 
     assert envelope.due_when_sent(message) == Due(2500, relative=True)
     assert envelope.due_of(message) == due_of_eta(message["headers"]["eta"])
+
+
+def test_an_eta_that_a_handler_has_changed_goes_before_the_countdown() -> None:
+    message = task_message()
+    message["properties"]["delayq"] = {"countdown": (2.5, "2029-12-31T23:59:57+00:00")}
+
+    assert envelope.due_when_sent(message) == due_of_eta(message["headers"]["eta"])
 
 
 NO_TASK = {"headers": {"eta": "not for us"}, "properties": {}}
