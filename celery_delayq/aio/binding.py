@@ -94,8 +94,13 @@ class Binding:
         return await self.bridge.in_thread(partial(method, self._delayq, *args, **kwargs))
 
     def close(self) -> None:
-        """Close the connections and let the threads end."""
+        """Close the connections and let the threads end.
+
+        Calls without a reply get an error, and still use the producer until they end.
+        """
+        release = None
         if self.publisher is not None:
             self.publisher.close()
+            release = self.publisher.release
         self.results.close()
-        self.bridge.close()
+        self.bridge.close(release)

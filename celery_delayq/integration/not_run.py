@@ -52,7 +52,7 @@ def note_revoked(
     _send_events(app, found, dispatcher)
     for request, reason in found:
         signals.task_revoked.send(
-            sender=app.tasks.get(getattr(request, "task", None)),
+            sender=_task_of(app, getattr(request, "task", None)),
             request=request,
             terminated=False,
             signum=None,
@@ -60,6 +60,15 @@ def note_revoked(
         )
         if not may_be_replayed:
             _tell_chords(app, request, states.REVOKED, TaskRevokedError(reason))
+
+
+def _task_of(app: Any, name: Any) -> Any:
+    """Return a task by its name, None if the app does not have it.
+
+    The app is finalized only for a task that it does not know yet.
+    """
+    found = app._tasks.get(name)
+    return app.tasks.get(name) if found is None and app.autofinalize else found
 
 
 @off_loop

@@ -84,7 +84,9 @@ class Bridge:
         self._executor = ThreadPoolExecutor(threads, "celery_delayq.aio", _mark_thread)
         self._idle = [_Runner(self) for _ in range(greenlets)]
         self._waiting: deque[asyncio.Future[_Runner]] = deque()
+        self._running = 0
         self._is_closed = False
+        self._release: Callable[[], object] | None = None
 
     async def run(self, function: Callable[[], T]) -> T:
         """Call a function in a greenlet, and await what it waits for.
@@ -110,6 +112,7 @@ class Bridge:
         # In the coroutine's own context, as if this called the function.
         runner.parent, runner.gr_context = current, current.gr_context
         found: Any = None
+        self._running += 1
         try:
             found = runner.switch(function)
             while type(found) is not _Done:
@@ -122,6 +125,8 @@ class Bridge:
         finally:
             # One that still waits, as its coroutine was closed, is not used again.
             self._give_back(runner if type(found) is _Done else _Runner(self))
+            self._running -= 1
+            self._release_if_idle()
         if found.error is not None:
             try:
                 raise found.error
@@ -149,10 +154,23 @@ class Bridge:
         call = partial(copy_context().run, function)
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
-    def close(self) -> None:
-        """Take no more calls, and let the threads end."""
+    def close(self, release: Callable[[], object] | None = None) -> None:
+        """Take no more calls, and let the threads end.
+
+        Parameters
+        ----------
+        release : Callable[[], object] | None
+            Called when no call runs on the loop any more: frees what the calls use.
+        """
         self._is_closed = True
+        self._release = release
         self._executor.shutdown(wait=False)
+        self._release_if_idle()
+
+    def _release_if_idle(self) -> None:
+        if self._release is not None and not self._running:
+            release, self._release = self._release, None
+            release()
 
 
 def read_error(done: asyncio.Future[Any]) -> None:

@@ -48,7 +48,8 @@ class LoopConnections:
         self._new_socket = new_socket
         self._sockets: list[LoopSocket] = []
         self._opening: asyncio.Task[None] | None = None
-        self._is_closed = False
+        #: Whether they are closed for good.
+        self.is_closed = False
 
     def ask(self, request: bytes) -> Any:
         """Send a request and return the reply, in a greenlet; the socket with the fewest waiting
@@ -86,7 +87,7 @@ class LoopConnections:
 
     def close(self) -> None:
         """Close them for good; calls without a reply get an error."""
-        self._is_closed = True
+        self.is_closed = True
         self._drop()
 
     def _drop(self) -> None:
@@ -102,14 +103,14 @@ class LoopConnections:
         return self._opening
 
     async def _open(self) -> None:
-        if self._is_closed:
+        if self.is_closed:
             raise ConnectionError("the client was closed")
         loop = asyncio.get_running_loop()
         self._sockets = self.open_sockets()
         while len(self._sockets) < self._size:
             connection = await self._bridge.in_thread(partial(_connected, self._pool))
             self._sockets.append(self._new_socket(connection, loop))
-        if self._is_closed:
+        if self.is_closed:
             self._drop()
 
     def _checked(self, reply: Any) -> Any:

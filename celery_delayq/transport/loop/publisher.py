@@ -65,8 +65,11 @@ class LoopPublisher:
         await self.client.connections.open()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close the connections for messages and scripts; calls without a reply get an error."""
         self.client.connections.close()
+
+    def release(self) -> None:
+        """Close the connection of kombu, which no call uses any more."""
         self._connection.release()
 
     def _ensure(
@@ -92,6 +95,8 @@ class LoopPublisher:
                 try:
                     return publish(*args, **kwargs)
                 except lost as exc:
+                    if self.client.connections.is_closed:
+                        raise
                     if errback is not None:
                         errback(exc, interval)
                 bridge.wait(asyncio.sleep(interval))

@@ -3,64 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from celery import group
 from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
-from tests.integration.aio.conftest import CancelledAt, all_of, run
+from tests.integration.aio.conftest import (
+    CALLS,
+    DEAD,
+    InterruptedAt,
+    awaited,
+    cancel_current,
+    run,
+)
 from tests.integration.conftest import Through, ready, stored
-
-#: A message of the task, as a producer stores it.
-DEAD = json.dumps(
-    {
-        "body": base64.b64encode(b"[[1, 2], {}, {}]").decode(),
-        "content-type": "application/json",
-        "content-encoding": "utf-8",
-        "headers": {"lang": "py", "task": "tasks.add", "id": "dead"},
-        "properties": {
-            "body_encoding": "base64",
-            "delivery_info": {"exchange": "", "routing_key": "celery"},
-            "delivery_tag": "dead",
-        },
-    }
-).encode()
-
-Call = Callable[[AsyncDelayQ, Any], Awaitable[Any]]
-
-CALLS: dict[str, Call] = {
-    "apply_async": lambda client, add: client.apply_async(add, (1, 2), countdown=60, task_id="one"),
-    "apply_async at once": lambda client, add: client.apply_async(add, (1, 2), task_id="one"),
-    "get": lambda client, _: client.get("there"),
-    "cancel": lambda client, _: client.cancel("there"),
-    "reschedule": lambda client, _: client.reschedule("there", countdown=600),
-    "run_now": lambda client, _: client.run_now("there"),
-    "replay": lambda client, _: client.replay("dead"),
-    "canvas": lambda client, add: client.apply_async(group(add.s(1, 2).set(task_id="one"))),
-    "periodic": lambda client, add: client.periodic.add("tick", 60, add, (1, 2)),
-    "pause": lambda client, _: client.pause(queue="celery"),
-    "list": lambda client, _: client.list(),
-    "result": lambda client, _: client.result("there", timeout=0.01),
-    "schedule_many": lambda client, add: client.schedule_many(several(), task=add),
-    "entries": lambda client, _: all_of(client.entries()),
-}
-
-
-async def several() -> Any:
-    for n in range(3):
-        yield {"args": (n, n), "countdown": 60, "id": f"many-{n}"}
-        await asyncio.sleep(0)
-
-
-async def awaited(call: Awaitable[Any]) -> Any:
-    return await call
 
 
 @pytest.mark.parametrize("connected", [True, False], ids=["connected", "connecting"])
@@ -76,7 +35,7 @@ def test_cancelled_at_each_await(
         async with AsyncDelayQ(delayq, connections=1) as client:
             if not connected:
                 await client.close()
-            call = CancelledAt(CALLS[name](client, add), number)
+            call = InterruptedAt(CALLS[name](client, add), number, cancel_current)
             found: Any
             [found] = await asyncio.gather(awaited(call), return_exceptions=True)
             assert not call.was_reached or isinstance(found, asyncio.CancelledError)

@@ -213,6 +213,7 @@ LOOKUPS = {
     "cli/screen.py": "it imports all modules, and finalizes the app",
     "integration/amqp.py": "after `send_task.register`, or of a task",
     "integration/install.py": "after `on_after_finalize` or in a worker",
+    "integration/not_run.py": "it finalizes the app for a task that is not known yet",
     "integration/send_task.py": "`register` itself",
     "integration/worker_checks.py": "in a worker",
     "schedule/items.py": "it finalizes the app",

@@ -1,0 +1,118 @@
+"""A client that is closed while calls wait: each ends, with its result or ``BrokerUnavailable``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import celery.exceptions
+import pytest
+from redis import Redis
+
+from celery_delayq import DelayQ
+from celery_delayq.aio import AsyncDelayQ
+from celery_delayq.errors import BrokerUnavailable
+from tests.integration.aio.conftest import CALLS, DEAD, InterruptedAt, awaited
+from tests.integration.conftest import MakeApp, ready, stored
+
+#: Seconds after which a call counts as one that never ends.
+TIMEOUT = 30
+
+
+def closing(client: AsyncDelayQ) -> Callable[[], None]:
+    """Return what closes a client at this moment, or as soon as it is open."""
+    tasks = []
+
+    def close() -> None:
+        closed = client.close()
+        with suppress(StopIteration):
+            closed.send(None)
+            # It waits until the client is open: then in a task of its own.
+            closed.close()
+            tasks.append(asyncio.ensure_future(client.close()))
+
+    return close
+
+
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "connecting"])
+@pytest.mark.parametrize("name", CALLS)
+def test_closed_at_each_await(
+    name: str, connected: bool, delayq: DelayQ, add: Any, redis: Redis
+) -> None:
+    async def closed_at(number: int) -> bool:
+        """Close the client there; return whether the call came so far."""
+        redis.flushdb()
+        add.apply_async((0, 0), countdown=60, task_id="there")
+        delayq.store.add_dead_letter("celery", "dead", "broken", DEAD)
+        async with AsyncDelayQ(delayq, connections=1) as client:
+            if not connected:
+                await client.close()
+            call = InterruptedAt(CALLS[name](client, add), number, closing(client))
+            found: Any
+            [found] = await asyncio.wait_for(
+                asyncio.gather(awaited(call), return_exceptions=True), TIMEOUT
+            )
+            check(found)
+            after = await client.apply_async(add, (9, 9), countdown=60)
+            assert await client.get(after.id)
+            await client.cancel(after.id)
+        ids = [each["headers"]["id"] for each in (*stored(redis), *ready(redis))]
+        assert len(ids) == len({*ids}), ids
+        return call.was_reached
+
+    number = 1
+    while asyncio.run(closed_at(number)):
+        number += 1
+    assert number > 1
+
+
+def check(found: Any) -> None:
+    """Raise the error that a call has ended with, unless it is the right one."""
+    cause = getattr(found, "__cause__", None)  # of `schedule_many`, which says how far it came
+    right = (BrokerUnavailable, celery.exceptions.TimeoutError)  # that of `result` itself
+    if isinstance(found, BaseException) and not isinstance(found, right):
+        if isinstance(cause, BrokerUnavailable):
+            return
+        raise found
+
+
+@pytest.fixture
+def broker_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(request.param)
+    return url
+
+
+@pytest.mark.parametrize("first", ["closed at once", "closed in between", "closed late"])
+@pytest.mark.parametrize(
+    "broker_url", ["delayq_broker_url", "delayq_cluster", "delayq_rabbitmq"], indirect=True
+)
+def test_closed_with_many_calls_in_flight(first: str, broker_url: str, make_app: MakeApp) -> None:
+    app = make_app(broker=broker_url)
+    add = app.tasks["tasks.add"]
+
+    async def main() -> list[Any]:
+        client = AsyncDelayQ(app)
+        await client.apply_async(add, (0, 0))
+        calls = [
+            asyncio.ensure_future(client.apply_async(add, (n, n), countdown=60 * (n % 2)))
+            for n in range(200)
+        ]
+        if first == "closed in between":
+            await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        elif first == "closed late":
+            await asyncio.wait(calls[:150])
+        await client.close()
+        found = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), TIMEOUT)
+        await client.apply_async(add, (0, 0))
+        await client.close()
+        return found
+
+    found = asyncio.run(main())
+
+    for each in found:
+        check(each)
+    if first == "closed in between" and broker_url.startswith("delayq+redis:"):
+        failed = [isinstance(each, BrokerUnavailable) for each in found]
+        assert {*failed} == {True, False}  # elsewhere calls run in threads, to their end
