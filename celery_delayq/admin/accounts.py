@@ -117,7 +117,11 @@ def rules(
         channels += [f"{stock}celery.pidbox", f"{stock}celeryev/*", f"{stock}celeryev/worker.*"]
     if role in ("worker", "dispatcher", "operator"):
         patterns.append("redbeat*")  # to detect a running beat
-    if role != "exporter":
+    if role == "producer" and queues:
+        # Those of the default exchange of each queue, which has the queue's name.
+        bindings = ("binding", "binding_permanent")
+        patterns += [f"{prefix}_kombu.{each}.{queue}" for queue in queues for each in bindings]
+    elif role != "exporter":
         patterns.append(f"{prefix}_kombu.binding*")
     for queue in queues:
         # The ready lists of lower priority have a separator and a number behind the name.

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from celery_delayq.dispatch import start_gate
 from celery_delayq.dispatch.acks import LOST
+from celery_delayq.dispatch.audit import Audit
 from celery_delayq.dispatch.lease_keeper import new_worker_id
 from celery_delayq.dispatch.pacing import GATHER, POLL_UNTIL, LeftToOthers, PollTimer
 from celery_delayq.dispatch.promotion_loop import Handover, PromotionLoop
@@ -85,6 +86,8 @@ class Dispatcher(threading.Thread):
         Makes a new store when Redis has gone away, where another server may have taken over.
     gather : float
         Seconds between two promotions of a steady stream, so that each moves several entries.
+    consumed : Callable[[], Iterable[str]]
+        Returns the queues that this process consumes.
     loop : PromotionLoop | None
         Promotes for several dispatchers of this process; None: this thread does it.
     """
@@ -97,6 +100,7 @@ class Dispatcher(threading.Thread):
         *,
         gather: float = GATHER,
         loop: PromotionLoop | None = None,
+        consumed: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         super().__init__(name="delayq-dispatcher", daemon=True)
         self.tally = Tally()
@@ -115,6 +119,7 @@ class Dispatcher(threading.Thread):
         self._registry = Registry(settings.registry_refresh)
         #: The ready lists, and whether the fleet looks at them.
         self.ready_lists = ReadyLists(self._registry)
+        self._audit = Audit(self._registry, consumed)
         self._listened = float("-inf")
         #: Whether it is counted, and whether it hears wake-ups.
         self._listens = self._hears = False
@@ -155,6 +160,8 @@ class Dispatcher(threading.Thread):
         """Dispatch for as long as the connection lasts."""
         self._timer.reconnected()
         self.ready_lists.reconnected()
+        with suppress(CommandRefused):  # a producer may have changed their types
+            self._store.repair_indexes()
         held = self._store.hold_connection()
         self._handover = Handover(self._timer, held, self._next_call, self._promoted)
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
@@ -342,6 +349,8 @@ class Dispatcher(threading.Thread):
         )
         self._timer.after(look)
         self.ready_lists.after(look)
+        with suppress(CommandRefused):  # others have that right
+            self._audit.after(self._store, look, on_duty=self._timer.on_duty)
         for queue in look.reclaim_expired:
             if queue not in self._unreclaimed:
                 self._reclaim(queue)

@@ -21,6 +21,7 @@ from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
 from celery_delayq.store.scripting.refusals import is_full
 from celery_delayq.store.scripting.replies import (
+    FARTHEST,
     READY,
     Adopted,
     Held,
@@ -32,6 +33,10 @@ from celery_delayq.store.scripting.replies import (
 from celery_delayq.store.scripting.runner import ScriptRunner
 
 logger = logging.getLogger(__name__)
+
+#: ms by which the next look at a queue may be later than something is due there: after an error, or
+#: by its pace.
+LATE_MS = 2000
 
 #: Tasks whose entries one call counts.
 TASKS = 100
@@ -262,6 +267,48 @@ class Store(ScriptRunner):
         """Return the stored layout of every registered queue."""
         found = cast("dict[bytes, bytes]", self.client.hgetall(self.keys.queues))
         return {name: layout for queue, layout in found.items() if (name := _name(queue))}
+
+    def repair_indexes(self) -> None:
+        """Delete the next-due index and the registry where they have another type: both are made
+        again from what there is.
+        """
+        for key, kind in ((self.keys.next_due, b"zset"), (self.keys.queues, b"hash")):
+            found = cast(bytes, self.client.type(key))
+            if found not in (kind, b"none"):
+                logger.error("Deleted %s: it was a %s", key, found.decode())
+                self.client.unlink(key)
+
+    def register_again(self, queues: Sequence[str]) -> None:
+        """Register consumed queues that the registry has lost."""
+        with self.client.pipeline(transaction=False) as pipe:
+            for queue in queues:
+                pipe.hsetnx(self.keys.queues, queue, self.layout_of(queue).text)
+            pipe.execute(raise_on_error=False)
+
+    def announce_missing(self, queues: Sequence[str], now_ms: int) -> list[str]:
+        """Have queues looked at that the next-due index has not, or too late; return them.
+
+        A look that comes too early does no harm, so these calls need not be one.
+        """
+        with self.client.pipeline(transaction=False) as pipe:
+            for queue in queues:
+                pipe.zrange(self.keys.queue(queue).due, 0, 0, withscores=True)
+                pipe.zscore(self.keys.next_due, queue)
+                pipe.hget(self.keys.control, f"q{queue}")
+            found = replies.in_threes(pipe.execute(raise_on_error=False))
+        late: dict[str, float] = {}
+        for queue, (first, look, paused) in zip(queues, found, strict=True):
+            if paused is not None or not isinstance(first, list) or not first:
+                continue  # or an account that may not read it
+            due: float = first[0][1]
+            is_late = look is None or (
+                isinstance(look, float) and look > max(due, now_ms) + LATE_MS
+            )
+            if due < FARTHEST and is_late:
+                late[queue] = due
+        if late:
+            self.client.zadd(self.keys.next_due, cast("dict[Any, Any]", late), lt=True)
+        return [*late]
 
     # -- to look at
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -216,9 +217,15 @@ class Transport(stock.Transport):
                 *(channel.new_store(), self.settings),
                 gather=channel.gather,
                 loop=self._promotion_loop,
+                consumed=partial(self._consumed_at, channel.place),
             )
             self._dispatchers[channel.place] = dispatcher
             dispatcher.start()
+
+    def _consumed_at(self, place: str) -> list[str]:
+        """Return the queues from which is leased at a place. For any thread."""
+        channels = [each for each in self._dispatching.copy() if each.place == place]
+        return [queue for channel in channels for queue in channel.leased_queues]
 
     def stop_dispatcher(self, channel: ConsumeChannel) -> None:
         """Stop promoting when the last channel that consumes there has gone."""

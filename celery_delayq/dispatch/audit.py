@@ -1,0 +1,65 @@
+"""Finds what the next-due index and the registry should have, and have not. No leader.
+
+Any account that publishes may write both, since its scripts do. So dispatchers do not trust them
+alone: a queue that was taken out of the index, or put far behind, starts some seconds late.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from celery_delayq.dispatch.ready_lists import Registry
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.replies import Look
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two audits, and queues of one look: of 50 queues each is looked at in this time.
+EVERY = 10.0
+AT_ONCE = 50
+
+#: Seconds after which a process registers its own queues again, though the registry has not shrunk.
+REGISTER_EVERY = 60.0
+
+
+class Audit:
+    """What a dispatcher puts right at some of its looks.
+
+    Parameters
+    ----------
+    registry : Registry
+        The queues to look at.
+    consumed : Callable[[], Iterable[str]]
+        Returns the queues that this process consumes, which it registers again.
+    """
+
+    def __init__(self, registry: Registry, consumed: Callable[[], Iterable[str]]) -> None:
+        self._registry, self._consumed = registry, consumed
+        self._remaining: Iterator[str] | None = None
+        self._audited = time.monotonic()
+        self._registered = time.monotonic()
+        self._size = 0
+
+    def after(self, store: Store, look: Look, *, on_duty: bool) -> None:
+        """Put right what a look lets suppose, and on duty also what it does not show."""
+        now, size = time.monotonic(), look.queues or 0
+        if size < self._size or now - self._registered >= REGISTER_EVERY:
+            self._registered = now
+            store.repair_indexes()
+            store.register_again([*self._consumed()])
+        self._size = size
+        if on_duty and (self._remaining or now - self._audited >= EVERY):
+            self._go_on(store, look)
+
+    def _go_on(self, store: Store, look: Look) -> None:
+        if self._remaining is None:
+            self._audited = time.monotonic()
+            self._remaining = (queue for queue, _ in self._registry.all(store, look.queues))
+        some = [*islice(self._remaining, AT_ONCE)]
+        if len(some) < AT_ONCE:
+            self._remaining = None
+        for queue in store.announce_missing(some, look.now // 1000):
+            logger.warning("the next-due index did not have queue %r, or too late", queue)

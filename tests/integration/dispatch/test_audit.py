@@ -1,0 +1,75 @@
+"""What a producer's account can do to the next-due index and the registry holds queues up for
+seconds, and no longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from redis import Redis
+
+from celery_delayq.admin import accounts
+from celery_delayq.dispatch import audit
+from celery_delayq.dispatch.dispatcher import Dispatcher
+from celery_delayq.settings import Settings
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.schedule import Store
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.lua.bench import entry
+
+pytestmark = pytest.mark.each_server
+
+KEYS = Keys()
+
+#: What an account can do that has the rules of a producer of another queue.
+HARMS: dict[str, Callable[[Redis], object]] = {
+    "far behind": lambda client: client.zadd(KEYS.next_due, {"q": 10**16}),
+    "infinitely far behind": lambda client: client.zadd(KEYS.next_due, {"q": float("inf")}),
+    "out of the index": lambda client: client.zrem(KEYS.next_due, "q"),
+    "no index": lambda client: client.unlink(KEYS.next_due),
+    "an index of another type": lambda client: (
+        client.unlink(KEYS.next_due),
+        client.hset(KEYS.next_due, "q", 1),
+    ),
+    "no registry": lambda client: client.unlink(KEYS.queues, KEYS.next_due),
+    "a registry of another type": lambda client: (
+        client.unlink(KEYS.queues, KEYS.next_due),
+        client.sadd(KEYS.queues, "q"),
+    ),
+    "names that are none": lambda client: client.zadd(
+        KEYS.next_due, {b"\xff": 0, "": 1, "nobody": 2, "x" * 100_000: 3}
+    ),
+}
+
+
+@pytest.fixture
+def dispatcher(
+    delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Dispatcher]:
+    """A dispatcher of a process that consumes ``q``, whose audits come soon."""
+    monkeypatch.setattr(audit, "EVERY", 0.2)
+    one = Dispatcher(
+        Store(Redis(port=delayq_redis.port), KEYS, Layout()), Settings(), consumed=lambda: ["q"]
+    )
+    one.start()
+    yield one
+    one.stop()
+    one.join()
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_queue_goes_on(
+    harm: str, dispatcher: Dispatcher, store: Store, delayq_redis: RedisUnderTest
+) -> None:
+    store.register("q")
+    wait_until(lambda: dispatcher.tally.last and dispatcher.tally.last.queues, what="a look")
+    rules = accounts.rules("producer", ["another"])
+    store.client.execute_command("ACL", "SETUSER", "producer", "on", ">pw", *rules)
+    store.schedule("q", entry("e", 1500, relative=True))
+    with Redis(port=delayq_redis.port, username="producer", password="pw") as producer:
+        HARMS[harm](producer)
+
+    assert store.client.brpop("q", timeout=10) == (b"q", b'{"id": "e"}')
+    wait_until(lambda: "q" in store.registry(), what="the registry has the queue")
