@@ -137,14 +137,14 @@ class PollTimer:
         wait = left
         if look.wait is not None:
             wait = min(left, max(0.0, look.wait - delay))
-        self.queue = look.queue
+        is_same, self.queue = look.queue == self.queue, look.queue
         if promoted is not None and promoted.moved and look.wait == 0:
             wait = 0.0  # a full batch, or several queues: go on, on duty or not
         elif not self.on_duty:
             if promoted is not None or not look.is_overdue(OVERDUE):
                 self.queue, wait = None, self._until_next_look()
         elif promoted is not None and look.wait is not None:
-            wait = min(max(wait, self._gather(promoted, wait, now)), left)
+            wait = min(max(wait, self._gather(promoted, wait, now, is_same=is_same)), left)
         self._wake_at = now + wait
 
     @property
@@ -170,8 +170,11 @@ class PollTimer:
             self._ahead, delay = (ahead, now), 0.0
         return delay
 
-    def _gather(self, promoted: Promoted, wait: float, now: float) -> float:
-        """Return the least seconds until the next promotion, where an entry is due in *wait*."""
+    def _gather(self, promoted: Promoted, wait: float, now: float, *, is_same: bool) -> float:
+        """Return the least seconds until the next promotion, where an entry is due in *wait*.
+
+        A promotion moves entries of one queue, so only those of the same one are worth a wait.
+        """
         low, high = STAND_BACK
         if promoted.is_in_vain:
             self._stand_back = min(max(2 * self._stand_back, low), high)
@@ -179,9 +182,8 @@ class PollTimer:
         self._stand_back = 0.0
         if self.gather == GATHER:
             several = TOGETHER * self._spacing
-            return (
-                min(max(GATHER, several), GATHER_MOST) if several <= 1.25 * GATHER_MOST else GATHER
-            )
+            is_fast = is_same and several <= 1.25 * GATHER_MOST
+            return min(max(GATHER, several), GATHER_MOST) if is_fast else GATHER
         if not self._is_stream or wait > self.gather:
             return GATHER
         return self.gather * ceil((now + max(wait, GATHER)) / self.gather) - now

@@ -165,6 +165,15 @@ def test_the_faster_a_stream_the_shorter_it_gathers(
     assert timer.wait() == pytest.approx(max(gathers, 0.001), abs=2e-4)
 
 
+def test_entries_of_other_queues_are_not_gathered(timer: PollTimer) -> None:
+    for n in range(100):
+        timer.monotonic = lambda n=n: 100.0 + n / 1_000  # type: ignore[misc]
+        answer = promoted(1, 1)
+        promote(timer, answer._replace(look=answer.look._replace(queue=f"q{n % 2}")))
+
+    assert timer.wait() == pytest.approx(GATHER)
+
+
 def test_streams_of_several_stores_are_promoted_from_at_the_same_moments(timer: PollTimer) -> None:
     timer.gather = 0.02
 
