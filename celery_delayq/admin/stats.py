@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from celery_delayq.admin.away import MasterAway
+from celery_delayq.errors import CommandRefused
 from celery_delayq.model.envelope import due_of_eta, own_of
-from celery_delayq.store.gauges import GaugeStore
+from celery_delayq.model.lookup import PausedNames
+from celery_delayq.store.gauges import TOGETHER, GaugeStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.scripting.calls import Steps
+from celery_delayq.store.scripting.refusals import is_denied
+from celery_delayq.store.scripting.replies import Sizes
 from celery_delayq.store.shards import Shards
+
+T = TypeVar("T")
 
 _SUMS = ("scheduled", "ready", "leased", "overdue", "paused", "dead")
 
@@ -84,6 +91,9 @@ class Stats:
         The server's memory and its limit, in bytes; None if Redis does not say.
     away : list[MasterAway]
         Masters of a Redis Cluster whose queues and periodic entries are not in these numbers.
+    broken : dict[str, str]
+        Queues and keys that are not in these numbers, as a key has a wrong type: what Redis said,
+        by name.
     """
 
     scheduled: int
@@ -98,6 +108,7 @@ class Stats:
     used_memory: int | None
     max_memory: int | None
     away: list[MasterAway] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON types."""
@@ -106,48 +117,78 @@ class Stats:
 
 def gather(shards: Shards, consumed: Iterable[str]) -> Stats:
     """Read the numbers of every registered queue and of those in *consumed*."""
-    known = layouts(shards.registry())
+    broken: dict[str, str] = {}
+
+    def unless_broken(name: str, read: Callable[[], T], instead: T) -> T:
+        try:
+            return read()
+        except CommandRefused as exc:
+            if is_denied(exc):
+                raise
+            broken[name] = str(exc)
+            return instead
+
+    keys = shards.first.keys
+    known = layouts(unless_broken(keys.queues, shards.registry, {}))
     names = sorted({*known, *filter(shards.has, consumed)})
     used, most = shards.first.server_memory()
-    paused = shards.controls().queues
+    controls = unless_broken(keys.control, shards.controls, PausedNames(0, {}, {}))
     layout = shards.first.layout
-    queues = [
-        _queue(shards.of(name), name, known.get(name, layout), name in paused) for name in names
-    ]
+
+    def steps(store: Store, name: str) -> Steps[QueueStats]:
+        return _queue(store, name, known.get(name, layout), name in controls.queues)
+
+    queues: list[QueueStats] = []
+    for name, found in shards.try_each(names, steps, TOGETHER).items():
+        if isinstance(found, QueueStats):
+            queues.append(found)
+        elif is_denied(found) or not isinstance(found, CommandRefused):
+            raise found
+        else:
+            broken[name] = str(found)
     return Stats(
         **{name: sum(getattr(each, name) for each in queues) for name in _SUMS},
         oldest_age=max((each.oldest_age for each in queues), default=0.0),
         queues=queues,
-        periodic=sum(PeriodicStore(store).count() for store in shards),
+        periodic=unless_broken(keys.periodic, lambda: _periodic(shards), 0),
         used_memory=used,
         max_memory=most,
+        broken=broken,
     )
 
 
-def _queue(store: Store, name: str, layout: Layout, is_paused: bool) -> QueueStats:
-    size = store.sizes(name, layout)
+def _periodic(shards: Shards) -> int:
+    return sum(PeriodicStore(store).count() for store in shards)
+
+
+def _queue(store: Store, name: str, layout: Layout, is_paused: bool) -> Steps[QueueStats]:
+    gauges = GaugeStore(store)
+    size = Sizes.read((yield store.sizes_call(name, layout))[0])
     tasks: defaultdict[str, float] = defaultdict(float)
     waits = [size.now - size.first_due] if size.overdue and size.first_due is not None else []
-    for weight, messages in GaugeStore(store).ready_samples(name, layout):
-        for data in messages:
-            task, due_ms = _task_and_due(data)
+    samples = yield from gauges.sample_steps(name, layout, _task_and_due)
+    for weight, messages in samples:
+        for task, due_ms in messages:
             tasks[task] += weight
             if due_ms is not None:
                 waits.append(max(0, size.now - due_ms))  # a task that was run early is not late
+    leased = yield from gauges.leased_steps(name, size)
+    scheduled_tasks = yield from store.scheduled_tasks_steps(name)
+    memory = yield from gauges.memory_steps(name)
     return QueueStats(
         name=name,
         scheduled=size.scheduled,
         ready=size.ready,
-        leased=sum(held for _, _, held in store.leases.leases(name)),
+        leased=leased,
         dead=size.dead,
         overdue=size.overdue,
         paused=size.paused,
         is_paused=is_paused,
         next_due=None if size.first_due is None else size.first_due / 1000,
         oldest_age=max(waits, default=0) / 1000,
-        scheduled_tasks=store.scheduled_tasks(name),
+        scheduled_tasks=scheduled_tasks,
         ready_tasks={task: round(number) for task, number in tasks.items()},
-        memory=store.memory(name),
+        memory=memory,
     )
 
 

@@ -213,9 +213,12 @@ class _Back:
         found = True
         while found:
             found = False
-            pages = listed_pages(lambda ask: ask(shards), queue, Where(), BATCH, records=False)
+            began = self.store.now_us()
+            pages = listed_pages(
+                *(lambda ask: ask(shards), queue, Where(), BATCH), began=began, records=False
+            )
             for page in pages:
-                names = [each.name for each in page if each.name not in left]
+                names = [each.name for each in page.entries if each.name not in left]
                 for some in self._portions(queue, names):
                     left |= self._release(queue, layout, some)
                     found = not self.dry_run

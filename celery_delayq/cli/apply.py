@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -20,6 +20,9 @@ from celery_delayq.cli.text import number_of, shown_id, stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.scheduled import Bulk, Filter, Outcome, moment
+from celery_delayq.store.paging import queues_of, with_entries
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.utils.text import spelled
 
 #: How many a filter selects, by queue and task.
@@ -71,17 +74,23 @@ def count_entries(delayq: DelayQ, filter: Filter, bar: Bar = lambda *_: None) ->
                 bar(None, number)
         return counts
     shards = delayq.session.shards
-    queues = [*shards.registry()] if filter.queue is None else [filter.queue]
-    for queue in queues:
-        tasks = (
-            [filter.task] if filter.task is not None else shards.of(queue).scheduled_tasks(queue)
-        )
+    where = filter.where()
+    queues = with_entries(shards, queues_of(shards, filter.queue), where)
+
+    def steps(store: Store, queue: str) -> Steps[Counts]:
+        its: Counts = Counter()
+        tasks = [filter.task] if filter.task else [*(yield from store.scheduled_tasks_steps(queue))]
         for task in tasks:
-            counts[queue, task] = delayq.count(**{**asdict(filter), "queue": queue, "task": task})
+            its[queue, task] = yield from store.control.count_steps(
+                queue, where._replace(task=task)
+            )
         if filter.task is None:
-            readable = sum(number for (name, _), number in counts.items() if name == queue)
-            total = delayq.count(**{**asdict(filter), "queue": queue})
-            counts[queue, "?"] += max(0, total - readable)
+            total = yield from store.control.count_steps(queue, where)
+            its[queue, "?"] += max(0, total - its.total())
+        return its
+
+    for its in shards.run_each(queues, steps).values():
+        counts.update(its)
     return +counts
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import click
 from rich.text import Text
 
@@ -9,6 +11,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import json_option, queue_option, task_option
+from celery_delayq.store.schedule import Store
 from celery_delayq.utils.text import spelled
 
 
@@ -55,10 +58,8 @@ def _set_paused(
     screen.note_unknown_queue(delayq, queue, stderr=True)
     if task is not None and (paused or not changed):
         shards = delayq.session.shards
-        names = (
-            name for each in shards.registry() for name in shards.of(each).scheduled_tasks(each)
-        )
-        screen.note_unknown_task(delayq, task, {*names})
+        found = shards.run_each(shards.registry(), Store.scheduled_tasks_steps)
+        screen.note_unknown_task(delayq, task, {*chain.from_iterable(found.values())})
     if as_json:
         screen.print_json({"queue": queue, "task": task, "paused": paused, "changed": changed})
         return

@@ -29,7 +29,7 @@ def stats(delayq: DelayQ, as_json: bool) -> None:
     """Count scheduled, ready, leased and dead tasks, by queue.
 
     Where a master of a Redis Cluster is away, it counts the others, says which hash tags are not
-    counted, and exits with 1.
+    counted, and exits with 1. So it does for a queue with a key of a wrong type.
 
     \b
     Examples:
@@ -41,7 +41,7 @@ def stats(delayq: DelayQ, as_json: bool) -> None:
         screen.print_json(found.as_dict())
     else:
         _print(found)
-    if found.away:
+    if found.away or found.broken:
         raise click.exceptions.Exit(1)
 
 
@@ -59,7 +59,8 @@ def _print(found: Stats) -> None:
     if found.used_memory is not None:
         limit = f" of {decimal(found.max_memory)}" if found.max_memory else ""
         output.print(f"Redis uses {decimal(found.used_memory)}{limit}")
-    for each in found.away:
+    broken = [f"{name}: {why}; fsck tells more" for name, why in found.broken.items()]
+    for each in (*found.away, *broken):
         output.print(Text(f"not counted: {spelled(str(each))}", "bold red"), soft_wrap=True)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from celery_delayq.deadletters.elsewhere import schedule_elsewhere
-from celery_delayq.deadletters.reader import DeadLetterReader, check_filter
+from celery_delayq.deadletters.reader import DeadLetterReader, check_filter, counts_of
 from celery_delayq.deadletters.replay import ReplayChanges, replayed
 from celery_delayq.errors import ConfigError, InvalidETA, RecordError
 from celery_delayq.integration.not_run import note_purged
@@ -312,7 +312,11 @@ class DeadLetters(DeadLetterReader):
     ) -> Iterator[DeadLetter]:
         """Replay dead letters by queue and time; yield those that a script cannot change."""
         low, high = filter.range_ms()
-        for queue, layout in self._ask(lambda shards: queues_of(shards, filter.queue)).items():
+        layouts = self._ask(lambda shards: queues_of(shards, filter.queue))
+        counts = self._ask(lambda shards: counts_of(shards, filter.queue, low, high))
+        for queue, layout in layouts.items():
+            if not counts.get(queue):
+                continue
             first: float | str = "-inf" if low is None else low
             last: float | str = "+inf" if high is None else high
             after = b""

@@ -9,6 +9,7 @@ from typing import Any
 
 from celery_delayq.errors import InvalidFilter
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.model.lookup import to_bytes
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.session import Session
 from celery_delayq.store.shards import Shards
@@ -58,7 +59,8 @@ class DeadLetterReader:
     ) -> Iterator[DeadLetter]:
         """Return an iterator over dead letters, in the order of their deaths.
 
-        Each dead letter comes once. Those that are added or removed meanwhile may be missing.
+        Each dead letter comes once. Those that are removed meanwhile may be missing, and those that
+        die meanwhile are left out, also those that were replayed.
 
         Parameters
         ----------
@@ -89,20 +91,23 @@ class DeadLetterReader:
         low, high = filter.range_ms()
         all_match = filter.is_by_place
 
-        def with_dead_letters(shards: Shards) -> dict[str, int]:
-            known = queues_of(shards, filter.queue)
-            found = {
-                queue: shards.of(queue).dead_letters.count(queue, low, high) for queue in known
-            }
-            return {queue: number for queue, number in found.items() if number}
+        def with_dead_letters(shards: Shards) -> dict[str, tuple[int, int | None]]:
+            found = shards.run_each(
+                queues_of(shards, filter.queue),
+                lambda store, queue: store.dead_letters.extent_steps(queue, low, high),
+            )
+            return {queue: each for queue, each in found.items() if each[0]}
 
         queues = self._ask(with_dead_letters)
         ahead = ahead and len(queues) == 1
-        read = Reading(progress, sum(queues.values()))
+        read = Reading(progress, sum(number for number, _ in queues.values()))
 
         def of_queue(queue: str) -> Iterator[DeadLetter]:
-            dead_letters = self._ask(lambda shards: shards.of(queue).dead_letters)
-            for dead_lettered in dead_letters.all(queue, low, high, ahead=ahead, ask=self._ask):
+            dead_letters, last = (
+                self._ask(lambda shards: shards.of(queue).dead_letters),
+                queues[queue][1],
+            )
+            for dead_lettered in dead_letters.all(queue, low, last, ahead=ahead, ask=self._ask):
                 dead_letter = DeadLetter.of(queue, dead_lettered)
                 read.one_more()
                 if all_match or filter.matches(dead_letter):
@@ -148,11 +153,12 @@ class DeadLetterReader:
         progress: Progress | None,  # noqa: ARG002, for those that have to search
     ) -> DeadLetter | None:
         def ask(shards: Shards) -> DeadLetter | None:
-            for name in queues_of(shards, queue):
-                dead_lettered = shards.of(name).dead_letters.get(name, id)
-                if dead_lettered is not None:
-                    return DeadLetter.of(name, dead_lettered)
-            return None
+            found = shards.run_each(
+                queues_of(shards, queue),
+                lambda store, name: store.dead_letters.read_steps(name, [to_bytes(id)]),
+            )
+            every = (DeadLetter.of(name, each) for name, some in found.items() for each in some)
+            return next(every, None)
 
         return self._ask(ask)
 
@@ -173,12 +179,17 @@ class DeadLetterReader:
         if not filter.is_by_place:
             return sum(1 for _ in self._dead(filter))
         low, high = filter.range_ms()
-        return self._ask(
-            lambda shards: sum(
-                shards.of(queue).dead_letters.count(queue, low, high)
-                for queue in queues_of(shards, filter.queue)
-            )
-        )
+        return sum(self._ask(lambda shards: counts_of(shards, filter.queue, low, high)).values())
+
+
+def counts_of(
+    shards: Shards, queue: str | None, low: int | None, high: int | None
+) -> dict[str, int]:
+    """Return how many dead letters of a queue, or of each queue, died then (ms)."""
+    return shards.run_each(
+        queues_of(shards, queue),
+        lambda store, name: store.dead_letters.count_steps(name, low, high),
+    )
 
 
 def _filter_of(filter: DeadFilter | None, fields: DeadFilter) -> DeadFilter:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from contextlib import contextmanager
+from typing import TypeVar
 
 from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.metrics.catalogue import STATUSES
 from celery_delayq.metrics.runs import RunHistograms
 from celery_delayq.metrics.sheet import Sheet
-from celery_delayq.metrics.tasks import ByTask, estimated, limited
-from celery_delayq.store.gauges import GaugeStore
+from celery_delayq.metrics.tasks import ByTask, estimated, limited, task_of
+from celery_delayq.store.gauges import TOGETHER, GaugeStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.shards import Shards
 from celery_delayq.utils.once import warn_once
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -65,17 +69,29 @@ class SlowNumbers:
         known: dict[str, Layout] = {}
         with _left_out("of the registry of queues"):
             known = layouts(store.registry())
-        for queue in sorted({*known, *consumed}):
-            with _left_out(f"of scheduled tasks of queue {queue!r}"):
-                for task, count in store.scheduled_tasks(queue).items():
-                    scheduled[queue, task] = count
-            with _left_out(f"of ready tasks of queue {queue!r}"):
-                samples = gauges.ready_samples(queue, known.get(queue, store.layout))
-                for task, count in estimated(samples).items():
-                    ready[queue, task] = count
-            with _left_out(f"of the memory of queue {queue!r}"):
-                if (memory := store.memory(queue)) is not None:
-                    sheet.put("schedule_memory_bytes", memory, queue)
+        queues = sorted({*known, *consumed})
+
+        def read(what: str, steps: Callable[[str], Steps[T]]) -> Iterator[tuple[str, T]]:
+            found: list[T | Exception] = []
+            with _left_out(what):
+                found = store.run_each((steps(queue) for queue in queues), TOGETHER)
+            for queue, result in zip(queues, found, strict=False):
+                if isinstance(result, Exception):
+                    with _left_out(f"{what} of queue {queue!r}"):
+                        raise result
+                else:
+                    yield queue, result
+
+        def samples(queue: str) -> Steps[list[tuple[float, list[str]]]]:
+            return gauges.sample_steps(queue, known.get(queue, store.layout), task_of)
+
+        for queue, counts in read("of scheduled tasks", store.scheduled_tasks_steps):
+            scheduled.update({(queue, task): count for task, count in counts.items()})
+        for queue, found in read("of ready tasks", samples):
+            ready.update({(queue, task): count for task, count in estimated(found).items()})
+        for queue, memory in read("of memory", gauges.memory_steps):
+            if memory is not None:
+                sheet.put("schedule_memory_bytes", memory, queue)
 
     def _put_periodic(self, sheet: Sheet, statuses: dict[str, int], late: int) -> None:
         late = min(late, statuses.get("on", 0))

@@ -23,11 +23,11 @@ def task_of(message: bytes) -> str:
         return UNREADABLE
 
 
-def estimated(samples: Iterable[tuple[float, list[bytes]]]) -> dict[str, int]:
-    """Return how many messages of each task there are, by samples in which each has a weight."""
+def estimated(samples: Iterable[tuple[float, list[str]]]) -> dict[str, int]:
+    """Return how many messages of each task there are, by samples of tasks with a weight each."""
     weights: dict[str, float] = {}
-    for weight, messages in samples:
-        for task, count in Counter(map(task_of, messages)).items():
+    for weight, tasks in samples:
+        for task, count in Counter(tasks).items():
             weights[task] = weights.get(task, 0) + weight * count
     return {task: round(weight) for task, weight in weights.items()}
 

@@ -82,9 +82,24 @@ class Location(NamedTuple):
     unique: str = "-"
     holder: str = ""
 
+    @classmethod
+    def read(cls, found: bytes, code: bytes, score: bytes, value: bytes) -> Location:
+        """Read what ``control/find.lua`` tells of one entry."""
+        name = Name(to_text(found))
+        if code == b"s":
+            at = score_of(score or b"0")
+            paused_due = at >= PAUSED_OFFSET
+            state: State = "paused" if paused_due else "scheduled"
+            return cls(name, state, at - PAUSED_OFFSET if paused_due else at, value)
+        entry = IndexEntry.unpack(value)
+        if entry is None:
+            return cls(name, "ready", 0, None)
+        state = "ready" if code == b"w" else "running"
+        return cls(name, state, entry.due_ms, None, entry.task, entry.unique, entry.holder)
+
 
 class Position(NamedTuple):
-    """A position in the schedule, as Redis writes it: score and name of an entry, or ``b""`` and a
+    """A position in the schedule, as Redis writes it: due and name of an entry, or ``b""`` and a
     member of the index by task.
     """
 
@@ -93,14 +108,14 @@ class Position(NamedTuple):
 
     @classmethod
     def of(cls, key: int, name: str, task: str | None) -> Position:
-        """Return the position of a name by its score or, in the index of *task*, by its due."""
+        """Return the position of a name by its due (ms), in the index of *task* if one is given."""
         if task is None:
             return cls(b"%d" % key, to_bytes(name))
         return cls(b"", to_bytes(f"{task_field(task)}\0{key:015d}\0{name}"))
 
     @property
     def order(self) -> tuple[float, bytes]:
-        """The sort key of positions in one range."""
+        """The sort key of positions."""
         return float(self.score or 0), self.name
 
     @property
@@ -123,11 +138,15 @@ class Position(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """An entry of a page, by its :class:`Name`."""
+    """An entry of a page, by its :class:`Name`.
+
+    *was_due* is when it was due as the reading began, where it was moved since (ms).
+    """
 
     name: str
     score: int
     record: bytes
+    was_due: int | None = None
 
     @property
     def id(self) -> str:
@@ -139,15 +158,22 @@ class Listed(NamedTuple):
         """When it is due, in ms since 1970."""
         return self.score - PAUSED_OFFSET if self.score >= PAUSED_OFFSET else self.score
 
+    @property
+    def place_ms(self) -> int:
+        """The due by which it has its place among others (ms)."""
+        return self.due_ms if self.was_due is None else self.was_due
+
 
 class FoundPage(NamedTuple):
     """A page of the schedule of one queue; the next one begins behind *end*, None after the last.
 
-    The next page may be empty.
+    The next page may be empty. *last_due* is the highest due in the queue (ms), on the first page
+    of a reading.
     """
 
     entries: list[Listed]
     end: Position | None
+    last_due: int | None = None
 
 
 class Where(NamedTuple):
@@ -157,6 +183,12 @@ class Where(NamedTuple):
     due_from: int | None = None
     due_to: int | None = None
     step: int | None = None
+
+    def due_by(self, last: int | None) -> Where:
+        """Return it for those that are due at a time (ms) at the latest; None: the same."""
+        if last is None or (self.due_to is not None and self.due_to <= last):
+            return self
+        return self._replace(due_to=last)
 
 
 class Revoked(NamedTuple):

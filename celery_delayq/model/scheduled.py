@@ -289,11 +289,24 @@ class Filter:
 
 
 class Cursor(NamedTuple):
-    """The end of a page: score or due (ms), then queue and name of its last entry."""
+    """The last entry of a page: due (ms), queue, name; when the first page was read (µs), and the
+    highest due that there was (ms)."""
 
     key: int
     queue: str
     name: str
+    began: int
+    last_due: int | None
+
+    @classmethod
+    def first(cls, began: int) -> Cursor:
+        """Return the one before the first page."""
+        return cls(0, "", "", began, None)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the one before the first page."""
+        return not self.queue
 
     def pack(self, filter: Filter) -> str:
         """Return it as a text that goes with *filter* only."""
@@ -311,8 +324,9 @@ class Cursor(NamedTuple):
         """
         try:
             data = base64.b64decode(text + "=" * (-len(text) % 4), altchars="-_", validate=True)
-            made_for, key, queue, name = json.loads(data)
-            cursor = cls(int(key), str(queue), str(name))
+            made_for, key, queue, name, began, last = json.loads(data)
+            last_due = None if last is None else int(last)
+            cursor = cls(int(key), str(queue), str(name), int(began), last_due)
         except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as exc:
             raise InvalidCursor(
                 f"cursor={text!r} is none: give that of the page before, or None for the first"

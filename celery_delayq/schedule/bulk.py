@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.integration.not_run import note_cancelled
 from celery_delayq.model.envelope import MAX_DUE_MS, Due, due_of_countdown, due_of_eta
-from celery_delayq.model.lookup import Listed, StatusCode
+from celery_delayq.model.lookup import Listed, Position, StatusCode, Where
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome, ScheduledTask
 from celery_delayq.schedule.reader import ScheduleReader
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.paging import listed_pages, queues_of, scheduled_among
+from celery_delayq.store.paging import counts_of, listed_pages, queues_of, scheduled_among
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.shards import Shards
 
 #: Entries that one script call of a bulk operation changes.
 BATCH = 40
 
-#: Names that are read at a time before.
+#: Entries of a page, which is found first, and whose names are read again to change them.
 FOUND = 1000
 
 #: A change of entries of one queue; it returns the outcome of each.
@@ -61,7 +61,7 @@ class BulkChanges(ScheduleReader):
             names = [each.name for each in found]
             # A second attempt does not find entries that the first one cancelled.
             entries.update((each._name, each) for each in scheduled_among(store, queue, names))
-            dues = [each.due_ms for each in found]
+            dues = [each.place_ms for each in found]
             return store.control.cancel(queue, layout, names, if_due=dues, token=token)
 
         def tell(cancelled: Sequence[Listed]) -> None:
@@ -69,7 +69,7 @@ class BulkChanges(ScheduleReader):
             note_cancelled(self._session.app, {each.id for each in cancelled}, gone, "cancelled")
             entries.clear()
 
-        return self._change_all(filter, change, dry_run, everything, progress, after=tell)
+        return self._change_all(filter, change, dry_run, everything, progress, after_batch=tell)
 
     def reschedule_all(
         self,
@@ -97,7 +97,7 @@ class BulkChanges(ScheduleReader):
             store: Store, queue: str, _: Layout, found: Sequence[Listed], token: str
         ) -> Sequence[StatusCode]:
             when = due_in(store)
-            moves = [(x.name, when or _shifted(x.due_ms, by_ms), x.due_ms) for x in found]
+            moves = [(x.name, when or _shifted(x.place_ms, by_ms), x.place_ms) for x in found]
             return store.control.reschedule(queue, moves, token)
 
         return self._change_all(filter, change, dry_run, everything, progress)
@@ -115,7 +115,7 @@ class BulkChanges(ScheduleReader):
         def change(
             store: Store, queue: str, layout: Layout, found: Sequence[Listed], token: str
         ) -> Sequence[StatusCode]:
-            names, dues = [each.name for each in found], [each.due_ms for each in found]
+            names, dues = [each.name for each in found], [each.place_ms for each in found]
             return store.control.run_now(queue, layout, names, if_due=dues, token=token)
 
         # Each entry goes to the head of the ready list, so the first to be due goes last.
@@ -130,11 +130,11 @@ class BulkChanges(ScheduleReader):
         progress: Callable[[Bulk], object] | None,
         *,
         last_first: bool = False,
-        after: Callable[[Sequence[Listed]], object] | None = None,
+        after_batch: Callable[[Sequence[Listed]], object] | None = None,
     ) -> Bulk:
         """Change matching entries in batches, but for entries whose due has changed meanwhile.
 
-        *after* is called with the changed entries of each batch.
+        *after_batch* is called with the changed entries of each batch.
         """
         if not isinstance(filter, Filter):
             raise InvalidFilter(f"filter={filter!r}: expected a Filter(…)")
@@ -144,26 +144,36 @@ class BulkChanges(ScheduleReader):
                 "are meant"
             )
         bulk = Bulk(dry_run)
-        where = filter.where()
+        where, began = filter.where(), self._ask(lambda shards: shards.began_us())
         known = self._ask(lambda shards: queues_of(shards, filter.queue))
+        counts = self._ask(lambda shards: counts_of(shards, known, where._replace(step=None)))
         if where.step is None:
-            bulk.total = self._ask(
-                lambda shards: sum(shards.of(x).control.count(x, where) for x in known)
-            )
+            bulk.total = sum(counts.values())
         if dry_run and where.step is None:
             bulk.outcomes[Outcome.DONE] = bulk.total
             return bulk
-        # Names first: a moved entry would be found again at its new place.
-        found: dict[str, list[Listed]] = {queue: [] for queue in known}
-        for queue, those in found.items():
-            for page in listed_pages(self._ask, queue, where, FOUND, records=False):
-                those += page
-                bulk.found += len(page)
-                if progress is not None and len(page) == FOUND:
+        # Where pages end, for what is last to go first: to keep all names would take memory. What
+        # is moved meanwhile stays on its page.
+        pages: list[_Window] = []
+        for queue in (queue for queue, number in counts.items() if number):
+            after: Position | None = None
+            for page in listed_pages(
+                self._ask, queue, where, FOUND, began=began, records=False, goes_on=True
+            ):
+                pages.append(_Window(queue, after, page.end))
+                after = page.end
+                bulk.found += len(page.entries)
+                if progress is not None and len(page.entries) == FOUND:
                     progress(bulk)
         bulk.total = bulk.found
-        for queue, names in found.items():
+        if last_first:
+            pages.reverse()
+        last_windows = {window.queue: window for window in pages}
+        for window in pages:
+            goes_on = last_windows[window.queue] is not window
+            names = self._ask(partial(_read_window, where, began, window, goes_on))
             names = names[::-1] if last_first else names
+            queue = window.queue
             for start in range(0, len(names), BATCH):
                 batch, token = names[start : start + BATCH], uuid4().hex
                 codes: Sequence[StatusCode] = ["d"] * len(batch)
@@ -172,12 +182,34 @@ class BulkChanges(ScheduleReader):
                         partial(_change_in_store, change, queue, known[queue], batch, token)
                     )
                 bulk.outcomes.update(OUTCOMES[code] for code in codes)
-                if after is not None and not dry_run:
+                if after_batch is not None and not dry_run:
                     done = zip(batch, codes, strict=True)
-                    after([each for each, code in done if code == "d"])
+                    after_batch([each for each, code in done if code == "d"])
                 if progress is not None:
                     progress(bulk)
         return bulk
+
+
+class _Window(NamedTuple):
+    """A part of the schedule of a queue: behind one place, and not behind another one."""
+
+    queue: str
+    after: Position | None
+    upto: Position | None
+
+
+def _read_window(
+    where: Where, began: int, window: _Window, goes_on: bool, shards: Shards
+) -> list[Listed]:
+    queue, end, upto = window
+    options: dict[str, Any] = {"records": False, "began": began, "goes_on": goes_on}
+    found: list[Listed] = []
+    while True:
+        page = shards.of(queue).control.page(queue, where, FOUND, end, upto, **options)
+        found += page.entries
+        end = page.end
+        if end is None:
+            return found
 
 
 def _change_in_store(

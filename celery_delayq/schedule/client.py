@@ -13,7 +13,7 @@ from celery import Signature
 from celery_delayq.errors import ConfigError, InvalidETA
 from celery_delayq.integration.not_run import note_cancelled
 from celery_delayq.model.envelope import Due, due_of_eta
-from celery_delayq.model.lookup import IfDue, ReadyOnes, StatusCode
+from celery_delayq.model.lookup import IfDue, Location, ReadyOnes, StatusCode
 from celery_delayq.model.names import check_name
 from celery_delayq.model.scheduled import Outcome, Paused, ScheduledTask, bound_ms, outcome_of
 from celery_delayq.schedule.bulk import BulkChanges, new_due, shift_ms, shifted
@@ -21,8 +21,9 @@ from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
 from celery_delayq.schedule.reader import id_of
 from celery_delayq.schedule.schedule_many import BATCH, schedule_many
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.paging import queues_of, scheduled_among
+from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.shards import Shards, write_pause
 
 #: Attempts to move an entry by an amount while others move it.
@@ -98,22 +99,18 @@ class Schedule(BulkChanges):
     ) -> Sequence[Outcome]:
         if not ids:
             return []
-        token = uuid4().hex
-        entries: dict[tuple[str, str], ScheduledTask] = {}
+        token, places = uuid4().hex, _Places()
 
-        def cancel(store: Store, name: str, layout: Layout) -> Sequence[StatusCode]:
-            for each in scheduled_among(store, name, ids):
-                entries[name, each._name] = each
-            return store.control.cancel(name, layout, ids, if_due=if_due, ready=ready, token=token)
+        def cancel(store: Store, name: str, layout: Layout) -> Steps[list[StatusCode]]:
+            return store.control.cancel_steps(
+                name, layout, ids, if_due=if_due, ready=ready, token=token
+            )
 
-        def ask(shards: Shards) -> Sequence[Sequence[StatusCode]]:
-            found = queues_of(shards, queue).items()
-            return [cancel(shards.of(name), name, layout) for name, layout in found]
-
-        outcomes = [outcome_of(codes) for codes in zip(*self._ask(ask), strict=True)]
+        codes = self._ask(lambda shards: places.change(shards, ids, queue, cancel))
+        outcomes = [outcome_of(each) for each in zip(*codes, strict=True)]
         outcomes = outcomes or [Outcome.UNKNOWN] * len(ids)
         done = {id for id, outcome in zip(ids, outcomes, strict=True) if outcome}
-        note_cancelled(self._session.app, done, entries.values(), reason)
+        note_cancelled(self._session.app, done, places.scheduled(), reason)
         return outcomes
 
     def reschedule(
@@ -153,8 +150,8 @@ class Schedule(BulkChanges):
             outcome = self._shift(id, shift_ms(by), queue, if_due)
         else:
             outcome = self._change(
-                queue,
-                lambda store, name, _, token: store.control.reschedule(
+                *(id, queue),
+                lambda store, name, _, token: store.control.reschedule_steps(
                     name, [(id, due, if_due)], token
                 ),
             )
@@ -174,24 +171,26 @@ class Schedule(BulkChanges):
         """
         id, if_due = id_of(id), bound_ms("if_eta", if_eta)
         return self._change(
-            queue,
-            lambda store, name, layout, token: store.control.run_now(
+            *(id, queue),
+            lambda store, name, layout, token: store.control.run_now_steps(
                 name, layout, [id], if_due=if_due, token=token
             ),
         )
 
     def _change(
-        self, queue: str | None, change: Callable[[Store, str, Layout, str], Sequence[StatusCode]]
+        self,
+        id: str,
+        queue: str | None,
+        change: Callable[[Store, str, Layout, str], Steps[list[StatusCode]]],
     ) -> Outcome:
         """Change entries in all queues; a repeated request changes nothing twice."""
-        token = uuid4().hex
+        token, places = uuid4().hex, _Places()
 
-        def ask(shards: Shards) -> Outcome:
-            found = queues_of(shards, queue).items()
-            changed = (change(shards.of(name), name, layout, token) for name, layout in found)
-            return outcome_of([*chain.from_iterable(changed)])
+        def steps(store: Store, name: str, layout: Layout) -> Steps[list[StatusCode]]:
+            return change(store, name, layout, token)
 
-        return self._ask(ask)
+        codes = self._ask(lambda shards: places.change(shards, [id], queue, steps))
+        return outcome_of([*chain.from_iterable(codes)])
 
     def _shift(self, id: str, by_ms: int, queue: str | None, if_due: int | None) -> Outcome:
         """Move entries by an amount; try again when somebody else moved one meanwhile."""
@@ -351,6 +350,43 @@ class Schedule(BulkChanges):
     def paused(self) -> Paused:
         """Return which queues and tasks are paused, and since when."""
         return Paused.of(self._ask(lambda shards: shards.controls()))
+
+
+class _Places:
+    """Where the entries of a change are: it is made in those queues only.
+
+    Kept when Redis is asked again, since that does not find what the first request cancelled.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, Location]] = {}
+
+    def change(
+        self,
+        shards: Shards,
+        ids: Sequence[str],
+        queue: str | None,
+        change: Callable[[Store, str, Layout], Steps[list[StatusCode]]],
+    ) -> list[list[StatusCode]]:
+        """Change entries with some ids; return what became of each of them, for each queue."""
+        layouts = queues_of(shards, queue)
+        found = shards.run_each(layouts, lambda store, name: store.control.find_steps(name, [*ids]))
+        for name, places in found.items():
+            if places:
+                self._found.setdefault(name, {}).update({each.name: each for each in places})
+        its = [name for name in layouts if name in self._found]
+        return [
+            *shards.run_each(its, lambda store, name: change(store, name, layouts[name])).values()
+        ]
+
+    def scheduled(self) -> list[ScheduledTask]:
+        """Return those that were scheduled, with messages."""
+        return [
+            ScheduledTask.of_place(queue, place)
+            for queue, places in self._found.items()
+            for place in places.values()
+            if place.record is not None
+        ]
 
 
 def _one_of(queue: str | None, task: str | None) -> None:

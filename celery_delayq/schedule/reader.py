@@ -9,7 +9,7 @@ from typing import Any
 from celery_delayq.errors import InvalidFilter
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
-from celery_delayq.store.paging import queues_of, read_page
+from celery_delayq.store.paging import counts_of, queues_of, read_page
 from celery_delayq.store.session import Session
 from celery_delayq.store.shards import Shards
 
@@ -61,10 +61,13 @@ class ScheduleReader:
         id = id_of(id)
 
         def ask(shards: Shards) -> Sequence[ScheduledTask]:
+            places = shards.run_each(
+                queues_of(shards, queue), lambda store, name: store.control.find_steps(name, [id])
+            )
             return [
                 ScheduledTask.of_place(name, place)
-                for name in queues_of(shards, queue)
-                for place in shards.of(name).control.find(name, [id])
+                for name, found in places.items()
+                for place in found
             ]
 
         return self._ask(ask)
@@ -82,8 +85,9 @@ class ScheduleReader:
     ) -> Page:
         """Return a page of scheduled tasks, the first that is due first.
 
-        Paused tasks come last; with *task*, all tasks are ordered by due. Tasks that are added or
-        removed between two pages may be missing; all others appear once.
+        Tasks that are added or removed between two pages may be missing. All others appear once,
+        with their due of that moment, in the order of their dues when the first page was read.
+        That holds while at most an hour lies between two pages.
 
         Parameters
         ----------
@@ -111,7 +115,8 @@ class ScheduleReader:
 
     def entries(self, filter: Filter | None = None, *, page: int = 500) -> Iterator[ScheduledTask]:
         """Return an iterator over all scheduled tasks that match a filter, the first that is due
-        first. The first page is read at once.
+        first. The first page is read at once. Tasks may be changed meanwhile: as for :meth:`list`,
+        each comes once.
 
         Parameters
         ----------
@@ -161,9 +166,7 @@ class ScheduleReader:
             return sum(1 for _ in self.entries(filter))
         where = filter.where()
         return self._ask(
-            lambda shards: sum(
-                shards.of(name).control.count(name, where) for name in queues_of(shards, queue)
-            )
+            lambda shards: sum(counts_of(shards, queues_of(shards, queue), where).values())
         )
 
 

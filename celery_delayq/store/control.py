@@ -12,10 +12,8 @@ from uuid import uuid4
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.envelope import Due, entry_id, task_field, task_name
 from celery_delayq.model.lookup import (
-    PAUSED_OFFSET,
     FoundPage,
     IfDue,
-    IndexEntry,
     Listed,
     Location,
     Name,
@@ -23,16 +21,15 @@ from celery_delayq.model.lookup import (
     Position,
     ReadyOnes,
     Revoked,
-    State,
     StatusCode,
     Where,
-    score_of,
     to_bytes,
     to_text,
     worst,
 )
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.scan import ScanStore, Stretch
+from celery_delayq.store.scan import ScanStore, Stretch, answered
+from celery_delayq.store.scripting.calls import Call, Steps
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 from celery_delayq.utils.portions import batches
 
@@ -51,11 +48,6 @@ REVOKED = 1000
 
 #: Most calls for a part of a page that return no entry: most are of other priorities.
 EMPTY = 4
-
-
-#: Scores without an end and what pages read instead: infinite scores, which somebody set manually,
-#: are no times, and a page could not go on behind them.
-_FINITE = {b"-inf": b"%d" % -PAUSED_OFFSET, b"+inf": b"%d" % (2 * PAUSED_OFFSET)}
 
 
 class ControlStore(StorePart):
@@ -83,56 +75,87 @@ class ControlStore(StorePart):
 
     def find(self, queue: str, ids: Sequence[str]) -> list[Location]:
         """Return the places of all messages of a queue with one of *ids*."""
+        return self._runner.run_steps(self.find_steps(queue, ids))
+
+    def find_steps(self, queue: str, ids: Sequence[str]) -> Steps[list[Location]]:
+        """Do as :meth:`find`."""
         keys = [*self._keys.queue(queue).state]
         places: list[Location] = []
         number, start = 0, _FIRST
         while number < len(ids):
             args = [BATCH, start, *map(_target, ids[number : number + BATCH])]
-            done, start, *found = self._run("control/find", keys, args)
-            places += [_place(*each) for each in found]
+            done, start, *found = yield Call("control/find", keys, args)
+            places += [Location.read(*each) for each in found]
             number += done
         return places
 
-    def page(
+    def page(self, *args: Any, **options: Any) -> FoundPage:
+        """Return some entries in order of due: parameters of :meth:`page_steps`."""
+        return self._runner.run_steps(self.page_steps(*args, **options))
+
+    def page_steps(
         self,
         queue: str,
         where: Where,
         limit: int,
         after: Position | None = None,
+        upto: Position | None = None,
         *,
         records: bool = True,
-    ) -> FoundPage:
-        """Return up to *limit* entries in order of due, paused ones last.
+        began: int | None = None,
+        goes_on: bool = False,
+    ) -> Steps[FoundPage]:
+        """Return up to *limit* entries in order of due.
 
-        Without *records* these are empty. There may be fewer and more behind them, where a priority
-        is given.
+        There may be fewer and more behind them, where a priority is given or entries were moved.
+
+        Parameters
+        ----------
+        after, upto : Position | None
+            Only entries behind the one, and not behind the other.
+        records : bool
+            Without them these are empty.
+        began : int | None
+            When the reading began (:attr:`Stretch.began`).
+        goes_on : bool
+            Whether the reading goes on after the last page.
         """
-        stretch = Stretch.of(queue, where)
-        ranges = tuple((_FINITE.get(a, a), _FINITE.get(b, b)) for a, b in stretch.ranges)
-        stretch = stretch._replace(ranges=ranges, after=after)
+        stretch = Stretch.of(queue, where, began).finite()._replace(after=after, upto=upto)
         entries: list[Listed] = []
+        last_due: int | None = None
         empty = 0
         while True:
             some = limit - len(entries)
-            found, end = self._scan.part(stretch, some, step=where.step, records=records)
+            call = self._scan.part_call(
+                stretch, some, step=where.step, records=records, goes_on=goes_on
+            )
+            part = self._scan.read_part((yield call))
+            found = part.listed()
+            last_due = last_due if stretch.after else part.last_due
             empty = 0 if found else empty + 1
-            entries += [
-                Listed(Name(to_text(name)), score_of(score), record or b"")
-                for name, record, score in found
-            ]
-            if end is None or empty == EMPTY or len(entries) == limit:
-                return FoundPage(entries, end)
-            stretch = stretch._replace(after=end)
+            entries += found
+            if part.end is None or empty == EMPTY or len(entries) == limit:
+                return FoundPage(entries, part.end, last_due)
+            stretch = stretch._replace(after=part.end)
 
     def records(self, queue: str, names: Sequence[str]) -> dict[str, bytes]:
         """Return the records of those entries that are still scheduled, by name."""
+        return self._runner.run_steps(self.records_steps(queue, names))
+
+    def records_steps(self, queue: str, names: Sequence[str]) -> Steps[dict[str, bytes]]:
+        """Do as :meth:`records`."""
         fields = [to_bytes(name) for name in names]
-        found = self._scan.values(self._keys.queue(queue).entries, fields)
+        found = yield from self._scan.values_steps(self._keys.queue(queue).entries, fields)
         return {name: data for name, data in zip(names, found, strict=True) if data is not None}
 
     def count(self, queue: str, where: Where) -> int:
         """Return how many entries of a queue there are; *where* names no step."""
-        return sum(self._scan.sizes(Stretch.of(queue, where).pieces()))
+        return self._runner.run_steps(self.count_steps(queue, where))
+
+    def count_steps(self, queue: str, where: Where) -> Steps[int]:
+        """Do as :meth:`count`."""
+        pieces = Stretch.of(queue, where).pieces()
+        return sum(answered((yield [self._scan.size_command(piece) for piece in pieces])))
 
     def controls(self) -> PausedNames:
         """Return the paused queues and tasks."""
@@ -145,7 +168,19 @@ class ControlStore(StorePart):
 
     # -- to change
 
-    def cancel(
+    def cancel(self, *args: Any, **options: Any) -> list[StatusCode]:
+        """Cancel entries: parameters of :meth:`cancel_steps`."""
+        return self._runner.run_steps(self.cancel_steps(*args, **options))
+
+    def reschedule(self, *args: Any, **options: Any) -> list[StatusCode]:
+        """Move entries: parameters of :meth:`reschedule_steps`."""
+        return self._runner.run_steps(self.reschedule_steps(*args, **options))
+
+    def run_now(self, *args: Any, **options: Any) -> list[StatusCode]:
+        """Make entries ready at once: parameters of :meth:`run_now_steps`."""
+        return self._runner.run_steps(self.run_now_steps(*args, **options))
+
+    def cancel_steps(
         self,
         queue: str,
         layout: Layout,
@@ -154,7 +189,7 @@ class ControlStore(StorePart):
         if_due: IfDue = None,
         ready: ReadyOnes = "cancel",
         token: str | None = None,
-    ) -> list[StatusCode]:
+    ) -> Steps[list[StatusCode]]:
         """Cancel entries.
 
         This and the others return the outcome of each. Called again with the same *token*, they
@@ -172,18 +207,19 @@ class ControlStore(StorePart):
         args = [ready]
         return self._in_parts("control/cancel", queue, token, keys, args, _each(ids, if_due))
 
-    def reschedule(
+    def reschedule_steps(
         self, queue: str, moves: Sequence[tuple[str, Due, int | None]], token: str | None = None
-    ) -> list[StatusCode]:
+    ) -> Steps[list[StatusCode]]:
         """Move entries: id, new due, and the one that it must have now (ms), if any."""
         # A countdown that is over leads to the past.
         items = [
             (id, due.ms if not due.relative else f"+{due.ms}" if due.ms > 0 else 0, if_due)
             for id, due, if_due in moves
         ]
-        return self._in_parts("control/reschedule", queue, token, [], [self._keys.wake], items)
+        keys = [*self._keys.queue(queue).moves]
+        return self._in_parts("control/reschedule", queue, token, keys, [self._keys.wake], items)
 
-    def run_now(
+    def run_now_steps(
         self,
         queue: str,
         layout: Layout,
@@ -191,10 +227,11 @@ class ControlStore(StorePart):
         *,
         if_due: IfDue = None,
         token: str | None = None,
-    ) -> list[StatusCode]:
+    ) -> Steps[list[StatusCode]]:
         """Make entries ready at once, to run next: the last one first."""
         key = self._keys.queue(queue)
-        keys = [key.wake, self._keys.control, *self._keys.ready_lists(queue, layout)]
+        keys = [*key.moves, key.wake, self._keys.control]
+        keys += self._keys.ready_lists(queue, layout)
         args = [self._keys.wake, len(layout.steps), *layout.steps]
         return self._in_parts("control/run_now", queue, token, keys, args, _each(ids, if_due))
 
@@ -206,7 +243,7 @@ class ControlStore(StorePart):
         keys: list[str],
         args: list[Any],
         items: Sequence[tuple[Any, ...]],
-    ) -> list[StatusCode]:
+    ) -> Steps[list[StatusCode]]:
         """Call a script for all *items*, some at a time: each has an id, then its arguments."""
         key = self._keys.queue(queue)
         token = token or uuid4().hex
@@ -217,7 +254,7 @@ class ControlStore(StorePart):
             flat = [x for id, *rest in some for x in (_target(id), *map(_optional, rest))]
             its_keys = [*key.state, self._keys.next_due, key.answer(f"{token}-{calls}"), *keys]
             its_args = [queue, BATCH, start, *args, *flat]
-            found, _, more = self._run(name, its_keys, its_args).partition(b"\n")
+            found, _, more = (yield Call(name, its_keys, its_args)).partition(b"\n")
             told = cast("list[StatusCode]", list(found.decode()))
             # The first code may be for more messages of the id that the last call has begun.
             codes[number:] = [worst([*codes[number:], told[0]]), *told[1:]]
@@ -320,20 +357,6 @@ def _each(ids: Sequence[str], if_due: IfDue) -> list[tuple[str, int | None]]:
     """Return ids, each with the due that it must have."""
     dues = if_due if isinstance(if_due, Sequence) else [if_due] * len(ids)
     return [*zip(ids, dues, strict=True)]
-
-
-def _place(found: bytes, code: bytes, score: bytes, value: bytes) -> Location:
-    name = Name(to_text(found))
-    if code == b"s":
-        at = score_of(score or b"0")
-        paused_due = at >= PAUSED_OFFSET
-        state: State = "paused" if paused_due else "scheduled"
-        return Location(name, state, at - PAUSED_OFFSET if paused_due else at, value)
-    entry = IndexEntry.unpack(value)
-    if entry is None:
-        return Location(name, "ready", 0, None)
-    state = "ready" if code == b"w" else "running"
-    return Location(name, state, entry.due_ms, None, entry.task, entry.unique, entry.holder)
 
 
 def _stamp(member: bytes) -> dict[str, Any]:

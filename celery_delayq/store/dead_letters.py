@@ -16,7 +16,7 @@ from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
 from celery_delayq.model.totals import kind_of
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
-from celery_delayq.store.scripting.calls import Call, Puts
+from celery_delayq.store.scripting.calls import Call, Command, Puts, Steps
 from celery_delayq.store.scripting.pipelining import Ask, PipelinedCalls
 from celery_delayq.store.scripting.replies import cut, in_threes
 from celery_delayq.store.scripting.runner import StorePart
@@ -153,7 +153,12 @@ class DeadLetterStore(StorePart):
 
     def read(self, queue: str, ids: Sequence[bytes]) -> list[DeadLettered]:
         """Return those of the dead letters that are there."""
-        found = ScanStore(self._runner).values(self._keys.queue(queue).dead, ids)
+        return self._runner.run_steps(self.read_steps(queue, ids))
+
+    def read_steps(self, queue: str, ids: Sequence[bytes]) -> Steps[list[DeadLettered]]:
+        """Do as :meth:`read`."""
+        dead = self._keys.queue(queue).dead
+        found = yield from ScanStore(self._runner).values_steps(dead, ids)
         return [
             DeadLettered.unpack(to_text(id), data)
             for id, data in zip(ids, found, strict=True)
@@ -167,10 +172,34 @@ class DeadLetterStore(StorePart):
 
     def count(self, queue: str, died_from: int | None = None, died_to: int | None = None) -> int:
         """Return how many dead letters of a queue died then (ms)."""
-        dead_at = self._keys.queue(queue).dead_at
+        return self._runner.run_steps(self.count_steps(queue, died_from, died_to))
+
+    def count_steps(
+        self, queue: str, died_from: int | None = None, died_to: int | None = None
+    ) -> Steps[int]:
+        """Do as :meth:`count`."""
         low: float | str = "-inf" if died_from is None else died_from
         high: float | str = "+inf" if died_to is None else died_to
-        return cast(int, self._runner.client.zcount(dead_at, low, high))
+        number: int = yield Command.of("ZCOUNT", self._keys.queue(queue).dead_at, low, high)
+        return number
+
+    def extent_steps(
+        self, queue: str, died_from: int | None, died_to: int | None
+    ) -> Steps[tuple[int, int | None]]:
+        """Return how many dead letters died then, and when the last one of these died at most (ms):
+        those that die from now on are later.
+        """
+        number = yield from self.count_steps(queue, died_from, died_to)
+        if not number:
+            return 0, died_to
+        seconds, micros = yield Command.of("TIME")
+        last = int(seconds) * 1000 + int(micros) // 1000
+        # A clock that was set back since, or a failover, leaves some that died later than now.
+        dead_at = self._keys.queue(queue).dead_at
+        if (yield Command.of("ZCOUNT", dead_at, last + 1, "+inf")):
+            newest = (yield Command.of("ZRANGE", dead_at, -1, -1, "WITHSCORES"))[-1]
+            last = int(float(newest[-1] if isinstance(newest, list) else newest))
+        return number, last if died_to is None else min(last, died_to)
 
     def replay_call(
         self, queue: str, to: str, layout: Layout, dead_letters: Sequence[Replay], token: str

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.lookup import to_text
 from celery_delayq.model.totals import TickTotals, Totals
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.scan import MESSAGES, ScanStore
+from celery_delayq.store.scan import MESSAGES, ScanStore, answered
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.calls import pack
-from celery_delayq.store.scripting.pipelining import Line
+from celery_delayq.store.scripting.calls import Command, Steps, pack
 from celery_delayq.store.scripting.refusals import is_denied
-from celery_delayq.store.scripting.replies import Sizes
-from celery_delayq.store.scripting.runner import StorePart
+from celery_delayq.store.scripting.replies import Sizes, cut
+from celery_delayq.store.scripting.runner import StorePart, with_sources
+
+T = TypeVar("T")
+
+#: Processes of a queue that ``schedule/counts`` names at most.
+WORKER_IDS = 1000
+
+#: Queues whose ready messages are read together, up to 1 MB of each at a time.
+TOGETHER = 50
 
 #: Ready messages of a queue and priority up to which all are read. Of more, about so many are.
 SAMPLE = 1000
@@ -136,9 +143,13 @@ class GaugeStore(StorePart):
         found: dict[str, QueueGauges | CommandRefused] = {}
         sizes: dict[str, Sizes] = {}
         totals: dict[str, Totals | None] = {}
-        replies = self._replies(_packed(self._store, tuple(layouts.items())), len(layouts))
-        for name, reply in zip(layouts, replies, strict=True):
+        commands = _packed(self._store, tuple(layouts.items()))
+        for name, reply in zip(
+            layouts, self._store.ask_packed(commands, len(layouts)), strict=True
+        ):
             if isinstance(reply, CommandRefused):
+                if is_denied(reply):
+                    raise reply
                 found[name] = reply
             else:
                 sizes[name] = Sizes.read(reply[0])
@@ -154,23 +165,6 @@ class GaugeStore(StorePart):
             found[name] = QueueGauges(size, totals[name], leased)
         return found
 
-    def _replies(self, commands: bytes, number: int) -> list[Any]:
-        """Send commands, and return so many replies; a refusal is one too."""
-        line, replies = Line(), list[Any]()
-        try:
-            line.open(self._store.client.connection_pool)
-            line.send_packed(commands)
-            for _ in range(number):
-                try:
-                    replies.append(line.read())
-                except CommandRefused as exc:
-                    if is_denied(exc):
-                        raise
-                    replies.append(exc)
-        finally:
-            line.close(unread=len(replies) < number)
-        return replies
-
     def periodic(self, now: int) -> tuple[dict[str, int], int]:
         """Return the number of periodic entries by status, and how many of them are late."""
         late = self._store.client.zcount(self._keys.periodic_at, "-inf", now - LATE)
@@ -180,10 +174,32 @@ class GaugeStore(StorePart):
             statuses[status] = statuses.get(status, 0) + 1
         return statuses, cast(int, late)
 
-    def ready_samples(self, queue: str, layout: Layout) -> Iterator[tuple[float, list[bytes]]]:
-        """Yield ready messages of a queue, and for how many each of them stands."""
+    def leased_steps(self, queue: str, size: Sizes) -> Steps[int]:
+        """Return how many messages of a queue processes hold."""
+        key, worker_ids = self._keys.queue(queue), size.worker_ids
+        if len(worker_ids) >= WORKER_IDS:  # then there may be more
+            found = yield Command.of("ZRANGE", key.leases, 0, -1)
+            worker_ids = tuple(each.decode() for each in found)
+        return sum(answered((yield [Command.of("HLEN", key.leased(name)) for name in worker_ids])))
+
+    def memory_steps(self, queue: str) -> Steps[int | None]:
+        """Return about how many bytes the schedule of a queue takes, None where not told."""
+        state = self._keys.queue(queue).state
+        sizes = yield [Command.of("MEMORY", "USAGE", key) for key in state]
+        if any(isinstance(size, Exception) for size in sizes):
+            return None
+        return sum(size or 0 for size in sizes)
+
+    def sample_steps(
+        self, queue: str, layout: Layout, read: Callable[[bytes], T]
+    ) -> Steps[list[tuple[float, list[T]]]]:
+        """Return what is read of some ready messages of a queue, and for how many each of them
+        stands.
+        """
         lists = self._keys.ready_lists(queue, layout)
-        for name, length in zip(lists, self._scan.lengths(lists), strict=True):
+        lengths = answered((yield [Command.of("LLEN", name) for name in lists]))
+        samples: list[tuple[float, list[T]]] = []
+        for name, length in zip(lists, lengths, strict=True):
             if length <= SAMPLE:
                 places = [range(length)[at : at + MESSAGES] for at in range(0, length, MESSAGES)]
             else:
@@ -192,19 +208,21 @@ class GaugeStore(StorePart):
                 half, beyond = STRETCHES // 2, length - near
                 starts = [*starts[:half], *(beyond + start for start in starts[half:])]
                 places = [range(start, start + size) for start in starts]
-            found: list[bytes] = []
+            found: list[T] = []
             for place in places:
                 # One call a stretch: it ends after about 1 MB, so large messages are few.
-                found += next(self._scan.messages(name, place.start, place.stop, len(place)), [])
+                reply = yield self._scan.messages_call(name, -place.start - 1, len(place))
+                found += map(read, cut(*reply))
             if found:
-                yield length / len(found), found
+                samples.append((length / len(found), found))
+        return samples
 
 
 @lru_cache(maxsize=32)
 def _packed(store: Store, layouts: tuple[tuple[str, Layout], ...]) -> bytes:
     """Return the commands that read queues: the same for each scrape, and it takes long."""
     calls = [store.sizes_call(name, layout) for name, layout in layouts]
-    return pack(call.command(source=place == 0) for place, call in enumerate(calls))
+    return pack(with_sources(calls))
 
 
 def _totals(text: bytes) -> Totals:

@@ -128,6 +128,11 @@ class QueueKeys:
         String: the worker id that makes itself free for one of them.
     totals
         Hash: what was counted in the queue (``include/totals.lua``).
+    readers
+        Sorted set: when each reading of the schedule by pages began (µs), scored by until when it
+        is taken to go on (ms).
+    moved, moved_before
+        Sorted sets: which entries were moved meanwhile (``include/pages/reading.lua``).
     """
 
     own: str
@@ -149,11 +154,19 @@ class QueueKeys:
     quarantined: str
     quarantine_turn: str
     totals: str
+    readers: str
+    moved: str
+    moved_before: str
 
     @property
     def schedule(self) -> tuple[str, str, str]:
         """The keys that hold the scheduled entries."""
         return self.due, self.entries, self.tasks
+
+    @property
+    def moves(self) -> tuple[str, str, str]:
+        """The keys of what is moved while somebody reads."""
+        return self.readers, self.moved, self.moved_before
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -173,9 +186,12 @@ class QueueKeys:
         return f"{self.own}leased:{worker_id}"
 
 
+_NAMES = [each.name for each in fields(QueueKeys)[1:]]
+
+
 @lru_cache(maxsize=1024)
 def _queue_keys(own: str) -> QueueKeys:
-    return QueueKeys(own, *(f"{own}{field.name}" for field in fields(QueueKeys)[1:]))
+    return QueueKeys(own, *[own + name for name in _NAMES])
 
 
 class Keys:

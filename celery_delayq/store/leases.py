@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
@@ -12,7 +12,8 @@ from celery_delayq.model.envelope import Entry, dead_letter_text
 from celery_delayq.model.totals import kind_of
 from celery_delayq.store.history import joined
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.scan import answered
+from celery_delayq.store.scripting.calls import Call, Command, Steps
 from celery_delayq.store.scripting.runner import StorePart
 
 #: Most messages that one call puts back.
@@ -331,13 +332,25 @@ class LeaseStore(StorePart):
         """Tell that a worker id has ended."""
         self._runner.client.delete(self._keys.worker_id(worker_id))
 
-    def leases(self, queue: str) -> Iterator[tuple[str, int, int]]:
-        """Yield worker id, end of its lease in ms of lease time, and how many it holds."""
+    def leases(self, queue: str) -> list[tuple[str, int, int]]:
+        """Return worker id, end of its lease in ms of lease time, and how many it holds, of each
+        process.
+        """
+        return self._runner.run_steps(self.leases_steps(queue))
+
+    def leases_steps(self, queue: str) -> Steps[list[tuple[str, int, int]]]:
+        """Do as :meth:`leases`."""
         key = self._keys.queue(queue)
-        for name, ends in self._runner.client.zscan_iter(key.leases):
-            worker_id = name.decode()
-            held = cast(int, self._runner.client.hlen(key.leased(worker_id)))
-            yield worker_id, int(ends), held
+        names = [name.decode() for name in (yield Command.of("ZRANGE", key.leases, 0, -1))]
+        calls = [Command.of("ZSCORE", key.leases, name) for name in names]
+        calls += [Command.of("HLEN", key.leased(name)) for name in names]
+        found = answered((yield calls))
+        ends, held = found[: len(names)], found[len(names) :]
+        return [
+            (name, int(float(its_end)), number)
+            for name, its_end, number in zip(names, ends, held, strict=True)
+            if its_end is not None
+        ]
 
     def first_to_end(self, queue: str) -> str | None:
         """Return the worker id whose lease on a queue ends first."""

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 from celery_delayq.model.lookup import FoundPage, Listed, Position, State, Where
 from celery_delayq.model.names import check_name
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.shards import Shards
+
+T = TypeVar("T")
+
+#: Calls a function with the stores.
+Ask = Callable[[Callable[[Shards], T]], T]
 
 #: Behind every name of an entry: names are text.
 _LAST = "\U0010ffff"
+
+#: Names that are read of each of several queues first, at least; and how often more are read.
+FEWEST, ROUNDS = 4, 8
 
 
 def queues_of(shards: Shards, queue: str | None) -> Mapping[str, Layout]:
@@ -22,7 +34,18 @@ def queues_of(shards: Shards, queue: str | None) -> Mapping[str, Layout]:
     if queue is None:
         return layouts(shards.registry())
     store = shards.of(queue)
-    return {queue: layouts(store.registry()).get(queue, store.layout)}
+    return {queue: layouts(store.registered(queue)).get(queue, store.layout)}
+
+
+def counts_of(shards: Shards, queues: Iterable[str], where: Where) -> dict[str, int]:
+    """Return how many entries each of the queues has; *where* names no step."""
+    return shards.run_each(queues, lambda store, name: store.control.count_steps(name, where))
+
+
+def with_entries(shards: Shards, queues: Iterable[str], where: Where) -> list[str]:
+    """Return those of the queues that have entries, of any priority."""
+    counts = counts_of(shards, queues, where._replace(step=None))
+    return [queue for queue, number in counts.items() if number]
 
 
 def scheduled_among(store: Store, queue: str, ids: Sequence[str]) -> list[ScheduledTask]:
@@ -35,76 +58,141 @@ def scheduled_among(store: Store, queue: str, ids: Sequence[str]) -> list[Schedu
 
 
 def listed_pages(
-    ask: Callable[[Callable[[Shards], FoundPage]], FoundPage],
+    ask: Ask[FoundPage],
     queue: str,
     where: Where,
     size: int,
     *,
+    began: int,
     records: bool = True,
-) -> Iterator[list[Listed]]:
-    """Yield all entries of a queue that are meant, up to *size* at a time.
+    goes_on: bool = False,
+) -> Iterator[FoundPage]:
+    """Yield all entries of a queue that are meant, each once, up to *size* at a time.
 
     Parameters
     ----------
     ask : Callable
         Calls a function with the stores.
+    began : int
+        When the reading began (:meth:`Shards.began_us`).
+    goes_on : bool
+        Whether they are read once more after the last page.
     """
     end: Position | None = None
+    last_due: int | None = None
 
     def next_page(shards: Shards) -> FoundPage:
-        return shards.of(queue).control.page(queue, where, size, end, records=records)
+        options: dict[str, Any] = {"records": records, "began": began, "goes_on": goes_on}
+        return shards.of(queue).control.page(queue, where.due_by(last_due), size, end, **options)
 
     while True:
-        entries, end = ask(next_page)
-        yield entries
+        page = ask(next_page)
+        last_due = last_due if end is not None else page.last_due
+        yield page
+        end = page.end
         if end is None:
             return
 
 
+@dataclass(slots=True)
+class _Queue:
+    """What was read of a queue, and behind what there is more."""
+
+    entries: list[Listed]
+    end: Position | None
+
+
 def read_page(shards: Shards, filter: Filter, limit: int, after: Cursor | None) -> Page:
-    """Merge the pages of all queues: by score, or by due for one task, then by queue and name."""
-    where = filter.where()
+    """Merge the pages of all queues: by due, then by queue and name."""
+    if after is None:
+        after = Cursor.first(shards.began_us())
+    where = filter.where().due_by(after.last_due)
     names = sorted(queues_of(shards, filter.queue))
     single = len(names) == 1
-    found: list[tuple[int, str, Listed]] = []
-    ends: list[tuple[int, str, str]] = []
-    for name in names:
-        begin = _after(name, after, where.task)
-        page = shards.of(name).control.page(name, where, limit, begin, records=single)
-        found += [(_key(where, each), name, each) for each in page.entries]
-        if page.end is not None:
-            key, last = page.end.key_and_name
-            ends.append((key, name, last))
+    found, last_due = _read(shards, where, names, limit, after)
+    listed = [(each.place_ms, name, each) for name, its in found.items() for each in its.entries]
+    ends = [
+        (its.end.key_and_name[0], name, its.end.key_and_name[1])
+        for name, its in found.items()
+        if its.end is not None
+    ]
     # Beyond the first end of a queue nothing is known of it.
     limit_key = min(ends, default=None)
     shown = [
         each
-        for each in heapq.nsmallest(limit, found, key=lambda e: (e[0], e[1], e[2].name))
+        for each in heapq.nsmallest(limit, listed, key=lambda e: (e[0], e[1], e[2].name))
         if limit_key is None or (each[0], each[1], each[2].name) <= limit_key
     ]
-    cursor = None
-    if len(shown) == limit and len(found) > limit:
-        key, name, listed = shown[-1]
-        cursor = Cursor(key, name, listed.name).pack(filter)
+    end: tuple[int, str, str] | None = None
+    if len(shown) == limit and len(listed) > limit:
+        key, name, last = shown[-1]
+        end = key, name, last.name
     elif limit_key is not None:
-        cursor = Cursor(*limit_key).pack(filter)
+        end = limit_key
+    cursor = None
+    if end is not None:
+        last_due = last_due if after.last_due is None else after.last_due
+        cursor = Cursor(*end, after.began, last_due).pack(filter)
     records = {} if single else _records(shards, shown)
     tasks = []
-    for _, name, listed in shown:
-        data = listed.record if single else records.get((name, listed.name), b"")
+    for _, name, each in shown:
+        data = each.record if single else records.get((name, each.name), b"")
         if data:  # else it has gone since
-            state: State = "paused" if listed.score != listed.due_ms else "scheduled"
-            tasks.append(ScheduledTask.of_record(name, listed.name, state, listed.due_ms, data))
+            state: State = "paused" if each.score != each.due_ms else "scheduled"
+            tasks.append(ScheduledTask.of_record(name, each.name, state, each.due_ms, data))
     return Page(tasks, cursor)
 
 
-def _key(where: Where, listed: Listed) -> int:
-    return listed.score if where.task is None else listed.due_ms
+def _read(
+    shards: Shards, where: Where, names: Sequence[str], limit: int, after: Cursor
+) -> tuple[dict[str, _Queue], int | None]:
+    """Return the first entries of each queue, and the highest due of all.
+
+    It reads a few entries of each of many queues, then more where the first ones stand.
+    """
+    single = len(names) == 1
+    found: dict[str, _Queue] = {}
+    size = limit if single else min(limit, max(FEWEST, 2 * limit // max(1, len(names))))
+    begin = {name: _after(name, after, where.task) for name in names}
+    last_due: int | None = None
+    for _ in range(1 if single else ROUNDS):
+        options = {"records": single, "began": after.began, "goes_on": not single}
+        pages = shards.run_each(begin, partial(_page, where, size, begin, options))
+        for name, page in pages.items():
+            its = found.setdefault(name, _Queue([], None))
+            its.entries += page.entries
+            its.end = page.end
+            if page.last_due is not None:
+                last_due = max(page.last_due, last_due or page.last_due)
+        # What is before the last one of the page must be known of each queue.
+        keys = heapq.nsmallest(limit, (e.place_ms for its in found.values() for e in its.entries))
+        begin = {
+            name: its.end
+            for name, its in found.items()
+            if its.end is not None
+            and (len(keys) < limit or its.end.key_and_name[0] <= keys[-1])
+            and len(its.entries) < limit
+        }
+        if not begin:
+            break
+        size = min(limit, 4 * size)
+    return found, last_due
 
 
-def _after(queue: str, after: Cursor | None, task: str | None) -> Position | None:
+def _page(
+    where: Where,
+    size: int,
+    begin: Mapping[str, Position | None],
+    options: Mapping[str, Any],
+    store: Store,
+    queue: str,
+) -> Steps[FoundPage]:
+    return store.control.page_steps(queue, where, size, begin[queue], **options)
+
+
+def _after(queue: str, after: Cursor, task: str | None) -> Position | None:
     """Return where a queue goes on behind a cursor that may be that of another queue."""
-    if after is None:
+    if after.is_first:
         return None
     if queue == after.queue:
         return Position.of(after.key, after.name, task)
@@ -115,9 +203,10 @@ def _records(
     shards: Shards, shown: Sequence[tuple[int, str, Listed]]
 ) -> dict[tuple[str, str], bytes]:
     """Read the records of entries of several queues."""
-    found: dict[tuple[str, str], bytes] = {}
-    for queue in {name for _, name, _ in shown}:
-        names = [listed.name for _, name, listed in shown if name == queue]
-        records = shards.of(queue).control.records(queue, names)
-        found.update({(queue, name): data for name, data in records.items()})
-    return found
+    names: dict[str, list[str]] = {}
+    for _, queue, listed in shown:
+        names.setdefault(queue, []).append(listed.name)
+    found = shards.run_each(
+        names, lambda store, queue: store.control.records_steps(queue, names[queue])
+    )
+    return {(queue, name): data for queue, its in found.items() for name, data in its.items()}

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from celery_delayq.model.envelope import MAX_DUE_MS, task_field
-from celery_delayq.model.lookup import PAUSED_OFFSET, Position, Where
+from celery_delayq.model.lookup import (
+    PAUSED_OFFSET,
+    Listed,
+    Name,
+    Position,
+    Where,
+    score_of,
+    to_text,
+)
+from celery_delayq.store.scripting.calls import Call, Command, Steps
 from celery_delayq.store.scripting.replies import cut, in_threes
 from celery_delayq.store.scripting.runner import StorePart
 
@@ -24,8 +33,15 @@ MESSAGES = 150
 #: Most entries that one call returns without their records.
 NAMES = 200
 
+#: How long a reader may take for a page: as in ``include/pages/reading.lua``.
+READING_MS = 3_600_000
+
 #: Most entries that one call looks at to find some of a priority.
 LOOKS = 250
+
+
+#: Scores without an end, and what is read instead.
+_FINITE = {b"-inf": b"%d" % -PAUSED_OFFSET, b"+inf": b"%d" % (2 * PAUSED_OFFSET)}
 
 
 class Stretch(NamedTuple):
@@ -37,6 +53,12 @@ class Stretch(NamedTuple):
         First and last score, or member, of each range, as Redis takes them.
     after, upto : Position | None
         Only entries behind the one, and not behind the other.
+    began : int | None
+        When the reading began, in µs since 1970 by Redis' clock: an entry that was moved since is
+        where it was then. None: where it is.
+    moved : tuple[str, int, int] | None
+        The task, ``""`` for any, and the first and last due of entries that were moved; None for
+        none of them.
     """
 
     queue: str
@@ -44,41 +66,70 @@ class Stretch(NamedTuple):
     ranges: tuple[tuple[bytes, bytes], ...]
     after: Position | None = None
     upto: Position | None = None
+    began: int | None = None
+    moved: tuple[str, int, int] | None = None
 
     @classmethod
-    def of(cls, queue: str, where: Where) -> Stretch:
+    def of(cls, queue: str, where: Where, began: int | None = None) -> Stretch:
         """Return the entries of a task, None for any, that are due then; of any priority.
 
-        Those that are paused and due stand behind all others, with scores of their own.
+        Those that are paused and due have scores of their own.
         """
         task, low, high, _ = where
+        first_due = -PAUSED_OFFSET if low is None else low
+        last_due = PAUSED_OFFSET - 1 if high is None else min(high, PAUSED_OFFSET - 1)
+        moved = ("" if task is None else task_field(task), first_due, last_due)
         if task is not None:
             field = task_field(task)
             start = f"[{field}\0" if low is None else f"[{field}\0{max(low, 0):015d}"
             end = f"({field}\1" if high is None else f"({field}\0{high + 1:015d}"
-            return cls(queue, True, ((start.encode(), end.encode()),))
-        if low is None and high is None:
-            return cls(queue, False, ((b"-inf", b"+inf"),))
+            ranges: tuple[tuple[bytes, bytes], ...] = ((start.encode(), end.encode()),)
+            return cls(queue, True, ranges, began=began, moved=moved)
         first = b"-inf" if low is None else b"%d" % low
         last = PAUSED_OFFSET - 1 if high is None else high
         first_paused = PAUSED_OFFSET + max(low or 0, 0)
         last_paused = b"+inf" if high is None else b"%d" % (PAUSED_OFFSET + high)
         ranges = ((first, b"%d" % last), (b"%d" % first_paused, last_paused))
-        return cls(queue, False, ranges)
+        return cls(queue, False, ranges, began=began, moved=moved)
+
+    def finite(self) -> Stretch:
+        """Return it without infinite scores, which somebody set manually: they are no times, and a
+        page could not go on behind them.
+        """
+        ranges = tuple((_FINITE.get(a, a), _FINITE.get(b, b)) for a, b in self.ranges)
+        return self._replace(ranges=ranges)
 
     def pieces(self) -> list[Stretch]:
-        """Return a stretch for each of the ranges."""
-        return [self._replace(ranges=(each,)) for each in self.ranges]
+        """Return a stretch for each of the ranges; the first one has what was moved."""
+        first, *others = [self._replace(ranges=(each,)) for each in self.ranges]
+        return [first, *(each._replace(moved=None) for each in others)]
 
 
 class Part(NamedTuple):
-    """Name, record and score of some entries, and where the rest begins, None at the end.
+    """Some entries, and where the rest begins, None at the end.
 
-    A record is None where it is missing or was not asked for.
+    Attributes
+    ----------
+    entries : list[tuple[bytes, bytes | None, bytes, bytes]]
+        Name, record, score, and for one that was moved the due by which it is here. A record is
+        None where it is missing or was not asked for.
+    last_due : int | None
+        The highest due in the stretch (ms), on the first page of a reading.
     """
 
-    entries: list[tuple[bytes, bytes | None, bytes]]
+    entries: list[tuple[bytes, bytes | None, bytes, bytes]]
     end: Position | None
+    last_due: int | None = None
+
+    def listed(self) -> list[Listed]:
+        """Return the entries."""
+        return [
+            Listed(
+                *(Name(to_text(name)), score_of(score), record or b""),
+                was_due=score_of(was_due) if was_due else None,
+            )
+            for name, record, score, was_due in self.entries
+        ]
 
 
 class ScanStore(StorePart):
@@ -86,14 +137,14 @@ class ScanStore(StorePart):
 
     def sizes(self, pieces: Sequence[Stretch]) -> list[int]:
         """Return how many entries stand in each of some stretches of one range."""
-        with self._runner.client.pipeline(transaction=False) as pipe:
-            for each in pieces:
-                key, [(first, last)] = self._keys.queue(each.queue), each.ranges
-                if each.by_task:
-                    pipe.zlexcount(key.tasks, first, last)
-                else:
-                    pipe.zcount(key.due, first, last)
-            return cast("list[int]", pipe.execute())
+        return answered(self._runner.run_all([self.size_command(each) for each in pieces]))
+
+    def size_command(self, piece: Stretch) -> Command:
+        """Return the command that counts the entries of a stretch of one range."""
+        key, [(first, last)] = self._keys.queue(piece.queue), piece.ranges
+        if piece.by_task:
+            return Command.of("ZLEXCOUNT", key.tasks, first, last)
+        return Command.of("ZCOUNT", key.due, first, last)
 
     def position(self, piece: Stretch, place: int) -> Position | None:
         """Return the entry at a place of a stretch of one range, from 0; None where there are fewer
@@ -108,15 +159,28 @@ class ScanStore(StorePart):
             return Position(b"", found[0]) if found else None
         before = 0 if first == b"-inf" else cast(int, client.zcount(key.due, "-inf", b"(" + first))
         pairs = client.zrange(key.due, before + place, before + place, withscores=True)
-        return Position(repr(pairs[0][1]).encode(), pairs[0][0]) if pairs else None
+        if not pairs:
+            return None
+        due = pairs[0][1] - (PAUSED_OFFSET if _is_paused(first) else 0)
+        return Position(repr(due).encode(), pairs[0][0])
 
-    def part(
-        self, stretch: Stretch, limit: int, *, step: int | None = None, records: bool = True
-    ) -> Part:
-        """Return the first entries of a stretch.
+    def part(self, *args: Any, **options: Any) -> Part:
+        """Return the first entries of a stretch: parameters of :meth:`part_call`."""
+        return self.read_part(self._runner.run(self.part_call(*args, **options)))
+
+    def part_call(
+        self,
+        stretch: Stretch,
+        limit: int,
+        *,
+        step: int | None = None,
+        records: bool = True,
+        goes_on: bool = False,
+    ) -> Call:
+        """Return the call that reads the first entries of a stretch.
 
         One call reads at most :data:`PAGE` or :data:`NAMES`, and with a priority *step* it looks at
-        :data:`LOOKS`.
+        :data:`LOOKS`. With *goes_on* the reading goes on after the end of this stretch.
         """
         limit = min(limit, PAGE if records else NAMES)
         args = [
@@ -127,22 +191,47 @@ class ScanStore(StorePart):
             limit if step is None else LOOKS,
             "" if step is None else step,
             int(records),
+            "" if stretch.began is None else stretch.began,
+            int(goes_on),
+            *(stretch.moved or ("", "", "")),
             *chain.from_iterable(stretch.ranges),
         ]
-        keys = [*self._keys.queue(stretch.queue).schedule]
-        more, score, name, sizes, text = self._run("scan/range", keys, args)
+        key = self._keys.queue(stretch.queue)
+        return Call("scan/range", [*key.schedule, *key.moves], args)
+
+    @staticmethod
+    def read_part(reply: Sequence[Any]) -> Part:
+        """Return what the reply to :meth:`part_call` says."""
+        more, score, name, sizes, text, last_due = reply
+        entries = []
+        for id, record, scores in in_threes(cut(sizes, text)):
+            at, _, was_due = scores.partition(b" ")
+            entries.append((id, record, at, was_due))
         end = Position(score, name) if more == b"1" else None
-        return Part([*in_threes(cut(sizes, text))], end)
+        return Part(entries, end, int(last_due) if last_due else None)
 
     def entries(self, stretch: Stretch, limit: int) -> Iterator[list[tuple[bytes, bytes, bytes]]]:
         """Yield name, record and score of all entries of a stretch, so many at a time."""
         end: Position | None = stretch.after
         while True:
-            found, end = self.part(stretch._replace(after=end), limit)
-            if entries := [(name, data, score) for name, data, score in found if data is not None]:
-                yield entries
+            part = self.part(stretch._replace(after=end), limit, goes_on=True)
+            found = [
+                (name, data, score) for name, data, score, _ in part.entries if data is not None
+            ]
+            if found:
+                yield found
+            end = part.end
             if end is None:
                 return
+
+    def note_reading(self, queues: Iterable[str], began: int) -> None:
+        """Note that several read the entries of some queues, from that time on (µs)."""
+        calls: list[Call | Command] = []
+        for queue in queues:
+            name = self._keys.queue(queue).readers
+            calls.append(Command.of("ZADD", name, began // 1000 + READING_MS, began))
+            calls.append(Command.of("PEXPIRE", name, READING_MS))
+        self._runner.run_all(calls)  # a refusal does not matter
 
     def died_ms(self, queue: str, low: int | None, place: int) -> int | None:
         """Return when the dead letter at a place died (ms), counted from 0 among the ones that died
@@ -162,10 +251,7 @@ class ScanStore(StorePart):
 
     def lengths(self, lists: Sequence[str]) -> list[int]:
         """Return the lengths of lists."""
-        with self._runner.client.pipeline(transaction=False) as pipe:
-            for name in lists:
-                pipe.llen(name)
-            return cast("list[int]", pipe.execute())
+        return answered(self._runner.run_all([Command.of("LLEN", name) for name in lists]))
 
     def messages(
         self, name: str, start: int, end: int, limit: int, *, newest: bool = False
@@ -177,13 +263,20 @@ class ScanStore(StorePart):
         longest = 0
         while start < end:
             first = start if newest else -start - 1
-            args = [first, min(limit, MESSAGES, end - start), longest]
-            found = cut(*self._run("scan/list_range", [name], args))
+            call = self.messages_call(name, first, min(limit, MESSAGES, end - start), longest)
+            found = cut(*self._runner.run(call))
             if not found:
                 return
             yield found
             longest = max(map(len, found))
             start += len(found)
+
+    @staticmethod
+    def messages_call(name: str, first: int, limit: int, longest: int = 0) -> Call:
+        """Return the call that reads messages of a list from an index on: arguments of
+        ``scan/list_range``.
+        """
+        return Call("scan/list_range", [name], [first, limit, longest])
 
     # -- hashes
 
@@ -202,10 +295,14 @@ class ScanStore(StorePart):
 
     def values(self, name: str, fields: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of fields of a hash, None for missing ones."""
+        return self._runner.run_steps(self.values_steps(name, fields))
+
+    def values_steps(self, name: str, fields: Sequence[bytes]) -> Steps[list[bytes | None]]:
+        """Do as :meth:`values`."""
         found: list[bytes | None] = []
         while len(found) < len(fields):
             asked = fields[len(found) : len(found) + PAGE]
-            found += cut(*self._run("scan/hash_values", [name], [*asked]))
+            found += cut(*(yield Call("scan/hash_values", [name], [*asked])))
         return found
 
     # -- what processes hold
@@ -224,3 +321,16 @@ class ScanStore(StorePart):
         key = self._keys.queue(queue)
         name = key.ready_index if index == "waiting" else key.leased_index
         return cast("list[bytes | None]", self._runner.client.hmget(name, names) if names else [])
+
+
+def answered(replies: list[Any]) -> list[Any]:
+    """Return replies; raises the first refusal among them."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def _is_paused(first: bytes) -> bool:
+    """Return whether a range that begins with that score is of entries that are paused and due."""
+    return not first.startswith(b"-") and float(first) >= PAUSED_OFFSET

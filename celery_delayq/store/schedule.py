@@ -18,7 +18,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import LeaseStore
 from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.scripting import replies
-from celery_delayq.store.scripting.calls import Call, Puts, Readies
+from celery_delayq.store.scripting.calls import Call, Puts, Readies, Steps
 from celery_delayq.store.scripting.refusals import is_full
 from celery_delayq.store.scripting.replies import (
     FARTHEST,
@@ -268,6 +268,11 @@ class Store(ScriptRunner):
         found = cast("dict[bytes, bytes]", self.client.hgetall(self.keys.queues))
         return {name: layout for queue, layout in found.items() if (name := _name(queue))}
 
+    def registered(self, queue: str) -> dict[str, bytes]:
+        """Return the part of the registry that is about one queue."""
+        layout = cast("bytes | None", self.client.hget(self.keys.queues, queue))
+        return {} if layout is None else {queue: layout}
+
     def repair_indexes(self) -> None:
         """Delete the next-due index and the registry where they have another type: both are made
         again from what there is.
@@ -314,8 +319,12 @@ class Store(ScriptRunner):
 
     def now_ms(self) -> int:
         """Return Redis' clock in ms since 1970."""
+        return self.now_us() // 1000
+
+    def now_us(self) -> int:
+        """Return the same in µs."""
         seconds, micros = cast("tuple[int, int]", self.client.time())
-        return seconds * 1000 + micros // 1000
+        return seconds * 1_000_000 + micros
 
     def scheduled(self, queue: str, task: str | None = None) -> int:
         """Return how many entries of a queue, or of one task in it, wait to be due."""
@@ -327,11 +336,15 @@ class Store(ScriptRunner):
 
     def scheduled_tasks(self, queue: str) -> dict[str, int]:
         """Return how many entries of each task of a queue wait to be due."""
+        return self.run_steps(self.scheduled_tasks_steps(queue))
+
+    def scheduled_tasks_steps(self, queue: str) -> Steps[dict[str, int]]:
+        """Do as :meth:`scheduled_tasks`."""
         keys = [self.keys.queue(queue).tasks]
         counts: dict[str, int] = {}
         start: bytes = b"-"
         while start:
-            start, *found = self.run(Call("scan/tasks", keys, [start, TASKS]))
+            start, *found = yield Call("scan/tasks", keys, [start, TASKS])
             for field, count in zip(found[::2], found[1::2], strict=True):
                 counts[task_name(field.decode())] = count
         return counts
@@ -368,14 +381,6 @@ class Store(ScriptRunner):
             for found in scan.messages(ready, 0, limit, MESSAGES):
                 yield from found
                 limit -= len(found)
-
-    def memory(self, queue: str) -> int | None:
-        """Return about how many bytes the schedule of a queue takes, None where not told."""
-        try:
-            sizes = [self.client.memory_usage(key) for key in self.keys.queue(queue).state]
-        except CommandRefused:
-            return None
-        return sum(cast("list[int]", [size or 0 for size in sizes]))
 
     def server_memory(self) -> tuple[int | None, int | None]:
         """Return the bytes that the server uses and may use at most; None where not told."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
+from typing import TypeVar
 
 from celery_delayq.errors import BrokerUnavailable, NotSupported
 from celery_delayq.model.cluster_tags import tag_of
 from celery_delayq.model.lookup import PausedNames
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import Steps
+from celery_delayq.store.scripting.runner import TOGETHER
+
+T = TypeVar("T")
 
 
 class Shards:
@@ -77,6 +82,54 @@ class Shards:
             with suppress(BrokerUnavailable):
                 return store.now_ms()
         return last.now_ms()
+
+    def began_us(self) -> int:
+        """Return when a reading of them all begins, in µs since 1970: by the clock that is the
+        furthest behind.
+        """
+        return min(store.now_us() for store in self)
+
+    def run_each(
+        self,
+        queues: Iterable[str],
+        steps: Callable[[Store, str], Steps[T]],
+    ) -> dict[str, T]:
+        """Run the steps of many queues together: :meth:`ScriptRunner.run_each`.
+
+        Raises
+        ------
+        CommandRefused
+            A call of one queue was refused; those of all others were made.
+        BrokerUnavailable
+            A server is gone.
+        """
+        found: dict[str, T] = {}
+        refused: Exception | None = None
+        for queue, result in self.try_each(queues, steps).items():
+            if isinstance(result, Exception):
+                refused = refused or result
+            else:
+                found[queue] = result
+        if refused is not None:
+            raise refused
+        return found
+
+    def try_each(
+        self,
+        queues: Iterable[str],
+        steps: Callable[[Store, str], Steps[T]],
+        together: int = TOGETHER,
+    ) -> dict[str, T | Exception]:
+        """Do the same, and return why one was refused in place of its result."""
+        names = [*queues]
+        by_store: dict[Store, list[str]] = {}
+        for queue in names:
+            by_store.setdefault(self.of(queue), []).append(queue)
+        found: dict[str, T | Exception] = {}
+        for store, its in by_store.items():
+            results = store.run_each((steps(store, queue) for queue in its), together)
+            found.update(zip(its, results, strict=True))
+        return {queue: found[queue] for queue in names}
 
     @property
     def has_one(self) -> bool:

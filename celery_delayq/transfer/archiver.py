@@ -151,7 +151,10 @@ class Archiver:
         last = shards.now_ms() - int(self._after * 1000)
         known = queues_of(shards, None).items()
         queues = [queue for queue, layout in known if layout.limits.archived]
-        return any(shards.of(x).dead_letters.count(x, None, last) for x in queues)
+        counts = shards.run_each(
+            queues, lambda store, x: store.dead_letters.count_steps(x, None, last)
+        )
+        return any(counts.values())
 
 
 def begin(app: Celery) -> Callable[[], None] | None:

@@ -282,9 +282,12 @@ class RedisPlan(NamedTuple):
             last = last if high is None else min(high, last)
             known = queues_of(shards, filter.queue)
             queues = sorted(queue for queue, x in known.items() if x.limits.archived or not own)
-            total = sum(shards.of(x).dead_letters.count(x, low, last) for x in queues)
-            server = server_of(shards)
-            return cls(session, filter, server, queues, now, low, last), total
+            counts = shards.run_each(
+                queues, lambda store, x: store.dead_letters.count_steps(x, low, last)
+            )
+            queues = [queue for queue, number in counts.items() if number]
+            plan = cls(session, filter, server_of(shards), queues, now, low, last)
+            return plan, sum(counts.values())
 
         return session.ask(ask)
 

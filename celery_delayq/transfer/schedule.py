@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal, cast
 from uuid import uuid4
 
 from celery_delayq.errors import InvalidPlace, RecordError, TransferError
-from celery_delayq.model.lookup import Where
+from celery_delayq.model.lookup import FoundPage, Where
 from celery_delayq.model.scheduled import Filter, moment
-from celery_delayq.store.paging import listed_pages
+from celery_delayq.store.paging import counts_of, listed_pages
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import CALL_SIZE, Call
 from celery_delayq.store.scripting.replies import STATES
@@ -45,7 +45,7 @@ def export_to(
 ) -> results.Exported:
     """Write the scheduled entries that match a filter, for each queue in order of due.
 
-    Entries that are added, moved or removed meanwhile may be missing; all others are written. A
+    Entries that are added or removed meanwhile may be missing; all others are written, once. A
     file appears when it is complete, and a database changes in one transaction. Unreadable entries
     are left out and reported.
 
@@ -68,22 +68,22 @@ def export_to(
     where = filter.where()
     report = results.Exported()
 
-    def ask(shards: Shards) -> tuple[int, str, list[str], int | None]:
+    def ask(shards: Shards) -> tuple[int, str, dict[str, int]]:
         queues = [filter.queue] if filter.queue is not None else sorted(shards.registry())
-        about = None
-        if where.step is None:
-            about = sum(shards.of(queue).control.count(queue, where) for queue in queues)
-        return shards.now_ms(), results.server_of(shards), queues, about
+        counts = counts_of(shards, queues, where._replace(step=None))
+        return shards.began_us(), results.server_of(shards), counts
 
     with results.transfer_errors(report, "nothing is kept of it: run it again"):
-        now, server, queues, report.total = session.ask(ask)
-        report.made = moment(now).isoformat()
+        began, server, counts = session.ask(ask)
+        report.total = sum(counts.values()) if where.step is None else None
+        report.made = moment(began // 1000).isoformat()
         header = Header(VERSION, report.made, server, shown_filter(filter), report.total)
         takes_nul = not is_url(target)
         with _writing(target, filter, prune=prune) as out:
             out.begin(header)
-            for queue in queues:
-                for rows in _pages(session, queue, where, report, takes_nul=takes_nul):
+            for queue in (queue for queue, number in counts.items() if number):
+                pages = listed_pages(session.ask, queue, where, PAGE, began=began)
+                for rows in _rows(pages, queue, report, takes_nul=takes_nul):
                     out.write(rows)
                     report.entries += len(rows)
                     if progress is not None:
@@ -92,16 +92,16 @@ def export_to(
     return report
 
 
-def _pages(
-    session: Session, queue: str, where: Where, report: results.Exported, *, takes_nul: bool
+def _rows(
+    pages: Iterator[FoundPage], queue: str, report: results.Exported, *, takes_nul: bool
 ) -> Iterator[list[ScheduleRow]]:
     """Yield the entries of a queue by the page; the report counts unreadable ones.
 
     *takes_nul* says whether names of tasks and queues may hold a NUL.
     """
-    for entries in listed_pages(session.ask, queue, where, PAGE):
+    for page in pages:
         rows = []
-        for listed in entries:
+        for listed in page.entries:
             try:
                 row = ScheduleRow.of_listed(queue, listed)
                 if not takes_nul and "\0" in row.queue + row.task:

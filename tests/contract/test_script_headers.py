@@ -90,7 +90,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "scan/range": (
         lambda s: s.control.page("q", Where(), 10),
-        [b"0", b"7", b"id", b"2 -1 1", b"id7"],
+        [b"0", b"7", b"id", b"2 -1 1", b"id7", b""],
     ),
     "control/cancel": (lambda s: s.control.cancel("q", Layout(), ["id"]), b"d"),
     "control/reschedule": (lambda s: s.control.reschedule("q", [("id", Due(5), None)]), b"d"),

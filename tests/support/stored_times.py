@@ -59,6 +59,9 @@ SHOWN_OR_BRIEF = {
     "answer expires": "a call that is repeated after a jump forward is a new call",
     "budget expires": "a jump forward may allow the retries of a canvas again",
     "interrupt expires": "ends a wait that is there already",
+    "readers score": "after a jump forward by an hour what is moved may be read twice",
+    "moved score": "later than when each reading began, whatever the clock says",
+    "moved expires": "as for readers",
     "worker_id expires": "fsck alone asks whether a worker id lives",
 }
 
@@ -68,7 +71,7 @@ WITHOUT_TIME = {
     *("entries *", "leased *", "queues *", "request_numbers *", "deliveries *", "totals *"),
     *("pace below", "pace unpaused", "control revision"),
     *("wake item", "quarantined item", "ready lists item", "budget item", "interrupt item"),
-    *("answer value", "turning value", "worker_id value", "quarantine_turn value"),
+    *("answer value", "turning value", "moved value", "worker_id value", "quarantine_turn value"),
     *("archiving value", "cluster_tags value"),
 }
 
@@ -95,6 +98,8 @@ _ALIASES = {
     ("include/idempotent_reply.lua", "key"): "answer",
     ("include/tracking.lua", "index"): "ready_index leased_index",
     ("include/wake.lua", "marker"): "wake",
+    ("include/pages/reading.lua", "key"): "moved",
+    ("include/pages/reading.lua", "moves[1]"): "readers",
     ("leases/requeue.lua", "list_of[step]"): "ready lists",
 }
 _LISTS = re.compile(r"list(_of\[.*)?$|KEYS\[tonumber.*|ready$")

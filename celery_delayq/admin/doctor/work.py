@@ -106,17 +106,21 @@ def leases(subject: OnRedis) -> Iterator[Finding]:
         return
     unseen = store.now_ms() - int(seen)
     lease_now = int(seen) - int(stood or 0)
-    for queue in subject.stats().queues:
+    names = [queue.name for queue in subject.stats().queues if queue.leased]
+    found = store.run_each(store.leases.leases_steps(name) for name in names)
+    for queue, its in zip(names, found, strict=True):
+        if isinstance(its, Exception):
+            raise its
         stuck = sum(
             held
-            for _, ends, held in store.leases.leases(queue.name)
+            for _, ends, held in its
             if unseen > ENDED * 1000 or lease_now - ends > ENDED * 1000
         )
         if stuck:
             yield Finding(
                 "leases",
                 FAULT,
-                f"{spelled(queue.name)}: {stuck:,} messages are held by processes that have ended, "
+                f"{spelled(queue)}: {stuck:,} messages are held by processes that have ended, "
                 "and nobody takes them back",
                 "start a worker, which does; if that does not help, delayq fsck --repair",
             )
@@ -193,6 +197,8 @@ def stock_etas(subject: OnRedis) -> Iterator[Finding]:
     store, known = subject.store, layouts(subject.store.registry())
     now_ms = store.now_ms()
     for queue in subject.stats().queues:
+        if not queue.ready:
+            continue
         layout = known.get(queue.name, store.layout)
         found = [
             has_future_eta(message, now_ms)

@@ -67,7 +67,9 @@ class RabbitMQStats:
     unroutable: int
     dead: int
 
-    leased = overdue = paused = oldest_age = periodic = used_memory = max_memory = away = None
+    leased = overdue = paused = oldest_age = periodic = used_memory = max_memory = away = broken = (
+        None
+    )
 
     @property
     def ready(self) -> int:

@@ -12,7 +12,9 @@ from kombu import Connection
 from celery_delayq.integration.broker_urls import CLUSTER
 from celery_delayq.integration.replace import Replace, make
 from celery_delayq.store.paging import queues_of
-from celery_delayq.store.scan import ScanStore
+from celery_delayq.store.scan import answered
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import Command, Steps
 
 
 class ClusterCounts:
@@ -38,12 +40,13 @@ class ClusterCounts:
         with Connection(self._url, ssl=self._ssl, transport_options=self._options) as connection:
             shards = connection.default_channel.shards
             known = queues_of(shards, None)
-            found = []
-            for name in names:
-                store = shards.of(name)
+
+            def steps(store: Store, name: str) -> Steps[int]:
                 lists = store.keys.ready_lists(name, known.get(name, store.layout))
-                found.append({"name": name, "messages": sum(ScanStore(store).lengths(lists))})
-            return found
+                return sum(answered((yield [Command.of("LLEN", each) for each in lists])))
+
+            found = shards.run_each(names, steps)
+            return [{"name": name, "messages": number} for name, number in found.items()]
 
 
 def with_clusters(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:

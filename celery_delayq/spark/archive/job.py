@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 
 from celery_delayq.deadletters.client import BATCH
+from celery_delayq.deadletters.reader import counts_of
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.lookup import StatusCode, to_text
 from celery_delayq.model.scheduled import moment
@@ -44,7 +45,6 @@ from celery_delayq.spark.read.partitions import plan
 from celery_delayq.spark.read.readers import read_part
 from celery_delayq.spark.read.tables import schema_of
 from celery_delayq.spark.session import MOST_CONNECTIONS, described
-from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.shards import Shards
 from celery_delayq.transfer.results import server_of
@@ -288,9 +288,11 @@ class _ArchiveJob:
         with opened(self._access) as delayq:
             shards = delayq.session.shards
             parts = self._plan(shards, Wanted("dead_letters", high=last))
+            counts = counts_of(shards, None, None, None)
             died = [
                 ScanStore(shards.of(queue)).died_ms(queue, None, 0)
-                for queue in queues_of(shards, None)
+                for queue, number in counts.items()
+                if number
             ]
         first = min((each for each in died if each is not None), default=0)
         return parts, moment(first).date()

@@ -1,8 +1,9 @@
 """Cut a table into parts that Spark reads in parallel.
 
 A plan has bounds and no entries, so its size does not depend on the number of entries. Bounds are
-positions in an order: an entry that is not moved is in exactly one part, whatever else is added or
-removed. An entry that is moved meanwhile may be read twice or not at all.
+positions in an order: an entry is in exactly one part, whatever else is added or removed, and also
+where it is moved meanwhile. One whose task is paused or resumed meanwhile may be read twice or not
+at all.
 """
 
 from __future__ import annotations
@@ -114,10 +115,13 @@ class Scheduled:
 def _scheduled(plan: _PartitionPlan) -> ReadRanges:
     shards, wanted = plan.shards, plan.wanted
     where = Where(wanted.task, wanted.low, wanted.high)
+    began = shards.began_us()
     stretches: list[Stretch] = []
     sizes: list[int] = []
-    for store, names in groupby(plan.queues, shards.of):
-        some = [each for name in names for each in Stretch.of(name, where).pieces()]
+    for store, its in groupby(plan.queues, shards.of):
+        names = [*its]
+        ScanStore(store).note_reading(names, began)
+        some = [each for name in names for each in Stretch.of(name, where, began).pieces()]
         stretches += some
         sizes += ScanStore(store).sizes(some)
     reached: dict[int, Position | None] = {}
@@ -196,9 +200,8 @@ class Leased:
 
 
 def _leased(plan: _PartitionPlan) -> ReadRanges:
-    held = [
-        (name, *each) for name in plan.queues for each in plan.shards.of(name).leases.leases(name)
-    ]
+    leases = plan.shards.run_each(plan.queues, lambda store, name: store.leases.leases_steps(name))
+    held = [(name, *each) for name, its in leases.items() for each in its]
     for pieces in share([1] * len(held), plan.parts):
         yield [Leased(*held[which][:2]) for which, _, _ in pieces]
 
@@ -244,7 +247,10 @@ class Died:
 def _dead_letters(plan: _PartitionPlan) -> ReadRanges:
     shards, wanted = plan.shards, plan.wanted
     names = [*plan.queues]
-    sizes = [shards.of(name).dead_letters.count(name, wanted.low, wanted.high) for name in names]
+    counts = shards.run_each(
+        names, lambda store, name: store.dead_letters.count_steps(name, wanted.low, wanted.high)
+    )
+    sizes = [*counts.values()]
     reached: dict[int, int | None] = {}
     for pieces in share(sizes, plan.parts, plan.least):
         ranges: list[ReadRange] = []

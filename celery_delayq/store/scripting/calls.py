@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.scripting.scripts import Script, load
 from celery_delayq.utils.portions import ROOM
+
+T = TypeVar("T")
 
 #: Most messages of one script call: more would block Redis for longer.
 CALL_SIZE = 50
@@ -36,6 +38,28 @@ class Call:
         """Return it as :func:`pack` does, in a third of the time where its KEYS came before."""
         count = 3 + len(self.keys) + len(self.args)
         return b"*%d\r\n" % count + _packed_head(self.name, *self.keys) + _packed(self.args)
+
+
+@dataclass(slots=True)
+class Command:
+    """A command that is no script call: its name and arguments."""
+
+    args: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, *args: Any) -> Command:
+        """Return the command with these parts."""
+        return cls(args)
+
+    def command(self, *, source: bool = False) -> tuple[Any, ...]:  # noqa: ARG002, as for a script
+        """Return its parts."""
+        return self.args
+
+
+#: Calls of one queue, each of which may depend on the reply before, so that those of many queues go
+#: together. A generator that yields a call and is sent the reply, or yields several and is sent a
+#: list, in which a refusal is a reply too; it returns the result.
+Steps: TypeAlias = Generator[Call | Command | Sequence[Call | Command], Any, T]
 
 
 def pack(commands: Iterable[tuple[Any, ...]]) -> bytes:

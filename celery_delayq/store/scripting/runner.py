@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain, islice
+from typing import Any, TypeVar
 
 from redis import VERSION, ConnectionPool, Redis
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 
-from celery_delayq.errors import BrokerUnavailable, NotReplicated, StoreFull
+from celery_delayq.errors import BrokerUnavailable, CommandRefused, NotReplicated, StoreFull
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.scripting.calls import Call, Puts, pack
-from celery_delayq.store.scripting.client import Client, ConnectAnew, translating
+from celery_delayq.store.scripting.calls import Call, Command, Puts, Steps, pack
+from celery_delayq.store.scripting.client import Client, ConnectAnew, error_of, translating
 from celery_delayq.store.scripting.refusals import is_full
 from celery_delayq.utils.bridge import off_loop
+from celery_delayq.utils.portions import batches
+
+T = TypeVar("T")
+
+#: Most queues whose calls go together: so many replies wait to be read.
+TOGETHER = 1000
 
 #: Texts of Lua's errors about a value that it cannot work with.
 _LUA_FAULTS = ("bad argument", "attempt to", "malformed")
@@ -89,24 +96,117 @@ class ScriptRunner:
             raise error from (None if error is exc else exc)
 
     @off_loop
-    def run_all(self, calls: Sequence[Call], *, transaction: bool = False) -> list[Any]:
-        """Run scripts in one round trip, and return the reply to each; an error is a reply too.
+    def run_all(self, calls: Sequence[Call | Command], *, transaction: bool = False) -> list[Any]:
+        """Run scripts and commands in one round trip, and return the reply to each; an error is a
+        reply too.
 
         Raises
         ------
         BrokerUnavailable
             The server is gone, or is no master any more.
         """
-        known: set[str] = set()
-        with self.client.pipeline(transaction=transaction) as pipe:
-            for call in calls:
-                pipe.execute_command(*call.command(source=call.name not in known))
-                known.add(call.name)
-            found = pipe.execute(raise_on_error=False)
+        if not transaction:
+            found = self.ask_packed(pack(with_sources(calls)), len(calls))
+        else:
+            with self.client.pipeline(transaction=True) as pipe:
+                for command in with_sources(calls):
+                    pipe.execute_command(*command)
+                found = pipe.execute(raise_on_error=False)
         for each in found:
             if isinstance(each, BrokerUnavailable):
                 raise each
-        return [full(each) if is_full(each) else each for each in found]
+        return [
+            _named(call, each) if isinstance(each, CommandRefused) else each
+            for call, each in zip(calls, found, strict=True)
+        ]
+
+    def ask_packed(self, commands: bytes, number: int) -> list[Any]:
+        """Send packed commands, and return so many replies; a refusal is one too.
+
+        redis-py takes three times as long for a pipeline.
+        """
+        pool, found = self.client.connection_pool, list[Any]()
+        with translating():
+            connection = get_connection(pool)
+            try:
+                connection.send_packed_command([commands])
+                while len(found) < number:
+                    try:
+                        found.append(connection.read_response())
+                    except ResponseError as exc:
+                        found.append(error_of(exc))
+            finally:
+                if len(found) < number:
+                    connection.disconnect()
+                pool.release(connection)
+        return found
+
+    def run_steps(self, steps: Steps[T]) -> T:
+        """Run one call after the other, and return the result; raises what :meth:`run` does."""
+        [result] = self.run_each([steps])
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def run_each(self, steps: Iterable[Steps[T]], together: int = TOGETHER) -> list[T | Exception]:
+        """Run the steps of many queues together, each round of calls in one round trip.
+
+        Parameters
+        ----------
+        together : int
+            Of so many queues: their replies wait to be read.
+
+        Returns
+        -------
+        list[T | Exception]
+            The result of each, or why a call of it was refused.
+
+        Raises
+        ------
+        BrokerUnavailable
+            The server is gone, or is no master any more.
+        """
+        return [
+            result for some in batches(steps, together) for result in self._run_together([*some])
+        ]
+
+    def _run_together(self, steps: Sequence[Steps[T]]) -> list[T | Exception]:
+        results: dict[int, T | Exception] = {}
+        replies: dict[int, Any] = dict.fromkeys(range(len(steps)))
+        while replies:
+            calls: dict[int, Call | Command | Sequence[Call | Command]] = {}
+            for place, reply in replies.items():
+                if isinstance(reply, Exception):
+                    steps[place].close()
+                    results[place] = reply
+                    continue
+                try:
+                    calls[place] = steps[place].send(reply)
+                except StopIteration as end:
+                    results[place] = end.value
+                except CommandRefused as exc:
+                    results[place] = exc
+            found = iter(self._round([*chain.from_iterable(map(_several, calls.values()))]))
+            replies = {
+                place: next(found)
+                if isinstance(call, (Call, Command))
+                else [*islice(found, len(call))]
+                for place, call in calls.items()
+            }
+        return [results[place] for place in range(len(steps))]
+
+    def _round(self, calls: Sequence[Call | Command]) -> list[Any]:
+        if len(calls) > 1:
+            return self.run_all(calls)
+        try:  # on an event loop without a thread
+            return [
+                self.run(call)
+                if isinstance(call, Call)
+                else self.client.execute_command(*call.args)
+                for call in calls
+            ]
+        except CommandRefused as exc:
+            return [exc]
 
     @off_loop
     def run_replicated(self, call: Call, replicas: int, seconds: float) -> Any:
@@ -231,6 +331,28 @@ class StorePart:
 
     def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
         return self._runner.run(Call(name, keys, args))
+
+
+def _named(call: Call | Command, exc: CommandRefused) -> Exception:
+    """Return the error for a refusal; of a command with its key, which scripts name themselves."""
+    if is_full(exc):
+        return full(exc)
+    if isinstance(call, Command):
+        exc.args = (f"{exc}: {' '.join(map(str, call.args[:2]))}",)
+    return exc
+
+
+def _several(calls: Call | Command | Sequence[Call | Command]) -> Sequence[Call | Command]:
+    return [calls] if isinstance(calls, (Call, Command)) else calls
+
+
+def with_sources(calls: Iterable[Call | Command]) -> Iterable[tuple[Any, ...]]:
+    """Yield calls as commands for a server that may not know the scripts."""
+    known: set[str] = set()
+    for call in calls:
+        name = call.name if isinstance(call, Call) else ""
+        yield call.command(source=name not in known)
+        known.add(name)
 
 
 def is_fault_of_script(exc: BaseException) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from io import StringIO
 
 import pytest
@@ -14,6 +15,7 @@ from celery_delayq import DelayQ
 from celery_delayq.admin.stats import QueueStats
 from celery_delayq.cli.stats import queues_table
 from celery_delayq.store import gauges
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
@@ -222,3 +224,37 @@ def test_at_least_once_sets_what_it_needs(app: Celery) -> None:
     assert strict.conf.task_acks_late is True
     assert strict.conf.task_reject_on_worker_lost is True
     assert app.conf.task_acks_late is False
+
+
+#: Each key of a queue, and those of all queues, by name.
+KEYS = {
+    **{name: key for name, key in asdict(Keys().queue("wrong")).items() if name != "own"},
+    **{name: key for name, key in vars(Keys()).items() if str(key).startswith("delayq:")},
+    **{f"ready {step}": Keys().ready("wrong", step, Layout()) for step in Layout().steps},
+    "leased": Keys().queue("wrong").leased("me"),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_key_of_a_wrong_type_hides_its_own_queue_at_most(
+    app: Celery, delayq: DelayQ, name: str
+) -> None:
+    client = delayq.store.client
+    for queue in ("fine", "wrong"):
+        app.send_task("mail", (1,), countdown=3600, queue=queue)
+        app.send_task("mail", (1,), queue=queue)
+        delayq.store.register(queue)
+        delayq.store.leases.acquire(queue, "me", 60.0, "1", 1)
+        app.send_task("mail", (1,), queue=queue)
+    client.delete(KEYS[name])
+    client.set(KEYS[name], "garbage")
+
+    found = delayq.stats()
+
+    numbers = {each.name: (each.scheduled, each.ready, each.leased) for each in found.queues}
+    fine = numbers.pop("fine", None)
+    assert fine == (1, 1, 1) or "delayq:queues" in found.broken  # then no queue is known
+    assert {*numbers} | {*found.broken} >= {"wrong"} or "delayq:queues" in found.broken
+    ran = CommandLine(app)("stats", columns=200)
+    assert ran.code == bool(found.broken)
+    assert all(key in ran.out for key in found.broken)

@@ -68,7 +68,7 @@ def test_progress_is_told_while_entries_are_found_and_then_changed(
     )
 
     total = 25 if priority is None else 0  # of a priority nobody knows how many there are
-    assert seen == [(total, 10, 0), (total, 20, 0), (25, 25, 25)]
+    assert seen == [(total, 10, 0), (total, 20, 0), (25, 25, 10), (25, 25, 20), (25, 25, 25)]
     assert changed.done == 25
 
 

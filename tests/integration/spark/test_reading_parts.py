@@ -11,9 +11,10 @@ pytest.importorskip("pyspark")
 
 from celery import Celery
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Filter
 from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.partitions import plan
+from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.spark.conftest import Read
 
@@ -54,6 +55,29 @@ def test_what_stays_is_read_exactly_once_while_others_come_and_go(
     assert found.rdd.getNumPartitions() in (7, 8)
     assert len(ids) == len(set(ids))
     assert stays <= set(ids)
+
+
+@pytest.mark.parametrize("task", [None, "tasks.add"])
+@pytest.mark.parametrize("by", [10, 3600, -3600, 86_400 * 10])
+def test_what_is_moved_while_parts_are_read_is_in_one_of_them(
+    app: Celery, delayq: DelayQ, by: int, task: str | None
+) -> None:
+    ids = [f"e{n:03}" for n in range(300)]
+    items = ({"id": id, "args": (1, 1), "eta": later(n)} for n, id in enumerate(ids))
+    delayq.schedule_many(items, task=app.tasks["tasks.add"])
+    shards = delayq.session.shards
+    parts = plan(shards, Wanted("scheduled", task=task), 6, 1)
+    rows = TableRows({"id": "STRING"})
+
+    found: list[str] = []
+    for part in parts:
+        for each in part.value:
+            for page in each.pages(shards, rows, 20):
+                found += [row["id"] for row in page]
+                delayq.reschedule_all(Filter(task="tasks.add"), by=by)
+
+    assert len(parts) == 6
+    assert sorted(found) == ids
 
 
 def test_many_entries_of_one_moment_are_cut_as_well(

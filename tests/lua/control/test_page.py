@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_delayq.model.envelope import Due
-from celery_delayq.model.lookup import FoundPage, Listed, Position, Where
+from celery_delayq.model.lookup import PAUSED_OFFSET, FoundPage, Listed, Position, Where
 from celery_delayq.store import scan
 from celery_delayq.store.keys import Layout
 from tests.lua.bench import FAR, QUEUE, Bench, entry, labelled
@@ -43,8 +43,9 @@ def pages(
 ) -> Iterator[list[str]]:
     """Yield the names of each page."""
     after: Position | None = None
+    began = store.now_us()
     while True:
-        found = store.control.page(QUEUE, where, limit, after)
+        found = store.control.page(QUEUE, where, limit, after, began=began)
         yield [each.name for each in found.entries]
         if found.end is None:
             return
@@ -152,11 +153,11 @@ def test_what_is_added_between_pages_moves_nothing_else(store: Bench) -> None:
 
 @pytest.mark.usefixtures("_hundred")
 @pytest.mark.parametrize("limit", [1, 7, 100])
-def test_what_is_paused_due_comes_last_and_by_task_in_its_place(store: Bench, limit: int) -> None:
+def test_what_is_paused_due_has_its_place_by_due(store: Bench, limit: int) -> None:
     paused_due = ALL[1:60:3]
     store.pause_due(*paused_due, task="t1", due_ms=5)
 
-    assert names(store, limit=limit) == [n for n in ALL if n not in paused_due] + paused_due
+    assert names(store, limit=limit) == paused_due + [n for n in ALL if n not in paused_due]
     assert names(store, Where("t1"), limit) == paused_due + ALL[61::3]
     [first, *_] = store.control.page(QUEUE, Where("t1"), 1).entries
     assert (first.due_ms, first.score) == (5, 10**15 + 5)
@@ -170,9 +171,24 @@ def test_what_is_paused_due_is_in_the_range_of_its_due(store: Bench) -> None:
 
     for task in (None, "tasks.t"):
         assert names(store, Where(task, 5, 5)) == ["a"]
-        assert names(store, Where(task, 6)) == (["b", "c"] if task else ["c", "b"])
+        assert names(store, Where(task, 6)) == ["b", "c"]
         assert names(store, Where(task, None, 9)) == ["a", "b"]
         assert names(store, Where(task, 10, FAR + 4)) == []
+
+
+@pytest.mark.usefixtures("_hundred")
+@pytest.mark.parametrize("task", [None, "t1"])
+def test_what_is_paused_or_resumed_between_pages_comes_once(store: Bench, task: str | None) -> None:
+    waiting = ALL[1:60:3]
+    store.pause_due(*waiting, task="t1", due_ms=5)
+    turns = iter(range(1000))
+
+    def turn(_: FoundPage) -> None:
+        score = 5 if next(turns) % 2 == 0 else PAUSED_OFFSET + 5
+        store.client.zadd("{q}:due", dict.fromkeys(waiting, score))
+
+    found = [name for page in pages(store, Where(task), 7, turn) for name in page]
+    assert found == waiting + [n for n in (ALL[1::3] if task else ALL) if n not in waiting]
 
 
 # -- filters
@@ -261,13 +277,20 @@ def test_an_index_that_is_out_of_step_ends_all_the_same(store: Bench) -> None:
     assert names(store, Where("tasks.t"), 1) == ["a", "b", "c"]
 
 
-def test_a_page_takes_what_has_moved_since_at_its_new_place(store: Bench) -> None:
+def test_a_page_takes_what_has_moved_since_at_its_former_place(store: Bench) -> None:
     store.put(*(labelled(f"e{n}", FAR + n) for n in range(4)))
-    first = store.control.page(QUEUE, Where(), 2)
+    began = store.now_us()
+    first = store.control.page(QUEUE, Where(), 2, began=began)
     store.control.reschedule(QUEUE, [("e1", Due(FAR + 9), None), ("e3", Due(FAR - 9), None)])
 
-    rest = store.control.page(QUEUE, Where(), 5, first.end).entries
-    assert [each.name for each in rest] == ["e2", "e1"]
+    rest = store.control.page(QUEUE, Where(), 5, first.end, began=began).entries
+    assert [(each.name, each.due_ms, each.place_ms) for each in rest] == [
+        ("e2", FAR + 2, FAR + 2),
+        ("e3", FAR - 9, FAR + 3),
+    ]
+    # Without a beginning it is where it is.
+    now = store.control.page(QUEUE, Where(), 5, first.end).entries
+    assert [each.name for each in now] == ["e2", "e1"]
 
 
 def test_infinite_scores_are_no_part_of_a_page(store: Bench) -> None:

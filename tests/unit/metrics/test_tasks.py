@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from celery_delayq.metrics.tasks import ByTask, estimated, limited
+from celery_delayq.metrics.tasks import ByTask, estimated, limited, task_of
 
 
 def message(task: object) -> bytes:
@@ -23,4 +23,5 @@ def test_each_message_of_a_sample_stands_for_some() -> None:
         (2.5, [message("x"), message("x"), b"{}", b"\xff", b"[]", message(None)]),
     ]
 
-    assert estimated(samples) == {"x": 6, "y": 1, "(unreadable)": 8, "None": 2}
+    tasks = [(weight, [*map(task_of, messages)]) for weight, messages in samples]
+    assert estimated(tasks) == {"x": 6, "y": 1, "(unreadable)": 8, "None": 2}

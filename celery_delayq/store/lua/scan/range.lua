@@ -1,95 +1,201 @@
 -- Return entries that stand side by side in the schedule or in the index by task, in one string:
 -- clients read a long reply far faster than a thousand short ones.
 --
--- The schedule is ordered by (score, name): what is paused and due comes last. The index is ordered
--- by (due, name) within a task. The ranges are read one after the other. Of records about 1 MB is
--- read.
+-- Both are read in order of (due, name), what is paused and due among the others. With the time at which
+-- the reading began, an entry that was moved since stands where it stood then: see include/pages/moves.lua. Of
+-- records about 1 MB is read.
 --
--- KEYS     1 due  2 entries  3 tasks
--- ARGV     1 '1' for the index by task  2 score of the last entry before the first one, '' for
---          none  3 its name  4 score of the last entry to return, '' for no end  5 its name  6 most
---          entries to return  7 most entries to look at  8 priority step of the entries, '' for any
---          9 '1' for the records too  10… first and last score of each range, or members, as Redis
---          takes a range of them; of the index there is one range, with '' and a member for 2 to 5
--- Returns  {'1' when there is more, score and name of the last entry looked at, or '' and its
---          member of the index, the lengths of the name, the record (-1 for none) and the score of
---          each entry, joined by spaces, all of these joined}
--- Repeat   reads only
+-- KEYS     1 due  2 entries  3 tasks  4 readers  5 moved  6 moved_before
+-- ARGV     1 '1' for the index by task  2 due of the last entry before the first one, '' for none
+--          3 its name  4 due of the last entry to return, '' for no end  5 its name  6 most entries to
+--          return  7 most entries to look at  8 priority step of the entries, '' for any  9 '1' for the
+--          records too  10 when the reading began (µs), '' for no matter  11 '1' when it goes on though
+--          there is no more here  12 the task of moved entries, '' for any  13 their first due, '' for none
+--          of them  14 their last one  15… first and last score of each range, or members, as Redis takes
+--          a range of them; of the index there is one range, with '' and a member for 2 to 5
+-- Returns  {'1' when there is more, due and name of the last entry looked at, or '' and its member of
+--          the index, the lengths of the name, the record (-1 for none) and the score of each entry,
+--          joined by spaces, all of these joined, on the first page the last due, else ''}; behind the
+--          score of a moved entry a space and the due by which it is here
+-- Repeat   reads only, and notes that somebody reads
+-- @include clock
 -- @include record
 -- @include room
 -- @include ranks
+-- @include pages/reading
 
-local limit, most, step = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
-local with_records = ARGV[9] == '1'
+local by_task, limit, most, step = ARGV[1] == '1', tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+local with_records, began, goes_on = ARGV[9] == '1', tonumber(ARGV[10]), ARGV[11] == '1'
+local moves = {KEYS[4], KEYS[5], KEYS[6]}
+local with_moved = began and is_any_moved(moves)
+if with_moved then
+  -- Many that were moved may stand here, and to look at their names is quick.
+  most = math.max(most, 1000)
+end
 
--- Add names and scores of the next entries between two scores to 'found', up to a number of them.
-local function add_by_due(found, first, last, number)
+-- The due and the name of an entry by its place: a due and a name, or '' and a member of the index.
+local function place_of(score, name)
+  if by_task then
+    local due, its = string.match(name, '^[^%z]*%z(%d+)%z(.*)$')
+    return due and {tonumber(due), its}
+  end
+  return score ~= '' and {tonumber(score), name} or nil
+end
+
+local function is_behind(one, other)
+  if one[1] ~= other[1] then
+    return one[1] > other[1]
+  end
+  return is_before(other[2], one[2])
+end
+
+local after, upto = place_of(ARGV[2], ARGV[3]), place_of(ARGV[4], ARGV[5])
+
+-- Where the look at each of the sources has ended: behind the nearest of these nothing is known.
+local horizon
+
+-- Put the entries of one source among the others, up to the number to look at.
+local function add(found, others)
+  if #others > most then
+    others[#others] = nil
+    local last = others[#others]
+    if not horizon or is_behind(horizon, last) then
+      horizon = last
+    end
+  end
+  if #found == 0 or #others == 0 then
+    return #found == 0 and others or found
+  end
+  local both, i, k = {}, 1, 1
+  while found[i] or others[k] do
+    if not others[k] or (found[i] and is_behind(others[k], found[i])) then
+      both[#both + 1], i = found[i], i + 1
+    else
+      both[#both + 1], k = others[k], k + 1
+    end
+  end
+  return both
+end
+
+local function offset_of(first)
+  return string.sub(first, 1, 1) ~= '-' and tonumber(first) >= PAUSED_OFFSET and PAUSED_OFFSET or 0
+end
+
+-- Entries between two scores: {due, name, score, its place}, one more than to look at.
+local function by_due(first, last)
+  local offset = offset_of(first)
   local from = first == '-inf' and 0 or redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. first)
-  if ARGV[2] ~= '' then
-    from = math.max(from, rank_behind(KEYS[1], ARGV[2], ARGV[3]))
+  if after then
+    from = math.max(from, rank_behind(KEYS[1], number_text(after[1] + offset), after[2]))
   end
   local to = redis.call('ZCOUNT', KEYS[1], '-inf', last)
-  if ARGV[4] ~= '' then
-    to = math.min(to, rank_behind(KEYS[1], ARGV[4], ARGV[5]))
+  if upto then
+    to = math.min(to, rank_behind(KEYS[1], number_text(upto[1] + offset), upto[2]))
   end
-  to = math.min(to, from + number - #found / 2) - 1
-  for _, one in ipairs(from <= to and redis.call('ZRANGE', KEYS[1], from, to, 'WITHSCORES') or {}) do
-    found[#found + 1] = one
+  to = math.min(to, from + most + 1) - 1
+  local found = from <= to and redis.call('ZRANGE', KEYS[1], from, to, 'WITHSCORES') or {}
+  local entries = {}
+  for i = 1, #found, 2 do
+    local score = found[i + 1]
+    local due = offset == 0 and score or number_text(tonumber(score) - offset)
+    entries[#entries + 1] = {tonumber(due), found[i], score, due, found[i]}
   end
+  return entries
 end
 
-local function by_due(number)
-  local found = {}
-  for i = 10, #ARGV, 2 do
-    add_by_due(found, ARGV[i], ARGV[i + 1], number)
-  end
-  return found
-end
-
--- The same from the index by task, and the member of each: what is paused and due has its place by due.
-local function by_task(number)
-  local found = {}
-  local first, last = select(10, unpack(ARGV))
+-- The same from the index by task: what is paused and due has its place by due there.
+local function in_index(first, last)
   first = ARGV[3] ~= '' and '(' .. ARGV[3] or first
   last = ARGV[5] ~= '' and '[' .. ARGV[5] or last
-  local members = redis.call('ZRANGEBYLEX', KEYS[3], first, last, 'LIMIT', 0, number)
-  for _, member in ipairs(members) do
+  local members = redis.call('ZRANGEBYLEX', KEYS[3], first, last, 'LIMIT', 0, most + 1)
+  local entries = {}
+  for i, member in ipairs(members) do
     local due, name = string.match(member, '^[^%z]*%z(%d+)%z(.*)$')
     local score = name and redis.call('ZSCORE', KEYS[1], name)
-    found[#found + 1] = name or ''
-    found[#found + 1] = tonumber(score or 0) >= PAUSED_OFFSET and string.format('%.0f', due + PAUSED_OFFSET)
-      or due or '0'
+    local is_paused = tonumber(score or 0) >= PAUSED_OFFSET
+    score = is_paused and string.format('%.0f', due + PAUSED_OFFSET) or due or '0'
+    entries[i] = {tonumber(due or 0), name or '', score, '', member}
   end
-  return found, members
+  return entries
 end
 
-local found, members = (ARGV[1] == '1' and by_task or by_due)(most + 1)
+-- Entries that stood between two dues when the reading began, and were moved since.
+local function moved(key)
+  local first, last = ARGV[13], ARGV[14]
+  local from = redis.call('ZCOUNT', key, '-inf', '(' .. first)
+  if after then
+    from = math.max(from, rank_behind(key, number_text(after[1]), behind_versions(after[2])))
+  end
+  local to = math.min(redis.call('ZCOUNT', key, '-inf', last), from + most + 1) - 1
+  local found = from <= to and redis.call('ZRANGE', key, from, to, 'WITHSCORES') or {}
+  local entries = {}
+  for i = 1, #found, 2 do
+    local name, its_task, is_valid = read_version(found[i], began)
+    local due = found[i + 1]
+    local score = is_valid and (ARGV[12] == '' or ARGV[12] == its_task) and redis.call('ZSCORE', KEYS[1], name)
+    local one = {tonumber(due), name, score and score .. ' ' .. due, due, name}
+    if by_task then
+      one[4], one[5] = '', task_member(its_task, due, name)
+    end
+    one.is_hidden = not score
+    if not upto or not is_behind(one, upto) then
+      entries[#entries + 1] = one
+    end
+  end
+  return entries
+end
+
+local found = {}
+for i = 15, #ARGV, 2 do
+  local entries = (by_task and in_index or by_due)(ARGV[i], ARGV[i + 1])
+  if with_moved then
+    hide_moved(moves, entries, began)
+  end
+  found = add(found, entries)
+end
+if with_moved and ARGV[13] ~= '' then
+  found = add(found, moved(moves[2]))
+  found = add(found, moved(moves[3]))
+end
 
 local more, last, name = '0', '', ''
+local visible = {}
+for _, one in ipairs(found) do
+  if horizon and is_behind(one, horizon) then
+    break
+  end
+  if not one.is_hidden then
+    visible[#visible + 1] = one
+  end
+end
+if horizon then
+  more, last, name = '1', horizon[4], horizon[5]
+end
+
 local sizes, parts, number = {}, {}, 0
-local place, total = 0, #found / 2
-while place < total and more == '0' do
+local place, total = 0, #visible
+local is_full = false
+while place < total and not is_full do
   if room <= 0 then
-    more = '1'
+    is_full = true
     break
   end
   local names = {}
   for k = place + 1, place + few(total - place) do
-    names[#names + 1] = found[2 * k - 1]
+    names[#names + 1] = visible[k][2]
   end
   local records, bytes = {}, 0
   if with_records or step ~= '' then
     records = redis.call('HMGET', KEYS[2], unpack(names))
   end
   for k, one in ipairs(names) do
-    if number == limit or place == most then
-      more = '1'
+    if number == limit then
+      is_full = true
       break
     end
     place = place + 1
-    local data, score = records[k] or '', found[2 * place]
+    local data, score = records[k] or '', visible[place][3]
     bytes = bytes + #data
-    last, name = members and '' or score, members and members[place] or one
     if step == '' or read_record(data) == step then
       number = number + 1
       sizes[number] = #one .. ' ' .. (with_records and records[k] and #data or -1) .. ' ' .. #score
@@ -98,4 +204,34 @@ while place < total and more == '0' do
   end
   take_read(#names, bytes)
 end
-return {more, last, name, table.concat(sizes, ' '), table.concat(parts)}
+if is_full then
+  more, last, name = '1', visible[place][4], visible[place][5]
+end
+
+-- The last due of all, so that what is added behind it does not keep the reading going.
+local function last_due()
+  local due = with_moved and ARGV[13] ~= '' and last_version(moves, ARGV[13], ARGV[14]) or nil
+  for i = 15, #ARGV, 2 do
+    local its
+    if by_task then
+      local place = place_of('', redis.call('ZREVRANGEBYLEX', KEYS[3], ARGV[i + 1], ARGV[i], 'LIMIT', 0, 1)[1] or '')
+      its = place and place[1]
+    else
+      its = redis.call('ZREVRANGEBYSCORE', KEYS[1], ARGV[i + 1], ARGV[i], 'WITHSCORES', 'LIMIT', 0, 1)[2]
+      its = its and tonumber(its) - offset_of(ARGV[i])
+    end
+    due = its and math.max(its, due or its) or due
+  end
+  return due and string.format('%.0f', math.ceil(due)) or ''
+end
+
+local highest = ''
+if began then
+  if not after and ARGV[3] == '' then
+    highest = last_due()
+  end
+  if more == '1' or not goes_on or #found > 0 then
+    note_reader(moves, more == '1' or goes_on, ARGV[10])
+  end
+end
+return {more, last, name, table.concat(sizes, ' '), table.concat(parts), highest}

@@ -1,0 +1,54 @@
+-- For those who move entries: they leave each at the due that it had, for as long as somebody reads the
+-- schedule page by page. See include/pages/reading.lua.
+-- Functions get the names of the three keys.
+
+-- Members of MOVED from which on it becomes MOVED_BEFORE; how long both are kept after a move (ms).
+local MANY, KEPT = 5000, 7200000
+
+-- When entries are moved (µs); nil when nobody reads.
+local moves_at
+
+-- Look who reads; refuses keys of another type.
+local function begin_moves(moves, clock)
+  if redis.call('EXISTS', unpack(moves)) == 0 then
+    return
+  end
+  local readers, moved, moved_before = unpack(moves)
+  for _, key in ipairs(moves) do
+    expect_type(key, 'zset')
+  end
+  redis.call('ZREMRANGEBYSCORE', readers, '-inf', to_ms(clock))
+  local oldest_reader, newest_reader
+  for _, began in ipairs(redis.call('ZRANGE', readers, 0, -1)) do
+    began = tonumber(began)
+    oldest_reader = math.min(began, oldest_reader or began)
+    newest_reader = math.max(began, newest_reader or began)
+  end
+  if not newest_reader then
+    redis.call('UNLINK', moved, moved_before)
+    return
+  end
+  -- Later than each beginning, also where the clock was set back.
+  moves_at = math.max(clock, newest_reader + 1)
+  if redis.call('ZCARD', moved) >= MANY then
+    local last = redis.call('ZREVRANGE', moved_before, 0, 0, 'WITHSCORES')[2]
+    if tonumber(last or 0) <= oldest_reader then
+      redis.call('UNLINK', moved_before)
+      redis.call('RENAME', moved, moved_before)
+    end
+  end
+end
+
+-- Note from which due an entry is moved.
+local function note_move(moves, name, score, task)
+  local _, moved, moved_before = unpack(moves)
+  if not moves_at then
+    return
+  end
+  local since = math.max(
+    tonumber(redis.call('ZSCORE', moved, name) or 0), tonumber(redis.call('ZSCORE', moved_before, name) or 0))
+  local version = {name, string.format('%.0f', since), string.format('%.0f', moves_at), task or ''}
+  redis.call('ZADD', moved, due_at(score), table.concat(version, '\0'))
+  redis.call('ZADD', moved, string.format('%.0f', moves_at), name)
+  redis.call('PEXPIRE', moved, KEPT)
+end
