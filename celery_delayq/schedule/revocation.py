@@ -22,6 +22,8 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import MESSAGES, ScanStore
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import Command, Steps
 from celery_delayq.store.session import Session
 from celery_delayq.store.shards import Shards
 from celery_delayq.utils import message_json
@@ -147,7 +149,7 @@ class Revocation:
 
         for batch in batches(found(), BATCH):
             after(self._schedule.cancel_revoked(batch))
-        for queue, layout in self._ask(lambda shards: queues_of(shards, None)).items():
+        for queue, layout in self._ask(_with_ready).items():
             self._ask(partial(_free_ready, queue, layout, matches))
 
     def _store(
@@ -164,6 +166,19 @@ class Revocation:
                 store.control.revoke(seconds, ids, stamps, canvas)
 
         self._ask(ask)
+
+
+def _with_ready(shards: Shards) -> dict[str, Layout]:
+    """Return the queues that have ready messages, with their layouts."""
+    known = queues_of(shards, None)
+
+    def steps(store: Store, queue: str) -> Steps[int]:
+        lists = store.keys.ready_lists(queue, known[queue])
+        number: int = yield Command.of("EXISTS", *lists, store.keys.queue(queue).quarantined)
+        return number
+
+    found = shards.run_each(known, steps)
+    return {queue: known[queue] for queue, number in found.items() if number}
 
 
 def _not_revoked(

@@ -140,6 +140,7 @@ SITES = {
     "schedule/client.py change": "cancel",
     "schedule/reader.py ask": "find",
     "schedule/reader.py count": "count",
+    "schedule/revocation.py _with_ready": "cancel_canvas",
     "spark/read/partitions.py plan": "a plan of Spark",
     "store/paging.py queues_of": "find",
     "store/paging.py read_page": "list",
