@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -20,6 +19,7 @@ from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Sizes
 from celery_delayq.store.shards import Shards
+from celery_delayq.utils import foreign
 
 T = TypeVar("T")
 
@@ -195,7 +195,7 @@ def _queue(store: Store, name: str, layout: Layout, is_paused: bool) -> Steps[Qu
 def _task_and_due(data: bytes) -> tuple[str, int | None]:
     """Return the task's name and, for one that was scheduled, when it was due in ms."""
     try:
-        message = json.loads(data)
+        message = foreign.loads(data)
         task = str(message["headers"]["task"])
         eta = own_of(message["properties"]).get("eta")
         return task, None if eta is None else due_of_eta(eta).ms

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.session import Session
 from celery_delayq.store.shards import Shards
-from celery_delayq.utils import message_json
+from celery_delayq.utils import foreign, message_json
 from celery_delayq.utils.portions import batches, portions
 
 #: Most cancelled messages of a ready list that are searched for one by one. With more, the list is
@@ -96,7 +95,7 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
         yield moved
         for tag, data in store.held_messages(unacked):
             try:
-                raw, exchange, routing_key = json.loads(data)
+                raw, exchange, routing_key = foreign.loads(data)
                 envelope.check_envelope(raw)
                 queues = sorted(channel._lookup(exchange, routing_key))
                 due = envelope.due_of(raw) or Due(0)
@@ -178,7 +177,7 @@ def etas_in_lists(app: Celery) -> int:
 def has_future_eta(message: bytes, now_ms: int) -> bool:
     """Return whether a ready message has an ETA in the future; False where it cannot be read."""
     try:
-        raw = json.loads(message)
+        raw = foreign.loads(message)
         envelope.check_envelope(raw)
         due = envelope.due_of(raw)
     except (ValueError, TypeError, InvalidETA, RecursionError):
@@ -337,7 +336,9 @@ def _stock_message(record: bytes, score: float, now_ms: int) -> bytes:
     """Return the message of an entry for stock workers, without an ETA if it is due."""
     due_ms = Listed("", int(score), b"").due_ms
     eta = moment(due_ms).isoformat() if due_ms > now_ms else None
-    return message_json.encode(envelope.for_stock(json.loads(Record.unpack(record).message), eta))
+    return message_json.encode(
+        envelope.for_stock(foreign.loads(Record.unpack(record).message), eta)
+    )
 
 
 def _place(field: str) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from uuid import uuid4
 from celery_delayq.deadletters.elsewhere import schedule_elsewhere
 from celery_delayq.deadletters.reader import DeadLetterReader, check_filter, counts_of
 from celery_delayq.deadletters.replay import ReplayChanges, replayed
-from celery_delayq.errors import ConfigError, InvalidETA, RecordError
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidOption, RecordError
 from celery_delayq.integration.not_run import note_purged
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
 from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
@@ -27,6 +27,7 @@ from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
 from celery_delayq.store.shards import Shards
+from celery_delayq.utils.foreign import reading
 from celery_delayq.utils.numbers import is_finite
 from celery_delayq.utils.portions import portions
 
@@ -180,8 +181,9 @@ class DeadLetters(DeadLetterReader):
             # The first half of a message id tells messages apart.
             message_id = f"{place:04x}{token[4:]}"
             try:
-                entry = replayed(dead_letter, layout, due, changes, message_id, run)
-            except (RecordError, ValueError, TypeError, LookupError, AttributeError) as exc:
+                with reading("message"):
+                    entry = replayed(dead_letter, layout, due, changes, message_id, run)
+            except (RecordError, InvalidOption) as exc:
                 # Other producers may have sent anything.
                 logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
                 continue

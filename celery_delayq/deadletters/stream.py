@@ -11,12 +11,13 @@ from uuid import uuid4
 from celery_delayq.deadletters.client import DeadLetters, check_bulk
 from celery_delayq.deadletters.reader import Progress, Reading
 from celery_delayq.deadletters.replay import ReplayChanges, replayed_message
-from celery_delayq.errors import RecordError
+from celery_delayq.errors import InvalidOption, RecordError
 from celery_delayq.integration.not_run import note_purged
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.scheduled import Bulk, Outcome, moment
 from celery_delayq.transport.amqp.messages import from_envelope
+from celery_delayq.utils.foreign import reading
 from celery_delayq.utils.portions import portions
 
 logger = logging.getLogger(__name__)
@@ -131,13 +132,16 @@ class StreamDeadLetters(DeadLetters):
         messages: dict[int, tuple[Any, str, Due]] = {}
         for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
             try:
-                message = replayed_message(dead_letter, changes, uuid4().hex, run)
-            except (RecordError, ValueError, TypeError, LookupError, AttributeError) as exc:
+                with reading("message"):
+                    message = from_envelope(
+                        replayed_message(dead_letter, changes, uuid4().hex, run)
+                    )
+            except (RecordError, InvalidOption) as exc:
                 logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
                 outcomes[place] = Outcome.UNREADABLE
                 continue
             queue = changes.queue or dead_letter.queue
-            messages[place] = from_envelope(message), queue, due
+            messages[place] = message, queue, due
         if messages:
             offsets = offsets_of(dead_letters[place] for place in messages)
             refused = self._connection.send([*messages.values()], offsets)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable
 
 from celery_delayq.metrics.catalogue import OTHER
+from celery_delayq.utils import foreign
 
 #: The name of the task of a message that cannot be read.
 UNREADABLE = "(unreadable)"
@@ -18,7 +18,7 @@ ByTask = Counter[tuple[str, str]]
 def task_of(message: bytes) -> str:
     """Return the name of the task of a ready message."""
     try:
-        return str(json.loads(message)["headers"]["task"])
+        return str(foreign.loads(message)["headers"]["task"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return UNREADABLE
 

@@ -12,6 +12,7 @@ from kombu.compression import decompress
 from kombu.serialization import loads, prepare_accept_content
 
 from celery_delayq.model.envelope import own_of
+from celery_delayq.utils import foreign
 
 #: Content types that are decoded to show arguments: never pickle, whatever the app accepts.
 READABLE = prepare_accept_content(("json", "yaml", "msgpack"))
@@ -38,7 +39,7 @@ def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
     try:
         body = _plain(message)
         if message["content-type"] == "application/json":
-            args, kwargs, *_ = json.loads(body, parse_constant=_no_json)
+            args, kwargs, *_ = foreign.loads(body, parse_constant=_no_json)
         else:
             args, kwargs, *_ = _loaded(body, message)
             args = [*args]

@@ -25,7 +25,7 @@ from celery_delayq.model.envelope import (
 from celery_delayq.model.lookup import Location, PausedNames, State, StatusCode, Where, worst
 from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import Readable
-from celery_delayq.utils import message_json
+from celery_delayq.utils import foreign, message_json
 from celery_delayq.utils.numbers import is_whole
 
 #: The first millisecond that a datetime can name, year 1.
@@ -324,7 +324,7 @@ class Cursor(NamedTuple):
         """
         try:
             data = base64.b64decode(text + "=" * (-len(text) % 4), altchars="-_", validate=True)
-            made_for, key, queue, name, began, last = json.loads(data)
+            made_for, key, queue, name, began, last = foreign.loads(data)
             last_due = None if last is None else int(last)
             cursor = cls(int(key), str(queue), str(name), int(began), last_due)
         except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as exc:

@@ -23,6 +23,7 @@ from celery_delayq.periodic.definition import API, Definition
 from celery_delayq.periodic.importers import FoundEntry, code_of
 from celery_delayq.periodic.serialization import dumps_form
 from celery_delayq.periodic.wall_clock import ms_of
+from celery_delayq.utils import foreign
 from celery_delayq.utils.credentials import path_of
 
 #: Fields of the state; the other fields are the definition.
@@ -61,7 +62,7 @@ def _found(
             continue
         name = f"line {number}"
         try:
-            data: dict[str, Any] = json.loads(line)
+            data: dict[str, Any] = foreign.loads(line)
             name = _name(data.pop("name"))
             told = {what: data.pop(what, None) for what in _STATE}
             in_code = data.get("source", API) == own

@@ -7,7 +7,6 @@ A record is ``<line>\\n<definition in JSON>``. Scripts compare and replace the l
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from celery_delayq.errors import RecordError
 from celery_delayq.periodic.definition import API, Definition
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.wall_clock import LAST, moment_of
+from celery_delayq.utils import foreign
 
 #: "paused": not fired until it is resumed. "ended": never fired again.
 Status = Literal["on", "paused", "ended"]
@@ -143,7 +143,7 @@ class Periodic:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry as a dictionary for JSON."""
-        data = json.loads(self.definition.dumps())
+        data = foreign.loads(self.definition.dumps())
         return {
             "name": self.name,
             "source": self.definition.source,
@@ -170,7 +170,7 @@ def source_in(record: str) -> str | None:
     None if that is unreadable too.
     """
     try:
-        found = json.loads(record.partition("\n")[2]).get("source", API)
+        found = foreign.loads(record.partition("\n")[2]).get("source", API)
     except (ValueError, AttributeError, RecursionError):
         return None
     return found if isinstance(found, str) else None

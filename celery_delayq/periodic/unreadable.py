@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from celery_delayq.errors import PeriodicUnknown, RecordError
 from celery_delayq.periodic.state import Periodic, PeriodicState, source_in, times_and_counts
+from celery_delayq.utils import foreign
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class UnreadableEntry:
     @property
     def data(self) -> Mapping[str, Any]:
         """The JSON of its definition, empty if that is unreadable too."""
-        return {} if self.source is None else json.loads(self.record.partition("\n")[2])
+        return {} if self.source is None else foreign.loads(self.record.partition("\n")[2])
 
     @property
     def state(self) -> PeriodicState | None:

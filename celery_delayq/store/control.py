@@ -31,6 +31,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore, Stretch, answered
 from celery_delayq.store.scripting.calls import Call, Steps
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
+from celery_delayq.utils import foreign
 from celery_delayq.utils.portions import batches
 
 #: Most ids of one script call, and most names that it looks at. Many messages with one id take
@@ -363,7 +364,7 @@ def _stamp(member: bytes) -> dict[str, Any]:
     """Return a stamp that was revoked; none for anything else."""
     if member[:1] == b"s":
         with suppress(ValueError):
-            stamp = json.loads(member[1:])
+            stamp = foreign.loads(member[1:])
             return stamp if isinstance(stamp, dict) else {}
     return {}
 

@@ -17,6 +17,7 @@ from operator import attrgetter
 
 from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.settings import Limits
+from celery_delayq.utils import foreign
 
 #: What kombu puts between a queue's name and a priority step.
 DEFAULT_SEP = "\x06\x16"
@@ -64,7 +65,7 @@ class Layout:
             The text is something else.
         """
         try:
-            data = json.loads(text)
+            data = foreign.loads(text)
             sep, steps = data["sep"], tuple(int(step) for step in data["steps"])
             if not isinstance(sep, str) or not steps:
                 raise ValueError("no separator or no steps")

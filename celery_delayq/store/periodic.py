@@ -15,6 +15,7 @@ from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting.calls import Puts
 from celery_delayq.store.scripting.replies import read_time
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
+from celery_delayq.utils import foreign
 from celery_delayq.utils.portions import portions
 
 logger = logging.getLogger(__name__)
@@ -362,7 +363,7 @@ class PeriodicStore(StorePart):
         fields = [f"{source}\0", f"{source}\0\0"]
         mark, definition_hashes = self._runner.client.hmget(self._keys.code_versions, fields)
         try:
-            found = json.loads(definition_hashes or b"{}")
+            found = foreign.loads(definition_hashes or b"{}")
         except ValueError:
             found = None
         return WrittenEntries(to_text(mark or b""), found if isinstance(found, dict) else {})

@@ -6,7 +6,6 @@ is safe while workers run.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from celery_delayq.model.names import QUEUE_KEYS
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
+from celery_delayq.utils import foreign
 from celery_delayq.utils.portions import batches
 
 #: About how many members a script looks at in one call.
@@ -359,7 +359,7 @@ def _digest(message: bytes) -> bytes:
 def _due_ms(record: bytes | None) -> int | str:
     """Return when an entry is due by the ETA that its message keeps, "" if it keeps none."""
     try:
-        message = json.loads(Record.unpack(record or b"").message)
+        message = foreign.loads(Record.unpack(record or b"").message)
         return due_of_eta(message["properties"][PROPERTY]["eta"]).ms
     except (ValueError, KeyError, TypeError):
         return ""

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.envelope import Entry, task_field, task_name
+from celery_delayq.model.lookup import to_text
 from celery_delayq.model.publish_outcome import Stored
 from celery_delayq.store.control import ControlStore
 from celery_delayq.store.dead_letters import DeadLetterStore
@@ -346,7 +347,7 @@ class Store(ScriptRunner):
         while start:
             start, *found = yield Call("scan/tasks", keys, [start, TASKS])
             for field, count in zip(found[::2], found[1::2], strict=True):
-                counts[task_name(field.decode())] = count
+                counts[task_name(to_text(field))] = count
         return counts
 
     def held_count(self, unacked: str) -> int:

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 from kombu.utils.json import JSONEncoder, object_hook
 
+from celery_delayq.utils.foreign import reading
+
 # Body and headers are serialized or flat by now; looking for circles costs a tenth.
 _ENCODER = JSONEncoder(check_circular=False)
 _DECODER = json.JSONDecoder()
@@ -32,14 +34,15 @@ def decode(data: bytes) -> Any:
 
     Raises
     ------
-    ValueError
+    RecordError
         It is no JSON.
     """
-    # Plainly, or with an escape for one of its characters.
-    if b"__type__" in data or b"\\u00" in data:
-        return _TYPED_DECODER.decode(data.decode())
-    try:
-        return _FAST_DECODER.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        # Such as NaN and single surrogates, or it is no JSON: as kombu takes it.
-        return _DECODER.decode(data.decode())
+    with reading("JSON"):
+        # Plainly, or with an escape for one of its characters.
+        if b"__type__" in data or b"\\u00" in data:
+            return _TYPED_DECODER.decode(data.decode())
+        try:
+            return _FAST_DECODER.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # Such as NaN and single surrogates, or it is no JSON: as kombu takes it.
+            return _DECODER.decode(data.decode())

@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 from celery_delayq.errors import InvalidContext
 from celery_delayq.model.context import trace_context
 from celery_delayq.model.context.trace_context import Trace
+from celery_delayq.utils import foreign
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -100,7 +101,7 @@ class State:
     def values(self) -> Mapping[str, Any]:
         """All values by name, with those of the trace."""
         if self._values is None:
-            values = json.loads(self.encoded.text or "{}")
+            values = foreign.loads(self.encoded.text or "{}")
             if self.trace is not None:
                 values.update(self.trace.as_headers())
             self._values = MappingProxyType(values)
@@ -313,7 +314,7 @@ def piece(name: str, value: Any) -> str:
         text = _encode(value)
         text.encode()
         # Plain values stay equal, and the error of a large value is about its size.
-        if type(value) not in _PLAIN and len(text) <= MAX_BYTES and json.loads(text) != value:
+        if type(value) not in _PLAIN and len(text) <= MAX_BYTES and foreign.loads(text) != value:
             raise ValueError("it would come out of JSON as something else")
     except (TypeError, ValueError, RecursionError) as exc:
         raise InvalidContext(
@@ -336,7 +337,7 @@ def read(given: Any) -> EncodedContext:
     if len(given) > MAX_BYTES:
         raise InvalidContext(f"more than {MAX_BYTES} bytes")
     try:
-        values = json.loads(given)
+        values = foreign.loads(given)
     except (ValueError, RecursionError) as exc:
         raise InvalidContext(f"no JSON: {short_repr(given)}") from exc
     if not isinstance(values, dict):

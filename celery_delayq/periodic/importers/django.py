@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import FoundEntry, in_utc
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.wall_clock import MS
+from celery_delayq.utils import foreign
 from celery_delayq.utils.sql import Database
 
 _PREFIX = "django_celery_beat_"
@@ -161,7 +161,7 @@ def _options(row: Row, name: str) -> dict[str, Any]:
 def _json(row: Row, what: str, expected: Any) -> Any:
     """Return the JSON in a column, or *expected* if the column is empty."""
     try:
-        found = json.loads(row.get(what) or "null")
+        found = foreign.loads(row.get(what) or "null")
     except (ValueError, TypeError) as exc:
         raise ConfigError(f"{what}={row.get(what)!r}: expected JSON, {exc}") from exc
     if found is None:

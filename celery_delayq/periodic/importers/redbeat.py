@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -22,6 +21,7 @@ from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import FoundEntry, code_of
 from celery_delayq.periodic.rrule import rrule
 from celery_delayq.store.session import Session
+from celery_delayq.utils import foreign
 from celery_delayq.utils.credentials import hide
 from celery_delayq.utils.portions import batches
 
@@ -149,7 +149,7 @@ def _found(name: str, record: Any, zone: tzinfo) -> FoundEntry:
 
 
 def _decoded(text: bytes | str) -> dict[str, Any]:
-    data = json.loads(text, object_hook=_hook)
+    data = foreign.loads(text, object_hook=_hook)
     if not isinstance(data, dict):
         raise ValueError(f"{data!r}: expected an object")
     return data
