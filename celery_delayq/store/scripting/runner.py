@@ -111,7 +111,10 @@ class ScriptRunner:
             with self.client.pipeline(transaction=True) as pipe:
                 for command in with_sources(calls):
                     pipe.execute_command(*command)
-                found = pipe.execute(raise_on_error=False)
+                try:
+                    found = pipe.execute(raise_on_error=False)
+                except CommandRefused as exc:  # a command was not even queued
+                    raise full(exc) if is_full(exc) else exc from exc
         for each in found:
             if isinstance(each, BrokerUnavailable):
                 raise each

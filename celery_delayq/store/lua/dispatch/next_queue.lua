@@ -37,6 +37,7 @@ local now = now_us()
 local ms = to_ms(now)
 local seen = tonumber(redis.call('HGET', KEYS[3], 'seen')) or 0
 -- A full server must let it pass: see dispatch/promote.lua. An empty name would stand for no queue.
+redis.call('ZREM', KEYS[2], '')
 redis.call('ZREM', KEYS[1], '')
 if seen - ms > 1000 then
   look_at_all(KEYS[1], ms)
