@@ -246,10 +246,9 @@ def due_when_sent(message: Mapping[str, Any]) -> Due | None:
     eta = message["headers"].get("eta") if is_task(message) else None
     if eta is None:
         return None
-    own = message["properties"].get(PROPERTY)
-    if own and "countdown" in own:
-        countdown, eta_of_countdown = own["countdown"]
-        if eta == eta_of_countdown:
+    noted = (message["properties"].get(PROPERTY) or {}).get("countdown")
+    match noted:
+        case [countdown, eta_of_countdown] if eta_of_countdown == eta:
             return due_of_countdown(countdown)
     return due_of_eta(eta)
 

@@ -199,7 +199,11 @@ def test_a_retry_runs_beside_what_has_its_key(
     delayq.store.purge("celery")
     delayq_redis.client.delete("celery", "{celery}:ready_index", "{celery}:unique")
     app.send_task("t", task_id="second", **unique)
-    own = {**first["properties"]["delayq"], "countdown": 3600, "message_id": "retry"}
+    own = {
+        **first["properties"]["delayq"],
+        "countdown": (3600, FAR.isoformat()),
+        "message_id": "retry",
+    }
     first["headers"].update(retries=1, eta=FAR.isoformat())
     first["properties"].update(delayq=own, delivery_tag="retry")
     with app.connection_for_write() as connection:
