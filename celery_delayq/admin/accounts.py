@@ -1,7 +1,7 @@
 """Rights of Redis accounts, derived from the commands of scripts and the names of keys.
 
 >>> " ".join(rules("producer", ["mail"]))  # doctest: +ELLIPSIS
-'resetkeys ~delayq:next_due ~delayq:queues ~_kombu.binding* ~{mail}:* ~mail ~mail??[0-9]* ...'
+'resetkeys ~delayq:next_due ~delayq:queues ~_kombu.binding.mail ...'
 """
 
 from __future__ import annotations
