@@ -20,8 +20,9 @@ NOT_OWN_KEY = (
 QUEUE_KEYS = frozenset(
     {
         *("answer", "dead", "dead_at", "deliveries", "due", "duplicate_ids", "entries"),
-        *("leased", "leased_index", "leases", "pace", "paused_due", "quarantine_turn"),
-        *("quarantined", "ready_index", "request_numbers", "tasks", "totals", "unique", "wake"),
+        *("leased", "leased_index", "leases", "moved", "moved_before", "pace", "paused_due"),
+        *("quarantine_turn", "quarantined", "readers", "ready_index", "request_numbers", "tasks"),
+        *("totals", "unique", "wake"),
     }
 )
 
