@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from celery_delayq import DelayQ
 from celery_delayq.embedded.cluster import ask
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
@@ -126,6 +129,31 @@ def test_a_master_that_becomes_a_replica_is_left(scene: ClusterScene) -> None:
     scene.wait_state("before")
     assert sorted(scene.runs("id")) == ["after", "before"]
     assert "Connection to broker lost" not in worker.log
+
+
+@pytest.mark.parametrize(("replicas", "is_kept"), [(0, False), (1, True)])
+def test_a_publish_to_a_master_that_hangs_is_replaced_and_wakes(
+    scene: ClusterScene, replicas: int, is_kept: bool
+) -> None:
+    """It answers what came while it hung before it hears of its replacement: Redis' own loss."""
+    options = {"delayq": {"wait_replicas": replicas}}
+    scene.app.conf.broker_transport_options = options
+    shard = scene.shard(4)
+    scene.send("plain", id="before", countdown=3600, queue=shard.queue)  # it is connected by then
+
+    with (
+        ThreadPoolExecutor(1) as thread,
+        scene.cluster.replica_of(shard.master).client() as replica,
+    ):
+        os.kill(shard.master.pid, signal.SIGSTOP)
+        publish = thread.submit(scene.send, "plain", id="a", countdown=3600, queue=shard.queue)
+        wait_until(lambda: replica.role()[0] == b"master", 30, "the replica takes over")
+        os.kill(shard.master.pid, signal.SIGCONT)
+        publish.result(60)
+
+    with shard.master.client() as former:
+        wait_until(lambda: former.role()[0] == b"slave", 30, "the former master follows")
+    assert (DelayQ.of(scene.app).get("a") is not None) == is_kept
 
 
 def test_a_dispatcher_that_starts_while_the_first_shard_is_away_moves_tasks_of_the_others(
