@@ -13,7 +13,7 @@ from typing import Any
 
 from amqp import RecoverableConnectionError
 from kombu.transport import redis as stock
-from redis import Redis
+from redis import ConnectionPool, Redis
 from redis.exceptions import ResponseError
 
 from celery_delayq.errors import InvalidOption, NotAllowed
@@ -84,14 +84,18 @@ class PublishChannel(stock.Channel):
         return self._store
 
     def new_store(self) -> Store:
-        """Return a store with connections of its own, which outlive this channel.
-
-        As many as there are threads that use it: kombu's limit is for one channel.
-        """
-        pool = self._get_pool()
-        pool.max_connections = sys.maxsize
-        client = Redis(connection_pool=pool)
+        """Return a store with connections of its own, which outlive this channel."""
+        client = Redis(connection_pool=self.new_pool())
         return Store(client, self.store.keys, self.layout, self.settings.limits)
+
+    def new_pool(self) -> ConnectionPool:
+        """Return a pool of as many connections as there are threads that use it.
+
+        kombu's limit is for one channel.
+        """
+        pool: ConnectionPool = self._get_pool()
+        pool.max_connections = sys.maxsize
+        return pool
 
     @property
     def whole(self) -> Any:

@@ -42,7 +42,7 @@ class LoopPublisher:
         channel = self._channel = self._connection.channel()
         _ = channel.shards.only  # raises NotSupported for several
         channel.pool.disconnect()
-        channel._pool = channel._get_pool()
+        channel._pool = channel.new_pool()
         self.client: LoopClient = new_loop_client(channel.pool, threads, size)
         store = channel.store
         channel._store = Store(self.client, store.keys, store.layout, store.limits)

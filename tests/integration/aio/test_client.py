@@ -26,7 +26,7 @@ from celery_delayq.errors import (
 )
 from celery_delayq.model.scheduled import Outcome
 from tests.integration.aio.conftest import run
-from tests.integration.conftest import MakeApp, ready, stored
+from tests.integration.conftest import MakeApp, Through, ready, stored
 
 
 def test_a_task_is_sent_found_moved_and_cancelled(delayq: DelayQ, add: Any, redis: Redis) -> None:
@@ -211,13 +211,14 @@ def test_replaying_a_dead_letter(delayq: DelayQ, add: Any, redis: Redis) -> None
     assert [each["headers"]["id"] for each in ready(redis)] == ["one"]
 
 
-def test_topics_and_unbound_keys_at_the_same_time(make_app: MakeApp, redis: Redis) -> None:
+def test_topics_and_unbound_keys_at_the_same_time(through: Through, redis: Redis) -> None:
     news = Queue("news", Exchange("news", type="topic"), routing_key="news.#")
-    app = make_app(task_queues=[Queue("celery"), news])
-    add = app.tasks["tasks.add"]
+    proxy, delayq = through(task_queues=[Queue("celery"), news], task_publish_retry=False)
+    add = delayq.app.tasks["tasks.add"]
 
     async def use(client: AsyncDelayQ) -> list[str]:
         await client.apply_async(add, (0, 0), queue="news", task_id="first", countdown=60)
+        proxy.latency = 0.05  # so that all threads wait for a reply
         keys = [("news.one" if n % 2 else "other", n) for n in range(40)]
         calls = (
             client.apply_async(add, (n, n), exchange="news", routing_key=key, countdown=60)
@@ -226,7 +227,7 @@ def test_topics_and_unbound_keys_at_the_same_time(make_app: MakeApp, redis: Redi
         await asyncio.gather(*calls)
         return [str(each.task) async for each in client.dead_letters()]
 
-    dead = run(DelayQ.of(app), use)
+    dead = run(delayq, use)
 
     assert dead == ["tasks.add"] * 20
     args = sorted(each["headers"]["argsrepr"] for each in stored(redis, "news"))
