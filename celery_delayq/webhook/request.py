@@ -37,6 +37,7 @@ _OURS = frozenset(
     }
 )
 _OUR_PREFIXES = ("webhook-", "proxy-")
+_NO_LETTER = re.compile(r"[^a-z0-9]")
 
 
 class Answer(NamedTuple):
@@ -65,7 +66,9 @@ def check_headers(headers: Any) -> dict[str, str]:
     for name, value in headers.items():
         if not isinstance(name, str) or not _TOKEN.fullmatch(name):
             raise InvalidWebhook(f"webhook header {name!r}: that is no name of a header")
-        if name.lower() in _OURS or name.lower().startswith(_OUR_PREFIXES):
+        # Servers that make variables of the names, as for CGI, read them so.
+        read_as = _NO_LETTER.sub("-", name.lower())
+        if read_as in _OURS or read_as.startswith(_OUR_PREFIXES):
             raise InvalidWebhook(f"webhook header {name!r}: it is set here; choose another name")
         if not isinstance(value, str) or not TEXT.fullmatch(value):
             raise InvalidWebhook(

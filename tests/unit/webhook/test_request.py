@@ -20,6 +20,8 @@ from celery_delayq.errors import DeliveryFailed, DeliveryRefused, InvalidSignatu
 from celery_delayq.webhook import sign, verify
 from celery_delayq.webhook.addresses import parse
 from celery_delayq.webhook.request import (
+    _OUR_PREFIXES,
+    _OURS,
     Answer,
     body_of,
     check_headers,
@@ -97,8 +99,20 @@ def test_headers_that_are_none_or_are_ours_are_refused(headers: Any, message: st
     assert "s3" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "name",
+    sorted({*_OURS, *headers_of("7", b"{}", SECRET, "agent"), *(f"{x}x" for x in _OUR_PREFIXES)}),
+)
+def test_no_spelling_of_a_header_of_ours_is_sent(name: str) -> None:
+    """Servers read `_` as `-`, and some read other characters so."""
+    for spelling in (name, name.upper(), *(name.replace("-", each) for each in "_.~|")):
+        with pytest.raises(InvalidWebhook, match="it is set here"):
+            check_headers({spelling: "b"})
+
+
 def test_other_headers_are_sent() -> None:
-    assert check_headers({"X-Shop": "a b", "Accept": ""}) == {"X-Shop": "a b", "Accept": ""}
+    others = {"X-Shop": "a b", "Accept": "", "X_Webhook_Id": "7"}
+    assert check_headers(others) == others
     assert check_headers(None) == {}
 
 
