@@ -20,6 +20,7 @@ from celery_delayq.integration import (
     broker_urls,
     context,
     durable_revoke,
+    flower,
     liveness,
     pool,
     remote_control,
@@ -29,7 +30,6 @@ from celery_delayq.integration import (
     worker,
     worker_checks,
 )
-from celery_delayq.integration.flower import broker
 from celery_delayq.integration.pool import results
 from celery_delayq.integration.replace import Connect, Register, Replace, make, mixed_into
 from celery_delayq.utils import native_threads
@@ -408,5 +408,5 @@ LOOP = (
 #: Every change.
 CHANGES = (
     *(*TRANSPORT, *PROCESS, *APP, *TASK, *EVENTLET, *WORKER, *EXTENDED_WORKER),
-    *(*CONTEXT, *AIO, *REQUEST, *POOL, *CONSUMER, *LOOP, *broker.CHANGES),
+    *(*CONTEXT, *AIO, *REQUEST, *POOL, *CONSUMER, *LOOP, *flower.CHANGES),
 )

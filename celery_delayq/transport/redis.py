@@ -18,6 +18,7 @@ from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.errors import NotAllowed
 from celery_delayq.integration import worker
+from celery_delayq.integration.flower import change_flower
 from celery_delayq.integration.install import TRANSPORT
 from celery_delayq.integration.replace import make
 from celery_delayq.model.broker import Capability
@@ -165,6 +166,7 @@ class Transport(stock.Transport):
 
     def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the URL as :func:`~celery_delayq.transport.url.shown_url` gives it."""
+        change_flower()
         shown: str = self.plain.as_uri(include_password, mask)
         # kombu has made a transport to ask it, and that has opened an epoll.
         self.plain.release()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kombu import Connection
 
 from celery_delayq.integration.broker_urls import CLUSTER
-from celery_delayq.integration.replace import Replace, make
+from celery_delayq.integration.replace import Replace
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import answered
 from celery_delayq.store.schedule import Store
@@ -61,16 +60,10 @@ def with_clusters(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
     return new
 
 
-#: When a Redis Cluster is shown, of a Flower that was imported.
 CHANGES = (
     Replace(
-        target="flower.Broker.__new__",
+        target="flower_broker.Broker.__new__",
         by=with_clusters,
         why="Flower's page of the broker knows no Redis Cluster, and shows no counts",
     ),
 )
-
-
-def change_flower() -> None:
-    """Change the Flower of this process, if any."""
-    make(CHANGES, flower=sys.modules.get("flower.utils.broker"))

@@ -16,6 +16,7 @@ from kombu import Connection as KombuConnection
 from kombu.transport import pyamqp
 
 from celery_delayq.errors import NotAllowed, UnsupportedServer
+from celery_delayq.integration.flower import change_flower
 from celery_delayq.integration.install import change_loop
 from celery_delayq.settings import ON_REDIS, Settings, misplaced
 from celery_delayq.transport import url
@@ -123,6 +124,7 @@ class Transport(pyamqp.Transport):
 
     def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the URL as :func:`~celery_delayq.transport.url.shown_url` gives it."""
+        change_flower()
         return url.shown_url(self.plain.as_uri(include_password, mask), include_password)
 
     def establish_connection(self) -> Any:

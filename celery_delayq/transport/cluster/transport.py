@@ -9,7 +9,6 @@ from kombu import Connection
 
 from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.integration.broker_urls import CLUSTER
-from celery_delayq.integration.flower.broker import change_flower
 from celery_delayq.store import server_checks
 from celery_delayq.store.cluster.nodes import Nodes
 from celery_delayq.store.cluster.shards import check_number
@@ -62,7 +61,6 @@ class ClusterTransport(Transport):
 
     def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the URLs of all nodes, as :func:`~celery_delayq.transport.url.shown_url` does."""
-        change_flower()
         first = urlsplit(super().as_uri(_uri, include_password, mask))
         user, at, _ = first.netloc.rpartition("@")
         if not (self.plain.userid or self.plain.password):

@@ -102,7 +102,10 @@ OTHERWISE = {
 }
 
 #: Of whose owner there is nothing here: eventlet, and Flower.
-NOT_HERE = {"logging:Logger.callHandlers", "flower.Broker.__new__"}
+NOT_HERE = {
+    "logging:Logger.callHandlers",
+    *("flower_api.BaseApiHandler.send_error", "flower_broker.Broker.__new__"),
+}
 
 
 def test_inspect_tells_no_replacement_from_the_original(found: dict[str, Any]) -> None:

@@ -1,0 +1,46 @@
+"""Flower's API for publishing: what was wrong, where it would answer with an empty 500."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kombu.exceptions import OperationalError
+
+from celery_delayq.errors import DelayQError, UniqueConflict
+from celery_delayq.integration.replace import Replace
+
+
+def status_of(error: DelayQError) -> int:
+    """Return the status of HTTP for an error of ours."""
+    if isinstance(error, UniqueConflict):
+        return 409
+    if isinstance(error, OperationalError):
+        return 503
+    return 400 if isinstance(error, ValueError) else 500
+
+
+def naming_errors(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``send_error``, which gets the error, or one that Flower has raised of it."""
+
+    def send_error(handler: Any, status_code: int = 500, **options: Any) -> Any:
+        exc = (options.get("exc_info") or (None, None))[1]
+        while exc is not None and not isinstance(exc, DelayQError):
+            exc = exc.__cause__
+        if exc is None:
+            return stock(handler, status_code, **options)
+        handler.clear()
+        handler.set_status(status_of(exc))
+        handler.set_header("Content-Type", "text/plain; charset=UTF-8")
+        return handler.finish(str(exc))
+
+    return send_error
+
+
+CHANGES = (
+    Replace(
+        target="flower_api.BaseApiHandler.send_error",
+        by=naming_errors,
+        why="an error of ours, such as a unique key that is taken, is an empty 500",
+    ),
+)
