@@ -18,6 +18,7 @@ from celery_delayq.deadletters.reader import DeadLetterReader, check_filter, cou
 from celery_delayq.deadletters.replay import ReplayChanges, replayed
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidOption, RecordError
 from celery_delayq.integration.not_run import note_purged
+from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
 from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import StatusCode
@@ -109,6 +110,7 @@ class DeadLetters(DeadLetterReader):
         if found is None:
             return Outcome.UNKNOWN
         due = due_of(eta, countdown)
+        warn_of_naive_eta(self._session.app, eta)
         changes = ReplayChanges(args, kwargs, queue).checked()
         change = self._to_replay(found.queue, [found], changes, [due], uuid4().hex)
         return self._make(found.queue, change)

@@ -18,7 +18,7 @@ from kombu import Exchange, Producer, Queue
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration import context
-from celery_delayq.integration.worker_checks import OPTIONS, warn_of_stock
+from celery_delayq.integration.worker_checks import OPTIONS, warn_of_naive_eta, warn_of_stock
 from celery_delayq.model import canvas, retry_options, task_options, unique
 from celery_delayq.model.delivery import HeldBy
 from celery_delayq.model.envelope import PROPERTY, due_of_countdown, due_of_eta, own_of, unique_key
@@ -139,7 +139,7 @@ class AMQPMixin:
 
     def as_task_v1(self, *args: Any, **options: Any) -> Any:
         named = signature(CeleryAMQP.as_task_v1).bind(self, *args, **options).arguments
-        _check(named.get("countdown"), named.get("eta"))
+        _check(self.app, named.get("countdown"), named.get("eta"))  # type: ignore[attr-defined]
         message = super().as_task_v1(*args, **options)  # type: ignore[misc]
         task_options.check_sent(message.body)
         return message
@@ -155,7 +155,7 @@ class AMQPMixin:
         *rest: Any,
         **options: Any,
     ) -> Any:
-        _check(countdown, eta)
+        _check(self.app, countdown, eta)  # type: ignore[attr-defined]
         for option, value in (("argsrepr", args or ()), ("kwargsrepr", kwargs or {})):
             if options.get(option) is None:
                 options[option] = plain_repr(value)
@@ -314,10 +314,12 @@ def is_plain(text: str) -> bool:
     return len(text) <= CeleryAMQP.argsrepr_maxsize and "\\" not in text and '"' not in text
 
 
-def _check(countdown: Any, eta: Any) -> None:
+def _check(app: Celery, countdown: Any, eta: Any) -> None:
     # As in Celery: a countdown of 0 is none, and a countdown goes before an ETA.
     if countdown is not None and countdown != 0:
         due_of_countdown(countdown)
-    elif eta is not None and not isinstance(eta, (datetime, str)):
-        # The transport reads the others; Celery breaks on what has no isoformat().
-        due_of_eta(eta)
+    elif eta is not None:
+        if not isinstance(eta, (datetime, str)):
+            # The transport reads the others; Celery breaks on what has no isoformat().
+            due_of_eta(eta)
+        warn_of_naive_eta(app, eta)

@@ -9,6 +9,7 @@ from typing import Any
 
 from celery_delayq.integration import beat_guard
 from celery_delayq.model import envelope, retry_options, unique
+from celery_delayq.model.envelope import parse_iso
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
@@ -106,6 +107,21 @@ def warn_of_stock(connection: Any) -> None:
     """Warn, once, when an app with the extension uses kombu's transport for Redis or RabbitMQ."""
     for text in stock_problems(connection):
         warn_once(logger, text)
+
+
+def warn_of_naive_eta(app: Any, eta: Any) -> None:
+    """Warn, once, when an ETA without a time zone is not read as a periodic entry reads a time."""
+    try:
+        moment = parse_iso(eta) if isinstance(eta, str) else eta
+        if moment.tzinfo is not None or not app.timezone.utcoffset(moment):
+            return
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return  # the call is refused, or there is no ETA
+    warn_once(
+        logger,
+        f"An eta without a time zone is read as UTC, and not in the app's zone ({app.timezone}) as "
+        "the times of periodic entries. Give it a time zone: docs/periodic.md",
+    )
 
 
 def stock_problems(connection: Any) -> Iterator[str]:

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.integration.not_run import note_cancelled
+from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model.envelope import MAX_DUE_MS, Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import Listed, Position, StatusCode, Where
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome, ScheduledTask
@@ -87,6 +88,7 @@ class BulkChanges(ScheduleReader):
         An entry that somebody else moves at the same time is not moved again (``CHANGED``).
         """
         due = new_due(eta, countdown, by)
+        warn_of_naive_eta(self._session.app, eta)
         by_ms = 0 if due is not None else shift_ms(by)
 
         @cache  # one time for all of them, by the clock of their own Redis

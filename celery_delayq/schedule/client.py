@@ -12,6 +12,7 @@ from celery import Signature
 
 from celery_delayq.errors import ConfigError, InvalidETA
 from celery_delayq.integration.not_run import note_cancelled
+from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model.envelope import Due, due_of_eta
 from celery_delayq.model.lookup import IfDue, Location, ReadyOnes, StatusCode
 from celery_delayq.model.names import check_name
@@ -145,6 +146,7 @@ class Schedule(BulkChanges):
             The new time is invalid, or has passed by Redis' clock.
         """
         due = new_due(eta, countdown, by)
+        warn_of_naive_eta(self._session.app, eta)
         id, if_due = id_of(id), bound_ms("if_eta", if_eta)
         if due is None:
             outcome = self._shift(id, shift_ms(by), queue, if_due)

@@ -11,6 +11,7 @@ from celery.app.routes import MapRoute
 
 from celery_delayq.integration import amqp
 from celery_delayq.integration.context import OPTION, Sent, to_send
+from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.envelope import PROPERTY, Due, Entry
 from celery_delayq.schedule.items import COMMON, InvalidItem
@@ -65,6 +66,7 @@ class MessageFactory:
         key = kind(job) if self._uniform else None
         if key is None:
             return self._have_made(job)[0]
+        warn_of_naive_eta(self.app, job.eta)
         sent = to_send(self.app, job.options.get(OPTION, self._common.get(OPTION)))
         if sent is not None:
             # Of one kind are those in one trace: it is in headers, which others may change.
