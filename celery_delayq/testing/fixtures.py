@@ -131,8 +131,9 @@ def delayq_worker(
     workers: list[WorkerProcess] = []
 
     def start(app: str, *, wait_ready: bool = True, **options: Any) -> WorkerProcess:
-        path = {"PYTHONPATH": os.pathsep.join(_own_folders())}
-        options["env"] = {**path, **(options.get("env") or {})}
+        inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        path = os.pathsep.join(dict.fromkeys([*_own_folders(), *filter(None, inherited)]))
+        options["env"] = {"PYTHONPATH": path, **(options.get("env") or {})}
         options.setdefault("broker_url", delayq_broker_url)
         options.setdefault("result_backend", delayq_redis.url)
         options.setdefault("log_file", tmp_path / f"worker-{len(workers)}.log")

@@ -363,10 +363,16 @@ def test_each_hour_has_one_report_though_there_is_no_worker_for_a_while(
 
 
 def test_without_rabbitmq_the_demo_says_what_to_install() -> None:
-    hidden = "import celery_delayq.embedded.rabbitmq as it; it._PROGRAMS = ('no-such-program',)"
+    hidden = "import celery_delayq.embedded.rabbitmq as it; it._DEBIAN_FOLDER = 'no-such-folder'"
     run = "from example_project.demo import main; main(['--broker', 'rabbitmq'])"
-    command = [sys.executable, "-c", f"{hidden}; {run}"]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=LIMIT_S)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{hidden}; {run}"],
+        cwd=CHECKOUT,
+        env={**os.environ, "PATH": "no-such-folder"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
     assert done.returncode == 1
     assert "no rabbitmq-server was found; Debian, Ubuntu: apt install" in done.stderr
     assert "Traceback" not in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -70,7 +71,10 @@ def test_the_banner_shows_our_scheme_and_what_is_on(
     lines = [line.strip() for line in worker.log.splitlines()]
     banner = [line[line.index(".>") :] for line in lines if ".>" in line]
 
-    assert f".> transport:   delayq+redis://:**@127.0.0.1:{delayq_redis.port}/0" in banner
+    [transport] = [line for line in banner if "transport:" in line]
+    assert re.fullmatch(
+        rf"\.> transport:   delayq\+redis://\w*:\*\*@127\.0\.0\.1:{delayq_redis.port}/0", transport
+    )
     assert f".> delayq:      {parts}" in banner
 
 
