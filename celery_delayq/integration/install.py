@@ -20,6 +20,7 @@ from celery_delayq.integration import (
     broker_urls,
     context,
     durable_revoke,
+    endings,
     flower,
     liveness,
     pool,
@@ -324,6 +325,7 @@ WORKER = (
         by=worker.looking_up_tracer,
         why="these changes import it before a pool or a handler of worker_init replaces the tracer",
     ),
+    *endings.CHANGES,
     *pool.CHANGES,
     *remote_control.CHANGES,
 )

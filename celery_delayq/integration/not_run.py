@@ -155,7 +155,8 @@ def _mark(app: Any, tasks: Iterable[NotRun]) -> None:
             id = request.id
             store = not request.ignore_result or app.conf.task_store_errors_even_if_ignored
             alone = Context({**request.__dict__, "chord": None})
-            app.backend.mark_as_revoked(id, reason, alone, store_result=store)
+            if app.backend.mark_as_revoked(id, reason, alone, store_result=store) is False:
+                break  # in a worker its error is logged
     except Exception:  # away, most likely, and each try takes a while
         logger.exception(
             "The result backend was not told that task %r, or one after it, is revoked", id

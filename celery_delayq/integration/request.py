@@ -7,18 +7,22 @@ the acknowledgement, in one step; else the message is gone already, and a copy i
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cache, wraps
+from importlib import import_module
 from typing import Any, NamedTuple
+from weakref import ref
 
 import celery
-from billiard.einfo import ExceptionWithTraceback
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.exceptions import Ignore, Reject, Retry
 from celery.worker import state
 from kombu.utils.imports import symbol_by_name
 
+from celery_delayq.integration.endings.result_backend import is_reported
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.retries import attempts_of, hold_chord
 from celery_delayq.integration.run_history import RequestBase, RunMixin
@@ -43,18 +47,35 @@ class Ending(NamedTuple):
     details: dict[str, Any]
 
 
+class Turn(Enum):
+    """What came first, for good: the task has begun, or the worker has refused it."""
+
+    BEGUN = 1
+    REFUSED = 2
+
+
 class RequestMixin(RequestBase):
     """Tells the channel why a task's message is about to be requeued or rejected."""
 
     acknowledged: bool
+    _already_cancelled: bool
     _is_killed = False
+    #: Whether the task is to be ended since it is revoked.
+    _is_terminated = False
+    #: Whether the pool has the task, or had it.
+    is_given = False
     #: Why the message becomes a dead letter at its acknowledgement.
     _ending: Ending | None = None
     _is_dead_lettered = False
-    #: Whether the pool has the task, or had it.
-    _is_given_to_pool = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Wrap Celery's own request classes, whose ``on_success`` calls no other."""
+        super().__init_subclass__(**kwargs)
+        if "on_success" in cls.__dict__:
+            cls.on_success = _noticing_crashes(cls.on_success)
 
     def __init__(self, message: Any, **kwargs: Any) -> None:
+        message.delayq_request = ref(self)
         if not kwargs.get("decoded") and kwargs.get("body") is message.body:
             # It is decoded already; whoever runs the task would do it once more.
             kwargs.update(body=message.payload, decoded=True)
@@ -65,12 +86,19 @@ class RequestMixin(RequestBase):
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Take note, and do what Celery does."""
-        exc = exc_info.exception
-        if isinstance(exc, ExceptionWithTraceback):
-            exc = exc.exc
+        exc = _exception_of(exc_info)
+        if self._was_ended(exc):
+            state.task_ready(self)
+            return None
         self._end(exc, exc_info.traceback)
+        if not isinstance(exc, Exception):
+            # To Celery, as a process that has ended.
+            lost = WorkerLostError(f"The task has raised {exc!r}, which would end its process")
+            lost.__cause__ = exc
+            exc_info = _info_of(lost)
+            exc = lost
         channel = self._delivery
-        if channel is not None and isinstance(exc, (WorkerLostError, SystemExit)):
+        if channel is not None and isinstance(exc, WorkerLostError):
             told = {} if self._ending is None else self._ending.details
             # A message that comes back has not ended, and no chord was notified.
             details = {name: value for name, value in told.items() if name != "told"}
@@ -88,6 +116,27 @@ class RequestMixin(RequestBase):
         finally:
             self._after_failure()
 
+    def on_accepted(self, *args: Any) -> None:
+        """Do what Celery does: an error must not keep the pool from running the task.
+
+        An error that is raised here keeps threads and greenlets from it.
+        """
+        if self.__dict__.setdefault("_turn", Turn.BEGUN) is Turn.REFUSED:
+            raise RuntimeError(f"{self.name}[{self.id!r}] does not begin: the worker refused it")
+        try:
+            super().on_accepted(*args)
+        except Exception:
+            logger.exception("The start of %s[%r] is not reported", self.name, self.id)
+            if not self.task.acks_late:
+                self.acknowledge()
+
+    def send_event(self, *args: Any, **fields: Any) -> None:
+        """Send an event: an error must not decide what becomes of the message."""
+        try:
+            super().send_event(*args, **fields)
+        except Exception:
+            logger.exception("An event of %s[%r] is not sent", self.name, self.id)
+
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """Take note of a hard time limit, and do what Celery does."""
         if not soft:
@@ -100,7 +149,7 @@ class RequestMixin(RequestBase):
 
     def execute_using_pool(self, pool: Any, **kwargs: Any) -> Any:
         """Take note, and do what Celery does."""
-        self._is_given_to_pool = True
+        self.is_given = True
         return super().execute_using_pool(pool, **kwargs)
 
     def revoked(self) -> Any:
@@ -117,10 +166,22 @@ class RequestMixin(RequestBase):
         # First of all, since it may die at any moment: to Celery, a greenlet that was killed looks
         # like one that has succeeded, and a solo task like one that has failed.
         self._is_killed = pool.is_green or isinstance(pool, SoloPool)
-        result = super().cancel(pool, *args, **kwargs)
-        if self._delivery is not None:
-            self._delivery.note_cancelled(self.message.delivery_tag)
-        return result
+        ends = True
+        try:
+            return super().cancel(pool, *args, **kwargs)
+        except NotImplementedError:  # by this pool: the task runs on
+            ends = False
+            raise
+        finally:
+            if ends:
+                self._already_cancelled = self._already_cancelled or bool(self.time_start)
+                if self._delivery is not None:
+                    self._delivery.note_cancelled(self.message.delivery_tag)
+
+    def terminate(self, *args: Any, **kwargs: Any) -> Any:
+        """End the task, which is revoked."""
+        self._is_terminated = True  # first of all: its greenlet may end at once
+        return super().terminate(*args, **kwargs)
 
     def acknowledge(self) -> None:
         """Acknowledge the message, or dead-letter it, unless it goes back."""
@@ -145,6 +206,21 @@ class RequestMixin(RequestBase):
             self._note_ending()
         super().reject(requeue=requeue)
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the worker has refused it."""
+        return self.__dict__.get("_turn") is Turn.REFUSED
+
+    def refuse(self) -> bool:
+        """Have the task not begin; return False if it has begun, in another thread."""
+        return self.__dict__.setdefault("_turn", Turn.REFUSED) is Turn.REFUSED
+
+    def make_dead_letter(self, reason: str) -> None:
+        """Make a dead letter of the message."""
+        if not self.acknowledged:
+            self._ending = Ending(reason, {})
+            self.reject()
+
     def _retry_worker_lost(self, *args: Any) -> Any:
         """Forget the failure: the task is retried (Celery 5.7's ``retry_on_worker_lost``)."""
         ending, self._ending = self._ending, None
@@ -164,6 +240,15 @@ class RequestMixin(RequestBase):
         """Forget the failure: the task was terminated."""
         self._ending = None
         return super()._announce_revoked(*args)
+
+    def _was_ended(self, exc: BaseException) -> bool:
+        """Return whether a failure is the end of a task that Celery has cancelled or terminated:
+        its message goes back, or is acknowledged.
+        """
+        if not isinstance(exc, Exception):
+            return bool(self._already_cancelled or self._already_revoked)
+        goes_back = self._already_cancelled and self.task.acks_late
+        return goes_back and not isinstance(exc, (Ignore, Reject, Retry))
 
     @property
     def _delivery(self) -> Delivery | None:
@@ -189,7 +274,7 @@ class RequestMixin(RequestBase):
             or self._is_killed
             or getattr(self, "_already_revoked", False)
             or getattr(self, "_already_cancelled", False)
-            or isinstance(exc, (Retry, Ignore, Terminated, KeyboardInterrupt))
+            or isinstance(exc, (Retry, Ignore, Terminated))
             or (isinstance(exc, Reject) and exc.requeue and task.acks_late)
         ):
             return
@@ -211,7 +296,9 @@ class RequestMixin(RequestBase):
         attempts = attempts_of(task)
         if attempts is not None and attempts.policy_of(context) is not None:
             hold_chord(context)
-        elif not isinstance(exc, Reject) or (TELLS_OF_REJECTS and not exc.requeue):
+        elif is_reported(exc) and (
+            not isinstance(exc, Reject) or (TELLS_OF_REJECTS and not exc.requeue)
+        ):
             details["told"] = True
         if reason is None:
             after = f" after {retries} {'retry' if retries == 1 else 'retries'}" if retries else ""
@@ -251,8 +338,42 @@ def refuse_reserved() -> None:
     another call would be kept back for a task that never runs.
     """
     for request in [*state.reserved_requests]:
-        if isinstance(request, RequestMixin) and not request._is_given_to_pool:
+        if isinstance(request, RequestMixin) and not request.is_given:
             request.revoked()
+
+
+def _exception_of(exc_info: Any) -> BaseException:
+    exc: BaseException = exc_info.exception
+    return exc.exc if isinstance(exc, ExceptionWithTraceback) else exc
+
+
+def _info_of(exc: BaseException) -> ExceptionInfo:
+    try:
+        raise exc
+    except BaseException:
+        return ExceptionInfo()
+
+
+def _noticing_crashes(on_success: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a request notice what ends no process in pools of threads and greenlets.
+
+    ``celery.concurrency.base.apply_target`` reports a BaseException in place of a result, and a
+    greenlet that was killed seems to have succeeded, with no run time.
+    """
+
+    @wraps(on_success)
+    def on_success_or_crash(self: RequestMixin, result: Any, **kwargs: Any) -> Any:
+        if isinstance(result, ExceptionInfo):
+            lost = _exception_of(result)
+            return self.on_failure(_info_of(lost.__context__ or lost))
+        failed, retval, _ = result
+        if failed is False and not (self._is_killed or self._is_terminated):
+            return self.on_failure(_info_of(import_module("greenlet").GreenletExit()))
+        if failed and not isinstance(_exception_of(retval), Exception):
+            return self.on_failure(retval)
+        return on_success(self, result, **kwargs)
+
+    return on_success_or_crash
 
 
 def with_endings(task: Any, request_cls: Any) -> type:

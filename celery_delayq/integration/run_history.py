@@ -39,9 +39,9 @@ class RunMixin(RequestBase):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Wrap Celery's own request classes, whose ``on_success`` calls no other."""
-        super().__init_subclass__(**kwargs)
         if "on_success" in cls.__dict__:
             cls.on_success = _telling(cls.on_success)
+        super().__init_subclass__(**kwargs)
 
     def _end(self, exc: BaseException, traceback: str | None) -> None:
         """Take note of a failure or a hard time limit."""

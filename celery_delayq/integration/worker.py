@@ -16,6 +16,7 @@ from billiard.einfo import ExceptionInfo
 from celery import bootsteps
 from celery.app import trace
 from celery.concurrency.prefork import TaskPool as PreforkPool
+from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery.worker import state
 from kombu.asynchronous.hub import Hub
 from vine import promise
@@ -204,7 +205,7 @@ def surviving(_pool: Any, on_apply: Callable[..., Any]) -> Callable[..., Any]:
         def traced(*args: Any, **kwargs: Any) -> Any:
             try:
                 return target(*args, **kwargs)
-            except Exception:
+            except (Exception, WorkerShutdown, WorkerTerminate):
                 logger.exception("Celery could not report how a task ended: it counts as failed")
                 return 1, ExceptionInfo(), 0.0  # as Celery's trace reports a failure
 

@@ -22,6 +22,7 @@ from kombu.utils.encoding import bytes_to_str
 
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.integration import worker
+from celery_delayq.integration.endings import not_begun
 from celery_delayq.integration.install import EVENTLET, change_consumer
 from celery_delayq.integration.replace import make
 from celery_delayq.model import delivery, envelope
@@ -35,6 +36,7 @@ from celery_delayq.transport.rejected import MALFORMED, dropping_malformed
 from celery_delayq.transport.requests import Popped, Taken
 from celery_delayq.transport.settle import log_undecodable
 from celery_delayq.utils import message_json
+from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)
 
@@ -329,18 +331,31 @@ class ConsumeChannel(NotYetChannel):
             self._end_not_run(taken, taken.mark, message)
             return
         try:
-            if not self._put_off(taken, message):
-                callback(message)
+            if self._put_off(taken, message):
+                return
         except MALFORMED as exc:
-            # Celery breaks on some messages, and would on each delivery; to kombu a KeyError is a
-            # lost connection.
-            if not self.serves_worker or taken.tag not in self.keeper.held:
-                raise
-            logger.exception("message that Celery cannot handle is now a dead letter")
+            self._refuse(taken.tag, message, exc)
+            return
+        try:
+            callback(message)
+        except MemoryError:  # the worker ends, and its messages go back
+            raise
+        except Exception as exc:
+            # Celery breaks on some messages, and would on each delivery. A lost connection to the
+            # broker is not seen here; to kombu a KeyError is one.
+            self._refuse(taken.tag, message, exc)
+
+    def _refuse(self, tag: str, message: qos.Message, exc: Exception) -> None:
+        """Make a dead letter of a message that a worker cannot handle."""
+        if not self.serves_worker:
+            raise exc
+        logger.exception("Celery cannot handle a message")
+        if not not_begun.refuse(message):
+            return
+        if tag in self.keeper.held:
             id = str(message.headers["id"]) if envelope.is_task(message._raw) else ""
-            why = f"rejected: {type(exc).__name__}: {exc}"
-            self.add_dead_letter(taken.tag, id or f"refused-{uuid4()}", why)
-            self.qos.forget(taken.tag)
+            self.add_dead_letter(tag, id or f"refused-{uuid4()}", f"rejected: {described(exc)}")
+        self.qos.forget(tag)
 
     def _end_not_run(self, taken: Taken, mark: Mark, message: qos.Message) -> None:
         """Report a message that does not run, and settle it: one that was skipped is a dead letter.

@@ -117,6 +117,7 @@ class Desk(LedgerDesk):
         concurrency: int = 2,
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        results_away: str = "",
         **settings: Any,
     ) -> WorkerProcess:
         """Start a worker with the given settings of Celery."""
@@ -125,6 +126,7 @@ class Desk(LedgerDesk):
         worker = self.start(
             pool,
             env,
+            results_away=results_away,
             conf=settings,
             args=args,
             concurrency=concurrency,

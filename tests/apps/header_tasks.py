@@ -48,7 +48,7 @@ class Poison(Request):
     """A request that ends any worker that makes it, as a bug in Celery would."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        raise RuntimeError("this worker cannot go on")
+        raise MemoryError("this worker cannot go on")
 
 
 @app.task(name="header.poison", Request=Poison, shared=False)

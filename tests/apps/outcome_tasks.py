@@ -117,6 +117,17 @@ def killed(self: Any, number: int) -> str:
     return str(self.request.id)
 
 
+@_task("retried_killed", retry_on_worker_lost=True, default_retry_delay=RETRY)
+def retried_killed(self: Any, number: int) -> None:
+    """Kill the pool's process, and be tried again later."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@_task("expired")
+def expired(self: Any, number: int) -> None:
+    """Never run: it is sent too late."""
+
+
 @_task("unserialisable")
 def unserialisable(self: Any, number: int) -> object:
     """Return what no serializer takes."""

@@ -22,6 +22,7 @@ _PACKAGES = ("celery", "kombu", "billiard", "vine")
 
 for _name in (
     "celery.apps.worker",
+    "celery.backends.rpc",
     "celery.concurrency.asynpool",
     "celery.worker.consumer",
     "celery.worker.control",
@@ -113,6 +114,9 @@ class _Fake(SimpleNamespace):
     def startup_info(self, artlines: bool = True) -> str:
         """Return the banner."""
         return "" if artlines else " "
+
+    def _process_task(self, req: Any) -> None:
+        """Give a task to the pool."""
 
     def stop(self, in_sighandler: bool = False, exitcode: int | None = None) -> None:
         """End."""

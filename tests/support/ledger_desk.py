@@ -6,7 +6,7 @@ Gates and the ledger of runs are in a second Redis, which no fault touches.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 from redis import Redis
 
@@ -16,6 +16,9 @@ from tests.support.brokers import Broker, OnCluster, OnRabbitMQ
 from tests.support.faults.ledger import Ledger
 from tests.support.faults.leftovers import left_in
 from tests.support.scene import TIMEOUT, start_worker
+
+#: A result backend that is away; the rest of its URL follows.
+AWAY = "tests.support.endings.away:Backend+"
 
 
 class LedgerDesk:
@@ -57,17 +60,25 @@ class LedgerDesk:
         self.redis.close()
 
     def start(
-        self, pool: str, env: Mapping[str, str] | None = None, **options: Any
+        self,
+        pool: str,
+        env: Mapping[str, str] | None = None,
+        *,
+        results_away: str = "",
+        **options: Any,
     ) -> WorkerProcess:
-        """Start a worker, and do not wait; takes the arguments of `start_worker`."""
+        """Start a worker, and do not wait; takes the arguments of `start_worker`.
+
+        *results_away* says what of its result backend is away: `tests.support.endings.away`.
+        """
         if self.broker is not None:
             options = self.broker.for_worker(options)
         worker = start_worker(
             self._start,
             self.module,
             pool,
-            env={"APP_LEDGER": self.ledger_url, **(env or {})},
-            result_backend=self.ledger_url,
+            env={"APP_LEDGER": self.ledger_url, "APP_RESULTS": results_away, **(env or {})},
+            result_backend=f"{AWAY if results_away else ''}{self.ledger_url}",
             wait_ready=False,
             **options,
         )
@@ -128,6 +139,12 @@ class LedgerDesk:
         if isinstance(self.broker, OnRabbitMQ):
             return self.broker.left().get("leased", 0)
         return len(self.held().intersection(ids))
+
+    def backend_calls(self) -> set[str]:
+        """Return where Celery has called the result backend that was away: module and line."""
+        return {
+            each.decode() for each in cast("set[bytes]", self.results.smembers("backend calls"))
+        }
 
     def _logs(self) -> str:
         return "\n".join(worker.log[-2000:] for worker in self.workers)

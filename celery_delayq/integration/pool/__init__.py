@@ -32,6 +32,11 @@ CHANGES = (
         why="a task is written to a free child only when the poller has said that there is room",
     ),
     Replace(
+        target="celery.concurrency.asynpool:AsynPool.on_partial_read",
+        by=tasks.counting_children,
+        why="a task whose arguments no child can unpickle ends one child after the other",
+    ),
+    Replace(
         target="billiard.pool:threading",
         by=jobs.with_light_events,
         why="each task gets an event with a lock and a condition, and nobody waits for it",

@@ -15,7 +15,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import WorkerLostError
+from billiard.pool import READY
+from celery.utils.serialization import get_pickleable_exception
 from kombu.asynchronous.hub import Hub
+from kombu.utils.encoding import safe_repr
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +175,10 @@ def reading_open(processes: Any, register: Callable[[Hub], None]) -> Callable[[H
 
 
 def sending_plainly(_owner: type, begin: Callable[..., None]) -> Callable[..., None]:
-    """Have a child pickle what it reports of a task in the plain way, where both ways are one."""
+    """Have a child pickle what it reports of a task in the plain way, where both ways are one.
+
+    A failure is reported by an exception that the worker can read.
+    """
 
     def on_loop_start(child: Any, pid: int) -> None:
         begin(child, pid)
@@ -180,12 +188,32 @@ def sending_plainly(_owner: type, begin: Callable[..., None]) -> Callable[..., N
         def put(message: Any) -> None:
             if _is_plain(message):
                 queue.send_payload(pickle.dumps(message))
-            else:
-                in_any_case(message)
+                return
+            kind, args = message
+            if kind == READY:
+                _make_readable(args[2][1])
+            in_any_case(message)
 
         queue.put = put
 
     return on_loop_start
+
+
+def _make_readable(value: Any) -> None:
+    """Replace an exception that cannot be pickled and read again: reading it ends the worker."""
+    info = value[1] if type(value) is tuple else value
+    if not isinstance(info, ExceptionInfo):
+        return
+    exc = info.exception
+    try:
+        pickle.loads(pickle.dumps((info.type, exc)))
+    except Exception:
+        raised = getattr(exc, "exc", exc)
+        if isinstance(raised, Exception):
+            info.exception = get_pickleable_exception(raised)
+        else:
+            info.exception = WorkerLostError(f"The task has raised {safe_repr(raised)}")
+        info.type = type(info.exception)
 
 
 def _is_plain(value: Any) -> bool:

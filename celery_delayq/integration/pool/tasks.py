@@ -7,12 +7,23 @@ child twice.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import wraps
 from select import PIPE_BUF
+from time import monotonic
 from typing import Any
 
+from billiard.pool import EX_OK, EX_RECYCLE
 from celery.concurrency.asynpool import SCHED_STRATEGY_FAIR
 from kombu.asynchronous.hub import Hub
+
+logger = logging.getLogger(__name__)
+
+#: Children that may die before they begin a task: one more, and it counts as a crash.
+MAX_CHILDREN = 2
+#: Exit codes of children that have read all that they were to read.
+ENDS_WELL = (EX_OK, EX_RECYCLE)
 
 
 class StillRegistered:
@@ -39,6 +50,37 @@ def in_one_write(job: Any) -> None:
         job._payload = memoryview(b"".join((length, body))), memoryview(b""), 0
 
 
+def _replace(pool: Any, fd: int) -> None:
+    """End a child whose pipe is broken; Celery gives its task to another one."""
+    pool._active_writes.discard(fd)
+    child = pool._fileno_to_inq.get(fd)
+    if child is not None and child._is_alive():
+        child.terminate()
+
+
+def counting_children(_owner: type, on_partial_read: Callable[..., None]) -> Callable[..., None]:
+    """Have a pool give a task up that ends each child that reads it.
+
+    A child dies before it begins a task whose arguments it cannot unpickle. Celery gives the task
+    to the next child, without end.
+    """
+
+    @wraps(on_partial_read)
+    def on_child_lost(pool: Any, job: Any, child: Any) -> None:
+        is_wanted = child.exitcode in ENDS_WELL or getattr(child, "_controlled_termination", False)
+        if job._accepted or is_wanted:
+            on_partial_read(pool, job, child)
+            return
+        lost = job.delayq_lost = getattr(job, "delayq_lost", 0) + 1
+        if lost > MAX_CHILDREN:
+            job._ack(None, monotonic(), child.pid, None)  # or it is given to another one
+        on_partial_read(pool, job, child)
+        if lost > MAX_CHILDREN:
+            pool.mark_as_worker_lost(job, child.exitcode)
+
+    return on_child_lost
+
+
 def writing_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., None]:
     """Have a pool write a task to a free child at once.
 
@@ -57,8 +99,16 @@ def writing_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., 
         put = pool._quick_put
 
         def write_to_free() -> None:
-            if waiting and len(busy) < len(children):
-                write([fd for fd in children if fd not in busy])
+            if not waiting or len(busy) >= len(children):
+                return
+            for fd in [fd for fd in children if fd not in busy]:
+                if not waiting:
+                    break
+                try:
+                    write([fd])
+                except Exception:
+                    logger.exception("A task cannot be written to a child, which is replaced")
+                    _replace(pool, fd)
 
         def put_and_write(job: tuple[Any, ...]) -> None:
             put(job)

@@ -17,6 +17,7 @@ from kombu.exceptions import OperationalError
 
 from celery_delayq.errors import DelayQError, InvalidETA, InvalidOption
 from celery_delayq.integration import worker
+from celery_delayq.integration.endings import not_begun
 from celery_delayq.integration.install import change_consumer
 from celery_delayq.model import envelope
 from celery_delayq.model.dead_letter import pack_details
@@ -40,7 +41,7 @@ from celery_delayq.transport.amqp.sizes import ready_messages
 from celery_delayq.transport.amqp.waiting import REPLY_TIMEOUT, silence_ends
 from celery_delayq.transport.rejected import MALFORMED, dropping_malformed, reason_of
 from celery_delayq.utils.once import warn_once
-from celery_delayq.utils.text import text_of
+from celery_delayq.utils.text import described, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -120,27 +121,33 @@ class Channel(PublishChannel):
     def _deliver(self, queue: str, callback: Callable[[Any], Any], message: Any) -> None:
         """Hand a message out, unless it waits or is a dead letter now."""
         message.delivery_info["queue"] = queue
-        is_handed_out = False
         try:
-            if not self._is_settled(message, queue, callback):
-                is_handed_out = True
-                callback(message)
+            if self._is_settled(message, queue, callback):
+                return
         except MALFORMED as exc:
+            self._give_up(exc, lambda why: self._refuse(message, queue, why))
+            return
+        try:
+            callback(message)
+        except MemoryError:  # the worker ends, and its messages go back
+            raise
+        except Exception as exc:
             # Celery breaks on some messages, and would on each delivery.
-            held = self._held.get(message.delivery_tag)
-            if (
-                (is_handed_out and held is None)
-                or not worker.consumes_tasks(self)
-                or not self.connection.connected
-            ):
-                raise
-            logger.exception("message that Celery cannot handle is now a dead letter")
-            why = f"rejected: {type(exc).__name__}: {exc}"
-            if held is None:
-                self._refuse(message, queue, why)
-            else:
-                held.message._state = "REJECTED"  # so that nobody settles it again
-                self.add_dead_letter(message.delivery_tag, _id_of(held.message), why)
+            self._give_up(exc, partial(self._refuse_held, message))
+
+    def _give_up(self, exc: Exception, refuse: Callable[[str], None]) -> None:
+        """Have a worker refuse a message that it cannot handle, and go on."""
+        if not worker.consumes_tasks(self) or not (self.connection and self.connection.connected):
+            raise exc
+        logger.exception("Celery cannot handle a message")
+        refuse(f"rejected: {described(exc)}")
+
+    def _refuse_held(self, message: Any, why: str) -> None:
+        """Make a dead letter of a message that was handed out, unless it is settled or runs."""
+        held = self._held.get(message.delivery_tag)
+        if held is not None and not_begun.refuse(held.message):
+            held.message._state = "REJECTED"  # so that nobody settles it again
+            self.add_dead_letter(message.delivery_tag, _id_of(held.message), why)
 
     def _is_settled(self, message: Any, queue: str, callback: Callable[[Any], Any]) -> bool:
         """Return whether a message that has come waits or is a dead letter by now."""

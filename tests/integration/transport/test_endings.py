@@ -14,6 +14,7 @@ import pytest
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.endings.backend_calls import LEFT_OUT, led_to, named
 from tests.support.endings.cells import Outcome, World, cells, expected, worlds
 from tests.support.endings.stage import Stage
 from tests.support.proxy import Proxy
@@ -24,6 +25,8 @@ SHORT = {
     World("prefork", "late", "running", "at once"),
     World("threads", "early", "running", "at once"),
     World("threads", "early", "ended", "at the end"),
+    World("prefork", "late", results="away"),
+    World("threads", "early", results="counters"),
 }
 
 
@@ -49,6 +52,9 @@ def test_each_task_comes_to_its_end(
             with suppress(TimeoutError):
                 wait_until(lambda: not (differences(stage.outcomes(), wanted) or stage.others()))
             assert (differences(stage.outcomes(), wanted), stage.others()) == ({}, set())
+            if world.results == "away":
+                endings = {cell.ending for cell in stage.cells}
+                assert named(stage.backend_calls()) - {*LEFT_OUT} == led_to(world, endings)
             stage.stop()
             assert (differences(stage.outcomes(), wanted), stage.others()) == ({}, set())
         finally:

@@ -130,15 +130,17 @@ def test_children_that_end_after_each_task_go_on_after_losses(desk: Desk, proxy:
     desk.wait_empty()
 
 
+@pytest.mark.parametrize("results_away", ["", "away"])
 @pytest.mark.parametrize("pool", ["prefork", "gevent", "eventlet"])
 def test_tasks_that_are_cancelled_for_a_lost_connection_run_again(
-    desk: Desk, proxy: Proxy, pool: str
+    desk: Desk, proxy: Proxy, pool: str, results_away: str
 ) -> None:
     ids = desk.send(2, "gate")
     worker = desk.worker(
         pool,
         url=through(proxy),
         lease=10,
+        results_away=results_away,
         worker_cancel_long_running_tasks_on_connection_loss=True,
     )
     desk.wait_started(ids, 2)
@@ -149,6 +151,7 @@ def test_tasks_that_are_cancelled_for_a_lost_connection_run_again(
     wait_until(lambda: len(desk.twice()) == 2, what="they run again")
     desk.open("gate")
     desk.wait_done(ids, twice=ids)
+    assert bool(desk.backend_calls()) == bool(results_away)
 
 
 @pytest.mark.parametrize(("pool", "prefetch"), [("prefork", 1), ("threads", 4)])

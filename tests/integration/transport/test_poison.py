@@ -310,7 +310,7 @@ def test_what_ends_each_worker_is_a_dead_letter_in_the_end_and_its_neighbours_ru
         worker = scene.start(pool, wait_ready=False, delayq={"max_deliveries": 2})
         worker.wait()
         ended += 1
-        assert "Unrecoverable error: RuntimeError" in worker.log
+        assert "Unrecoverable error: MemoryError" in worker.log
     assert ended == 3
     scene.run_all(pool, delayq={"max_deliveries": 2})
 

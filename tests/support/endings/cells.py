@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from celery import Task
 
 from celery_delayq.integration.request import TELLS_OF_REJECTS
 from celery_delayq.testing.workers import POOLS
@@ -14,6 +17,8 @@ ACKS = ("late", "early")
 CUTS = ("before", "running", "ended")
 #: When Redis can be reached again: at once, after the lease, or when the worker is ending.
 BACKS = ("at once", "after the lease", "at the end")
+#: What of the result backend is away: each call, or only the counters of chords.
+RESULTS = ("away", "counters")
 ENDINGS = (
     "success",
     "retry",
@@ -29,15 +34,31 @@ ENDINGS = (
     "unserialisable",
     "before_start",
 )
+#: What kills its process.
+KILLED = ("killed", "retried_killed")
+#: What is played beside those where the result backend is away, since Celery calls it there too.
+REPORTED = ("unknown", "expired", "retried_killed")
+
+
+#: Whether Celery retries a task whose process was lost: 5.7 and newer.
+RETRIES_KILLED = hasattr(Task, "retry_on_worker_lost")
 
 
 class World(NamedTuple):
-    """What all tasks of one run have in common; *cut* and *back* are "" where nothing is cut."""
+    """What all tasks of one run have in common; *cut* and *back* are "" where nothing is cut,
+    *results* where the result backend is there.
+    """
 
     pool: str
     acks: str
     cut: str = ""
     back: str = ""
+    results: str = ""
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """How tasks may end."""
+        return ENDINGS + (REPORTED if self.results else ())
 
     @property
     def is_late(self) -> bool:
@@ -66,6 +87,17 @@ class Cell(NamedTuple):
     def id(self) -> str:
         """The id of the task."""
         return f"{self.ending}-{'member' if self.in_chord else 'alone'}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options with which the task is sent."""
+        long_ago = datetime(2020, 1, 1, tzinfo=timezone.utc)
+        return {"task_id": self.id, **({"expires": long_ago} if self.ending == "expired" else {})}
+
+    @property
+    def beside(self) -> str:
+        """The id of the other member of the chord."""
+        return f"{self.ending}-beside"
 
     @property
     def body(self) -> str:
@@ -106,7 +138,10 @@ IMPOSSIBLE: dict[str, Callable[[World, str], bool]] = {
         ending == "terminate" and world.pool in ("threads", "solo")
     ),
     "only prefork has processes to kill": lambda world, ending: (
-        ending == "killed" and world.pool != "prefork"
+        ending in KILLED and world.pool != "prefork"
+    ),
+    "this Celery has no `retry_on_worker_lost`": lambda world, ending: (
+        ending == "retried_killed" and world.pool == "prefork" and not RETRIES_KILLED
     ),
     "a worker that ends without a connection takes no commands": lambda world, ending: (
         ending == "terminate" and world.cut == "running" and world.back == "at the end"
@@ -129,6 +164,8 @@ def worlds() -> Iterator[World]:
     """Yield all worlds."""
     for pool, acks in product(POOLS, ACKS):
         yield World(pool, acks)
+        for results in RESULTS:
+            yield World(pool, acks, results=results)
         for cut, back in product(CUTS, BACKS):
             yield World(pool, acks, cut, back)
 
@@ -137,7 +174,7 @@ def cells(world: World) -> list[Cell]:
     """Return what can be in a world."""
     return [
         Cell(ending, in_chord)
-        for ending, in_chord in product(ENDINGS, (False, True))
+        for ending, in_chord in product(world.endings, (False, True))
         if why_impossible(world, ending) is None
     ]
 
@@ -154,6 +191,7 @@ _REASONS = {
     "killed": "failed: WorkerLostError: Worker exited prematurely: signal 9 (SIGKILL)",
     "unserialisable": "failed: EncodeError: ",
     "before_start": "failed: Failed: no start",
+    "unknown": "unknown task 'outcome.unknown'",
 }
 
 
@@ -164,11 +202,33 @@ def expected(world: World, cell: Cell) -> Outcome:
     """
     result, runs = _result(world, cell.ending)
     body = _body(cell.ending, result) if cell.in_chord else ""
-    return Outcome(result, runs, body)
+    if not world.results:
+        return Outcome(result, runs, body)
+    body = "PENDING" if cell.in_chord else ""
+    if world.results == "counters" and not cell.in_chord:
+        return Outcome(result, runs, body)
+    return Outcome(_unreported(world, cell.ending, result), runs, body)
+
+
+def _unreported(world: World, ending: str, result: str) -> str:
+    """Return what comes of a task whose end the result backend does not take."""
+    if result in ("done", "requeued"):
+        return "dead: failed: ConnectionError: "
+    if world.results == "counters":
+        return result
+    if ending == "unserialisable":  # nobody tries to
+        return "dead: failed: ConnectionError: "
+    return "unreported" if result == "revoked" else result
 
 
 def _result(world: World, ending: str) -> tuple[str, int]:
     runs = 2 if world.loses_leases else 1
+    if ending == "expired":
+        return "revoked", 0
+    if ending == "unknown":
+        return f"dead: {_REASONS[ending]}", 0
+    if ending == "retried_killed":
+        return "retried", runs
     if ending == "terminate":
         # What was revoked is refused when it comes again, or has not started.
         return "revoked", 0 if world.cut == "before" else 1

@@ -22,7 +22,7 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.support.brokers import Broker, OnRabbitMQ
-from tests.support.endings.cells import Cell, Outcome, World
+from tests.support.endings.cells import KILLED, Cell, Outcome, World
 from tests.support.ledger_desk import LedgerDesk
 from tests.support.proxy import Proxy
 
@@ -233,6 +233,9 @@ class Stage(LedgerDesk):
             },
             "task_publish_retry_policy": PUBLISHING,
         }
+        if world.results:
+            settings["task_track_started"] = world.results == "away"
+            settings["worker_deduplicate_successful_tasks"] = True
         self.workers = []
         for _ in range(room if several else 1):
             self.start(
@@ -241,6 +244,7 @@ class Stage(LedgerDesk):
                 # Celery multiplies it for the prefetch count, also where solo runs one at a time.
                 concurrency=1 if several else room,
                 broker_url=self._url,
+                results_away=world.results,
             )
         for worker in self.workers:
             worker.wait_ready(TIMEOUT)
@@ -257,11 +261,11 @@ class Stage(LedgerDesk):
 
     def _send(self, cells: Collection[Cell] | None = None) -> None:
         for cell in self.cells if cells is None else cells:
-            is_apart = cell.ending == "killed" and self.world.cut in ("", "before")
+            is_apart = cell.ending in KILLED and self.world.cut in ("", "before")
             gate = "kill" if is_apart else "go"
-            task = self._app.signature(f"outcome.{cell.ending}", (gate,), task_id=cell.id)
+            task = self._app.signature(f"outcome.{cell.ending}", (gate,), **cell.options)
             if cell.in_chord:
-                beside = self._app.signature("outcome.beside", task_id=f"{cell.ending}-beside")
+                beside = self._app.signature("outcome.beside", task_id=cell.beside)
                 body = self._app.signature("outcome.body", task_id=cell.body)
                 chord([beside, task], app=self._app)(body)
             else:
@@ -315,7 +319,7 @@ class Stage(LedgerDesk):
         within some ms and it has not read that the second had begun
         (``celery.concurrency.asynpool.AsynPool.on_partial_read``).
         """
-        self._wait_running(self._of("killed"))
+        self._wait_running(self._of(*KILLED))
         self.open("kill")
 
     def _wait_started(self, cells: Collection[Cell]) -> None:
@@ -373,6 +377,8 @@ class Stage(LedgerDesk):
         if places:
             return f"in {' and '.join(places)}"
         state = self._state(id)
+        if state == "PENDING" and self.world.results and id.startswith(("terminate", "expired")):
+            return "unreported"
         if state == "SUCCESS":
             return "done" if runs == 1 else "requeued"
         if state == "REVOKED":
@@ -385,7 +391,8 @@ class Stage(LedgerDesk):
             retried = len(self._retried())
             left = self.left()
             return set() if left == ({"scheduled": retried} if retried else {}) else {f"{left}"}
-        return set().union(*self.left().values()) - {cell.id for cell in self.cells}
+        beside = {cell.beside for cell in self.cells} if self.world.results else set()
+        return set().union(*self.left().values()) - {cell.id for cell in self.cells} - beside
 
     def _state(self, id: str) -> str:
         found = self.results.get(f"celery-task-meta-{id}")

@@ -98,6 +98,8 @@ OTHERWISE = {
     "app.amqp_cls": {"__module__", "__doc__"},
     "app.control_cls": {"__module__", "__doc__"},
     "task.Request": {"__module__"},
+    # Celery's trace uses it alone.
+    "celery.app.trace:AsyncResult": SEEN - {"kinds"},
     **{each.target: {"__module__"} for each in send_task.FASTER_SENDING if each.by is WithoutLock},
 }
 

@@ -73,21 +73,25 @@ class Pool(SimpleNamespace):
 
 @pytest.mark.parametrize(
     ("waiting", "busy", "written"),
-    [(1, {1}, [[2, 3]]), (0, {1}, []), (1, {1, 2, 3}, [])],
+    [(1, {1}, [[2]]), (3, {1}, [[2], [3]]), (0, {1}, []), (1, {1, 2, 3}, [])],
 )
 def test_free_children_are_written_to_before_the_loop_polls(
     hub: CountingHub, waiting: int, busy: set[int], written: list[list[int]]
 ) -> None:
     pool = Pool(SCHED_STRATEGY_FAIR, waiting, busy)
 
+    def write(children: list[int]) -> None:
+        pool.outbound_buffer.pop()
+        pool.written.append(children)
+
     def create(pool: Pool, loop: Any) -> None:
-        loop.consolidate_callback = pool.written.append
+        loop.consolidate_callback = write
         pool._quick_put = pool.outbound_buffer.append
 
     tasks.writing_at_once(Pool, create)(pool, hub)
     pool.on_poll_start()
 
-    assert (pool.written, hub.consolidate_callback) == (written, pool.written.append)
+    assert (pool.written, hub.consolidate_callback) == (written, write)
 
 
 def test_a_task_is_written_to_a_free_child_when_it_comes(hub: CountingHub) -> None:

@@ -1,0 +1,40 @@
+"""Changes to how the worker of Celery ends a task, or does not begin it."""
+
+from celery_delayq.integration.endings import not_begun, result_backend
+from celery_delayq.integration.replace import Replace
+
+_WHY = "a result backend that is away decides what becomes of the message"
+
+#: When a worker starts.
+CHANGES = (
+    Replace(
+        target="worker._process_task",
+        by=not_begun.giving_back,
+        why="a request that the pool does not take keeps its place there, ends the worker, or has "
+        "the end of another task forgotten",
+    ),
+    *(
+        Replace(
+            target=f"celery.backends.base:Backend.{name}",
+            by=result_backend.logging_errors,
+            why=_WHY,
+        )
+        for name in ("mark_as_retry", "mark_as_revoked", "mark_as_failure")
+    ),
+    *(
+        Replace(
+            target=target,
+            by=result_backend.starting_anyway,
+            why="a task does not run when its start cannot be stored",
+        )
+        for target in (
+            "celery.backends.base:Backend.store_result",
+            "celery.backends.rpc:RPCBackend.store_result",
+        )
+    ),
+    Replace(
+        target="celery.app.trace:AsyncResult",
+        by=result_backend.unknown_when_away,
+        why="a task that may have succeeded does not run again when nobody can say whether it has",
+    ),
+)

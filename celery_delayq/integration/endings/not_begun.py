@@ -1,0 +1,81 @@
+"""A task that the worker cannot begin: what it has taken is given back, and the worker goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from celery import bootsteps
+from celery.worker import state
+
+from celery_delayq.utils.text import described
+
+logger = logging.getLogger(__name__)
+
+
+def giving_back(controller: Any, process_task: Callable[..., Any]) -> Callable[[Any], None]:
+    """Wrap what gives a request to the pool: an error ends this request and nothing else.
+
+    The caller may be the semaphore of the pool, on behalf of a task that has just ended, and would
+    lose the end of that task.
+    """
+
+    @wraps(process_task)
+    def process(request: Any) -> None:
+        try:
+            if request.is_refused:
+                _release_place(controller)
+                return
+            process_task(request)
+        except MemoryError:  # the worker ends, and its messages go back
+            raise
+        except Exception as exc:
+            logger.exception("Giving %s[%r] to the pool has failed", request.name, request.id)
+            request.is_given = _has_taken(controller.pool, request) or not request.refuse()
+            if not request.is_given:
+                _release_place(controller)
+                state.task_ready(request)
+                if controller.blueprint.state == bootsteps.RUN:
+                    request.make_dead_letter(f"not given to the pool: {described(exc)}")
+
+    return process
+
+
+def refuse(message: Any) -> bool:
+    """Have the worker refuse the request of a message, if any; return False if the pool has it."""
+    request = getattr(message, "delayq_request", _no_request)()
+    if request is None:
+        return True
+    if request.is_given or not request.refuse():
+        return False
+    state.task_ready(request)
+    return True
+
+
+def _no_request() -> None:
+    """Stand for the weak reference to a request that was never made."""
+
+
+def _has_taken(pool: Any, request: Any) -> bool:
+    """Return whether a prefork pool gives a request to a child all the same; if not, it forgets
+    the request.
+    """
+    jobs = getattr(getattr(pool, "_pool", None), "_cache", {})
+    for job in [*jobs.values()]:
+        if getattr(job._accept_callback, "__self__", None) is request:
+            if hasattr(job, "_payload"):
+                return True
+            job.discard()
+    return False
+
+
+def _release_place(controller: Any) -> None:
+    """Give back the place in a prefork pool, if the request has one.
+
+    By the event loop: the request that takes it may fail too, and so on.
+    """
+    release = getattr(controller, "_quick_release", None)
+    if release is not None and controller.hub is not None:
+        controller.hub.call_soon(release)

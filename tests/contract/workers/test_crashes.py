@@ -1,0 +1,111 @@
+"""A task that raises what is no `Exception`, or ends its process, has crashed.
+
+With late acks it runs again, `max_deliveries` times at most, and is a dead letter then; with early
+acks it is one at once. Its worker goes on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from celery_delayq.testing import POOLS, wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps import crash_tasks
+from tests.integration.conftest import module_app
+from tests.support.brokers import Broker
+from tests.support.scene import AppScene, StartWorker, answer
+
+MAX_DELIVERIES = 2
+
+#: Modules with exceptions that are no `Exception`, and which of them tasks raise here.
+RAISING = ("builtins", "asyncio", "celery.exceptions", "greenlet", "gevent", "eventlet")
+RAISED = {name for name in crash_tasks.ENDS if name.isidentifier()}
+#: Timeouts of pools have one name.
+RAISED |= {"Timeout"}
+
+PREFORK = {"os._exit", "os._exit badly", "SIGKILL"}  # elsewhere they end the worker itself
+OF_GEVENT = {"kill of its greenlet"}
+
+
+def ends_in(pool: str) -> list[str]:
+    """Return how a task can end in a pool."""
+    others = (PREFORK if pool != "prefork" else set()) | (OF_GEVENT if pool != "gevent" else set())
+    return [name for name in crash_tasks.ENDS if name not in others]
+
+
+class Crashes(AppScene):
+    """Starts workers of these tasks."""
+
+    module, concurrency, prefetch = "crash_tasks", 2, 4
+
+    def counts(self) -> dict[str, int]:
+        """Return how often each task has run."""
+        return {id.decode(): int(count) for id, count in self.client.hgetall("runs").items()}
+
+
+@pytest.fixture
+def crashes(
+    broker: Broker, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
+) -> Iterator[Crashes]:
+    with module_app(crash_tasks.app, delayq_redis, broker.url):
+        crash_tasks.app.conf.update(broker.counting)
+        yield broker.show(Crashes(delayq_redis, crash_tasks.app, delayq_worker))
+
+
+def test_each_exception_that_is_none_is_raised() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # eventlet is deprecated
+        modules = [import_module(name) for name in RAISING]
+    found = {
+        value.__name__
+        for module in modules
+        for _, value in inspect.getmembers(module, inspect.isclass)
+        if issubclass(value, BaseException) and not issubclass(value, Exception)
+    }
+
+    assert found - RAISED == set()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_task_that_crashes_ends_neither_its_worker_nor_itself_without_end(
+    pool: str, crashes: Crashes, broker: Broker
+) -> None:
+    ends = ends_in(pool)
+    for how in ends:
+        for task in (crash_tasks.late, crash_tasks.early):
+            id = f"{how}, {task.name.rpartition('.')[2]}"
+            task.apply_async((how,), task_id=id)
+    wanted = {
+        **{f"{how}, late": MAX_DELIVERIES + 1 for how in ends},
+        **{f"{how}, early": 1 for how in ends},
+    }
+
+    worker = crashes.start(pool, conf=broker.counting, delayq={"max_deliveries": MAX_DELIVERIES})
+    wait_until(
+        lambda: {each.task_id for each in crashes.delayq.dead_letters()} >= wanted.keys(),
+        120,
+        lambda: (
+            f"all to be dead: {wanted.keys() - {*_ids(crashes)}}, {crashes.counts()}\n{worker.log}"
+        ),
+    )
+
+    assert crashes.counts() == wanted
+    assert sorted(_ids(crashes)) == sorted(wanted)
+    for task in (crash_tasks.late, crash_tasks.early):
+        for number in range(4):
+            task.apply_async((), task_id=f"after-{task.name}-{number}")
+    wait_until(lambda: len(crashes.counts()) == len(wanted) + 8, 60, "others run after that")
+    crashes.wait_empty()
+    for what in ("reserved", "active"):
+        assert answer(crash_tasks.app, worker.hostname, what) == []
+    assert worker.running
+
+
+def _ids(crashes: Crashes) -> list[Any]:
+    return [each.task_id for each in crashes.delayq.dead_letters()]
