@@ -75,7 +75,6 @@ class RequestMixin(RequestBase):
             cls.on_success = _noticing_crashes(cls.on_success)
 
     def __init__(self, message: Any, **kwargs: Any) -> None:
-        message.delayq_request = ref(self)
         if not kwargs.get("decoded") and kwargs.get("body") is message.body:
             # It is decoded already; whoever runs the task would do it once more.
             kwargs.update(body=message.payload, decoded=True)
@@ -83,6 +82,7 @@ class RequestMixin(RequestBase):
         # Whatever protocol and producer it came from: here all of it has been read.
         check_received(self._request_dict)
         check_body(*self._payload)
+        message.delayq_request = ref(self)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Take note, and do what Celery does."""

@@ -13,6 +13,11 @@ CHANGES = (
         why="a request that the pool does not take keeps its place there, ends the worker, or has "
         "the end of another task forgotten",
     ),
+    Replace(
+        target="celery.worker.consumer:Consumer._limit_move_to_pool",
+        by=not_begun.keeping_others,
+        why="an error while one message is handled has a task that waited for its turn forgotten",
+    ),
     *(
         Replace(
             target=f"celery.backends.base:Backend.{name}",

@@ -32,15 +32,44 @@ def giving_back(controller: Any, process_task: Callable[..., Any]) -> Callable[[
         except MemoryError:  # the worker ends, and its messages go back
             raise
         except Exception as exc:
-            logger.exception("Giving %s[%r] to the pool has failed", request.name, request.id)
-            request.is_given = _has_taken(controller.pool, request) or not request.refuse()
-            if not request.is_given:
+            if _give_up(controller, request, exc):
                 _release_place(controller)
-                state.task_ready(request)
-                if controller.blueprint.state == bootsteps.RUN:
-                    request.make_dead_letter(f"not given to the pool: {described(exc)}")
 
     return process
+
+
+def keeping_others(_owner: type, move: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what gives a request to the pool whose turn has come by its rate limit.
+
+    The caller is about to handle another message, or is a timer.
+    """
+
+    @wraps(move)
+    def move_to_pool(consumer: Any, request: Any) -> None:
+        if request.is_refused:
+            return
+        try:
+            move(consumer, request)
+        except MemoryError:  # the worker ends, and its messages go back
+            raise
+        except Exception as exc:
+            _give_up(consumer.controller, request, exc)
+
+    return move_to_pool
+
+
+def _give_up(controller: Any, request: Any, exc: Exception) -> bool:
+    """Make a dead letter of a request that cannot be given to the pool; return False if the pool
+    has it all the same.
+    """
+    logger.exception("Giving %s[%r] to the pool has failed", request.name, request.id)
+    request.is_given = _has_taken(controller.pool, request) or not request.refuse()
+    if request.is_given:
+        return False
+    state.task_ready(request)
+    if controller.blueprint.state == bootsteps.RUN:
+        request.make_dead_letter(f"not given to the pool: {described(exc)}")
+    return True
 
 
 def refuse(message: Any) -> bool:
