@@ -147,11 +147,6 @@ class RequestMixin(RequestBase):
             if not soft:
                 self._after_failure()
 
-    def execute_using_pool(self, pool: Any, **kwargs: Any) -> Any:
-        """Take note, and do what Celery does."""
-        self.is_given = True
-        return super().execute_using_pool(pool, **kwargs)
-
     def revoked(self) -> Any:
         """Return whether the task must not run: it is revoked, or its canvas was cancelled."""
         if len(REVOKED_CANVASES) and not self.acknowledged:

@@ -37,8 +37,10 @@ _BEGINS = ("fast_trace_task", "trace_task_ret")
 class _Walk:
     """Raises an error at one call of this thread or greenlet."""
 
-    def __init__(self, root: str, number: int, error: str) -> None:
-        self._root, self._left, self._error = root, number, error
+    def __init__(self, id: str) -> None:
+        self._id = id
+        self._root, number, self._error, _ = id.split("-")
+        self._left = int(number)
         self._current = _current()
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
@@ -48,7 +50,7 @@ class _Walk:
             sys.settrace(None)
             return
         module = str(frame.f_globals.get("__name__"))
-        if not module.startswith(_PACKAGES) or self._is_own(frame):
+        if not module.startswith(_PACKAGES) or self._is_of_others(frame):
             return
         self._left -= 1
         if not self._left:
@@ -56,8 +58,13 @@ class _Walk:
             gates.hset("sites", f"{self._root} {site}", self._error)
             raise ERRORS[self._error](f"at {site}")
 
-    def _is_own(self, frame: FrameType | None) -> bool:
+    def _is_of_others(self, frame: FrameType | None) -> bool:
+        """Return whether a call is below the transport, or for all tasks of a rate."""
         while frame is not None and frame.f_code.co_name != "walked":
+            if frame.f_code.co_name == "_limit_move_to_pool":
+                return bool(frame.f_locals["request"].id != self._id)
+            if frame.f_code.co_name == "_schedule_bucket_request":
+                return True
             if str(frame.f_globals.get("__name__")).startswith(_OWN):
                 return True
             frame = frame.f_back
@@ -72,11 +79,10 @@ def _current() -> Any:
 def _walking(root: str, way: Callable[..., Any], id_of: Callable[..., str]) -> Callable[..., Any]:
     @wraps(way)
     def walked(*args: Any) -> Any:
-        wanted, _, rest = id_of(*args).partition("-")
-        if wanted != root:
+        id = id_of(*args)
+        if id.partition("-")[0] != root:
             return way(*args)
-        number, error, _ = rest.split("-")
-        sys.settrace(_Walk(root, int(number), error))
+        sys.settrace(_Walk(id))
         try:
             return way(*args)
         finally:

@@ -24,10 +24,14 @@ def giving_back(controller: Any, process_task: Callable[..., Any]) -> Callable[[
 
     @wraps(process_task)
     def process(request: Any) -> None:
+        if not hasattr(request, "is_given"):  # of a task that the app got since the worker began
+            process_task(request)
+            return
         try:
             if request.is_refused:
                 _release_place(controller)
                 return
+            request.is_given = True
             process_task(request)
         except MemoryError:  # the worker ends, and its messages go back
             raise
@@ -46,13 +50,15 @@ def keeping_others(_owner: type, move: Callable[..., Any]) -> Callable[..., Any]
 
     @wraps(move)
     def move_to_pool(consumer: Any, request: Any) -> None:
-        if request.is_refused:
+        if getattr(request, "is_refused", False):
             return
         try:
             move(consumer, request)
         except MemoryError:  # the worker ends, and its messages go back
             raise
         except Exception as exc:
+            if not hasattr(request, "is_given"):
+                raise
             _give_up(consumer.controller, request, exc)
 
     return move_to_pool

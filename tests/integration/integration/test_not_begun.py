@@ -57,7 +57,10 @@ class Walk(LedgerDesk):
         """Wait until each task has run or is a dead letter, and nothing is held."""
         wait_until(
             lambda: (
-                ids <= {*self.ledger.finished(), *self.dead()} and not {*self.left()} - {"dead"}
+                not all(worker.running for worker in self.workers)
+                or (
+                    ids <= {*self.ledger.finished(), *self.dead()} and not {*self.left()} - {"dead"}
+                )
             ),
             4 * TIMEOUT,
             lambda: (
@@ -95,6 +98,7 @@ def test_an_error_at_any_call_costs_one_task(pool: str, walk: Walk) -> None:
     assert wanted - walked == set()
     for root, calls in CALLS.items():  # there is no call that was not walked
         assert f"{root}-{calls - 1}-plain-late" in ran
+    assert worker.running
     assert worker.log.count(" ready.") == 1
     has_its_room(walk, pool, worker.hostname)
 
@@ -123,6 +127,7 @@ def test_an_argument_that_no_child_can_have_costs_one_task(pool: str, walk: Walk
         assert reasons["recursive"].startswith("not given to the pool: RecursionError: ")
         assert reasons["lambda"].startswith("not given to the pool: ")
         assert reasons["unreadable"] == "killed its process 2 times"
+    assert worker.running
     assert worker.log.count(" ready.") == 1
     has_its_room(walk, pool, worker.hostname)
 

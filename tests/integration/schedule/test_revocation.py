@@ -209,6 +209,26 @@ def test_a_running_task_is_terminated(control: Control, late: bool) -> None:
     assert told.count(("task-revoked", result.id)) == 1
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_running_task_that_is_revoked_is_held_until_it_has_ended(
+    control: Control, pool: str
+) -> None:
+    control.start(pool, concurrency=2, conf={"task_acks_late": True})
+    result = control.tasks["work"].apply_async(kwargs={"gate": "end"}, task_id="runs")
+    control.wait_runs(1)
+
+    control.app.control.revoke("runs", reply=True, timeout=TIMEOUT, limit=1)
+    # With these the worker learns what is stored of the revoke.
+    for key in ("a", "b"):
+        assert control.tasks["work"].delay(key).get(timeout=TIMEOUT) == key
+
+    assert "runs" in control.held()
+    assert result.state == "PENDING"
+    control.open("end")
+    result.get(timeout=TIMEOUT)
+    control.wait_empty()
+
+
 @pytest.mark.parametrize("countdown", [None, 60], ids=["ready", "scheduled"])
 def test_a_chord_with_a_revoked_member_fails_as_on_stock_celery(
     control: Control, countdown: float | None
