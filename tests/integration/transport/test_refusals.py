@@ -26,7 +26,7 @@ from tests.integration.conftest import MakeApp
 from tests.support.proxy import Fault, Proxy, Rule
 from tests.support.scene import Scene, StartWorker, start_worker
 
-pytestmark = [pytest.mark.each_server, pytest.mark.full, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
 
 SCRIPT_BUSY = "Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
 #: What Redis says, by its code in the table.
