@@ -158,6 +158,8 @@ class LeaseMachine(RuleBasedStateMachine):
         set."""
         if away:
             go_unwatched(self.client, away * 3600)
+            if away < 0:
+                self.model.clock_is_set_back()
         look = self.store.next_queue(LEASE)
 
         self.next_due_is(look.due)

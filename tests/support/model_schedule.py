@@ -139,6 +139,7 @@ class ScheduleModel(Tracking):
             self._make_ready(record, due)
 
     def _make_ready(self, record: Record, due: int) -> None:
+        self.registered = True
         self._push(record.priority, record.message)
         self._track_ready(record, due or NOW)
 
@@ -154,6 +155,11 @@ class ScheduleModel(Tracking):
 
     def _look_at(self, due: int) -> None:
         self.next_due = due if self.next_due is None else min(self.next_due, due)
+
+    def clock_is_set_back(self) -> None:
+        """Look at the queue now."""
+        if self.next_due is not None:
+            self._look_at(NOW)
 
     def look_again(self) -> None:
         """Set the next-due index to what is due first, but for what is paused and due."""
