@@ -73,7 +73,9 @@ def _give_up(controller: Any, request: Any, exc: Exception) -> bool:
     if request.is_given:
         return False
     state.task_ready(request)
-    if controller.blueprint.state == bootsteps.RUN:
+    # A worker that ends gives its messages back; a cold shutdown stops the pool first.
+    is_ending = state.should_terminate or controller.blueprint.state != bootsteps.RUN
+    if not is_ending:
         request.make_dead_letter(f"not given to the pool: {described(exc)}")
     return True
 
