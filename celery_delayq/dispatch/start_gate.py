@@ -15,6 +15,8 @@ LONGEST, STEP = 5.0, 0.05
 
 _is_open = threading.Event()
 _is_open.set()
+#: How often those that waited could go on.
+_passes = 0
 
 
 def close() -> None:
@@ -27,8 +29,14 @@ def let_pass() -> None:
     _is_open.set()
 
 
+def let_waiting_pass() -> None:
+    """Let the dispatchers go on that wait, and no later ones: the entries cannot be removed yet."""
+    global _passes
+    _passes += 1
+
+
 def wait(go_on: Callable[[], bool]) -> None:
-    """Wait for :func:`let_pass` while *go_on* returns True."""
-    end = time.monotonic() + LONGEST
-    while go_on() and time.monotonic() < end and not _is_open.wait(STEP):
+    """Wait for :func:`let_pass` or :func:`let_waiting_pass` while *go_on* returns True."""
+    end, before = time.monotonic() + LONGEST, _passes
+    while _passes == before and go_on() and time.monotonic() < end and not _is_open.wait(STEP):
         pass

@@ -190,6 +190,8 @@ class Ticker:
     def _after_failure(self, is_outage: bool) -> None:
         if self._reopens:
             self._session.close()
+        elif self._deploy is not None:
+            start_gate.let_waiting_pass()  # a shard that is away holds up no other
         if is_outage and self._deploy is not None:
             self._deploy.look_again()  # Redis may come back empty
 
