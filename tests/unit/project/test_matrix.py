@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import astuple
+from importlib.metadata import packages_distributions, requires
 from itertools import combinations, product
 
-from tests.matrix import CELERY, COMBINATIONS, SERVERS, runs_lua
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.matrix import (
+    CELERY,
+    COMBINATIONS,
+    IGNORED,
+    ROOT,
+    SERVERS,
+    WITH_RABBITMQ,
+    runs_lua,
+    runs_of,
+)
 
 KNOWN = (("3.10", "3.11", "3.12", "3.13"), tuple(CELERY), ("oldest", "newest"), tuple(SERVERS))
+
+COLLECT = """
+import sys, pytest
+
+class Missing:
+    def find_spec(name, *_):
+        if name.partition(".")[0] in MISSING:
+            raise ModuleNotFoundError(f"make matrix does not install {name}")
+
+sys.meta_path.insert(0, Missing)
+sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
+"""
 
 
 def test_every_version_of_python_celery_and_redis_py_is_in_two_combinations_at_least() -> None:
@@ -33,3 +61,32 @@ def test_scripts_run_once_on_every_server_and_with_both_clients() -> None:
 
     assert sorted(one.server for one in chosen) == sorted(SERVERS)
     assert {one.redis_py for one in chosen} == {"oldest", "newest"}
+
+
+def installed_by(text: str) -> Iterator[str]:
+    """Yield the names of what pip installs for a requirement."""
+    todo, done = [Requirement(text)], set[tuple[str, str]]()
+    while todo:
+        wanted = todo.pop()
+        yield canonicalize_name(wanted.name)
+        for extra in {"", *wanted.extras} - {extra for name, extra in done if name == wanted.name}:
+            done.add((wanted.name, extra))
+            needed = map(Requirement, requires(wanted.name) or [])
+            todo += [e for e in needed if not e.marker or e.marker.evaluate({"extra": extra})]
+
+
+def test_what_is_collected_imports_only_what_is_installed() -> None:
+    """Tests that are not chosen are imported all the same."""
+    installed = {*installed_by("celery-delayq[matrix]"), "pip"}
+    missing = {
+        package
+        for package, names in packages_distributions().items()
+        if installed.isdisjoint(map(canonicalize_name, names))
+    }
+    assert {"pyspark", "django", "pandas"} <= missing
+    places = {part for run in runs_of(WITH_RABBITMQ) for part in run if part.startswith("tests/")}
+    command = [sys.executable, "-c", f"MISSING = {missing!r}\n{COLLECT}", *places, *IGNORED]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
