@@ -69,7 +69,7 @@ SHOWN_OR_BRIEF = {
 WITHOUT_TIME = {
     *("tasks score", "paused_due score", "duplicate_ids score", "duplicate_ids item"),
     *("entries *", "leased *", "queues *", "request_numbers *", "deliveries *", "totals *"),
-    *("pace below", "pace unpaused", "control revision"),
+    *("pace below", "pace unpaused", "control revision", "clock cursor"),
     *("wake item", "quarantined item", "ready lists item", "budget item", "interrupt item"),
     *("answer value", "turning value", "moved value", "worker_id value", "quarantine_turn value"),
     *("archiving value", "cluster_tags value"),

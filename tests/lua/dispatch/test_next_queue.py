@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from celery_delayq.model.envelope import dropped_after
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting import scripts
-from tests.lua.bench import FAR, QUEUE, Bench, entry
+from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, entry, labelled
+from tests.support.model_clock import CLOCK, set_clock_back
 
 
 def test_an_empty_next_due_has_nothing_to_look_at(store: Bench) -> None:
@@ -129,3 +131,39 @@ def test_the_others_hear_when_the_one_on_duty_looks(store: Bench) -> None:
     ]
     # Whether somebody looks at the ready lists, too.
     assert heard == [b"1", b"1", b"1", None]
+
+
+def test_after_the_clock_was_set_back_each_look_brings_a_portion_of_the_queues_forward(
+    store: Bench,
+) -> None:
+    number = 3_500
+    store.client.zadd("delayq:next_due", {f"queue-{n}": FAR for n in range(number)})
+    set_clock_back(store.client, 3600)
+    portions: list[int] = []
+    while (forward := _forward(store)) < number:
+        store.next_queue()
+        portions.append(_forward(store) - forward)
+
+    assert len(portions) >= 3 and max(portions) <= 1_100
+    store.next_queue()
+    assert not store.client.hexists(CLOCK, "cursor"), "it looks on and on"
+
+
+def _forward(store: Bench) -> int:
+    return store.client.zcount("delayq:next_due", "-inf", FAR - 1)
+
+
+def test_what_an_absence_has_left_is_missed_also_after_the_next_one(store: Bench) -> None:
+    """A dispatcher comes after an hour and dies at once; the next one comes seconds later."""
+    store.schedule(QUEUE, dropped_after(labelled("tick"), 1_000))
+    tick = store.now_ms() - 1_800_000
+    store.client.zadd(store.keys.queue(QUEUE).due, {"tick": tick})
+    store.client.zadd("delayq:next_due", {QUEUE: tick})
+    store.client.hset(CLOCK, "seen", tick - 1_800_000)
+    assert store.next_queue().queue == QUEUE
+    for field in ("seen", "away_from", "away_to"):
+        store.client.hincrby(CLOCK, field, -3_000)
+
+    store.next_queue()
+    assert store.promote(QUEUE, DEFAULT, 10).moved == 0
+    assert store.scheduled(QUEUE) == 0

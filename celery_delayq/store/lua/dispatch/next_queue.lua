@@ -1,7 +1,7 @@
 -- Tell which queue to look at next, and when; let lease time pass, and tell where a lease ended. Where
 -- nothing is due, note that too: dispatchers are up to date. The others hear when the one on duty looks,
 -- and whether the ready lists are looked at: '1' or '0'. When the clock was set back, every queue is to
--- be looked at now.
+-- be looked at now, a portion of them at each look.
 --
 -- KEYS     1 next_due  2 lease_ends  3 clock  4 queues
 -- ARGV     1 longest time since the last look (ms): after a longer one, and when the clock was set
@@ -33,21 +33,51 @@ local function ready_turn(clock, most, now)
   return is_fresh and 1 or 0
 end
 
+-- Queues of which one look makes sure, after the clock was set back, that they are looked at now.
+local PORTION = 1000
+
+-- Look now at queues that are looked at later than something is due there, after an error or by their pace:
+-- they would wait for a time that the clock has left again. CLOCK has where the next look goes on.
+local function look_at_portion(next_due, clock, cursor, ms)
+  local following, found = unpack(redis.call('ZSCAN', next_due, cursor, 'COUNT', PORTION))
+  for i = 1, #found, 2 do
+    if tonumber(found[i + 1]) > ms then
+      redis.call('ZADD', next_due, ms, found[i])
+    end
+  end
+  if following == '0' then
+    redis.call('HDEL', clock, 'cursor')
+  else
+    redis.call('HSET', clock, 'cursor', following)
+  end
+end
+
+-- Note for how long nobody dispatched. What an earlier absence has left counts as missed still: whoever
+-- came then may have died at once.
+local function note_absence(clock, first_due, seen, ms)
+  local from, to = unpack(redis.call('HMGET', clock, 'away_from', 'away_to'))
+  if from and first_due and first_due < tonumber(to) then
+    seen = math.min(seen, tonumber(from))
+  end
+  redis.call('HSET', clock, 'away_from', string.format('%.0f', seen), 'away_to', string.format('%.0f', ms))
+end
+
 local now = now_us()
 local ms = to_ms(now)
 local seen = tonumber(redis.call('HGET', KEYS[3], 'seen')) or 0
 -- A full server must let it pass: see dispatch/promote.lua. An empty name would stand for no queue.
 redis.call('ZREM', KEYS[2], '')
 redis.call('ZREM', KEYS[1], '')
-if seen - ms > 1000 then
-  look_at_all(KEYS[1], ms)
+local cursor = seen - ms > 1000 and '0' or redis.call('HGET', KEYS[3], 'cursor')
+if cursor then
+  look_at_portion(KEYS[1], KEYS[3], cursor, ms)
 end
 local reply = next_due_head(KEYS[1], now, 5)
 if seen > 0 and (ms < seen or ms - seen > tonumber(ARGV[1])) then
   redis.call('HINCRBY', KEYS[3], 'stood', string.format('%.0f', ms - seen))
 end
 if seen > 0 and ms - seen > AWAY then
-  redis.call('HSET', KEYS[3], 'away_from', string.format('%.0f', seen), 'away_to', string.format('%.0f', ms))
+  note_absence(KEYS[3], tonumber(next_due_head(KEYS[1], now)[3]), seen, ms)
 end
 -- Not at each look of a large fleet.
 if ms < seen or ms - seen >= math.min(200, ARGV[1] / 10) then

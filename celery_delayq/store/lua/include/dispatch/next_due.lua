@@ -61,18 +61,3 @@ local function look_on(next_due, queue, due_key)
     look_again(next_due, queue, due_key)
   end
 end
-
--- Look at every queue now. Those that are looked at later than something is due there, after an error or
--- by their pace, would otherwise wait for a time that the clock has left again.
-local function look_at_all(next_due, now)
-  repeat
-    local queues = redis.call('ZRANGEBYSCORE', next_due, '(' .. now, '+inf', 'LIMIT', 0, 1000)
-    local looks = {}
-    for _, queue in ipairs(queues) do
-      looks[#looks + 1], looks[#looks + 2] = now, queue
-    end
-    if #looks > 0 then
-      redis.call('ZADD', next_due, unpack(looks))
-    end
-  until #queues == 0
-end
