@@ -244,16 +244,16 @@ class Changes:
             except Exception as exc:
                 if _may_be_allowed_later(exc) and len(self._waiting) <= MOST_REFUSED:
                     refused = exc
-                    self._waiting.rotate(-1)
-                    continue
-                # A client may raise anything while its connection is being closed.
-                change.failures += 1
-                if not isinstance(exc, CommandRefused) and change.failures < MOST_FAILURES:
-                    raise
-                logger.exception("A change was not made. %s", change.lost or "A lease ends")
+                    self._waiting.append(change)
+                else:
+                    # A client may raise anything while its connection is being closed.
+                    change.failures += 1
+                    if not isinstance(exc, CommandRefused) and change.failures < MOST_FAILURES:
+                        raise
+                    logger.exception("A change was not made. %s", change.lost or "A lease ends")
             self._waiting.popleft()
             if time.monotonic() >= until:
-                return
+                break
         if refused is not None:
             raise BrokerUnavailable(str(refused)) from refused
 

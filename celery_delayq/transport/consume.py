@@ -32,11 +32,15 @@ from celery_delayq.transport import qos
 from celery_delayq.transport.fetcher import Fetcher
 from celery_delayq.transport.not_yet import NotYetChannel
 from celery_delayq.transport.poller import STOPS_POLLING
-from celery_delayq.transport.rejected import MALFORMED, dropping_malformed
+from celery_delayq.transport.rejected import (
+    MALFORMED,
+    dropping_malformed,
+    handle_or_refuse,
+    log_refused,
+)
 from celery_delayq.transport.requests import Popped, Taken
 from celery_delayq.transport.settle import log_undecodable
 from celery_delayq.utils import message_json
-from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)
 
@@ -330,31 +334,19 @@ class ConsumeChannel(NotYetChannel):
         if taken.mark is not None:
             self._end_not_run(taken, taken.mark, message)
             return
-        try:
-            if self._put_off(taken, message):
-                return
-        except MALFORMED as exc:
-            self._refuse(taken.tag, message, exc)
-            return
-        try:
-            callback(message)
-        except MemoryError:  # the worker ends, and its messages go back
-            raise
-        except Exception as exc:
-            # Celery breaks on some messages, and would on each delivery. A lost connection to the
-            # broker is not seen here; to kombu a KeyError is one.
-            self._refuse(taken.tag, message, exc)
+        refuse = partial(self._refuse, taken.tag, message)
+        # A lost connection to the broker is not seen here; to kombu a KeyError is one.
+        if not handle_or_refuse(partial(self._put_off, taken), message, refuse, MALFORMED):
+            handle_or_refuse(callback, message, refuse)
 
     def _refuse(self, tag: str, message: qos.Message, exc: Exception) -> None:
         """Make a dead letter of a message that a worker cannot handle."""
-        if not self.serves_worker:
-            raise exc
-        logger.exception("Celery cannot handle a message")
+        why = log_refused(exc, by_worker=self.serves_worker)
         if not not_begun.refuse(message):
             return
         if tag in self.keeper.held:
             id = str(message.headers["id"]) if envelope.is_task(message._raw) else ""
-            self.add_dead_letter(tag, id or f"refused-{uuid4()}", f"rejected: {described(exc)}")
+            self.add_dead_letter(tag, id or f"refused-{uuid4()}", why)
         self.qos.forget(tag)
 
     def _end_not_run(self, taken: Taken, mark: Mark, message: qos.Message) -> None:

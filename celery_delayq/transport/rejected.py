@@ -15,6 +15,7 @@ from kombu.utils import json
 from celery_delayq.integration import worker
 from celery_delayq.utils import foreign
 from celery_delayq.utils.message_json import decode
+from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,43 @@ def reason_of(message: Any) -> str:
     if isinstance(handled, KeyError) and name in handled.args:
         return f"unknown task {name!r}"
     return "rejected" if handled is None else f"rejected: {type(handled).__name__}: {handled}"
+
+
+def handle_or_refuse(
+    handle: Callable[[Any], Any],
+    message: Any,
+    refuse: Callable[[Exception], object],
+    errors: tuple[type[Exception], ...] = (Exception,),
+) -> Any:
+    """Handle a message, or refuse it after an error: the next delivery would meet that too.
+
+    A MemoryError ends the worker, and its messages go back.
+
+    Parameters
+    ----------
+    refuse : Callable[[Exception], object]
+        Called with the error, while it is handled.
+
+    Returns
+    -------
+    Any
+        What *handle* returns; True for a message that is refused.
+    """
+    try:
+        return handle(message)
+    except MemoryError:
+        raise
+    except errors as exc:
+        refuse(exc)
+        return True
+
+
+def log_refused(exc: Exception, *, by_worker: bool) -> str:
+    """Return why a message is refused. Only a worker refuses one; others get the error."""
+    if not by_worker:
+        raise exc
+    logger.exception("Celery cannot handle a message")
+    return f"rejected: {described(exc)}"
 
 
 def dropping_malformed(callback: Callable[[Any], Any]) -> Callable[[Any], None]:

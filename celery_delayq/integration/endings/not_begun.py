@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from celery import bootsteps
@@ -22,7 +21,6 @@ def giving_back(controller: Any, process_task: Callable[..., Any]) -> Callable[[
     lose the end of that task.
     """
 
-    @wraps(process_task)
     def process(request: Any) -> None:
         if not hasattr(request, "is_given"):  # of a task that the app got since the worker began
             process_task(request)
@@ -48,7 +46,6 @@ def keeping_others(_owner: type, move: Callable[..., Any]) -> Callable[..., Any]
     The caller is about to handle another message, or is a timer.
     """
 
-    @wraps(move)
     def move_to_pool(consumer: Any, request: Any) -> None:
         if getattr(request, "is_refused", False):
             return

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -27,7 +26,6 @@ def logging_errors(_owner: type, mark: Callable[..., Any]) -> Callable[..., Any]
     It then returns False, and an exception that was to be stored is marked as not reported.
     """
 
-    @wraps(mark)
     def mark_or_log(backend: Any, task_id: str, *args: Any, **kwargs: Any) -> Any:
         try:
             return mark(backend, task_id, *args, **kwargs)
@@ -48,7 +46,6 @@ def is_reported(exc: BaseException) -> bool:
 def starting_anyway(_owner: type, store: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``store_result`` of a result backend: an error for a start is logged."""
 
-    @wraps(store)
     def store_result(
         backend: Any, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any
     ) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import wraps
 from select import PIPE_BUF
 from time import monotonic
 from typing import Any
@@ -65,7 +64,6 @@ def counting_children(_owner: type, on_partial_read: Callable[..., None]) -> Cal
     to the next child, without end.
     """
 
-    @wraps(on_partial_read)
     def on_child_lost(pool: Any, job: Any, child: Any) -> None:
         is_wanted = child.exitcode in ENDS_WELL or getattr(child, "_controlled_termination", False)
         if job._accepted or is_wanted:

@@ -39,9 +39,15 @@ from celery_delayq.transport.amqp.messages import (
 from celery_delayq.transport.amqp.publish import PublishChannel
 from celery_delayq.transport.amqp.sizes import ready_messages
 from celery_delayq.transport.amqp.waiting import REPLY_TIMEOUT, silence_ends
-from celery_delayq.transport.rejected import MALFORMED, dropping_malformed, reason_of
+from celery_delayq.transport.rejected import (
+    MALFORMED,
+    dropping_malformed,
+    handle_or_refuse,
+    log_refused,
+    reason_of,
+)
 from celery_delayq.utils.once import warn_once
-from celery_delayq.utils.text import described, text_of
+from celery_delayq.utils.text import text_of
 
 logger = logging.getLogger(__name__)
 
@@ -121,35 +127,29 @@ class Channel(PublishChannel):
     def _deliver(self, queue: str, callback: Callable[[Any], Any], message: Any) -> None:
         """Hand a message out, unless it waits or is a dead letter now."""
         message.delivery_info["queue"] = queue
-        try:
-            if self._is_settled(message, queue, callback):
-                return
-        except MALFORMED as exc:
-            self._give_up(exc, lambda why: self._refuse(message, queue, why))
-            return
-        try:
-            callback(message)
-        except MemoryError:  # the worker ends, and its messages go back
-            raise
-        except Exception as exc:
-            # Celery breaks on some messages, and would on each delivery.
-            self._give_up(exc, partial(self._refuse_held, message))
+        settle = partial(self._is_settled, queue, callback)
+        refuse = partial(self._refuse_malformed, message, queue)
+        if not handle_or_refuse(settle, message, refuse, MALFORMED):
+            handle_or_refuse(callback, message, partial(self._refuse_held, message))
 
-    def _give_up(self, exc: Exception, refuse: Callable[[str], None]) -> None:
-        """Have a worker refuse a message that it cannot handle, and go on."""
-        if not worker.consumes_tasks(self) or not (self.connection and self.connection.connected):
-            raise exc
-        logger.exception("Celery cannot handle a message")
-        refuse(f"rejected: {described(exc)}")
+    def _refuse_malformed(self, message: Any, queue: str, exc: Exception) -> None:
+        self._refuse(message, queue, log_refused(exc, by_worker=self._serves_worker))
 
-    def _refuse_held(self, message: Any, why: str) -> None:
+    def _refuse_held(self, message: Any, exc: Exception) -> None:
         """Make a dead letter of a message that was handed out, unless it is settled or runs."""
+        why = log_refused(exc, by_worker=self._serves_worker)
         held = self._held.get(message.delivery_tag)
         if held is not None and not_begun.refuse(held.message):
             held.message._state = "REJECTED"  # so that nobody settles it again
             self.add_dead_letter(message.delivery_tag, _id_of(held.message), why)
 
-    def _is_settled(self, message: Any, queue: str, callback: Callable[[Any], Any]) -> bool:
+    @property
+    def _serves_worker(self) -> bool:
+        """Whether Celery's worker consumes by it, and the connection lives."""
+        is_connected = self.connection is not None and self.connection.connected
+        return is_connected and worker.consumes_tasks(self)
+
+    def _is_settled(self, queue: str, callback: Callable[[Any], Any], message: Any) -> bool:
         """Return whether a message that has come waits or is a dead letter by now."""
         headers = message.properties.get("application_headers") or {}
         if UNREADABLE in headers:

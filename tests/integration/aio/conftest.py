@@ -6,14 +6,21 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import pytest
 from celery import group
+from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
+from tests.integration.conftest import ready, stored
 
 T = TypeVar("T")
+
+#: Seconds after which a call counts as one that never ends.
+TIMEOUT = 30
 
 
 def run(delayq: DelayQ, use: Callable[[AsyncDelayQ], Awaitable[T]], **options: Any) -> T:
@@ -38,7 +45,7 @@ async def until(condition: Callable[[], object]) -> None:
         while not condition():
             await asyncio.sleep(0.005)
 
-    await asyncio.wait_for(poll(), 30)
+    await asyncio.wait_for(poll(), TIMEOUT)
 
 
 class InterruptedAt(Generic[T]):
@@ -121,3 +128,72 @@ async def several() -> Any:
 
 async def awaited(call: Awaitable[Any]) -> Any:
     return await call
+
+
+@dataclass
+class Interruptions:
+    """A call that is interrupted at each place where it waits, each time by a client of its own."""
+
+    name: str
+    connected: bool
+    delayq: DelayQ
+    add: Any
+    redis: Redis
+
+    def run(
+        self,
+        interrupt: Callable[[AsyncDelayQ], Callable[[], object]],
+        check: Callable[[Any, bool], object],
+    ) -> None:
+        """Interrupt the call at each place; *check* gets its result, and whether it came so far.
+
+        Then the client works, and each task is in one place.
+        """
+        number = 1
+        while asyncio.run(self._interrupted_at(number, interrupt, check)):
+            number += 1
+        assert number > 1
+
+    async def _interrupted_at(
+        self,
+        number: int,
+        interrupt: Callable[[AsyncDelayQ], Callable[[], object]],
+        check: Callable[[Any, bool], object],
+    ) -> bool:
+        self.redis.flushdb()
+        self.add.apply_async((0, 0), countdown=60, task_id="there")
+        self.delayq.store.add_dead_letter("celery", "dead", "broken", DEAD)
+        async with AsyncDelayQ(self.delayq, connections=1) as client:
+            if not self.connected:
+                await client.close()
+            call = InterruptedAt(CALLS[self.name](client, self.add), number, interrupt(client))
+            found: Any
+            [found] = await asyncio.wait_for(
+                asyncio.gather(awaited(call), return_exceptions=True), TIMEOUT
+            )
+            check(found, call.was_reached)
+            # On one connection, so the request before this one has been answered by now.
+            after = await asyncio.wait_for(
+                client.apply_async(self.add, (9, 9), countdown=60), TIMEOUT
+            )
+            assert await asyncio.wait_for(client.get(after.id), TIMEOUT)
+            await client.cancel(after.id)
+        ids = [each["headers"]["id"] for each in (*stored(self.redis), *ready(self.redis))]
+        assert len(ids) == len({*ids}), ids
+        if self.name == "replay":
+            assert self.delayq.count_dead() + ids.count("dead") == 1
+        assert {*ids} <= {"there", "one", "dead", "many-0", "many-1", "many-2"}
+        return call.was_reached
+
+
+@pytest.fixture(params=[True, False], ids=["connected", "connecting"])
+def connected(request: pytest.FixtureRequest) -> bool:
+    found: bool = request.param
+    return found
+
+
+@pytest.fixture(params=CALLS)
+def interruptions(
+    connected: bool, delayq: DelayQ, add: Any, redis: Redis, request: pytest.FixtureRequest
+) -> Interruptions:
+    return Interruptions(request.param, connected, delayq, add, redis)

@@ -6,55 +6,19 @@ import asyncio
 import random
 from typing import Any
 
-import pytest
 from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
-from tests.integration.aio.conftest import (
-    CALLS,
-    DEAD,
-    InterruptedAt,
-    awaited,
-    cancel_current,
-    run,
-)
-from tests.integration.conftest import Through, ready, stored
+from tests.integration.aio.conftest import Interruptions, cancel_current, run
+from tests.integration.conftest import Through, stored
 
 
-@pytest.mark.parametrize("connected", [True, False], ids=["connected", "connecting"])
-@pytest.mark.parametrize("name", CALLS)
-def test_cancelled_at_each_await(
-    name: str, connected: bool, delayq: DelayQ, add: Any, redis: Redis
-) -> None:
-    async def cancelled_at(number: int) -> bool:
-        """Cancel a call there, and use the client again; return whether it came so far."""
-        redis.flushdb()
-        add.apply_async((0, 0), countdown=60, task_id="there")
-        delayq.store.add_dead_letter("celery", "dead", "broken", DEAD)
-        async with AsyncDelayQ(delayq, connections=1) as client:
-            if not connected:
-                await client.close()
-            call = InterruptedAt(CALLS[name](client, add), number, cancel_current)
-            found: Any
-            [found] = await asyncio.gather(awaited(call), return_exceptions=True)
-            assert not call.was_reached or isinstance(found, asyncio.CancelledError)
-            # On one connection, so the request before this one has been answered by now.
-            after = await asyncio.wait_for(client.apply_async(add, (9, 9), countdown=60), 30)
-            assert await asyncio.wait_for(client.get(after.id), 30)
-            await client.cancel(after.id)
-        ids = [each["headers"]["id"] for each in (*stored(redis), *ready(redis))]
-        assert len(ids) == len({*ids}), ids
-        dead = delayq.count_dead()
-        if name == "replay":
-            assert dead + ids.count("dead") == 1
-        assert {*ids} <= {"there", "one", "dead", "many-0", "many-1", "many-2"}
-        return call.was_reached
+def test_cancelled_at_each_await(interruptions: Interruptions) -> None:
+    def check(found: Any, was_reached: bool) -> None:
+        assert not was_reached or isinstance(found, asyncio.CancelledError)
 
-    number = 1
-    while asyncio.run(cancelled_at(number)):
-        number += 1
-    assert number > 1
+    interruptions.run(lambda _client: cancel_current, check)
 
 
 def test_a_call_that_times_out_leaves_a_usable_connection(through: Through, redis: Redis) -> None:

@@ -9,16 +9,11 @@ from typing import Any
 
 import celery.exceptions
 import pytest
-from redis import Redis
 
-from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
 from celery_delayq.errors import BrokerUnavailable
-from tests.integration.aio.conftest import CALLS, DEAD, InterruptedAt, awaited
-from tests.integration.conftest import MakeApp, ready, stored
-
-#: Seconds after which a call counts as one that never ends.
-TIMEOUT = 30
+from tests.integration.aio.conftest import TIMEOUT, Interruptions
+from tests.integration.conftest import MakeApp
 
 
 def closing(client: AsyncDelayQ) -> Callable[[], None]:
@@ -36,36 +31,8 @@ def closing(client: AsyncDelayQ) -> Callable[[], None]:
     return close
 
 
-@pytest.mark.parametrize("connected", [True, False], ids=["connected", "connecting"])
-@pytest.mark.parametrize("name", CALLS)
-def test_closed_at_each_await(
-    name: str, connected: bool, delayq: DelayQ, add: Any, redis: Redis
-) -> None:
-    async def closed_at(number: int) -> bool:
-        """Close the client there; return whether the call came so far."""
-        redis.flushdb()
-        add.apply_async((0, 0), countdown=60, task_id="there")
-        delayq.store.add_dead_letter("celery", "dead", "broken", DEAD)
-        async with AsyncDelayQ(delayq, connections=1) as client:
-            if not connected:
-                await client.close()
-            call = InterruptedAt(CALLS[name](client, add), number, closing(client))
-            found: Any
-            [found] = await asyncio.wait_for(
-                asyncio.gather(awaited(call), return_exceptions=True), TIMEOUT
-            )
-            check(found)
-            after = await client.apply_async(add, (9, 9), countdown=60)
-            assert await client.get(after.id)
-            await client.cancel(after.id)
-        ids = [each["headers"]["id"] for each in (*stored(redis), *ready(redis))]
-        assert len(ids) == len({*ids}), ids
-        return call.was_reached
-
-    number = 1
-    while asyncio.run(closed_at(number)):
-        number += 1
-    assert number > 1
+def test_closed_at_each_await(interruptions: Interruptions) -> None:
+    interruptions.run(closing, lambda found, _: check(found))
 
 
 def check(found: Any) -> None:

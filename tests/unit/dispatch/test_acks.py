@@ -115,6 +115,21 @@ def test_what_cannot_be_made_is_logged_with_what_is_lost(
     assert caplog.messages == ["A change was not made. task-1 is lost"]
 
 
+def test_those_that_are_refused_take_no_longer_than_others_may(changes: Changes) -> None:
+    """Leases are extended in between, so each turn has an end."""
+    made: list[str] = []
+    for _ in range(5):
+        changes.add(failing(1, StoreFull("OOM"), made))
+
+    for _ in range(5):
+        with pytest.raises(BrokerUnavailable):
+            changes.flush(STORE, until=0.0)
+    assert made == []
+    changes.flush(STORE)
+
+    assert made == ["first"] * 5
+
+
 def test_what_is_given_up_is_logged(changes: Changes, caplog: pytest.LogCaptureFixture) -> None:
     changes.add(lambda _: None, "task-1 is lost")
     changes.add(lambda _: None)
