@@ -236,7 +236,8 @@ def _held_by_current_task(headers: Mapping[str, Any]) -> HeldBy | None:
     own = own_of(properties)
     if "place" not in own:  # not leased in Redis
         return None
-    return HeldBy(own["place"], own["queue"], properties["delivery_tag"])
+    tag, label = properties["delivery_tag"], own.get("label", "")
+    return HeldBy(own["place"], own["queue"], tag, label)
 
 
 def _inherited_by_retry(headers: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -18,11 +18,12 @@ _LONGEST_TEXT = 1000
 
 
 class HeldBy(NamedTuple):
-    """Where a worker's message is held: Redis, queue and delivery tag."""
+    """Where a worker's message is held: Redis, queue and delivery tag; and its label, if any."""
 
     place: str
     queue: str
     tag: str
+    label: Any = ""
 
 
 _HELD = re.compile(rb"(\d+)!?\n")

@@ -330,6 +330,19 @@ def dropped_after(entry: Entry, ms: int) -> Entry:
 _LABEL = re.compile(rb'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ (\S+)"')
 
 
+def head_of(message: bytes) -> bytes:
+    """Return the first bytes of a message up to its label, which scripts read; empty without."""
+    found = _LABEL.match(message)
+    return found[0] if found else b""
+
+
+def head_with(label: Any) -> bytes:
+    """Return :func:`head_of` a message with that label, empty where scripts cannot read it."""
+    return head_of(
+        b'{"properties": {"delayq": {"label": "%b"' % str(label).encode("ascii", "replace")
+    )
+
+
 class Label(NamedTuple):
     """The label in the first bytes of a message; *unique* is ``-`` without a unique key."""
 

@@ -300,13 +300,15 @@ class LeaseStore(StorePart):
         worker_id: str,
         field: str,
         *,
+        head: bytes,
         when_due: WhenDue,
         run: bytes = b"",
     ) -> Call:
         """Return the call that schedules *entry* on *queue* in place of a held message.
 
-        The message is one of the queue *held_in*; *run* is the line of its run for the history. The
-        reply is ``scheduled``, ``ready``, ``due``, ``gone``, ``duplicate`` or ``superseded``.
+        The message is one of the queue *held_in*; *head* is its beginning up to its label
+        (:func:`~celery_delayq.model.envelope.head_of`), *run* the line of its run for the history.
+        The reply is ``scheduled``, ``ready``, ``due``, ``gone``, ``duplicate`` or ``superseded``.
         """
         call = self._runner.puts(queue, alone=True)
         call.add(entry)
@@ -314,7 +316,7 @@ class LeaseStore(StorePart):
         call.name = "leases/replace"
         call.keys += key.leased(worker_id), key.deliveries, key.leased_index, self._keys.history
         call.keys.append(key.totals)
-        call.args += field, when_due, self._runner.limits(held_in).history, run
+        call.args += field, when_due, self._runner.limits(held_in).history, run, head
         return call
 
     def claim(self, worker_id: str, seconds: float) -> bool:

@@ -98,8 +98,9 @@ class NotYetChannel(SettleChannel):
     def _schedule(self, taken: Taken, raw: dict[str, Any], due: Due, when_due: WhenDue) -> bool:
         """Schedule a held message in place of itself; return whether it is not held any more."""
         queue, worker_id, field = taken.queue, self.keeper.worker_id, self.keeper.field(taken.tag)
+        entry, head = self._entry(raw, due), envelope.head_of(taken.message)
         call = self.store.leases.replace_call(
-            queue, self._entry(raw, due), queue, worker_id, field, when_due=when_due
+            queue, entry, queue, worker_id, field, head=head, when_due=when_due
         )
         if self.store.run(call) == b"due":
             return False

@@ -256,9 +256,9 @@ class PublishChannel(stock.Channel):
         """Schedule a retry in place of the running task's message."""
         worker_id, _, field = held.tag.partition(":")
         run = run_history.of_retry() if self.settings.history else b""
-        store = self.store_of(queue)
+        store, head = self.store_of(queue), envelope.head_with(held.label)
         call = store.leases.replace_call(
-            queue, entry, held.queue, worker_id, field, when_due="push", run=run
+            queue, entry, held.queue, worker_id, field, head=head, when_due="push", run=run
         )
         state = self._run(store, call)
         if state == b"superseded":

@@ -23,7 +23,7 @@ from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Held
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.support.leases import ack, replace
+from tests.support.leases import ack
 
 pytestmark = pytest.mark.each_server
 
@@ -66,7 +66,9 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "leases/requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0, 1]),
     "leases/dead_letter": (lambda s: s.leases.dead_letter("q", "me", "1:1", "id", "why"), 1),
     "leases/replace": (
-        lambda s: replace(s, "q", ENTRY, "p", "me", "1:1", when_due="push"),
+        lambda s: s.run(
+            s.leases.replace_call("q", ENTRY, "p", "me", "1:1", head=b"", when_due="push")
+        ),
         b"ready",
     ),
     "leases/reclaim_expired": (

@@ -54,7 +54,7 @@ TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int
     "leases/ack": (lease, lambda s: s.ack("1:1"), 1),
     "leases/requeue": (lease, lambda s: s.requeue("1:1"), 1),
     "leases/reclaim_expired": (expire, lambda s: s.reclaim_expired(), 1),
-    "leases/replace": (lease, lambda s: s.replace(retried(LARGE, "n-r")), 2),
+    "leases/replace": (lease, lambda s: s.replace(retried(LARGE, "n-r")), 1),
     "leases/dead_letter": (
         lease,
         lambda s: s.leases.dead_letter(QUEUE, "me", "1:1", "a", "why"),

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, cast
 
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
-from celery_delayq.model.envelope import Entry
+from celery_delayq.model.delivery import split_held
+from celery_delayq.model.envelope import Entry, head_of
 from celery_delayq.settings import Settings
 from celery_delayq.store.leases import Acked, WhenDue
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import Call
 
 #: Replies of ``leases/replace.lua``.
 Retried = Literal["scheduled", "ready", "due", "gone", "duplicate", "superseded"]
@@ -74,5 +76,24 @@ def replace(
     store: Store, queue: str, entry: Entry, held_in: str, who: str, field: str, *, when_due: WhenDue
 ) -> Retried:
     """Schedule an entry on *queue* in place of a leased message of the queue *held_in*."""
-    call = store.leases.replace_call(queue, entry, held_in, who, field, when_due=when_due)
+    call = replace_call(store, queue, entry, held_in, who, field, when_due=when_due)
     return cast(Retried, store.run(call).decode())
+
+
+def replace_call(
+    store: Store,
+    queue: str,
+    entry: Entry,
+    held_in: str,
+    who: str,
+    field: str,
+    *,
+    when_due: WhenDue,
+    run: bytes = b"",
+) -> Call:
+    """Return the call of :func:`replace`, with the head of the message that Redis has."""
+    held = store.client.hget(store.keys.queue(held_in).leased(who), field) or b""
+    head = head_of(split_held(held)[1])
+    return store.leases.replace_call(
+        queue, entry, held_in, who, field, head=head, when_due=when_due, run=run
+    )

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from celery_delayq.model.envelope import Due, Entry, Record
+from celery_delayq.model.envelope import Due, Entry, Record, head_with
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 
@@ -66,7 +66,8 @@ def _round(store: Store, costs: Costs) -> None:
     field = acquire()
     costs.of("requeue", lambda: leases.requeue(QUEUE, ME, [field]))
     field = acquire()
-    retry = leases.replace_call(QUEUE, _entry("retry", SOON), QUEUE, ME, field, when_due="push")
+    entry, head = _entry("retry", SOON), head_with("id first 0 -")
+    retry = leases.replace_call(QUEUE, entry, QUEUE, ME, field, head=head, when_due="push")
     costs.of("retry", lambda: store.run(retry))
     time.sleep(2 * SOON / 1000)
     store.promote(QUEUE, Layout(), 1)

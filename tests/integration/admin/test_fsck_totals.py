@@ -21,7 +21,9 @@ def _some_messages(store: Store) -> None:
     """Scheduled, ready, leased and replaced by a retry."""
     schedule(store, "a", "b")
     lease(store, "c", "d")
-    call = store.leases.replace_call("q", labelled("e"), "q", "me", "1:1", when_due="push")
+    call = store.leases.replace_call(
+        "q", labelled("e"), "q", "me", "1:1", head=b"", when_due="push"
+    )
     store.run(call)
     put(store, labelled("f", due=1))
 

@@ -23,6 +23,7 @@ from tests.lua.bench import (
     repeating,
     retried,
 )
+from tests.support.leases import replace_call
 
 KEY = "delayq:history"
 
@@ -48,9 +49,9 @@ def ack(store: Bench, **runs: bytes) -> int:
     return Acked(*store.run(call)).known
 
 
-def replace_call(store: Bench, what: Entry, field: str, run: bytes) -> Call:
+def retry_call(store: Bench, what: Entry, field: str, run: bytes) -> Call:
     """Return the call that schedules a retry and tells of the run before it."""
-    return store.leases.replace_call(QUEUE, what, QUEUE, "me", field, when_due="push", run=run)
+    return replace_call(store, QUEUE, what, QUEUE, "me", field, when_due="push", run=run)
 
 
 # -- ack
@@ -113,7 +114,7 @@ def test_a_retry_tells_of_its_run_and_the_ack_does_not_tell_again(
     store: Bench, caller: Bench
 ) -> None:
     [field] = store.hold(b"a")
-    call = replace_call(caller, entry("r", FAR), field, b"tried")
+    call = retry_call(caller, entry("r", FAR), field, b"tried")
     caller.run(call)
     assert lines(store) == [b"tried"]
 
@@ -124,7 +125,7 @@ def test_a_retry_tells_of_its_run_and_the_ack_does_not_tell_again(
 
 
 def test_a_retry_whose_lease_is_gone_is_not_told(store: Bench) -> None:
-    call = replace_call(store, entry("r", FAR), "1:1", b"tried")
+    call = retry_call(store, entry("r", FAR), "1:1", b"tried")
 
     assert store.run(call) == b"gone"
     assert lines(store) == []
@@ -138,7 +139,7 @@ def test_a_retry_that_lost_its_unique_key_is_told(store: Bench) -> None:
     [(field, _, _)] = store.reserve().messages
     store.put(other)
     again = retried(one, "again")
-    call = replace_call(store, again, field, b"tried")
+    call = retry_call(store, again, field, b"tried")
 
     assert store.run(call) == b"superseded"
     assert lines(store) == [b"tried"]
@@ -205,7 +206,7 @@ def test_about_as_many_are_kept_as_wanted(store: Bench) -> None:
 ENDS: dict[str, Callable[[Bench], object]] = {
     "ack": lambda s: ack(s, _1=b"run"),
     "dead letter": lambda s: s.leases.dead_letter(QUEUE, "me", "1:1", "id", "why", b"", b"run"),
-    "retry": lambda s: s.run(replace_call(s, entry("r", FAR), "1:1", b"run")),
+    "retry": lambda s: s.run(retry_call(s, entry("r", FAR), "1:1", b"run")),
 }
 
 

@@ -146,10 +146,19 @@ def test_the_label_of_a_message_is_read_from_its_bytes(id: str) -> None:
     message = task_message(id=id)
     message_id = envelope.message_id_of(message)
 
-    found = envelope.Label.of(message_json.encode(envelope.labelled(message)))
+    sent = message_json.encode(envelope.labelled(message))
+    found = envelope.Label.of(sent)
 
     assert found == (id.encode(), message_id.encode(), b"-")
+    label = envelope.own_of(message_json.decode(sent)["properties"])["label"]
+    assert envelope.head_with(label) == envelope.head_of(sent)
+    assert sent.startswith(envelope.head_of(sent))
     assert envelope.Label.of(message_json.encode(task_message(id=id))) is None
+
+
+@pytest.mark.parametrize("label", ["", 3, None, ["id"], "id 1", 'id m 0 -", "', "\ud800 m x -"])
+def test_a_label_that_scripts_cannot_read_has_no_head(label: object) -> None:
+    assert envelope.head_with(label) in (b"", envelope.head_with("id m 0 -"))
 
 
 def test_the_senders_countdown_goes_before_the_eta_made_of_it() -> None:

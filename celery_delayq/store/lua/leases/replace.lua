@@ -11,9 +11,9 @@
 --          it when it counts from now)  7 which of KEYS is its ready list  8 record  9 what to do
 --          when its unique key is taken (see include/unique_policy.lua), '' without one  10 field of the
 --          message  11 'push' to make ready what is due, 'leave' to change nothing then, 'keep' to
---          schedule it all the same
---          12 about how many runs to keep in the history  13 the line there of the run that is to
---          be tried again, '' for none
+--          schedule it all the same  12 about how many runs to keep in the history  13 the line
+--          there of the run that is to be tried again, '' for none  14 the beginning of the
+--          message that is held, up to its label, '' for none
 -- Returns  'scheduled' | 'ready' | 'due' | 'gone' | 'duplicate' | 'superseded'; 'due' changed
 --          nothing, 'gone' is no longer held, and whoever has it now makes its own, 'superseded'
 --          was not stored since another has its unique key
@@ -34,13 +34,9 @@ local clock = now_us()
 local now = to_ms(clock)
 local id, due, data, field = ARGV[5], due_of(ARGV[6], clock), ARGV[8], ARGV[10]
 local _, message_id, task, start = read_record(data)
-local held = redis.call('HGET', KEYS[14], field)
-if not held then
-  return 'gone'
-end
-local _, _, held_start = read_leased(held)
-if not held_start then
-  return 'duplicate'
+-- The message may be large, so it is not read.
+if redis.call('HSTRLEN', KEYS[14], field) == 0 then
+  return redis.call('HEXISTS', KEYS[14], field) == 1 and 'duplicate' or 'gone'
 end
 expect_state()
 expect_type(KEYS[11], 'hash')
@@ -63,7 +59,7 @@ if plan.what == 'superseded' and ARGV[11] == 'keep' then
   -- Without the pause it would have run beside what has its key now.
   plan.what = 'beside'
 end
-local its_id, its_message_id, _, its_unique = read_label(held, held_start)
+local its_id, its_message_id, _, its_unique = read_label(ARGV[14])
 if its_id then
   local _, its_due = untrack(KEYS[16], its_id, its_message_id, its_unique)
   if ARGV[11] == 'keep' and its_due > 0 then
@@ -94,6 +90,8 @@ if plan.what == 'store' then
   end
 end
 if redis.call('EXISTS', KEYS[15]) == 1 then
+  local held = redis.call('HGET', KEYS[14], field)
+  local _, _, held_start = read_leased(held)
   redis.call('HDEL', KEYS[15], redis.sha1hex(leased_message(held, held_start)))
 end
 redis.call('HSET', KEYS[14], field, '')
