@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -13,7 +13,7 @@ from celery import Celery
 from celery_delayq.errors import InvalidETA, NotSupported, RecordError
 from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, Entry, Record
-from celery_delayq.model.lookup import Listed, StatusCode, Where
+from celery_delayq.model.lookup import FoundPage, Listed, StatusCode, Where
 from celery_delayq.model.scheduled import moment
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
@@ -204,18 +204,19 @@ class _Back:
     def schedule(self, queue: str, layout: Layout) -> Iterator[Moved]:
         """Give back what is scheduled, in order of due.
 
-        Entries that others move meanwhile may be read twice or missed, so this repeats until none
-        is left.
+        Entries that others add meanwhile may be missed, so this repeats until none is left.
         """
         left: set[str] = set()
         shards = Shards.single(self.store)
+
+        def ask(read: Callable[[Shards], FoundPage]) -> FoundPage:
+            return read(shards)
+
         found = True
         while found:
             found = False
             began = self.store.now_us()
-            pages = listed_pages(
-                *(lambda ask: ask(shards), queue, Where(), BATCH), began=began, records=False
-            )
+            pages = listed_pages(ask, queue, Where(), BATCH, began=began, records=False)
             for page in pages:
                 names = [each.name for each in page.entries if each.name not in left]
                 for some in self._portions(queue, names):

@@ -103,11 +103,9 @@ class DeadLetterReader:
         read = Reading(progress, sum(number for number, _ in queues.values()))
 
         def of_queue(queue: str) -> Iterator[DeadLetter]:
-            dead_letters, last = (
-                self._ask(lambda shards: shards.of(queue).dead_letters),
-                queues[queue][1],
-            )
-            for dead_lettered in dead_letters.all(queue, low, last, ahead=ahead, ask=self._ask):
+            dead_letters = self._ask(lambda shards: shards.of(queue).dead_letters)
+            _, died_to = queues[queue]
+            for dead_lettered in dead_letters.all(queue, low, died_to, ahead=ahead, ask=self._ask):
                 dead_letter = DeadLetter.of(queue, dead_lettered)
                 read.one_more()
                 if all_match or filter.matches(dead_letter):

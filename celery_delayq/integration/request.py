@@ -93,10 +93,10 @@ class RequestMixin(RequestBase):
         self._end(exc, exc_info.traceback)
         if not isinstance(exc, Exception):
             # To Celery, as a process that has ended.
-            lost = WorkerLostError(f"The task has raised {exc!r}, which would end its process")
-            lost.__cause__ = exc
-            exc_info = _info_of(lost)
-            exc = lost
+            crash = WorkerLostError(f"The task has raised {exc!r}, which would end its process")
+            crash.__cause__ = exc
+            exc_info = _info_of(crash)
+            exc = crash
         channel = self._delivery
         if channel is not None and isinstance(exc, WorkerLostError):
             told = {} if self._ending is None else self._ending.details
@@ -359,8 +359,8 @@ def _noticing_crashes(on_success: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(on_success)
     def on_success_or_crash(self: RequestMixin, result: Any, **kwargs: Any) -> Any:
         if isinstance(result, ExceptionInfo):
-            lost = _exception_of(result)
-            return self.on_failure(_info_of(lost.__context__ or lost))
+            crash = _exception_of(result)
+            return self.on_failure(_info_of(crash.__context__ or crash))
         failed, retval, _ = result
         if failed is False and not (self._is_killed or self._is_terminated):
             return self.on_failure(_info_of(import_module("greenlet").GreenletExit()))

@@ -152,7 +152,8 @@ class Schedule(BulkChanges):
             outcome = self._shift(id, shift_ms(by), queue, if_due)
         else:
             outcome = self._change(
-                *(id, queue),
+                id,
+                queue,
                 lambda store, name, _, token: store.control.reschedule_steps(
                     name, [(id, due, if_due)], token
                 ),
@@ -173,7 +174,8 @@ class Schedule(BulkChanges):
         """
         id, if_due = id_of(id), bound_ms("if_eta", if_eta)
         return self._change(
-            *(id, queue),
+            id,
+            queue,
             lambda store, name, layout, token: store.control.run_now_steps(
                 name, layout, [id], if_due=if_due, token=token
             ),

@@ -193,13 +193,13 @@ class DeadLetterStore(StorePart):
         if not number:
             return 0, died_to
         seconds, micros = yield Command.of("TIME")
-        last = int(seconds) * 1000 + int(micros) // 1000
+        last_ms = int(seconds) * 1000 + int(micros) // 1000
         # A clock that was set back since, or a failover, leaves some that died later than now.
         dead_at = self._keys.queue(queue).dead_at
-        if (yield Command.of("ZCOUNT", dead_at, last + 1, "+inf")):
+        if (yield Command.of("ZCOUNT", dead_at, last_ms + 1, "+inf")):
             newest = (yield Command.of("ZRANGE", dead_at, -1, -1, "WITHSCORES"))[-1]
-            last = int(float(newest[-1] if isinstance(newest, list) else newest))
-        return number, last if died_to is None else min(last, died_to)
+            last_ms = int(float(newest[-1] if isinstance(newest, list) else newest))
+        return number, last_ms if died_to is None else min(last_ms, died_to)
 
     def replay_call(
         self, queue: str, to: str, layout: Layout, dead_letters: Sequence[Replay], token: str

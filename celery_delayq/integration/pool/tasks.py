@@ -69,11 +69,11 @@ def counting_children(_owner: type, on_partial_read: Callable[..., None]) -> Cal
         if job._accepted or is_wanted:
             on_partial_read(pool, job, child)
             return
-        lost = job.delayq_lost = getattr(job, "delayq_lost", 0) + 1
-        if lost > MAX_CHILDREN:
+        deaths = job.delayq_deaths = getattr(job, "delayq_deaths", 0) + 1
+        if deaths > MAX_CHILDREN:
             job._ack(None, monotonic(), child.pid, None)  # or it is given to another one
         on_partial_read(pool, job, child)
-        if lost > MAX_CHILDREN:
+        if deaths > MAX_CHILDREN:
             pool.mark_as_worker_lost(job, child.exitcode)
 
     return on_child_lost

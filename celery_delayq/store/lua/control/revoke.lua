@@ -13,8 +13,8 @@ local now = to_ms(now_us())
 -- Small, and tasks that are not to run would: a full server must let it pass, see dispatch/promote.lua.
 redis.call('ZREM', KEYS[2], '')
 -- What is new comes last, whatever the clock says: consumers read from the last one on that they know.
-local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
-local at = math.max(now, tonumber(last) or now)
+local newest = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
+local at = math.max(now, tonumber(newest) or now)
 for i = 2, #ARGV do
   redis.call('ZADD', KEYS[2], at, ARGV[i])
 end

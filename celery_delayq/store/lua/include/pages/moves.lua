@@ -20,7 +20,7 @@ local function begin_moves(moves, clock)
   redis.call('ZREMRANGEBYSCORE', readers, '-inf', to_ms(clock))
   local oldest_reader, newest_reader
   for _, began in ipairs(redis.call('ZRANGE', readers, 0, -1)) do
-    began = tonumber(began)
+    began = tonumber(began) or 0  -- anybody may have written it
     oldest_reader = math.min(began, oldest_reader or began)
     newest_reader = math.max(began, newest_reader or began)
   end
@@ -31,8 +31,8 @@ local function begin_moves(moves, clock)
   -- Later than each beginning, also where the clock was set back.
   moves_at = math.max(clock, newest_reader + 1)
   if redis.call('ZCARD', moved) >= MANY then
-    local last = redis.call('ZREVRANGE', moved_before, 0, 0, 'WITHSCORES')[2]
-    if tonumber(last or 0) <= oldest_reader then
+    local last_move = redis.call('ZREVRANGE', moved_before, 0, 0, 'WITHSCORES')[2]
+    if tonumber(last_move or 0) <= oldest_reader then
       redis.call('UNLINK', moved_before)
       redis.call('RENAME', moved, moved_before)
     end
