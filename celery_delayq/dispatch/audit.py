@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from celery_delayq.dispatch.ready_lists import Registry
+from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Look
 
@@ -38,7 +39,7 @@ class Audit:
 
     def __init__(self, registry: Registry, consumed: Callable[[], Iterable[str]]) -> None:
         self._registry, self._consumed = registry, consumed
-        self._remaining: Iterator[str] | None = None
+        self._remaining: Iterator[tuple[str, Layout]] | None = None
         self._audited = time.monotonic()
         self._registered = time.monotonic()
         self._size = 0
@@ -57,7 +58,7 @@ class Audit:
     def _go_on(self, store: Store, look: Look) -> None:
         if self._remaining is None:
             self._audited = time.monotonic()
-            self._remaining = (queue for queue, _ in self._registry.all(store, look.queues))
+            self._remaining = self._registry.all(store, look.queues)
         some = [*islice(self._remaining, AT_ONCE)]
         if len(some) < AT_ONCE:
             self._remaining = None

@@ -36,7 +36,7 @@ from celery_delayq.store.scripting.runner import ScriptRunner
 logger = logging.getLogger(__name__)
 
 #: ms by which the next look at a queue may be later than something is due there: after an error, or
-#: by its pace.
+#: by ``max_ready``.
 LATE_MS = 2000
 
 #: Tasks whose entries one call counts.
@@ -291,25 +291,25 @@ class Store(ScriptRunner):
                 pipe.hsetnx(self.keys.queues, queue, self.layout_of(queue).text)
             pipe.execute(raise_on_error=False)
 
-    def announce_missing(self, queues: Sequence[str], now_ms: int) -> list[str]:
+    def announce_missing(self, queues: Sequence[tuple[str, Layout]], now_ms: int) -> list[str]:
         """Have queues looked at that the next-due index has not, or too late; return them.
 
         A look that comes too early does no harm, so these calls need not be one.
         """
         with self.client.pipeline(transaction=False) as pipe:
-            for queue in queues:
+            for queue, _ in queues:
                 pipe.zrange(self.keys.queue(queue).due, 0, 0, withscores=True)
                 pipe.zscore(self.keys.next_due, queue)
                 pipe.hget(self.keys.control, f"q{queue}")
             found = replies.in_threes(pipe.execute(raise_on_error=False))
         late: dict[str, float] = {}
-        for queue, (first, look, paused) in zip(queues, found, strict=True):
+        for (queue, layout), (first, look, paused) in zip(queues, found, strict=True):
             if paused is not None or not isinstance(first, list) or not first:
                 continue  # or an account that may not read it
             due: float = first[0][1]
-            is_late = look is None or (
-                isinstance(look, float) and look > max(due, now_ms) + LATE_MS
-            )
+            rate = layout.limits.promote_rate
+            latest = max(due, now_ms) + LATE_MS + (1000 / rate if rate else 0)
+            is_late = look is None or (isinstance(look, float) and look > latest)
             if due < FARTHEST and is_late:
                 late[queue] = due
         if late:

@@ -12,7 +12,7 @@ from redis import Redis
 from celery_delayq.admin import accounts
 from celery_delayq.dispatch import audit
 from celery_delayq.dispatch.dispatcher import Dispatcher
-from celery_delayq.settings import Settings
+from celery_delayq.settings import Limits, Settings
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
@@ -73,3 +73,18 @@ def test_a_queue_goes_on(
 
     assert store.client.brpop("q", timeout=10) == (b"q", b'{"id": "e"}')
     wait_until(lambda: "q" in store.registry(), what="the registry has the queue")
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.0])
+def test_a_queue_is_late_unless_its_rate_holds_it_up(rate: float, store: Store) -> None:
+    layout = Layout(limits=Limits(promote_rate=rate))
+    for id in ("one", "two"):
+        store.schedule("q", entry(id, 1, relative=True))
+    now = store.now_ms()
+    wait_until(lambda: store.now_ms() > now + 1, what="both are due")
+    assert store.promote("q", layout, 1).moved == 1
+    store.client.zadd(KEYS.next_due, {"q": now + 9_000})
+
+    late = store.announce_missing([("q", layout)], now)
+
+    assert late == ([] if rate else ["q"])
