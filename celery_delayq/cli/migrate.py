@@ -86,8 +86,9 @@ def migrate(
     else:
         steps = to_stock(app, dry_run=dry_run, spare_living=bool(running) and yes)
         description = "to stock"
+    etas = etas_in_lists(app)  # first: what goes back to stock comes into the same lists
     moved = _run(steps, description)
-    if etas := etas_in_lists(app):
+    if etas:
         output.print(
             f"{number_of(etas, 'task', 'tasks')} with a future ETA "
             f"{'is' if etas == 1 else 'are'} in the ready lists, where stock producers put such "

@@ -219,6 +219,7 @@ def test_the_command_line_refuses_while_workers_run_but_for_a_dry_run(
 def test_the_command_line_says_what_becomes_of_etas_in_the_ready_lists(
     app: Celery, stock: Celery, way: str, outcome: str
 ) -> None:
+    app.send_task("t", countdown=3600)
     past = dt.datetime(2001, 1, 1, tzinfo=dt.timezone.utc)
     for n in range(40):
         stock.send_task("t", countdown=3600, priority=n % 10)
