@@ -363,6 +363,13 @@ POOL = (
         when=worker.is_thread_pool,
         why="a message would be held for ever when Celery fails to store the result",
     ),
+    Replace(
+        target="pool.on_terminate",
+        by=worker.waiting_for_threads,
+        condition="pools with a queue for their threads",
+        when=worker.has_queue,
+        why="messages of running tasks go back, and the tasks run on and run twice",
+    ),
 )
 
 #: When a worker begins to consume, again after each lost connection.

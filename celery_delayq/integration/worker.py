@@ -313,6 +313,19 @@ def dropping_waiting(pool: Any, _flush: Callable[..., Any]) -> Callable[[], None
     return flush
 
 
+def waiting_for_threads(pool: Any, _on_terminate: Callable[..., Any]) -> Callable[[], None]:
+    """Have a cold shutdown wait for the threads of a pool, before the messages go back.
+
+    Nobody can end a thread, and Python waits for it: a message that goes back before runs twice.
+    """
+
+    def on_terminate() -> None:
+        pool.flush()
+        pool.on_stop()
+
+    return on_terminate
+
+
 def consumes_tasks(channel: Any) -> bool:
     """Return whether the tasks of a worker come through *channel*."""
     controller = _worker()

@@ -72,6 +72,12 @@ def ending_timers(state: Any) -> list[str]:
     return sorted(each.entry.fun.__qualname__ for each in queue if not each.entry.canceled)
 
 
+@inspect_command()
+def ending_quit(state: Any) -> None:
+    """Send QUIT, whose handler runs inside this command, to which Celery replies any error."""
+    signal.raise_signal(signal.SIGQUIT)
+
+
 class Desk(LedgerDesk):
     """Workers of the app, what they are sent, and what came of it.
 

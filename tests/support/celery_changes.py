@@ -98,6 +98,9 @@ class _Fake(SimpleNamespace):
     def on_apply(self, target: Any, args: tuple[Any, ...] = (), **options: Any) -> None:
         """Run a task."""
 
+    def on_terminate(self) -> None:
+        """End."""
+
     def reset(self) -> None:
         """Forget all."""
 
@@ -200,7 +203,7 @@ def main() -> None:
     seen_of = differing(install.AIO, app=app)
     undo(install.AIO, app=app)
 
-    pool = _Fake(_pool=prefork)
+    pool = _Fake(_pool=prefork, executor=_Fake(_work_queue=[]))
     controller = _Fake(app=app, pool=pool, hub=_Fake(readers={}))
     task = app.tasks["plain"]
     import_module("celery.worker.consumer.delayed_delivery")  # as a worker has by then

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -115,12 +116,19 @@ def test_a_cold_shutdown_kills_and_gives_back(desk: Desk, first: str) -> None:
     check_the_next_worker_runs_the_rest(desk, ids, running)
 
 
-def cold(desk: Desk, pool: str) -> list[str]:
+def cold(desk: Desk, pool: str, *, in_a_command: bool = False) -> list[str]:
     """Shut a worker down in the middle of a batch, and return what it had been sent."""
     worker, ids = start_in_the_middle_of_a_batch(desk, pool)
 
-    worker.send_signal(signal.SIGQUIT)
+    if in_a_command:
+        desk.tell(worker, "ending_quit")
+    else:
+        worker.send_signal(signal.SIGQUIT)
     worker.wait_log("terminate all running tasks")
+    if pool == "threads":
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            assert desk.count("leased") > 0, "a message has gone back whose task runs"
     desk.open("gate")
 
     worker.wait(15)
@@ -128,9 +136,10 @@ def cold(desk: Desk, pool: str) -> list[str]:
     return ids
 
 
-def test_a_cold_shutdown_of_threads_gives_back(desk: Desk) -> None:
-    """Celery cannot kill a thread."""
-    check_what_has_come_back(desk, cold(desk, "threads"))
+@pytest.mark.parametrize("in_a_command", [False, True])
+def test_a_cold_shutdown_of_threads_gives_back(desk: Desk, in_a_command: bool) -> None:
+    """Celery cannot kill a thread. Its error ends the event loop, unless it is caught before."""
+    check_what_has_come_back(desk, cold(desk, "threads", in_a_command=in_a_command))
 
 
 @pytest.mark.parametrize("pool", ["gevent", "eventlet"])
