@@ -27,6 +27,24 @@ def is_readable(sock: Any) -> bool:
         poller.close()
 
 
+def leaving_poller(connection_class: type[Any], channel: Any) -> type[Any]:
+    """Return a class of connections that leave the poller of *channel* before they close.
+
+    An epoll reports a closed socket for ever where another process has it open, as the children of
+    a prefork pool have that were forked meanwhile, and a closed descriptor cannot be unregistered.
+    The next connection with the number of that descriptor would be read, and waited for, where
+    nothing has come.
+    """
+
+    class LeavingConnection(connection_class):
+        def disconnect(self, *args: Any, **kwargs: Any) -> None:
+            if self._sock is not None and channel.connection:
+                channel.connection.cycle.leave(self._sock.fileno())
+            super().disconnect(*args, **kwargs)
+
+    return LeavingConnection
+
+
 class Wakeup:
     """Makes a poll return. It stays set until it is taken back; any thread may give it."""
 
@@ -160,12 +178,12 @@ class Poller(stock.MultiChannelPoller):
     def poller(self) -> Any:
         """The poller: our own, opened on first use, or the event loop's."""
         if self._poller is None:
-            self._own = self._poller = stock.poll()
+            self.poller = self._own = stock.poll()
         return self._poller
 
     @poller.setter
     def poller(self, poller: Any) -> None:
-        self._poller = poller
+        self._poller, self._pid = poller, os.getpid()
 
     @property
     def wakeup(self) -> Wakeup:
@@ -175,8 +193,15 @@ class Poller(stock.MultiChannelPoller):
             self.poller.register(self._wakeup.fileno(), self.eventflags)
         return self._wakeup
 
+    @property
+    def _is_parents(self) -> bool:
+        """Whether this is a forked child: what it takes out of the epoll its parent has no more."""
+        return self._poller is not None and os.getpid() != self._pid
+
     def close(self) -> None:
         """Stop polling."""
+        if self._is_parents:
+            return
         if self.loop is not None:
             self.loop.stop()
             self.loop = None
@@ -191,6 +216,16 @@ class Poller(stock.MultiChannelPoller):
     def _on_connection_disconnect(self, connection: Any) -> None:
         if self._poller is not None:
             super()._on_connection_disconnect(connection)
+
+    def leave(self, fd: int) -> None:
+        """Stop polling a descriptor that is open still."""
+        if self._is_parents:
+            return
+        if self.loop is not None:
+            self.loop.remove(fd)
+        elif self._poller is not None:
+            with suppress(KeyError, ValueError, OSError):
+                self._poller.unregister(fd)
 
     def on_poll_init(self, poller: Any) -> None:
         """Poll with an event loop's poller from now on."""

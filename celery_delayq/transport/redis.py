@@ -28,7 +28,7 @@ from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.scripting.client import TLSConnection, dropping_refused, translating
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
-from celery_delayq.transport.poller import Poller, Readers
+from celery_delayq.transport.poller import Poller, Readers, leaving_poller
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.once import warn_once
 
@@ -71,6 +71,8 @@ class Channel(ConsumeChannel):
         pool.connection_class = dropping_refused(pool.connection_class)
         if native_threads.is_eventlet():
             pool.connection_class = waking(pool.connection_class)
+        if asynchronous:
+            pool.connection_class = leaving_poller(pool.connection_class, self)
         return pool
 
 

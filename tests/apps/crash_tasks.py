@@ -10,9 +10,11 @@ from importlib import import_module
 from typing import Any
 
 from celery.exceptions import WorkerShutdown, WorkerTerminate
+from celery.worker.control import inspect_command
 from redis import Redis
 
 from tests.apps.settings import new_app
+from tests.support.epolls import registered
 
 app = new_app("crashes", task_reject_on_worker_lost=True)
 
@@ -95,3 +97,11 @@ def late(self: Any, how: str = "") -> None:
 def early(self: Any, how: str = "") -> None:
     """End in some way; acknowledged before it."""
     _run(self.request, how)
+
+
+@inspect_command()
+def unregistered(panel: Any) -> list[int]:
+    """Return what the event loop reads and writes by its own book, and its epoll does not have."""
+    hub = panel.consumer.hub
+    known = registered(os.getpid(), hub.poller._epoll.fileno())
+    return sorted({*hub.readers, *hub.writers} - known.keys())

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
@@ -79,8 +80,11 @@ def answer(app: Celery, hostname: str, what: str, *about: Any) -> Any:
 
     It is asked again until it has heard: a worker that has just said "ready" may hear nothing yet.
     """
-    inspect = app.control.inspect([hostname], timeout=5, limit=1)
-    answers = wait_until(lambda: getattr(inspect, what)(*about), TIMEOUT, "an answer")
+    with app.connection_for_read() as connection:  # one of the app's may have been closed
+        inspect = app.control.inspect([hostname], timeout=5, limit=1, connection=connection)
+        # A command of tests has no method.
+        ask = getattr(inspect, what, partial(inspect._request, what))
+        answers = wait_until(lambda: ask(*about), TIMEOUT, "an answer")
     assert list(answers) == [hostname]
     return answers[hostname]
 

@@ -166,7 +166,7 @@ class ClusterPoller(Poller):
             wakeup.give()
 
     def _on_connection_disconnect(self, connection: Any) -> None:
-        """Forget a closed connection, whose descriptor may be that of another one soon."""
+        """Forget a closed connection, which has left the poller."""
         if hasattr(self, "_discard_paused_connection"):  # kombu 5.7 and newer
             self._discard_paused_connection(connection)
         for channel, client, kind in [*self._chan_to_sock]:
@@ -174,11 +174,3 @@ class ClusterPoller(Poller):
                 del self._chan_to_sock[channel, client, kind]
                 for fd in [fd for fd, of in self._fd_to_chan.items() if of == (channel, kind)]:
                     del self._fd_to_chan[fd]
-                    self._forget(fd)
-
-    def _forget(self, fd: int) -> None:
-        if self.loop is not None:
-            self.loop.remove(fd)
-        elif self._poller is not None:
-            with suppress(KeyError, ValueError, OSError):
-                self._poller.unregister(fd)

@@ -19,6 +19,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps import crash_tasks
 from tests.integration.conftest import module_app
 from tests.support.brokers import Broker
+from tests.support.epolls import strays
 from tests.support.scene import AppScene, StartWorker, answer
 
 MAX_DELIVERIES = 2
@@ -105,6 +106,31 @@ def test_a_task_that_crashes_ends_neither_its_worker_nor_itself_without_end(
     for what in ("reserved", "active"):
         assert answer(crash_tasks.app, worker.hostname, what) == []
     assert worker.running
+
+
+@pytest.mark.full
+def test_a_worker_polls_what_it_has_open_however_its_processes_and_connections_end(
+    crashes: Crashes, broker: Broker
+) -> None:
+    """A process that takes the place of one that has ended has the worker's connections open."""
+    worker = crashes.start("prefork", conf=broker.counting, loglevel="INFO")
+
+    def run(id: str, how: str = "") -> None:
+        crash_tasks.early.apply_async((how,), task_id=id)
+        wait_until(lambda: id in crashes.counts(), 30, lambda: f"{id} to run:\n{worker.log}")
+
+    def check(id: str) -> None:
+        run(id)
+        wait_until(lambda: not strays(worker.pid), 10, lambda: f"{strays(worker.pid)}: none left")
+        assert answer(crash_tasks.app, worker.hostname, "unregistered") == []
+
+    for how in ends_in("prefork"):
+        run(how, how)
+        check(f"after {how}")
+    broker.lose_connections(crashes)
+    wait_until(lambda: broker.is_back(worker), 30, lambda: f"connections:\n{worker.log}")
+    for number in range(2 * len(broker.queues)):
+        check(f"after all, {number}")
 
 
 def _ids(crashes: Crashes) -> list[Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from typing import Any
 
 import psutil
 import pytest
-from kombu import Connection
+from kombu import Connection, Consumer, Exchange, Message, Producer, Queue
 from kombu.asynchronous import Hub
 from kombu.exceptions import OperationalError
 from redis import Redis
@@ -17,6 +19,7 @@ from redis import Redis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.store.keys import Keys
 from celery_delayq.testing import wait_until
+from tests.support.epolls import registered, strays
 from tests.support.scene import StartWorker
 
 
@@ -81,6 +84,90 @@ def test_what_kombu_takes_out_of_the_event_loop_is_called_no_more(
 
         assert hub.on_tick == {others}
     assert hub.on_tick == {others}
+
+
+class Polling:
+    """A consumer of a queue and of a fanout exchange."""
+
+    def __init__(self, connection: Connection, hub: Hub | None) -> None:
+        self.connection, self._hub, self.got = connection, hub, list[Any]()
+        channel = connection.default_channel
+        for queue in (Queue("celery"), Queue("news", Exchange("news", "fanout"))):
+            Consumer(channel, queue, on_message=self._note, no_ack=True).consume()
+        if hub is not None:
+            connection.transport.register_with_event_loop(connection.connection, hub)
+        self.poll_until(lambda: len(self.polled()) == 2, "two connections are polled")
+
+    def _note(self, message: Message) -> None:
+        self.got.append(message.payload)
+
+    def poll_until(self, has_come: Callable[[], bool], what: str) -> None:
+        """Poll until a condition holds."""
+
+        def polled() -> bool:
+            if self._hub is not None:
+                self._hub.run_once()
+            else:
+                with suppress(TimeoutError):
+                    self.connection.drain_events(timeout=0.05)
+            return has_come()
+
+        wait_until(polled, 30, what)
+
+    def polled(self) -> list[tuple[Any, int]]:
+        """Return the connections that are polled, and the descriptor of each."""
+        sockets = self.connection.transport.cycle._chan_to_sock.items()
+        return [(client.connection, sock.fileno()) for (_, client, _), sock in sockets]
+
+    def epoll(self) -> int:
+        """Return the descriptor of the epoll."""
+        return int(self.connection.transport.cycle.poller._epoll.fileno())
+
+
+@pytest.fixture(params=["redis", "cluster"])
+def url(request: pytest.FixtureRequest) -> str:
+    """Of a broker."""
+    name = {"redis": "delayq_broker_url", "cluster": "delayq_cluster"}[request.param]
+    return str(request.getfixturevalue(name))
+
+
+@pytest.fixture(params=["in an event loop", "by itself"])
+def polling(request: pytest.FixtureRequest, url: str, hub: Hub) -> Iterator[Polling]:
+    with Connection(url) as connection:
+        yield Polling(connection, hub if request.param == "in an event loop" else None)
+
+
+def test_a_closed_connection_is_polled_no_more_where_another_process_has_it_open(
+    polling: Polling,
+) -> None:
+    """A child that was forked meanwhile has: a copy of a descriptor is the same to the kernel."""
+    before = {*strays(os.getpid())}
+    with ExitStack() as stack:
+        for connection, descriptor in polling.polled():
+            stack.callback(os.close, os.dup(descriptor))
+            connection.disconnect()
+        assert {*strays(os.getpid())} - before == set()
+
+        Producer(polling.connection.clone()).publish("here", routing_key="celery")
+        polling.poll_until(lambda: polling.got == ["here"], "a message")
+        assert {*strays(os.getpid())} - before == set()
+
+
+def test_a_forked_child_that_closes_its_copies_takes_nothing_from_what_its_parent_polls(
+    polling: Polling,
+) -> None:
+    before = registered(os.getpid(), polling.epoll())
+    child = os.fork()
+    if not child:
+        try:
+            for connection, _ in polling.polled():
+                connection.disconnect()
+            polling.connection.transport.cycle.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+    assert registered(os.getpid(), polling.epoll()) == before
 
 
 @pytest.mark.usefixtures("_no_garbage_collection")
