@@ -139,22 +139,14 @@ class ControlStore(StorePart):
                 return FoundPage(entries, part.end, last_due)
             stretch = stretch._replace(after=part.end)
 
-    def records(self, queue: str, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the records of those entries that are still scheduled, by name."""
-        return self._runner.run_steps(self.records_steps(queue, names))
-
     def records_steps(self, queue: str, names: Sequence[str]) -> Steps[dict[str, bytes]]:
-        """Do as :meth:`records`."""
+        """Return the records of those entries that are still scheduled, by name."""
         fields = [to_bytes(name) for name in names]
         found = yield from self._scan.values_steps(self._keys.queue(queue).entries, fields)
         return {name: data for name, data in zip(names, found, strict=True) if data is not None}
 
-    def count(self, queue: str, where: Where) -> int:
-        """Return how many entries of a queue there are; *where* names no step."""
-        return self._runner.run_steps(self.count_steps(queue, where))
-
     def count_steps(self, queue: str, where: Where) -> Steps[int]:
-        """Do as :meth:`count`."""
+        """Return how many entries of a queue there are; *where* names no step."""
         pieces = Stretch.of(queue, where).pieces()
         return sum(answered((yield [self._scan.size_command(piece) for piece in pieces])))
 

@@ -334,14 +334,10 @@ class LeaseStore(StorePart):
         """Tell that a worker id has ended."""
         self._runner.client.delete(self._keys.worker_id(worker_id))
 
-    def leases(self, queue: str) -> list[tuple[str, int, int]]:
+    def leases_steps(self, queue: str) -> Steps[list[tuple[str, int, int]]]:
         """Return worker id, end of its lease in ms of lease time, and how many it holds, of each
         process.
         """
-        return self._runner.run_steps(self.leases_steps(queue))
-
-    def leases_steps(self, queue: str) -> Steps[list[tuple[str, int, int]]]:
-        """Do as :meth:`leases`."""
         key = self._keys.queue(queue)
         names = [name.decode() for name in (yield Command.of("ZRANGE", key.leases, 0, -1))]
         calls = [Command.of("ZSCORE", key.leases, name) for name in names]

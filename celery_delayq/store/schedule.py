@@ -335,12 +335,8 @@ class Store(ScriptRunner):
         field = task_field(task)
         return cast(int, self.client.zlexcount(key.tasks, f"[{field}\0", f"({field}\1"))
 
-    def scheduled_tasks(self, queue: str) -> dict[str, int]:
-        """Return how many entries of each task of a queue wait to be due."""
-        return self.run_steps(self.scheduled_tasks_steps(queue))
-
     def scheduled_tasks_steps(self, queue: str) -> Steps[dict[str, int]]:
-        """Do as :meth:`scheduled_tasks`."""
+        """Return how many entries of each task of a queue wait to be due."""
         keys = [self.keys.queue(queue).tasks]
         counts: dict[str, int] = {}
         start: bytes = b"-"

@@ -79,7 +79,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "dispatch/wake_ready": (lambda s: s.run(s.wake_ready_call("q", Layout())), 1),
     "dispatch/resign": (lambda s: s.resign("me"), 1),
     "schedule/counts": (lambda s: s.sizes("q", Layout()), [b"5 1 1 7 0 0 0 - 0 me", b"acked 1"]),
-    "scan/tasks": (lambda s: s.scheduled_tasks("q"), [b"", b"tasks.add", 1]),
+    "scan/tasks": (lambda s: s.run_steps(s.scheduled_tasks_steps("q")), [b"", b"tasks.add", 1]),
     "schedule/purge": (lambda s: s.purge("q"), [3, 1, 2]),
     "schedule/forget_unowned": (lambda s: s.forget_unowned("q"), b"0"),
     "schedule/exists": (lambda s: s.control.exists("q", [("id", "message_id")]), b"-"),

@@ -240,7 +240,9 @@ READS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], list[bytes]]
         schedule,
         lambda store: [
             Record.unpack(data).message
-            for data in store.control.records(QUEUE, [*NAMES, "gone"]).values()
+            for data in store.run_steps(
+                store.control.records_steps(QUEUE, [*NAMES, "gone"])
+            ).values()
         ],
     ),
     "stretch": (

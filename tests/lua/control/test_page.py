@@ -214,8 +214,8 @@ def test_a_range_of_dues_is_inclusive(
     assert names(store, Where(None, low, high), limit) == expected
     by_task = [name for name in expected if int(name[1:]) % 3 == 0]
     assert names(store, Where("t0", low, high), limit) == by_task
-    assert store.control.count(QUEUE, Where(None, low, high)) == len(expected)
-    assert store.control.count(QUEUE, Where("t0", low, high)) == len(by_task)
+    assert _count(store, Where(None, low, high)) == len(expected)
+    assert _count(store, Where("t0", low, high)) == len(by_task)
 
 
 @pytest.mark.usefixtures("_hundred")
@@ -298,3 +298,7 @@ def test_infinite_scores_are_no_part_of_a_page(store: Bench) -> None:
     store.client.zadd(f"{{{QUEUE}}}:due", {"late": "inf", "early": "-inf"})
 
     assert [*pages(store, limit=1)] == [["a"], ["b"]]
+
+
+def _count(store: Bench, where: Where) -> int:
+    return store.run_steps(store.control.count_steps(QUEUE, where))
