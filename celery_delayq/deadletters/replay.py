@@ -23,7 +23,7 @@ from celery_delayq.utils import message_json
 
 #: Our data in a message that do not hold for a new run of its task.
 _OF_THE_PAST = frozenset(
-    {"label", "eta", "place", "queue", "deliveries", "countdown", "retry_of", "retried_to"}
+    {"label", "task", "eta", "place", "queue", "deliveries", "countdown", "retry_of", "retried_to"}
 )
 
 

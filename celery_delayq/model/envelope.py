@@ -5,8 +5,11 @@ ready list::
 
     1 <priority step> <message_id> <task name, percent-encoded>\n{"body": …}
 
-so that scripts move bytes and never parse JSON. ``1`` is the version of the format. The
-message id is the same for every attempt to publish one message and differs between messages: it
+so that scripts move bytes and never parse JSON. ``1`` is the version of the format. The record of a
+:data:`LARGE` message is the message alone: its label has the message id, and is followed by the
+task. So scripts move it without making another text of it.
+
+The message id is the same for every attempt to publish one message and differs between messages: it
 tells a repeated call from a second message with the same task id.
 """
 
@@ -30,6 +33,12 @@ from celery_delayq.utils.numbers import is_finite
 #: Name of the message property that holds our own data. Properties, unlike headers, are
 #: not carried by Celery into retries and children.
 PROPERTY = "delayq"
+
+#: Bytes of a message from which on its record is the message itself.
+LARGE = 65_536
+
+#: Its task, among our own data.
+TASK = "task"
 
 #: Fields that only the sender needs.
 _FOR_SENDING = frozenset({"countdown", "message_id", "retry_of", "retried_to"})
@@ -59,6 +68,9 @@ class Due(NamedTuple):
 
 #: The header line as scripts read it, see ``include/record.lua``.
 _HEADER = re.compile(rb"1 (\d+) (\S+) (\S*)\n")
+_WITHOUT_HEADER = re.compile(
+    rb'{"properties": {"delayq": {"label": "\S* (\S+) \d+ \S+", "task": "([^\s"]*)"'
+)
 
 
 class Record(NamedTuple):
@@ -71,8 +83,12 @@ class Record(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the bytes to store."""
-        header = f"1 {self.priority} {self.message_id} {task_field(self.task)}\n"
-        return header.encode() + self.message
+        header = f"1 {self.priority} {self.message_id} {task_field(self.task)}\n".encode()
+        if self.priority == 0 and len(self.message) >= LARGE:
+            found = _WITHOUT_HEADER.match(self.message)
+            if found and header == b"1 0 %b %b\n" % found.groups():
+                return self.message
+        return header + self.message
 
     @classmethod
     def unpack(cls, data: bytes) -> Record:
@@ -88,6 +104,8 @@ class Record(NamedTuple):
             if match:
                 task = task_name(match[3].decode())
                 return cls(int(match[1]), match[2].decode(), task, data[match.end() :])
+            if match := _WITHOUT_HEADER.match(data):
+                return cls(0, match[1].decode(), task_name(match[2].decode()), data)
         except ValueError:
             pass
         raise RecordError(f"unreadable record, it begins with {data[:60]!r}")
@@ -115,6 +133,8 @@ class Entry(NamedTuple):
         """
         headers = message["headers"]
         sent = message_json.encode(labelled(message) if label else without_eta(message))
+        if label and len(sent) >= LARGE:
+            sent = _with_task(sent, f', "{TASK}": "{task_field(headers["task"])}"'.encode())
         record = Record(step, message_id_of(message), headers["task"], sent)
         return cls(entry_id(headers["id"]), due, step, record.pack(), _policy(message))
 
@@ -290,8 +310,15 @@ def labelled(message: Mapping[str, Any]) -> dict[str, Any]:
     if "unique" in own:  # the key is in the label
         own["unique"] = {name: value for name, value in own["unique"].items() if name != "key"}
     own.pop("label", None)
+    own.pop(TASK, None)
     first = {"properties": {PROPERTY: {"label": label, **own}, **properties}}
     return {**first, **message, **first, "headers": headers}
+
+
+def _with_task(sent: bytes, task: bytes) -> bytes:
+    """Return a message with its task behind its label, where scripts look for it."""
+    end = len(head_of(sent))
+    return sent[:end] + task + sent[end:] if end else sent
 
 
 def _for_worker(message: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -311,7 +338,7 @@ def label_of(id: str, message_id: str, skip_after: int, key: str) -> str:
 
 
 #: The beginning of a record up to the time in its label, where that is 0.
-_WITHOUT_TIME = re.compile(rb'^[^\n]*\n{"properties": {"delayq": {"label": "\S* \S+ 0(?= )')
+_WITHOUT_TIME = re.compile(rb'(?:1 [^\n]*\n)?{"properties": {"delayq": {"label": "\S* \S+ 0(?= )')
 
 
 def dropped_after(entry: Entry, ms: int) -> Entry:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from celery_delayq.model.envelope import Due, Entry, Record, entry_id, task_field
+from celery_delayq.model.envelope import Due, Entry, Record, entry_id, head_of, task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET, StatusCode
 from celery_delayq.model.publish_outcome import Put
 from celery_delayq.settings import Limits
@@ -92,6 +92,14 @@ def labelled(
     if unique != "-":
         policy = policy or "r 0 0"
     return Entry(entry_id(id), Due(due_ms, relative), priority, record.pack(), policy)
+
+
+def large(what: Entry, size: int) -> Entry:
+    """Return an entry with a label whose message has so many more bytes, as publish makes it."""
+    record = Record.unpack(what.data)
+    head, task = head_of(record.message), task_field(record.task).encode()
+    body = b'%b, "task": "%b"}}, "body": "%b"}' % (head, task, b"x" * size)
+    return what._replace(data=record._replace(message=body).pack())
 
 
 def retried(what: Entry, message_id: str, due_ms: int = FAR) -> Entry:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from celery_delayq.model.envelope import Due, Entry, Record
+from celery_delayq.model.envelope import Due, Entry, Record, task_field
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import Reserved
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -90,8 +90,12 @@ class LeaseMachine(RuleBasedStateMachine):
         message_id, message = f"n{self.next()}", self.new_message()
         if labelled:
             label = f"{quote(id)} {message_id} {skip} {unique}".encode()
-            message = b'{"properties": {"delayq": {"label": "%b"' % label + message
-        return Entry(id, Due(due), step, Record(step, message_id, task, message).pack(), policy)
+            own = b'"label": "%b", "task": "%b"' % (label, task_field(task).encode())
+            message = b'{"properties": {"delayq": {%b' % own + message
+        data = Record(step, message_id, task, message).pack()
+        if labelled and step == 0 and self.number % 2:
+            data = message  # as that of a large message: scripts do not look at its length
+        return Entry(id, Due(due), step, data, policy)
 
     def some_fields(self, data: st.DataObject, who: str) -> list[str]:
         """Draw some of what a process was told that it holds, in the order in which it came."""

@@ -15,13 +15,12 @@ from celery_delayq.model.envelope import Due, Record
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.scripting import scripts
-from tests.lua.bench import FAR, QUEUE, Bench, Recording, labelled, retried
+from tests.lua.bench import FAR, QUEUE, Bench, Recording, labelled, large, retried
 
 #: Bytes of the message.
 SIZE = 1_000_000
 
-LARGE = labelled("a")
-LARGE = LARGE._replace(data=LARGE.data[:-3] + b"." * SIZE + LARGE.data[-3:])
+LARGE = large(labelled("a"), SIZE)
 MESSAGE = Record.unpack(LARGE.data).message
 
 
@@ -48,7 +47,7 @@ TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int
     "dispatch/promote": (
         make_due,
         lambda s: s.promote(),
-        2,
+        1,
     ),
     "leases/acquire": (lambda s: s.make_ready(LARGE), lambda s: s.reserve(), 1),
     "leases/ack": (lease, lambda s: s.ack("1:1"), 1),
@@ -71,7 +70,7 @@ TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int
         lambda s: s.control.reschedule(QUEUE, [("a", Due(FAR + 1), None)]),
         1,
     ),
-    "control/run_now": (lambda s: s.put(LARGE), lambda s: s.run_now("a"), 2),
+    "control/run_now": (lambda s: s.put(LARGE), lambda s: s.run_now("a"), 1),
     "deadletters/add": (
         lambda _: None,
         lambda s: s.add_dead_letter(QUEUE, "a", "why", MESSAGE),

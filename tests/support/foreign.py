@@ -24,7 +24,18 @@ HEADERS = (
 
 #: The parts of our own data, as JSON in a header or a property.
 OWN = (
-    *("unique", "skip_after", "budget", "retry", "eta", "label", "place", "queue", "deliveries"),
+    *(
+        "unique",
+        "skip_after",
+        "budget",
+        "retry",
+        "eta",
+        "label",
+        "task",
+        "place",
+        "queue",
+        "deliveries",
+    ),
     *("retry_of", "message_id", "context", "group", "countdown", "unbound", "promoted"),
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.model.delivery import split_held
-from celery_delayq.model.envelope import task_field
+from celery_delayq.model.envelope import Record, task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET
 from celery_delayq.store.keys import Keys, Layout
 from tests.support.model import Held, QueueModel
@@ -34,7 +34,7 @@ def state_of(model: QueueModel) -> dict[str, Any]:
         key.due: {
             n.encode(): e.due + PAUSED_OFFSET * e.paused_due for n, e in model.scheduled.items()
         },
-        key.entries: {n.encode(): e.record.pack() for n, e in model.scheduled.items()},
+        key.entries: {n.encode(): e.record for n, e in model.scheduled.items()},
         key.tasks: {_member(n, entry): 0 for n, entry in model.scheduled.items()},
         key.paused_due: {_member(n, entry): 0 for n, entry in paused_due.items()},
         key.duplicate_ids: {n.encode(): 0 for n in model.duplicate_ids},
@@ -78,6 +78,9 @@ def observed(name: str, state: dict[str, Any]) -> dict[str, Any]:
     for index in (key.ready_index, key.leased_index):
         if index in shown:
             shown[index] = {name: _about(value) for name, value in shown[index].items()}
+    if key.entries in shown:
+        records = {name: Record.unpack(data) for name, data in shown[key.entries].items()}
+        shown[key.entries] = records
     if key.unique in shown:
         shown[key.unique] = {name: _owner(value) for name, value in shown[key.unique].items()}
     return shown
@@ -91,7 +94,7 @@ def messages_in(name: str, layout: Layout, state: dict[str, Any]) -> Counter[byt
         if where in Keys().ready_lists(name, layout):
             found.update(value)
         elif where == key.entries:
-            found.update(data.partition(b"\n")[2] for data in value.values())
+            found.update(Record.unpack(data).message for data in value.values())
         elif where.startswith(key.leased("")):
             found.update(split_held(data)[1] for data in value.values() if data)
         elif where == key.dead:

@@ -139,7 +139,7 @@ def from_envelope(envelope: Mapping[str, Any]) -> Any:
 ON_REDIS = {"unique": "unique_key", "skip_after": "skip_after", "budget": "retry_budget"}
 
 #: Parts that no message has here: those, and what a worker or Redis notes.
-_NOT_SENT = frozenset({*ON_REDIS, *("place", "queue", "deliveries", "label", "retry_of")})
+_NOT_SENT = frozenset({*ON_REDIS, *("place", "queue", "deliveries", "label", "task", "retry_of")})
 
 
 def own_of(message: Any) -> dict[str, Any]:

@@ -21,8 +21,9 @@ QUEUE, ME, LEASE, SOON = "celery", "me", 60.0, 30
 
 
 def _entry(message_id: str, countdown: int) -> Entry:
-    label = b'{"properties": {"delayq": {"label": "id %b 0 -"}}, "body": "' % message_id.encode()
-    record = Record(0, message_id, "shop.tasks.send_reminder", label + b"x" * SIZE + b'"}')
+    task = "shop.tasks.send_reminder"
+    own = b'%b, "task": "%b"}}' % (head_with(f"id {message_id} 0 -"), task.encode())
+    record = Record(0, message_id, task, own + b', "body": "%b"}' % (b"x" * SIZE))
     return Entry("id", Due(countdown, relative=True), 0, record.pack())
 
 

@@ -50,7 +50,7 @@ return answer_once(KEYS[11], function()
       look_at(KEYS[10], ARGV[1], due, clock, ARGV[4])
       return
     end
-    redis.call('RPUSH', list_of[priority] or KEYS[17], string.sub(data, start))
+    redis.call('RPUSH', list_of[priority] or KEYS[17], message_in(data, start))
     wake(KEYS[15])
     moved = moved + 1
     local id, message_id, unique = take_entry(name, score, data)

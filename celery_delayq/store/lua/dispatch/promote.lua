@@ -166,7 +166,7 @@ for i, name in ipairs(names) do
       expect_type(list, 'list')
       messages[list] = {}
     end
-    table.insert(messages[list], string.sub(data, start))
+    table.insert(messages[list], message_in(data, start))
     members[#members + 1] = task_member(task, scores[i], name)
     gone[#gone + 1] = name
     if id then

@@ -62,7 +62,7 @@ end
 
 -- Make a message ready that is due: its record is not stored.
 local function put_ready(list, marker, due, now, data, task, start)
-  redis.call('LPUSH', list, string.sub(data, start))
+  redis.call('LPUSH', list, message_in(data, start))
   local id, message_id, _, unique = read_label(data, start)
   if id then
     track(READY_INDEX, id, message_id, tracking(due > 0 and due or now, unique, task))

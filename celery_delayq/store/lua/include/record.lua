@@ -1,7 +1,21 @@
 -- Read a record (see model/envelope.py): priority, message id, task and where the message begins; nil when
--- it is none.
+-- it is none. The record of a large message is the message itself, which has its task behind its label.
 local function read_record(data)
-  return string.match(data or '', '^1 (%d+) (%S+) (%S*)\n(){')
+  local priority, message_id, task, start = string.match(data or '', '^1 (%d+) (%S+) (%S*)\n(){')
+  if not priority then
+    message_id, task = string.match(data or '',
+      '^{"properties": {"delayq": {"label": "%S* (%S+) %d+ %S+", "task": "([^%s"]*)"')
+    if message_id then
+      return '0', message_id, task, 1
+    end
+  end
+  return priority, message_id, task, start
+end
+
+-- The message in a record or in what a process holds. Lua hashes each byte of each text that it makes,
+-- so another one of a large message takes as long as to store it twice.
+local function message_in(data, start)
+  return start == 1 and data or string.sub(data, start)
 end
 
 -- Fixed width keeps the order of due.

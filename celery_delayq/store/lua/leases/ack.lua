@@ -34,7 +34,7 @@ local function forget(held)
   local _, _, start = read_leased(held)
   if start then
     if counted then
-      redis.call('HDEL', KEYS[11], redis.sha1hex(leased_message(held, start)))
+      redis.call('HDEL', KEYS[11], redis.sha1hex(message_in(held, start)))
     end
     local mark = forget_tracked(LEASED_INDEX, held, start)
     if dropped[mark] then

@@ -156,7 +156,7 @@ local function repeated()
     local _, mark, start = read_leased(item)
     if start then
       reply[2] = mark == '!' and '1' or reply[2]
-      local message = leased_message(item, start)
+      local message = message_in(item, start)
       tell(field, message, '', mark_of(message))
     end
   end
@@ -184,7 +184,7 @@ local function take_quarantined()
   end
   local item = redis.call('LINDEX', KEYS[17], -1)
   local step, _, start = read_leased(item)
-  local message = string.sub(item, start or 1)
+  local message = message_in(item, start or 1)
   local promoted, its_mark = admit(message)
   if promoted then
     local field = request_number .. ':1'

@@ -28,7 +28,7 @@ expect_types(11, 'hash', 'hash', 'zset')
 -- Moving must pass on a full server: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[13], '')
 redis.call('HSETNX', KEYS[14], ARGV[4], ARGV[5])
-local message = leased_message(held, start or 1)
+local message = message_in(held, start or 1)
 forget_tracked(LEASED_INDEX, message)
 add_dead_letter(KEYS[12], KEYS[13], ARGV[2], to_ms(now_us()), 0, ARGV[3], message, ARGV[6])
 if redis.call('EXISTS', KEYS[11]) == 1 then

@@ -45,7 +45,7 @@ local function take_back(held)
     corrupt = corrupt + 1
     return
   end
-  local message = leased_message(held, start)
+  local message = message_in(held, start)
   local fate = count_death(message, mark, most, ARGV[2], KEYS[15], KEYS[17], KEYS[18])
   if fate == 'dead' then
     dead_lettered = dead_lettered + 1

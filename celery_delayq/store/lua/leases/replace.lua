@@ -92,7 +92,7 @@ end
 if redis.call('EXISTS', KEYS[15]) == 1 then
   local held = redis.call('HGET', KEYS[14], field)
   local _, _, held_start = read_leased(held)
-  redis.call('HDEL', KEYS[15], redis.sha1hex(leased_message(held, held_start)))
+  redis.call('HDEL', KEYS[15], redis.sha1hex(message_in(held, held_start)))
 end
 redis.call('HSET', KEYS[14], field, '')
 add_total(KEYS[18], 'empty', 1)

@@ -90,7 +90,7 @@ for i = from, to, by do
   looked = looked + 1
   local step, mark, start = read_leased(held)
   if step then
-    put_back(step, mark, leased_message(held, start))
+    put_back(step, mark, message_in(held, start))
   elseif held and held ~= '' then
     add_dead_letter(KEYS[13], KEYS[14], ARGV[i], to_ms(now_us()), 0, 'unreadable', held)
     corrupt = corrupt + 1
