@@ -24,7 +24,12 @@ CHANGES = (
             by=result_backend.logging_errors,
             why=_WHY,
         )
-        for name in ("mark_as_retry", "mark_as_revoked", "mark_as_failure")
+        for name in ("mark_as_retry", "mark_as_failure")
+    ),
+    Replace(
+        target="celery.backends.base:Backend.mark_as_revoked",
+        by=result_backend.logging_errors_of_requests,
+        why=_WHY,
     ),
     *(
         Replace(

@@ -38,6 +38,22 @@ def logging_errors(_owner: type, mark: Callable[..., Any]) -> Callable[..., Any]
     return mark_or_log
 
 
+def logging_errors_of_requests(owner: type, mark: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``mark_as_revoked`` in this way for the end of a request.
+
+    Remote control, which has no request, takes an error for what it is.
+    """
+    of_request = logging_errors(owner, mark)
+
+    def mark_as_revoked(
+        backend: Any, task_id: str, reason: str = "", request: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        marked = mark if request is None else of_request
+        return marked(backend, task_id, reason, request, *args, **kwargs)
+
+    return mark_as_revoked
+
+
 def is_reported(exc: BaseException) -> bool:
     """Return whether a failure was stored, and the chord was notified, as far as is known."""
     return not getattr(exc, "delayq_unreported", False)

@@ -276,10 +276,15 @@ def test_result_backend_and_receivers_know_the_task(make_scene: Callable[..., No
 def test_whoever_waits_by_rpc_is_told(make_scene: Callable[..., NotRun]) -> None:
     scene = make_scene(result_backend="rpc://", result_extended=False)
     ends = bring_about(scene)
-    scene.start(result_backend="rpc://")
+    worker = scene.start(result_backend="rpc://")
 
     got = {id: AsyncResult(id, app=scene.app).get(timeout=TIMEOUT, propagate=False) for id in ends}
     assert {id: type(error) for id, error in got.items()} == dict.fromkeys(ends, TaskRevokedError)
+
+    scene.send("revoked while a worker runs", countdown=600)
+    revoke = scene.app.control.revoke
+    assert revoke("revoked while a worker runs", reply=True, limit=1, timeout=TIMEOUT)
+    assert "Traceback" not in worker.log
 
 
 def test_a_chord_that_waits_for_it_fails(make_scene: Callable[..., NotRun]) -> None:
