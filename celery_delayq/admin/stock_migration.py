@@ -17,6 +17,7 @@ from celery_delayq.model.lookup import FoundPage, Listed, StatusCode, Where
 from celery_delayq.model.scheduled import moment
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
+from celery_delayq.store.leases import place_of
 from celery_delayq.store.paging import listed_pages
 from celery_delayq.store.repair import BATCH, Release, RepairStore
 from celery_delayq.store.repair_tracking import RepairTracking, Tracked, cancelled_in
@@ -290,7 +291,7 @@ class _Back:
     def held(self, queue: str, layout: Layout, worker_id: str) -> Iterator[Moved]:
         """Give back the messages of a process, to run next in the order of their leases."""
         moved, leases = self.moved, self.store.leases
-        fields = sorted(leases.held(queue, worker_id), key=_place)
+        fields = sorted(leases.held(queue, worker_id), key=place_of)
         spared = self.spare_living and self.repair.lives(worker_id)
         # The last batch first, since each is put before the ready messages.
         for end in range(len(fields), 0, -BATCH):
@@ -340,11 +341,6 @@ def _stock_message(record: bytes, score: float, now_ms: int) -> bytes:
     return message_json.encode(
         envelope.for_stock(foreign.loads(Record.unpack(record).message), eta)
     )
-
-
-def _place(field: str) -> tuple[int, ...]:
-    """Return by what to sort the fields of messages in the order in which they were leased."""
-    return tuple(int(part) for part in field.split(":") if part.isdecimal())
 
 
 def _entry(raw: dict[str, Any], step: int, due: Due) -> Entry:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from celery_delayq.dispatch.acks import Acks, Changes
 from celery_delayq.dispatch.holdings import Holdings
 from celery_delayq.errors import CommandRefused
+from celery_delayq.store.leases import place_of
 from celery_delayq.store.schedule import Store
 
 logger = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class Heartbeat(Holdings):
     def _give_back(
         self, store: Store, queue: str, fields: Iterable[str], *, counted: bool = False
     ) -> None:
-        fields = sorted(fields, key=lambda name: [int(part) for part in name.split(":")])
+        fields = sorted(fields, key=place_of)
         if fields:
             moved, _ = store.leases.requeue(
                 queue, self.worker_id, fields, counted="requeued" if counted else "nothing"

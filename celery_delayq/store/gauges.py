@@ -179,7 +179,7 @@ class GaugeStore(StorePart):
         key, worker_ids = self._keys.queue(queue), size.worker_ids
         if len(worker_ids) >= WORKER_IDS:  # then there may be more
             found = yield Command.of("ZRANGE", key.leases, 0, -1)
-            worker_ids = tuple(each.decode() for each in found)
+            worker_ids = tuple(map(to_text, found))
         return sum(answered((yield [Command.of("HLEN", key.leased(name)) for name in worker_ids])))
 
     def memory_steps(self, queue: str) -> Steps[int | None]:

@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from operator import attrgetter
 
 from celery_delayq.errors import ConfigError, RecordError
+from celery_delayq.model.lookup import to_bytes
 from celery_delayq.settings import Limits
 from celery_delayq.utils import foreign
 
@@ -182,9 +183,12 @@ class QueueKeys:
         """String: how many messages of a ready list ``drop_cancelled`` has not looked at yet."""
         return f"{self.own}turning:{ready_list}"
 
-    def leased(self, worker_id: str) -> str:
-        """Hash: field to message of all that a process holds (``include/lease.lua``)."""
-        return f"{self.own}leased:{worker_id}"
+    def leased(self, worker_id: str) -> bytes:
+        """Hash: field to message of all that a process holds (``include/lease.lua``).
+
+        In bytes, since a worker id that somebody else wrote may be no text.
+        """
+        return f"{self.own}leased:".encode() + to_bytes(worker_id)
 
 
 _NAMES = [each.name for each in fields(QueueKeys)[1:]]

@@ -7,14 +7,16 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
-from celery_delayq.errors import CommandRefused
+from celery_delayq.errors import CommandRefused, RecordError
 from celery_delayq.model.envelope import Entry, dead_letter_text
+from celery_delayq.model.lookup import score_of, to_bytes, to_text
 from celery_delayq.model.totals import kind_of
 from celery_delayq.store.history import joined
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import answered
 from celery_delayq.store.scripting.calls import Call, Command, Steps
 from celery_delayq.store.scripting.runner import StorePart
+from celery_delayq.utils.foreign import reading
 
 #: Most messages that one call puts back.
 REQUEUE = 50
@@ -222,7 +224,7 @@ class LeaseStore(StorePart):
     def held(self, queue: str, worker_id: str) -> set[str]:
         """Return the fields of all that a worker id holds: at most its prefetch."""
         found = self._runner.client.hkeys(self._keys.queue(queue).leased(worker_id))
-        return {field.decode() for field in cast("list[bytes]", found)}
+        return {*map(to_text, cast("list[bytes]", found))}
 
     def requeue(
         self,
@@ -258,12 +260,12 @@ class LeaseStore(StorePart):
         keys += key.dead, key.dead_at, key.quarantined
         lists = self._keys.ready_lists(queue, layout)
         where = "last" if last else "first"
-        args = [where, counted, most, details, worker_id, len(lists), *layout.steps]
+        args = [where, counted, most, details, to_bytes(worker_id), len(lists), *layout.steps]
         total = [0, 0]
         left = list(fields)
         while left:
             part = left[:REQUEUE] if last else left[-REQUEUE:]
-            call = Call("leases/requeue", [*keys, *lists], [*args, *part])
+            call = Call("leases/requeue", [*keys, *lists], [*args, *map(to_bytes, part)])
             moved, dead_lettered, done = map(int, self._runner.run(call))
             total = [total[0] + moved, total[1] + dead_lettered]
             left = left[done:] if last else left[: len(left) - done]
@@ -339,13 +341,14 @@ class LeaseStore(StorePart):
         process.
         """
         key = self._keys.queue(queue)
-        names = [name.decode() for name in (yield Command.of("ZRANGE", key.leases, 0, -1))]
-        calls = [Command.of("ZSCORE", key.leases, name) for name in names]
+        found = yield Command.of("ZRANGE", key.leases, 0, -1)
+        names = [*map(to_text, found)]
+        calls = [Command.of("ZSCORE", key.leases, name) for name in found]
         calls += [Command.of("HLEN", key.leased(name)) for name in names]
         found = answered((yield calls))
         ends, held = found[: len(names)], found[len(names) :]
         return [
-            (name, int(float(its_end)), number)
+            (name, score_of(its_end), number)
             for name, its_end, number in zip(names, ends, held, strict=True)
             if its_end is not None
         ]
@@ -353,7 +356,7 @@ class LeaseStore(StorePart):
     def first_to_end(self, queue: str) -> str | None:
         """Return the worker id whose lease on a queue ends first."""
         first = self._runner.client.zrange(self._keys.queue(queue).leases, 0, 0)
-        return cast("list[bytes]", first)[0].decode() if first else None
+        return to_text(cast("list[bytes]", first)[0]) if first else None
 
     def reclaim_expired(
         self,
@@ -373,9 +376,18 @@ class LeaseStore(StorePart):
         keys = [*key.state, key.leased(worker_id), key.leases, shared.lease_ends, shared.clock]
         keys += key.wake, key.deliveries, key.quarantined, key.dead, key.dead_at
         keys += key.request_numbers, *shared.ready_lists(queue, layout)
-        args = [queue, worker_id, limit, most, _ms(max_gap), *layout.steps]
+        args = [queue, to_bytes(worker_id), limit, most, _ms(max_gap), *layout.steps]
         more, requeued, quarantined, dead_lettered = self._run("leases/reclaim_expired", keys, args)
         return Reclaimed(more == b"1", int(requeued), int(quarantined), int(dead_lettered))
+
+
+def place_of(field: str) -> tuple[int, ...]:
+    """Return by what to sort fields in the order in which messages were leased; others come first."""
+    try:
+        with reading("field"):
+            return tuple(map(int, field.split(":")))
+    except RecordError:
+        return ()
 
 
 def _ms(seconds: float) -> int:

@@ -17,8 +17,8 @@ from uuid import uuid4
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
-from celery_delayq.model.lookup import StatusCode, to_bytes
-from celery_delayq.model.names import QUEUE_KEYS
+from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
+from celery_delayq.model.names import QUEUE_KEYS, is_utf8
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
@@ -83,7 +83,7 @@ class RepairPart(StorePart):
         super().__init__(runner)
         self._scan = ScanStore(runner)
 
-    def _look(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Batch:
+    def _look(self, name: str, keys: Sequence[Any], args: Sequence[Any]) -> Batch:
         """Look at a batch of a key, in several calls if they have much to read."""
         first = part = Batch.read(self._run(name, [*keys], [*args]))
         found, looked = first.found, first.looked
@@ -109,11 +109,9 @@ class RepairStore(RepairPart):
         prefix = self._keys.prefix
         pattern = f"{_literally(prefix)}{{{'*' if queue is None else _literally(queue)}}}:*"
         for key in self._runner.client.scan_iter(pattern, count=PAGE):
-            try:
-                match = _OWN.fullmatch(key.decode()[len(prefix) :])
-            except UnicodeDecodeError:
-                continue  # no queue of ours: their names are text
-            if match and queue in (None, match[1]):
+            match = _OWN.fullmatch(to_text(key)[len(prefix) :])
+            # Names of queues are text; those of processes may be anything.
+            if match and queue in (None, match[1]) and is_utf8(match[1]):
                 worker_ids = [match[2]] if match[2] is not None else []
                 holders.setdefault(match[1], set()).update(worker_ids)
         return holders
@@ -139,7 +137,7 @@ class RepairStore(RepairPart):
             client.zscan_iter(key.leases, count=PAGE),
             client.hscan_iter(key.request_numbers, count=PAGE),
         )
-        return {name.decode("utf-8", "replace") for name, _ in found}
+        return {to_text(name) for name, _ in found}
 
     def sizes(self, queue: str) -> list[int]:
         """Return how many members there are to look at, in no order of the keys."""
@@ -227,17 +225,17 @@ class RepairStore(RepairPart):
             Seconds, for a process that has none.
         """
         key = self._keys.queue(queue)
-        keys = [key.leases, self._keys.lease_ends, self._keys.clock]
+        keys: list[Any] = [key.leases, self._keys.lease_ends, self._keys.clock]
         keys += [key.leased(worker_id) for worker_id in worker_ids]
-        args = [queue, int(repair), int(lease * 1000), *worker_ids]
+        args = [queue, int(repair), int(lease * 1000), *map(to_bytes, worker_ids)]
         return self._look("repair/leases", keys, args)
 
     def forget_empty_leases(self, queue: str, worker_ids: Sequence[str]) -> None:
         """Forget the leases of those of some processes that hold nothing."""
         key = self._keys.queue(queue)
-        keys = [key.leases, self._keys.lease_ends, key.request_numbers]
+        keys: list[Any] = [key.leases, self._keys.lease_ends, key.request_numbers]
         keys += [key.leased(worker_id) for worker_id in worker_ids]
-        self._run("leases/forget_empty", keys, [queue, *worker_ids])
+        self._run("leases/forget_empty", keys, [queue, *map(to_bytes, worker_ids)])
 
     def queue(self, queue: str, layout: Layout, deferred: float, *, repair: bool) -> Batch:
         """Look at what leads to a queue, which may be left alone for *deferred* seconds."""

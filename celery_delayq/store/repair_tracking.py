@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import Label
-from celery_delayq.model.lookup import IndexEntry
+from celery_delayq.model.lookup import IndexEntry, to_bytes
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import BATCH, PAGE, Batch, RepairPart
 from celery_delayq.store.scan import Index
@@ -106,9 +106,9 @@ class RepairTracking(RepairPart):
         None when others hold something, or too many messages are held.
         """
         key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
-        keys = [key.due, key.totals, key.quarantined, key.leases, *lists]
+        keys: list[Any] = [key.due, key.totals, key.quarantined, key.leases, *lists]
         keys += [key.leased(name) for name in worker_ids]
-        args = [int(repair), MOST_HELD, len(lists), *worker_ids]
+        args = [int(repair), MOST_HELD, len(lists), *map(to_bytes, worker_ids)]
         batch = self._look("repair/totals", keys, args)
         return None if batch.cursor else batch
 

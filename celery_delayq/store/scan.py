@@ -280,7 +280,7 @@ class ScanStore(StorePart):
 
     # -- hashes
 
-    def fields(self, name: str, page: int = PAGE) -> Iterator[tuple[bytes, bytes]]:
+    def fields(self, name: str | bytes, page: int = PAGE) -> Iterator[tuple[bytes, bytes]]:
         """Yield all fields of a hash with their values, in no order, perhaps some twice (HSCAN).
 
         Fields that come or go meanwhile may be missing.

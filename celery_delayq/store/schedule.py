@@ -354,10 +354,9 @@ class Store(ScriptRunner):
         """Return what kombu keeps of one of them."""
         return cast("bytes | None", self.client.hget(held.unacked, held.tag))
 
-    def held_messages(self, unacked: str) -> Iterator[tuple[str, bytes]]:
+    def held_messages(self, unacked: str) -> Iterator[tuple[bytes, bytes]]:
         """Yield delivery tag and ``[message, exchange, routing key]`` in JSON of each of them."""
-        for tag, data in ScanStore(self).fields(unacked):
-            yield tag.decode(), data
+        return ScanStore(self).fields(unacked)
 
     def sizes(self, queue: str, layout: Layout) -> Sizes:
         """Return the sizes of a queue at one moment."""

@@ -15,7 +15,10 @@ from kombu.pidbox import Mailbox
 
 from celery_delayq.dispatch.lease_keeper import ACK_INTERVAL, LeaseKeeper, keeper_of
 from celery_delayq.dispatch.pacing import GATHER
+from celery_delayq.errors import RecordError
 from celery_delayq.integration import worker
+from celery_delayq.model import envelope
+from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.store.leases import Counted
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Held
@@ -183,27 +186,37 @@ class SettleChannel(PublishChannel):
             if is_for_replies(exchange):
                 return  # whoever asked the workers has gone
             raise LookupError(f"no queue is bound to exchange {exchange!r} for {routing_key!r}")
+        # kombu logs what it cannot put back, and then forgets it.
+        envelope.check_envelope(payload)
+        if not isinstance(payload.get("headers"), dict):
+            raise RecordError("the message has no headers")
+        self._get_message_priority(payload)
         super()._do_restore_message(payload, exchange, routing_key, *rest)
 
-    def held(self, tag: str) -> Held:
+    def held(self, tag: str | bytes) -> Held:
         """Return where kombu keeps the message *tag* while a stock worker holds it."""
         stock_name = self.store.keys.stock
         return Held(stock_name(self.unacked_key), stock_name(self.unacked_index_key), tag)
 
-    def add_dead_letter_held(self, tag: str, exc: Exception) -> None:
+    def add_dead_letter_held(self, tag: str | bytes, exc: Exception) -> None:
         """Make a dead letter of a message that kombu keeps and that cannot be put back."""
         held = self.held(tag)
         item = self.store.held_message(held)
         if item is not None:
-            self.add_dead_letter_item(_queue_of(item) or self.unacked_key, item, exc)
+            queue = _queue_of(item)
+            # The list of a queue that is called like kombu's hash would be that hash.
+            details = b"" if queue else pack_details({"unbound": []})
+            self.add_dead_letter_item(queue or self.unacked_key, item, exc, details)
         # In this order: an index without its message does no harm.
         self.store.client.hdel(held.unacked, tag)
         self.store.client.zrem(held.unacked_index, tag)
 
-    def add_dead_letter_item(self, queue: str, item: bytes, exc: Exception) -> None:
+    def add_dead_letter_item(
+        self, queue: str, item: bytes, exc: Exception, details: bytes = b""
+    ) -> None:
         log_undecodable(queue, item, exc)
         self.store_of(queue).add_dead_letter(
-            queue, f"undecodable-{uuid4()}", f"undecodable message: {exc}", item
+            queue, f"undecodable-{uuid4()}", f"undecodable message: {exc}", item, details
         )
 
 

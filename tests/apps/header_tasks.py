@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery.exceptions import Reject
+from celery.signals import task_revoked
 from celery.worker.request import Request
 from redis import Redis
 
@@ -16,6 +17,13 @@ app = new_app("headers", at_least_once=True, task_track_started=True, worker_sen
 def note(request: Any) -> None:
     with Redis.from_url(app.conf.result_backend) as client:
         client.rpush("ran", str(request.id))
+        client.rpush("marks", str(request.get("mark")))
+
+
+@task_revoked.connect
+def note_expired(request: Any, **_: Any) -> None:
+    """Write down a task that expired: that is an outcome, too."""
+    with Redis.from_url(app.conf.result_backend) as client:
         client.rpush("marks", str(request.get("mark")))
 
 

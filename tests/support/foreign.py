@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import uuid
@@ -68,7 +69,7 @@ def deep(levels: int, opening: str = "[", closing: str = "]", inner: str = "") -
 JSON_TEXTS: Strategy[str] = st.one_of(
     st.sampled_from(
         [
-            *("[" * 2000, deep(2000), deep(300), deep(2000, '{"a":', "}", "1")),
+            *("[" * 2000, *map(deep, (300, 700, 900, 970, 2000)), deep(2000, '{"a":', "}", "1")),
             *("", "{", "null", "NaN", "-Infinity", "1e999", "9" * 5000, '"\\ud800"', "[1]", "5"),
             *('{"__type__":"datetime","__value__":5}', '{"__type__":"decimal","__value__":"x"}'),
             *('{"__type__":[],"__value__":5}', '{"__type__":"uuid","__value__":{}}', "\ufeff{}"),
@@ -144,7 +145,7 @@ VALUES: Strategy[bytes] = st.recursive(
             lambda pair: b"D" + struct.pack(">Bi", *pair)
         ),
         st.booleans().map(_packed("t", ">B")),
-        st.sampled_from([_in_tables(40), _in_tables(2000), _in_arrays(400), _in_arrays(3000)]),
+        st.sampled_from([*map(_in_tables, (40, 900, 2000)), *map(_in_arrays, (400, 900, 3000))]),
     ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3).map(lambda items: _sized("A")(b"".join(items))),
@@ -155,7 +156,7 @@ VALUES: Strategy[bytes] = st.recursive(
     max_leaves=4,
 )
 
-_BODIES = st.one_of(
+BODIES: Strategy[bytes] = st.one_of(
     st.just(b'[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'),
     JSON_TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")),
     st.tuples(JSON_TEXTS, JSON_TEXTS, JSON_TEXTS).map(
@@ -173,6 +174,79 @@ _ONE_IN_FOUR = st.integers(0, 3).map(lambda number: not number)
 
 def _short(text: bytes) -> bytes:
     return bytes([len(text)]) + text
+
+
+#: Labels that scripts find in the first bytes of a message, and some that they do not.
+LABELS = (
+    *("id message 0 -", "%ff%00 message 99999999999999999999 dkey", "id message 1 skey", "a b 0 d"),
+    *(
+        "%zz % 0 -",
+        "id message -1 -",
+        "id message 1e400 -",
+        "",
+        " ",
+        "\\ud800 b 0 -",
+        "a\\u0000 b 0 -",
+    ),
+)
+
+#: The head of a record or of a held message, and what looks like one.
+HEADS = (
+    *(b"1 0 message header.ok\n", b"1 9 message header.fails\n", b"1 5 %ff%00 %ff\n", b"2 0 m t\n"),
+    *(b"1 " + b"9" * 400 + b" message t\n", b"1 -1 m t\n", b"1 0 m \n", b"", b"\n", b"\xff"),
+    *(b"0\n", b"3!\n", b"0!!\n", b"9" * 400 + b"\n", b"-1\n", b"0"),
+)
+
+#: JSON of what else stands in a message in Redis.
+_PROPERTIES = {
+    "delivery_info": '{"exchange": "", "routing_key": "celery"}',
+    "delivery_mode": "2",
+    "priority": "0",
+    "body_encoding": '"base64"',
+}
+
+
+@st.composite
+def envelopes(draw: Any, base: Mapping[str, Any]) -> bytes:
+    """Return a message as it stands in a ready list, with some of *base* headers changed."""
+    headers = {name: json.dumps(value) for name, value in base.items()}
+    properties = {"delivery_tag": f'"{uuid.uuid4()}"', **_PROPERTIES}
+    fields = {
+        "body": json.dumps(base64.b64encode(draw(BODIES)).decode()),
+        "content-type": '"application/json"',
+        "content-encoding": '"utf-8"',
+    }
+    for name in draw(st.lists(st.sampled_from(HEADERS), max_size=3, unique=True)):
+        _replace(draw, headers, name, 10)
+    for values in (properties, fields):
+        if draw(_ONE_IN_FOUR):
+            _replace(draw, values, draw(st.sampled_from([*values])), 10)
+    if draw(_ONE_IN_FOUR):
+        fields["content-type"] = json.dumps(draw(st.sampled_from(KINDS)))
+    if draw(_ONE_IN_FOUR):
+        fields["content-encoding"] = json.dumps(draw(st.sampled_from(ENCODINGS)))
+    own = {}
+    if draw(_ONE_IN_FOUR):
+        own = {"label": f'"{draw(st.sampled_from(LABELS))}"'}
+    if draw(_ONE_IN_FOUR):
+        _replace(draw, own, draw(st.sampled_from(OWN)), 100)
+    if own:
+        properties = {"delayq": _object(own), **properties}
+    if draw(_ONE_IN_FOUR):
+        _replace(draw, properties, "delayq", 10)
+    text = _object({"properties": _object(properties), **fields, "headers": _object(headers)})
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _replace(draw: Any, values: dict[str, str], name: str, kept: int) -> None:
+    """Put another value of JSON, or nearly so, under a name; once in *kept* none."""
+    values.pop(name, None)
+    if draw(st.integers(0, kept - 1)):
+        values[name] = draw(JSON_TEXTS)
+
+
+def _object(values: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f'"{name}": {value}' for name, value in values.items()) + "}"
 
 
 @st.composite
@@ -197,7 +271,7 @@ def contents(draw: Any, base: Mapping[str, Any]) -> Content:
                 flags |= flag
                 after += _short(draw(st.binary(max_size=8)))
     before = _short(kind) + _short(encoding)
-    return Content("", flags, before, b"".join(headers.values()), after, draw(_BODIES))
+    return Content("", flags, before, b"".join(headers.values()), after, draw(BODIES))
 
 
 def task_headers(task: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class Call:
     """One script call: the name of the script, its KEYS and ARGV."""
 
     name: str
-    keys: list[str]
+    keys: list[Any]
     args: list[Any]
 
     @property
@@ -96,7 +96,7 @@ def _packed(args: Iterable[Any]) -> bytes:
 
 
 @lru_cache(maxsize=2048)
-def _packed_head(name: str, *keys: str) -> bytes:
+def _packed_head(name: str, *keys: str | bytes) -> bytes:
     return _packed(("EVALSHA", load(name).sha, len(keys), *keys))
 
 

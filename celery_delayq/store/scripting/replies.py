@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
+from celery_delayq.model.lookup import to_text
 from celery_delayq.model.publish_outcome import PublishOutcome, Put, Stored
 from celery_delayq.store.scripting import calls
 
@@ -154,7 +155,7 @@ class Held(NamedTuple):
 
     unacked: str
     unacked_index: str
-    tag: str
+    tag: str | bytes
 
 
 class Sizes(NamedTuple):
@@ -189,6 +190,6 @@ class Sizes(NamedTuple):
                 int(paused),
                 oldest_ready,
                 int(leasing),
-                tuple(each.decode("utf-8", "replace") for each in ids),
+                tuple(map(to_text, ids)),
             ),
         )

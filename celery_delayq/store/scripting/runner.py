@@ -332,7 +332,7 @@ class StorePart:
         self._runner = runner
         self._keys = runner.keys
 
-    def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
+    def _run(self, name: str, keys: list[Any], args: list[Any]) -> Any:
         return self._runner.run(Call(name, keys, args))
 
 

@@ -33,7 +33,7 @@ class Script:
         self.source = _read(name)
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
-    def __call__(self, client: Redis, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    def __call__(self, client: Redis, keys: Sequence[str | bytes], args: Sequence[Any]) -> Any:
         """Run the script on *client* and return its reply.
 
         A server that does not know it, as after a restart or a failover, is sent the source.
