@@ -71,7 +71,10 @@ KINDS = {
         "deleted the counters",
         "the difference counts as accepted or as taken",
     ),
-    "wrong_type": Kind("key of the wrong type", "none, look at it yourself"),
+    "wrong_type": Kind(
+        "key of the wrong type",
+        "deleted if nothing is dispatched without it, else none, look at it yourself",
+    ),
 }
 
 

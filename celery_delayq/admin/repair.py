@@ -79,8 +79,13 @@ class _Check:
         self._holders: dict[str, set[str]] = {}
 
     def run(self, queue: str | None) -> Iterator[Report]:
-        known = layouts(self._store.registry())
-        names = {*known, *self._checks.named()}
+        self._shared_types()
+        known, names = dict[str, Layout](), set[str]()
+        with self._surviving(""):
+            known = layouts(self._store.registry())
+        with self._surviving(""):
+            names = self._checks.named()
+        names |= known.keys()
         if queue is not None:
             names &= {queue}
         self._holders = self._checks.holders(queue)
@@ -92,10 +97,9 @@ class _Check:
         if queue is None:
             report.total += self._checks.periodic_size()
         yield report
-        self._types("", self._tracks.wrong_shared_types())
         layout_of = {name: known.get(name, self._store.layout) for name in queues}
         for name, layout in layout_of.items():
-            self._types(name, self._tracks.wrong_types(name))
+            self._types(name, self._tracks.wrong_types(name, layout))
             yield from self._held(name)
             for look in (
                 self._checks.index,
@@ -202,6 +206,14 @@ class _Check:
             named = "expected" in wrong[1]
             if named or all(known != queue for known, _ in self._wrong):
                 self._types(queue, [wrong[1]])
+
+    def _shared_types(self) -> None:
+        """Report keys of all queues of a wrong type, and delete those that stop dispatching."""
+        wrong = self._tracks.wrong_shared_types()
+        deleted = self._store.repair_types() if self._repair else []
+        self._types("", [what for what in wrong if what.partition(" is a ")[0] not in deleted])
+        if deleted:
+            self._report.add("", Found("wrong_type", len(deleted), len(deleted), deleted))
 
     def _types(self, queue: str, wrong: Iterable[str]) -> None:
         """Report each key of a wrong type once."""

@@ -49,7 +49,7 @@ class Audit:
         now, size = time.monotonic(), look.queues or 0
         if size < self._size or now - self._registered >= REGISTER_EVERY:
             self._registered = now
-            store.repair_indexes()
+            store.repair_types()
             store.register_again([*self._consumed()])
         self._size = size
         if on_duty and (self._remaining or now - self._audited >= EVERY):

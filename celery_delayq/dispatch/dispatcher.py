@@ -161,7 +161,7 @@ class Dispatcher(threading.Thread):
         self._timer.reconnected()
         self.ready_lists.reconnected()
         with suppress(CommandRefused):  # a producer may have changed their types
-            self._store.repair_indexes()
+            self._store.repair_types()
         held = self._store.hold_connection()
         self._handover = Handover(self._timer, held, self._next_call, self._promoted)
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
@@ -327,6 +327,8 @@ class Dispatcher(threading.Thread):
     def _refused(self, queue: str, exc: Exception) -> None:
         """Go on without a queue: it must not hold up the others."""
         self.tally.errors += 1
+        with suppress(CommandRefused):  # others have that right
+            self._store.repair_types()
         if self._timer.stand_aside():  # others may be able to
             self._store.resign(self._id)
         if is_denied(exc) and not self._left.is_full:

@@ -213,7 +213,7 @@ def worst(codes: Iterable[StatusCode]) -> StatusCode:
     return min(codes, key=_RANK.index, default="u")
 
 
-def score_of(text: bytes) -> int:
+def score_of(text: bytes | float) -> int:
     """Return a score as a whole number; a manually set one may be infinite."""
     value = float(text)
     return int(value) if math.isfinite(value) else int(math.copysign(PAUSED_OFFSET - 1, value))

@@ -23,6 +23,7 @@ from celery_delayq.model.lookup import (
     Revoked,
     StatusCode,
     Where,
+    score_of,
     to_bytes,
     to_text,
     worst,
@@ -338,7 +339,7 @@ class ControlStore(StorePart):
                     self._keys.revoked, last, "+inf", seen, REVOKED, withscores=True
                 ),
             )
-            before, last = last, int(found[-1][1]) if found else last
+            before, last = last, score_of(found[-1][1]) if found else last
             yield [member for member, _ in found], last
             if len(found) < REVOKED:
                 return

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from operator import attrgetter
 
-from celery_delayq.errors import ConfigError, RecordError
+from celery_delayq.errors import ConfigError
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.settings import Limits
 from celery_delayq.utils import foreign
@@ -65,7 +65,7 @@ class Layout:
         RecordError
             The text is something else.
         """
-        try:
+        with foreign.reading(f"queue layout {text[:200]!r} in the registry"):
             data = foreign.loads(text)
             sep, steps = data["sep"], tuple(int(step) for step in data["steps"])
             if not isinstance(sep, str) or not steps:
@@ -73,8 +73,6 @@ class Layout:
             defaults = Limits()._asdict().items()
             limits = {name: type(default)(data.get(name, default)) for name, default in defaults}
             return cls(sep, steps, Limits(**limits))
-        except (ValueError, KeyError, TypeError) as exc:
-            raise RecordError(f"unreadable queue layout {text!r} in the registry") from exc
 
 
 @cache

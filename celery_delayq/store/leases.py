@@ -382,7 +382,7 @@ class LeaseStore(StorePart):
 
 
 def place_of(field: str) -> tuple[int, ...]:
-    """Return by what to sort fields in the order in which messages were leased; others come first."""
+    """Return by what to sort fields in the order of their leases; other fields come first."""
     try:
         with reading("field"):
             return tuple(map(int, field.split(":")))

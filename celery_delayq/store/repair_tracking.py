@@ -54,19 +54,26 @@ def cancelled_in(message: bytes, cancelled: Mapping[bytes, Tracked]) -> Tracked 
 class RepairTracking(RepairPart):
     """The part of the gateway for drift between indexes and the messages themselves."""
 
-    def wrong_types(self, queue: str) -> list[str]:
+    def wrong_types(self, queue: str, layout: Layout) -> list[str]:
         """Return a sentence about each key of a queue that has another type."""
         key = self._keys.queue(queue)
         zsets = (key.due, key.tasks, key.paused_due, key.duplicate_ids, key.dead_at, key.leases)
-        hashes = (key.entries, key.unique, key.ready_index, key.leased_index, key.pace, key.dead)
-        wanted = {**dict.fromkeys(zsets, "zset"), **dict.fromkeys(hashes, "hash")}
-        return self._wrong({**wanted, key.totals: "hash"})
+        indexes = (key.unique, key.ready_index, key.leased_index)
+        counts = (key.totals, key.deliveries, key.request_numbers)
+        hashes = (key.entries, *indexes, key.pace, key.dead, *counts)
+        lists = (key.wake, key.quarantined, *self._keys.ready_lists(queue, layout))
+        kinds = {"zset": (*zsets, *key.moves), "hash": hashes, "list": lists}
+        wanted = {name: kind for kind, names in kinds.items() for name in names}
+        return self._wrong({**wanted, key.quarantine_turn: "string"})
 
     def wrong_shared_types(self) -> list[str]:
         """Return the same of the keys of all queues."""
         keys = self._keys
-        hashes = dict.fromkeys((keys.control, keys.clock, keys.ticks), "hash")
-        return self._wrong({**hashes, keys.revoked: "zset", keys.history: "stream"})
+        hashes = (keys.control, keys.clock, keys.ticks, keys.queues, keys.periodic)
+        zsets = (keys.next_due, keys.lease_ends, keys.revoked, keys.periodic_at, keys.celery_beats)
+        wanted = dict.fromkeys((*hashes, keys.code_versions), "hash") | dict.fromkeys(zsets, "zset")
+        strings = dict.fromkeys((keys.archiving, keys.cluster_tags), "string")
+        return self._wrong({**wanted, **strings, keys.history: "stream"})
 
     def _wrong(self, wanted: Mapping[str, str]) -> list[str]:
         """Return the texts of ``expect_type`` in ``include/types.lua``."""

@@ -274,15 +274,32 @@ class Store(ScriptRunner):
         layout = cast("bytes | None", self.client.hget(self.keys.queues, queue))
         return {} if layout is None else {queue: layout}
 
-    def repair_indexes(self) -> None:
-        """Delete the next-due index and the registry where they have another type: both are made
-        again from what there is.
+    def repair_types(self) -> list[str]:
+        """Delete shared keys of another type, without which nothing is dispatched; return them.
+
+        What they had is gone by then. Indexes are made again: all queues are looked at. Pauses are
+        lost, and lease time begins anew.
         """
-        for key, kind in ((self.keys.next_due, b"zset"), (self.keys.queues, b"hash")):
-            found = cast(bytes, self.client.type(key))
-            if found not in (kind, b"none"):
-                logger.error("Deleted %s: it was a %s", key, found.decode())
-                self.client.unlink(key)
+        keys, client = self.keys, self.client
+        kinds = dict.fromkeys((keys.next_due, keys.lease_ends), b"zset")
+        kinds |= dict.fromkeys((keys.queues, keys.clock, keys.control), b"hash")
+        with client.pipeline(transaction=False) as pipe:
+            for key in kinds:
+                pipe.type(key)
+            found = dict(zip(kinds, cast("list[bytes]", pipe.execute()), strict=True))
+        wrong = {key: kind for key, kind in found.items() if kind not in (kinds[key], b"none")}
+        if not wrong:
+            return []
+        queues = dict.fromkeys({} if keys.queues in wrong else self.registry(), 0)
+        with client.pipeline(transaction=True) as pipe:
+            pipe.unlink(*wrong)
+            if queues:
+                pipe.zadd(keys.next_due, cast("dict[Any, Any]", queues), lt=True)
+                pipe.zadd(keys.lease_ends, cast("dict[Any, Any]", queues), lt=True)
+            pipe.execute()
+        for key, kind in wrong.items():
+            logger.error("Deleted %s: it was a %s", key, kind.decode())
+        return [*wrong]
 
     def register_again(self, queues: Sequence[str]) -> None:
         """Register consumed queues that the registry has lost."""

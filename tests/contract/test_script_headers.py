@@ -198,7 +198,7 @@ STATE = set(range(1, 10))
 
 #: What a header calls a key or all that follow, if not by its name in ``keys.py``.
 NAMES: dict[str, set[str]] = {
-    "leased": {QUEUE.leased("me"), Keys().queue("p").leased("me")},
+    "leased": {QUEUE.leased("me").decode(), Keys().queue("p").leased("me").decode()},
     "dead": {QUEUE.dead, Keys().queue("p").dead},
     "dead_at": {QUEUE.dead_at, Keys().queue("p").dead_at},
     "budget": {Keys().budget("root")},
@@ -206,14 +206,14 @@ NAMES: dict[str, set[str]] = {
     "leased_index": {QUEUE.leased_index, Keys().queue("p").leased_index},
     "totals": {QUEUE.totals, Keys().queue("p").totals},
     "deliveries": {QUEUE.deliveries, Keys().queue("p").deliveries},
-    "leased of each process": {QUEUE.leased("me")},
+    "leased of each process": {QUEUE.leased("me").decode()},
     "hash": {QUEUE.dead},
     **{key: {LIST} for key in ("list", "ready list", "ready list of its priority")},
     "turning": {QUEUE.turning(LIST)},
     "unacked": {"u"},
     "unacked_index": {"ui"},
     "ready lists": READY,
-    "ready lists and leased of each process": READY | {QUEUE.leased("me")},
+    "ready lists and leased of each process": READY | {QUEUE.leased("me").decode()},
     "ready lists and quarantined": READY | {QUEUE.quarantined},
 }
 
@@ -235,7 +235,8 @@ class Recorder:
         self.args: list[Any] = []
 
     def execute_command(self, _name: str, _sha: str, count: int, *rest: Any) -> Any:
-        self.keys, self.args = list(rest[:count]), list(rest[count:])
+        keys = [key.decode() if isinstance(key, bytes) else key for key in rest[:count]]
+        self.keys, self.args = keys, list(rest[count:])
         return self.reply
 
 

@@ -55,7 +55,9 @@ def state_of(model: QueueModel) -> dict[str, Any]:
     for step in model.layout.steps:
         values[keys.ready(model.name, step, model.layout)] = model.ready.get(step, [])[::-1]
     for who, mine in model.held.items():
-        values[key.leased(who)] = {one.encode(): _value(held) for one, held in mine.items()}
+        values[key.leased(who).decode()] = {
+            one.encode(): _value(held) for one, held in mine.items()
+        }
     return {name: value for name, value in values.items() if value}
 
 
@@ -95,7 +97,7 @@ def messages_in(name: str, layout: Layout, state: dict[str, Any]) -> Counter[byt
             found.update(value)
         elif where == key.entries:
             found.update(Record.unpack(data).message for data in value.values())
-        elif where.startswith(key.leased("")):
+        elif where.startswith(key.leased("").decode()):
             found.update(split_held(data)[1] for data in value.values() if data)
         elif where == key.dead:
             found.update(DeadLettered.unpack("", data).message for data in value.values())

@@ -18,12 +18,21 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 from kombu.utils.functional import retry_over_time
 
-from celery_delayq.errors import BrokerTimeout, InvalidOption, NoQueue, NotAllowed
+from celery_delayq.errors import (
+    BrokerTimeout,
+    InvalidOption,
+    NoQueue,
+    NotAllowed,
+    RecordError,
+)
 from celery_delayq.integration import worker
+from celery_delayq.model.dead_letter import TEXT, pack_details
 from celery_delayq.model.envelope import Due
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, StoredDeadLetter, View
 from celery_delayq.transport.amqp.messages import Routed
 from celery_delayq.transport.amqp.waiting import given_up
+from celery_delayq.utils import foreign
+from celery_delayq.utils.foreign import reading
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
@@ -45,6 +54,10 @@ SHORT_TIMEOUT = 2.0
 _RETRY, _RETRY_ERROR = 1.0, 10.0
 
 
+#: Headers that say which task it is.
+KEPT_HEADERS = frozenset({"id", "task", "root_id", "parent_id", "group", "retries", "argsrepr"})
+
+
 class NewDeadLetter(NamedTuple):
     """What is stored of a dead letter."""
 
@@ -53,6 +66,23 @@ class NewDeadLetter(NamedTuple):
     reason: str
     message: bytes
     details: bytes = b""
+
+
+def _without_message(new: NewDeadLetter) -> NewDeadLetter:
+    """Return a dead letter without its message; its details have the headers, and the size."""
+    size, details = len(new.message), dict[str, Any]()
+    with suppress(RecordError, ValueError, TypeError):
+        details.update(foreign.loads(new.details or b"{}"))
+    with suppress(RecordError), reading("message"):
+        headers = foreign.loads(new.message)["headers"]
+        # Those of a task are short; large ones may be why it is refused.
+        details["headers"] = {
+            name: headers[name]
+            for name in KEPT_HEADERS & headers.keys()
+            if len(str(headers[name])) < TEXT
+        }
+    why = f"{new.reason} (its message of {size:,} bytes is too large for RabbitMQ)"
+    return new._replace(message=b"", reason=why, details=pack_details({**details, "size": size}))
 
 
 @dataclass(eq=False)
@@ -67,7 +97,6 @@ class _Waiting:
     died_ms: int = field(default_factory=lambda: int(time.time() * 1000))
     stored: threading.Event = field(default_factory=threading.Event)
     is_late: bool = False
-    is_refused: bool = False
 
     @property
     def went_back(self) -> bool:
@@ -235,7 +264,7 @@ class DeadLetterConnection:
 
         A thread stores it. This waits for :data:`SHORT_TIMEOUT` seconds at most, and not at all
         while an older one was not stored in that time. What RabbitMQ refuses is tried again and
-        again.
+        again; one that is too large is stored without its message.
 
         Parameters
         ----------
@@ -262,12 +291,11 @@ class DeadLetterConnection:
 
     def _store_waiting(self) -> None:
         failure: Exception | None = None
-        refused = False
         for _ in range(len(self._waiting)):
             waiting = self._waiting[0]
             if not waiting.went_back:
                 try:
-                    is_stored = self._store(waiting)
+                    self._store(waiting)
                 except Exception as exc:
                     self._waiting.rotate(-1)  # RabbitMQ may take the next one
                     if isinstance(exc, self._outages):
@@ -275,10 +303,6 @@ class DeadLetterConnection:
                     failure = exc
                     continue
                 self._loop.recovered()
-                if not is_stored:
-                    self._waiting.rotate(-1)
-                    refused = True
-                    continue
             with self._waiting_lock:
                 self._waiting.popleft()
                 waiting.stored.set()
@@ -287,34 +311,20 @@ class DeadLetterConnection:
                 worker.call_soon(waiting.channel.ack_stored, waiting.tag)
         if failure is not None:
             raise failure
-        if refused:
-            self._wait(_RETRY_ERROR)
 
-    def _store(self, waiting: _Waiting) -> bool:
-        """Return whether it is stored: RabbitMQ may refuse one, and has its message while that is
-        held.
-        """
+    def _store(self, waiting: _Waiting) -> None:
+        """Store a dead letter, without its message where RabbitMQ refuses that."""
         new, died_ms = waiting.dead_letter, waiting.died_ms
         try:
             self.ask(lambda stream: stream.add(*new, died_ms=died_ms))
         except InvalidOption as exc:
-            if waiting.channel is not None:
-                if not waiting.is_refused:
-                    logger.error(
-                        "RabbitMQ refuses the dead letter of task %r: %s. This worker holds its "
-                        "message and tries again every %g s; raise RabbitMQ's max_message_size: a "
-                        "dead letter is up to 1.4 times as large as its message",
-                        *(new.id, exc, _RETRY_ERROR),
-                    )
-                waiting.is_refused = True
-                return False
             logger.error(
                 "Dead letter of task %r is stored without its message, which RabbitMQ refuses: %s",
                 new.id,
                 exc,
             )
-            self.ask(lambda stream: stream.add(*new._replace(message=b""), died_ms=died_ms))
-        return True
+            bare = _without_message(new)
+            self.ask(lambda stream: stream.add(*bare, died_ms=died_ms))
 
     def _has_waiting(self) -> bool:
         """Return whether the thread goes on; else the next one to add something starts another."""

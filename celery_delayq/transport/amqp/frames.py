@@ -45,11 +45,11 @@ class _EncodingErrors:
         pass
 
     def __exit__(self, _kind: Any, exc: BaseException | None, _traceback: Any) -> None:
-        if isinstance(exc, (struct.error, FrameSyntaxError)):
+        if isinstance(exc, (struct.error, FrameSyntaxError, RecursionError)):
             raise InvalidOption(
                 f"AMQP cannot write this: {exc}. Names of queues, exchanges and headers and a "
                 "routing key have at most 255 bytes, a priority is 0 to 255, headers have types "
-                "of JSON"
+                "of JSON and are not nested hundreds deep"
             ) from exc
 
 

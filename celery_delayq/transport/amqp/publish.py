@@ -131,7 +131,7 @@ class PublishChannel(pyamqp.Channel):
         Returns
         -------
         dict[int, Exception]
-            Why it refused a message, by place among *messages*.
+            Why it refused a message, or AMQP cannot write it, by place among *messages*.
 
         Raises
         ------
@@ -139,8 +139,18 @@ class PublishChannel(pyamqp.Channel):
             It says nothing for 30 s.
         """
         with self.giving_up():
-            self.post(messages)
-            return self.confirmed(messages)
+            try:
+                self.post(messages)
+            except InvalidOption as exc:  # nothing was sent
+                if len(messages) == 1:
+                    return {0: exc}
+            else:
+                return self.confirmed(messages)
+        return {
+            place: error
+            for place, each in enumerate(messages)
+            for error in self.send([each]).values()
+        }
 
     def confirmed(self, messages: Sequence[Routed]) -> dict[int, Exception]:
         """Wait, within :meth:`giving_up`, for answers to what was posted last; as :meth:`send`."""
@@ -318,7 +328,8 @@ def _content(routed: Routed) -> Content:
         headers[cascade.TARGET] = exchange
         headers[cascade.DUE] = _iso(due_ms)
     if own:
-        headers[HEADER] = _ENCODE(own)
+        with encoding_errors:
+            headers[HEADER] = _ENCODE(own)
     properties["application_headers"] = headers
     properties.setdefault("message_id", token_hex(16))
     return encoded(message.body, properties)

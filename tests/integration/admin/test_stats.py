@@ -231,7 +231,7 @@ KEYS = {
     **{name: key for name, key in asdict(Keys().queue("wrong")).items() if name != "own"},
     **{name: key for name, key in vars(Keys()).items() if str(key).startswith("delayq:")},
     **{f"ready {step}": Keys().ready("wrong", step, Layout()) for step in Layout().steps},
-    "leased": Keys().queue("wrong").leased("me"),
+    "leased": Keys().queue("wrong").leased("me").decode(),
 }
 
 

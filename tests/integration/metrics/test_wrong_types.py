@@ -19,7 +19,11 @@ QUEUE = "mail"
 _OWN = Keys().queue(QUEUE)
 
 #: Each kind of key by its name.
-KEYS = asdict(_OWN) | {"leased": _OWN.leased("me"), "ready": QUEUE, "ready 9": f"{QUEUE}\x06\x169"}
+KEYS = asdict(_OWN) | {
+    "leased": _OWN.leased("me").decode(),
+    "ready": QUEUE,
+    "ready 9": f"{QUEUE}\x06\x169",
+}
 del KEYS["own"]
 KEYS |= {name: key for name, key in vars(Keys()).items() if str(key).startswith("delayq:")}
 

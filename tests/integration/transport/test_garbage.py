@@ -1,4 +1,4 @@
-"""Garbage on a channel to which a worker listens, or in a key that it reads, holds nothing up."""
+"""Garbage on a channel to which a worker listens holds nothing up."""
 
 from __future__ import annotations
 
@@ -121,39 +121,3 @@ def test_garbage_on_the_channels(
     assert "Connection to broker lost" not in worker.log
     assert desk.tell(worker, "ending_timers") is not None
     wait_until(lambda: not desk.left(), what="nothing is left")
-
-
-#: Keys that a running worker reads: another type in one of them must hold up no other queue. Those
-#: that do are in docs/known-gaps.md: `delayq:clock`, `delayq:control`, `delayq:lease_ends`.
-KEYS = [
-    *("unacked", "unacked_index", "unacked_mutex", "celery"),
-    *("delayq:next_due", "delayq:queues", "delayq:revoked", "delayq:periodic"),
-    *("delayq:periodic_at", "delayq:code_versions", "delayq:celery_beats", "delayq:archiving"),
-    *("delayq:history", "delayq:ticks", "{celery}:due", "{celery}:entries", "{celery}:tasks"),
-    *("{celery}:paused_due", "{celery}:unique", "{celery}:duplicate_ids", "{celery}:ready_index"),
-    *("{celery}:leased_index", "{celery}:pace", "{celery}:dead", "{celery}:dead_at"),
-    *("{celery}:wake", "{celery}:leases", "{celery}:request_numbers", "{celery}:deliveries"),
-    *("{celery}:quarantined", "{celery}:quarantine_turn", "{celery}:totals"),
-]
-
-
-@pytest.mark.full
-@pytest.mark.timeout(1200)
-def test_keys_of_another_type(desk: Desk, redis: Redis) -> None:
-    worker = desk.worker("threads", args=["--queues=celery,aside"], loglevel="INFO")
-    desk.wait_finished(desk.send(2, countdown=0.1))
-
-    for key in KEYS:
-        ids = desk.send(1, queue="aside", countdown=1.0)
-        kept = redis.dump(key)
-        redis.delete(key)
-        redis.set(key, "garbage")
-        try:
-            desk.wait_finished(ids, 30)
-        finally:
-            redis.delete(key)
-            if kept is not None:
-                redis.restore(key, 0, kept)
-        assert worker.returncode is None, (key, worker.log[-3000:])
-    desk.wait_finished(desk.send(2, countdown=0.1))
-    assert "Unrecoverable error" not in worker.log

@@ -29,8 +29,11 @@ ELSEWHERE = {"cli", "embedded", "spark", "testing", "webhook"}
 #: Functions and methods that fail on a wrong value.
 READERS = {
     *("int", "float", "Decimal", "loads", "decode", "encode", "fromtimestamp", "fromisoformat"),
-    *("b64decode", "urlsafe_b64decode", "decompress", "unpack_from", "fromhex"),
+    *("b64decode", "urlsafe_b64decode", "decompress", "unpack_from", "fromhex", "timedelta"),
 }
+
+#: Those that raise OverflowError for some numbers: an infinite one, a year above 9999.
+OVERFLOWING = {"int", "float", "fromtimestamp", "timedelta"}
 
 #: Ways to encode and decode that fail on nothing.
 LENIENT = {"replace", "backslashreplace", "ignore", "surrogateescape", "surrogatepass"}
@@ -102,6 +105,9 @@ class Finder(ast.NodeVisitor):
         enough = {*ENOUGH}
         if name == "loads" and ast.unparse(node.func) == "json.loads":
             return bool(caught & enough) or {"ValueError", "RecursionError"} <= caught
+        if name in OVERFLOWING:
+            overflow = {"OverflowError", "ArithmeticError"}
+            return bool(caught & enough) or ("ValueError" in caught and bool(caught & overflow))
         if name in ("encode", "decode"):
             enough |= {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeError"}
         return bool(caught & {*enough, "ValueError"})
@@ -135,6 +141,8 @@ def _is_harmless(name: str, node: ast.Call) -> bool:
     }
     if name in ("encode", "decode"):
         return bool(constants & LENIENT)
+    if name == "timedelta":
+        return len(constants) == len(node.args) + len(node.keywords)
     if name in ("int", "float"):
         # Products, truths and constants; a text cannot be multiplied by a float.
         return all(isinstance(each, (ast.Constant, ast.BinOp, ast.Compare)) for each in node.args)
@@ -182,6 +190,10 @@ def test_each_call_that_may_fail_is_guarded_or_known() -> None:
         ("data.decode('utf-8', 'replace')", 0),
         ("int(seconds * 1000)", 0),
         ("with reading('x'): int(text)", 0),
+        ("try: int(number)\nexcept ValueError: pass", 1),
+        ("try: int(number)\nexcept (ValueError, OverflowError): pass", 0),
+        ("try: timedelta(seconds=number)\nexcept foreign.ERRORS: pass", 0),
+        ("timedelta(seconds=60)", 0),
         ("try: json.loads(data)\nexcept ValueError: pass", 1),
         ("try: foreign.loads(data)\nexcept ValueError: pass", 0),
         ("try: pass\nexcept ValueError: int(text)", 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Semaphore
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +21,6 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
-from celery_delayq.transport.amqp import dead_letter_connection
 from celery_delayq.transport.amqp.dead_letter_connection import NewDeadLetter
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, View
 from celery_delayq.transport.amqp.frames import encoded
@@ -209,48 +208,27 @@ def max_message_size(
     limit(16_777_216)
 
 
+@pytest.mark.parametrize("is_held", [False, True])
 def test_one_that_is_too_large_is_stored_without_its_message(
-    max_message_size: Callable[[int], None], store: Any, caplog: pytest.LogCaptureFixture
+    max_message_size: Callable[[int], None],
+    store: Any,
+    caplog: pytest.LogCaptureFixture,
+    is_held: bool,
 ) -> None:
+    """With early acks, and with late ones, where the worker holds the message until then."""
     max_message_size(10_000)
+    message = json.dumps({"headers": {"task": "t", "argsrepr": "x" * 5000}, "body": "x" * 20_000})
+    held = (SimpleNamespace(connection=store, ack_stored=len), 1) if is_held else ()
 
-    store.add(NewDeadLetter("orders", "a", "why", b'"' + b"x" * 20_000 + b'"', b'{"n": 1}'))
+    store.add(NewDeadLetter("orders", "a", "why", message.encode(), b'{"n": 1}'), *held)
     wait_until(lambda: _ids(store) == ["a"], TIMEOUT, "it is stored")
 
     [found] = store.read()
-    assert (found.dead_lettered.message, found.dead_lettered.details) == (b"", b'{"n": 1}')
+    assert found.dead_lettered.message == b""
+    assert found.dead_lettered.reason.startswith("why (its message of 25,0")
+    details = json.loads(found.dead_lettered.details)
+    assert details == {"n": 1, "headers": {"task": "t"}, "size": len(message)}
     assert "'a' is stored without its message" in caplog.text
-
-
-def test_one_that_is_too_large_and_held_is_said_once_and_stored_when_it_may_be(
-    max_message_size: Callable[[int], None],
-    store: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr(dead_letter_connection, "_RETRY_ERROR", 0.05)
-    tried = Semaphore(0)
-    wait = store._wait
-
-    def note_and_wait(seconds: float) -> None:
-        tried.release()
-        wait(seconds)
-
-    monkeypatch.setattr(store, "_wait", note_and_wait)
-    max_message_size(10_000)
-    channel = SimpleNamespace(connection=store, ack_stored=len)
-
-    store.add(NewDeadLetter("orders", "a", "why", b"x" * 20_000), channel, 1)
-    for _ in range(3):
-        assert tried.acquire(timeout=TIMEOUT)
-    said = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    max_message_size(100_000)
-    wait_until(lambda: _ids(store) == ["a"], TIMEOUT, "it is stored")
-
-    assert len(said) == 1
-    assert "refuses the dead letter of task 'a'" in said[0]
-    assert "message size 20024 is larger" in said[0]
-    assert "raise RabbitMQ's max_message_size" in said[0]
 
 
 def test_one_that_is_never_taken_holds_up_no_other(
