@@ -199,16 +199,11 @@ class DeadLetterStore(StorePart):
         dead_at = self._keys.queue(queue).dead_at
         if (yield Command.of("ZCOUNT", dead_at, last_ms + 1, "+inf")):
             newest = (yield Command.of("ZRANGE", dead_at, -1, -1, "WITHSCORES"))[-1]
-<<<<<<< HEAD
-            last_ms = int(float(newest[-1] if isinstance(newest, list) else newest))
-        return number, last_ms if died_to is None else min(last_ms, died_to)
-=======
             at = float(newest[-1] if isinstance(newest, list) else newest)
             if math.isinf(at):  # as nobody of ours writes it: then there is no bound
                 return number, died_to
-            last = int(at)
-        return number, last if died_to is None else min(last, died_to)
->>>>>>> 535929d5 (Replace shared keys of a wrong type, and store dead letters that are too large without their message)
+            last_ms = int(at)
+        return number, last_ms if died_to is None else min(last_ms, died_to)
 
     def replay_call(
         self, queue: str, to: str, layout: Layout, dead_letters: Sequence[Replay], token: str
