@@ -23,7 +23,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport.amqp.frames import encoded
 from tests.support.cli import CommandLine
 from tests.support.foreign import HEADS, contents, envelopes, task_headers
-from tests.support.keyspace import snapshot
+from tests.support.keyspace import look
 from tests.support.raw_amqp import RawClient
 from tests.support.scene import TIMEOUT, AppScene, StartWorker
 
@@ -108,9 +108,9 @@ class Foreign(AppScene):
         dead = self.dead() if left else ""
         return [(mark, self.sent[mark], self.where(mark)) for mark in left if mark not in dead]
 
-    def where(self, mark: str) -> list[str]:
+    def where(self, mark: str) -> list[bytes]:
         """Return the keys in which a mark is found."""
-        return [name for name, value in snapshot(self.client).items() if mark in str(value)]
+        return [key for key, value in look(self.client, "*").items() if mark in str(value)]
 
     def wait_settled(self) -> None:
         """Wait until all has run or is dead."""
