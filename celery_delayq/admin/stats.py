@@ -166,15 +166,16 @@ def _queue(store: Store, name: str, layout: Layout, is_paused: bool) -> Steps[Qu
     size = Sizes.read((yield store.sizes_call(name, layout))[0])
     tasks: defaultdict[str, float] = defaultdict(float)
     waits = [size.now - size.first_due] if size.overdue and size.first_due is not None else []
-    samples = yield from gauges.sample_steps(name, layout, _task_and_due)
+    samples = (yield from gauges.sample_steps(name, layout, _task_and_due)) if size.ready else []
     for weight, messages in samples:
         for task, due_ms in messages:
             tasks[task] += weight
             if due_ms is not None:
                 waits.append(max(0, size.now - due_ms))  # a task that was run early is not late
     leased = yield from gauges.leased_steps(name, size)
-    scheduled_tasks = yield from store.scheduled_tasks_steps(name)
-    memory = yield from gauges.memory_steps(name)
+    scheduled_tasks = (yield from store.scheduled_tasks_steps(name)) if size.scheduled else {}
+    is_empty = not (size.scheduled or size.ready or leased)
+    memory = 0 if is_empty else (yield from gauges.memory_steps(name))
     return QueueStats(
         name=name,
         scheduled=size.scheduled,

@@ -374,10 +374,8 @@ class _Places:
     ) -> list[list[StatusCode]]:
         """Change entries with some ids; return what became of each of them, for each queue."""
         layouts = queues_of(shards, queue)
-        found = shards.run_each(layouts, lambda store, name: store.control.find_steps(name, [*ids]))
-        for name, places in found.items():
-            if places:
-                self._found.setdefault(name, {}).update({each.name: each for each in places})
+        for name, places in shards.find_each(layouts, ids).items():
+            self._found.setdefault(name, {}).update({each.name: each for each in places})
         its = [name for name in layouts if name in self._found]
         return [
             *shards.run_each(its, lambda store, name: change(store, name, layouts[name])).values()

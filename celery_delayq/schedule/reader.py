@@ -61,13 +61,11 @@ class ScheduleReader:
         id = id_of(id)
 
         def ask(shards: Shards) -> Sequence[ScheduledTask]:
-            places = shards.run_each(
-                queues_of(shards, queue), lambda store, name: store.control.find_steps(name, [id])
-            )
+            found = shards.find_each(queues_of(shards, queue), [id])
             return [
                 ScheduledTask.of_place(name, place)
-                for name, found in places.items()
-                for place in found
+                for name, places in found.items()
+                for place in places
             ]
 
         return self._ask(ask)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 from uuid import uuid4
 
@@ -38,6 +38,9 @@ from celery_delayq.utils.portions import batches
 #: Most ids of one script call, and most names that it looks at. Many messages with one id take
 #: several calls.
 BATCH = 40
+
+#: Most keys that one call of ``control/queues_with.lua`` looks at, once for each id.
+LOOKED_AT = 1000
 
 #: The first message with an id: see ``include/find.lua``.
 _FIRST = b"["
@@ -74,6 +77,26 @@ class ControlStore(StorePart):
             codes.append(self._run("schedule/exists", keys, [ids, message_ids]).decode())
             part = part[len(codes[-1]) :]
         return "".join(codes)
+
+    def queues_with(self, queues: Sequence[str], ids: Sequence[str]) -> list[str]:
+        """Return those of *queues* that may have messages with one of *ids*: mostly one."""
+        return self._runner.run_steps(self._queues_with(queues, ids))
+
+    def _queues_with(self, queues: Sequence[str], ids: Sequence[str]) -> Steps[list[str]]:
+        names = [to_bytes(id if isinstance(id, Name) else entry_id(id)) for id in ids]
+        found: set[str] = set()
+        for some in batches(names, BATCH):
+            parts = [*batches(queues, max(1, LOOKED_AT // (4 * len(some))))]
+            calls = [
+                Call("control/queues_with", [*chain.from_iterable(map(self._by_id, part))], some)
+                for part in parts
+            ]
+            for part, places in zip(parts, answered((yield calls)), strict=True):
+                found.update(part[place - 1] for place in places)
+        return [queue for queue in queues if queue in found]
+
+    def _by_id(self, queue: str) -> Sequence[str]:
+        return self._keys.queue(queue).by_id
 
     def find(self, queue: str, ids: Sequence[str]) -> list[Location]:
         """Return the places of all messages of a queue with one of *ids*."""

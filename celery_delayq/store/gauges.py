@@ -13,7 +13,7 @@ from celery_delayq.model.totals import TickTotals, Totals
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import MESSAGES, ScanStore, answered
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.calls import Command, Steps, pack
+from celery_delayq.store.scripting.calls import Call, Command, Steps, pack
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Sizes, cut
 from celery_delayq.store.scripting.runner import StorePart, with_sources
@@ -184,11 +184,8 @@ class GaugeStore(StorePart):
 
     def memory_steps(self, queue: str) -> Steps[int | None]:
         """Return about how many bytes the schedule of a queue takes, None where not told."""
-        state = self._keys.queue(queue).state
-        sizes = yield [Command.of("MEMORY", "USAGE", key) for key in state]
-        if any(isinstance(size, Exception) for size in sizes):
-            return None
-        return sum(size or 0 for size in sizes)
+        [size] = yield [Call("scan/memory", [*self._keys.queue(queue).state], [])]
+        return None if isinstance(size, Exception) else size
 
     def sample_steps(
         self, queue: str, layout: Layout, read: Callable[[bytes], T]

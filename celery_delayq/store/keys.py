@@ -173,6 +173,11 @@ class QueueKeys:
         """The keys with which scripts about entries begin (``include/tracking.lua``)."""
         return _STATE(self)
 
+    @property
+    def by_id(self) -> tuple[str, str, str, str]:
+        """The keys in which a message is found by its id."""
+        return self.entries, self.ready_index, self.leased_index, self.duplicate_ids
+
     def answer(self, token: str) -> str:
         """String: the reply of a call, in case it was lost; expires."""
         return f"{self.own}answer:{token}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import TypeVar
 
 from celery_delayq.errors import BrokerUnavailable, NotSupported
 from celery_delayq.model.cluster_tags import tag_of
-from celery_delayq.model.lookup import PausedNames
+from celery_delayq.model.lookup import Location, PausedNames
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.scripting.runner import TOGETHER
@@ -122,14 +122,34 @@ class Shards:
     ) -> dict[str, T | Exception]:
         """Do the same, and return why one was refused in place of its result."""
         names = [*queues]
-        by_store: dict[Store, list[str]] = {}
-        for queue in names:
-            by_store.setdefault(self.of(queue), []).append(queue)
         found: dict[str, T | Exception] = {}
-        for store, its in by_store.items():
+        for store, its in self._by_store(names).items():
             results = store.run_each((steps(store, queue) for queue in its), together)
             found.update(zip(its, results, strict=True))
         return {queue: found[queue] for queue in names}
+
+    def find_each(self, queues: Collection[str], ids: Sequence[str]) -> dict[str, list[Location]]:
+        """Return the places of all messages with one of *ids*, by the queues that have any.
+
+        Raises
+        ------
+        CommandRefused, BrokerUnavailable
+            As by :meth:`run_each`.
+        """
+        if len(queues) > 1:
+            queues = [
+                queue
+                for store, its in self._by_store(queues).items()
+                for queue in store.control.queues_with(its, ids)
+            ]
+        found = self.run_each(queues, lambda store, queue: store.control.find_steps(queue, ids))
+        return {queue: places for queue, places in found.items() if places}
+
+    def _by_store(self, queues: Iterable[str]) -> dict[Store, list[str]]:
+        by_store: dict[Store, list[str]] = {}
+        for queue in queues:
+            by_store.setdefault(self.of(queue), []).append(queue)
+        return by_store
 
     @property
     def has_one(self) -> bool:

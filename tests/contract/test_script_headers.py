@@ -13,6 +13,7 @@ import pytest
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import Where
 from celery_delayq.store.dead_letters import Replay
+from celery_delayq.store.gauges import GaugeStore
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
 from celery_delayq.store.repair import Release, RepairStore
@@ -84,6 +85,8 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "schedule/forget_unowned": (lambda s: s.forget_unowned("q"), b"0"),
     "schedule/exists": (lambda s: s.control.exists("q", [("id", "message_id")]), b"-"),
     "control/find": (lambda s: s.control.find("q", ["id"]), [1, b"["]),
+    "control/queues_with": (lambda s: s.control.queues_with(["q"], ["id"]), [1]),
+    "scan/memory": (lambda s: s.run_steps(GaugeStore(s).memory_steps("q")), 1000),
     "scan/hash_scan": (lambda s: [*ScanStore(s).fields("{q}:dead")], [b"0", b"2 3", b"idone"]),
     "scan/hash_values": (lambda s: ScanStore(s).values("{q}:dead", [b"id"]), [b"3", b"one"]),
     "scan/list_range": (
@@ -212,6 +215,8 @@ NAMES: dict[str, set[str]] = {
     "turning": {QUEUE.turning(LIST)},
     "unacked": {"u"},
     "unacked_index": {"ui"},
+    "keys of a queue": {*QUEUE.state},
+    "keys by id of each queue": {*QUEUE.by_id},
     "ready lists": READY,
     "ready lists and leased of each process": READY | {QUEUE.leased("me").decode()},
     "ready lists and quarantined": READY | {QUEUE.quarantined},

@@ -82,6 +82,7 @@ TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int
 OTHERS = {
     "control/find",
     "control/pause",
+    "control/queues_with",
     "control/revoke",
     "deadletters/delete",
     "deadletters/page",
@@ -107,6 +108,7 @@ OTHERS = {
     "periodic/fire",
     "scan/hash_scan",
     "scan/hash_values",
+    "scan/memory",
     "scan/list_range",
     "scan/range",
     "scan/tasks",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from celery_delayq.model.envelope import Entry
 from celery_delayq.model.lookup import Location, Name
+from celery_delayq.store import control
 from tests.lua.bench import FAR, QUEUE, Bench, entry, labelled
 
 
@@ -104,3 +107,31 @@ def test_a_name_that_is_no_text_is_found(store: Bench) -> None:
     assert find(store, Name(b"\xff\xfe".decode(errors="surrogateescape"))) == [
         Location("\udcff\udcfe", "scheduled", 7, b"\x00")
     ]
+
+
+#: How one message comes to be found in a queue, by its id.
+PLACES: dict[str, Callable[[Bench], object]] = {
+    "scheduled": lambda s: s.put(labelled("a")),
+    "ready": lambda s: s.make_ready(labelled("a")),
+    "running": lambda s: s.lease(labelled("a")),
+    "as the second with its id": lambda s: (
+        [s.put(labelled("a", message_id=each)) for each in ("m", "n")] + [s.cancel(Name("a"))]
+    ),
+    "in a key of another type": lambda s: s.client.set("{q}:leased_index", "broken"),
+}
+
+
+@pytest.mark.parametrize("comes", PLACES.values(), ids=PLACES)
+def test_of_many_queues_those_are_told_that_may_have_an_id(
+    store: Bench, comes: Callable[[Bench], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [f"other-{number}" for number in range(7)]
+    store.put(labelled("b"), queue="other-3")
+    comes(store)
+    # Three queues with two ids in one call.
+    monkeypatch.setattr(control, "LOOKED_AT", 24)
+
+    assert store.control.queues_with([*others, QUEUE], ["none", "a"]) == [QUEUE]
+    assert store.control.queues_with([*others, QUEUE], ["none"]) in ([], [QUEUE])
+    assert store.control.queues_with([*others, QUEUE], ["b", Name("b")])[0] == "other-3"
+    assert store.control.queues_with([], ["a"]) == []

@@ -1,0 +1,29 @@
+-- Tell which of many queues may have messages with some ids: nearly all have none.
+--
+-- KEYS     1… keys by id of each queue (entries, ready_index, leased_index, duplicate_ids)
+-- ARGV     1… ids
+-- Returns  the place of each such queue, the first one being 1; also of one that has several messages
+--          with any id, or a key of another type, which control/find.lua names
+-- Repeat   reads only
+
+local function may_have(first)
+  if redis.call('EXISTS', KEYS[first + 3]) == 1 then
+    return true
+  end
+  for i = first, first + 2 do
+    for _, id in ipairs(ARGV) do
+      if redis.pcall('HEXISTS', KEYS[i], id) ~= 0 then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+local places = {}
+for first = 1, #KEYS, 4 do
+  if may_have(first) then
+    places[#places + 1] = (first + 3) / 4
+  end
+end
+return places
