@@ -211,9 +211,9 @@ class _Check:
         """Report keys of all queues of a wrong type, and delete those that stop dispatching."""
         wrong = self._tracks.wrong_shared_types()
         deleted = self._store.repair_types() if self._repair else []
-        self._types("", [what for what in wrong if what.partition(" is a ")[0] not in deleted])
         if deleted:
             self._report.add("", Found("wrong_type", len(deleted), len(deleted), deleted))
+        self._types("", [what for what in wrong if what not in deleted])
 
     def _types(self, queue: str, wrong: Iterable[str]) -> None:
         """Report each key of a wrong type once."""

@@ -275,31 +275,28 @@ class Store(ScriptRunner):
         return {} if layout is None else {queue: layout}
 
     def repair_types(self) -> list[str]:
-        """Delete shared keys of another type, without which nothing is dispatched; return them.
+        """Delete shared keys of another type, without which nothing is dispatched; say which.
 
         What they had is gone by then. Indexes are made again: all queues are looked at. Pauses are
         lost, and lease time begins anew.
         """
-        keys, client = self.keys, self.client
-        kinds = dict.fromkeys((keys.next_due, keys.lease_ends), b"zset")
-        kinds |= dict.fromkeys((keys.queues, keys.clock, keys.control), b"hash")
-        with client.pipeline(transaction=False) as pipe:
-            for key in kinds:
-                pipe.type(key)
-            found = dict(zip(kinds, cast("list[bytes]", pipe.execute()), strict=True))
-        wrong = {key: kind for key, kind in found.items() if kind not in (kinds[key], b"none")}
-        if not wrong:
+        keys = self.keys
+        wanted = dict.fromkeys((keys.next_due, keys.lease_ends), "zset")
+        wanted |= dict.fromkeys((keys.queues, keys.clock, keys.control), "hash")
+        deleted = self.run(Call("repair/types", [*wanted], []))
+        if not deleted:
             return []
-        queues = dict.fromkeys({} if keys.queues in wrong else self.registry(), 0)
-        with client.pipeline(transaction=True) as pipe:
-            pipe.unlink(*wrong)
-            if queues:
+        if queues := dict.fromkeys(self.registry(), 0):
+            with self.client.pipeline(transaction=False) as pipe:
                 pipe.zadd(keys.next_due, cast("dict[Any, Any]", queues), lt=True)
                 pipe.zadd(keys.lease_ends, cast("dict[Any, Any]", queues), lt=True)
-            pipe.execute()
-        for key, kind in wrong.items():
-            logger.error("Deleted %s: it was a %s", key, kind.decode())
-        return [*wrong]
+                pipe.execute()
+        names, texts = [*wanted], list[str]()
+        for place, found in zip(deleted[::2], deleted[1::2], strict=True):
+            name = names[place - 1]
+            texts.append(f"{name} is a {found.decode()}, expected a {wanted[name]}")
+            logger.error("deleted a key of a wrong type: %s", texts[-1])
+        return texts
 
     def register_again(self, queues: Sequence[str]) -> None:
         """Register consumed queues that the registry has lost."""

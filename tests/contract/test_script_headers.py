@@ -188,6 +188,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: RepairTracking(s).totals("q", Layout(), ["me"], repair=True),
         [b"0", 0, []],
     ),
+    "repair/types": (lambda s: s.repair_types(), []),
     "repair/tracking": (lambda s: RepairTracking(s).running("q", 0, repair=True), [b"0", 0, []]),
 }
 
