@@ -50,9 +50,8 @@ class QoS(stock.QoS):
 
     def restore_unacked(self, client: Any = None) -> None:
         """Put back all unacknowledged messages."""
-        leased = self.take_leased()
+        self.channel.hand_back(self.take_leased())  # first: what is left to kombu may fail
         super().restore_unacked(client)
-        self.channel.hand_back(leased)
 
     def take_leased(self) -> list[str]:
         """Forget the messages that this process leases, and return their tags."""

@@ -6,7 +6,7 @@ import json
 import select
 import threading
 from base64 import b64decode
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -121,6 +121,32 @@ def test_fetched_messages_go_back_in_order_with_what_a_late_reply_brings(
 
     ready = delayq_redis.client.lrange("q", 0, -1)
     assert [body_of(each) for each in reversed(ready)] == [str(n) for n in range(150)]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_leased_messages_go_back_where_kombu_cannot_put_back_those_that_it_keeps(
+    delayq_redis: RedisUnderTest, through: Through, is_refused: bool
+) -> None:
+    proxy, delayq = through()
+    with delayq.app.connection_for_read() as connection:
+        publish(connection, "q", 1)
+        publish(connection, "brief", 1)
+        got: list[Any] = []
+        queues = [Queue("q"), Queue("brief", auto_delete=True)]
+        Consumer(connection.default_channel, queues, on_message=got.append).consume()
+        while len(got) < 2:
+            connection.drain_events(timeout=5)
+        assert delayq_redis.client.hlen("unacked") == len(held(delayq_redis.client)) == 1
+        refused = proxy.on("HGET", Fault.REFUSE)
+
+        raised = (*connection.connection_errors, *connection.channel_errors)
+
+        with nullcontext() if is_refused else proxy.away(), pytest.raises(raised):
+            connection.default_channel.close()
+        wait_until(lambda: not held(delayq_redis.client), what="nothing is held")
+
+    assert refused.fired.is_set() == is_refused
+    assert delayq_redis.client.llen("q") == 1
 
 
 def test_a_message_is_settled_when_its_handler_has_returned_and_at_once_by_other_threads(
