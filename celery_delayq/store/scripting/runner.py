@@ -89,7 +89,8 @@ class ScriptRunner:
                 return self._held.run(call)
             return call.script(self.client, call.keys, call.args)
         except ConnectAnew:
-            self.client.connection_pool.disconnect()  # the others go to that server too
+            # The others go to that server too; those that wait for a reply are of other threads.
+            self.client.connection_pool.disconnect(inuse_connections=False)
             raise
         except ResponseError as exc:
             error = full(exc) if is_full(exc) else exc

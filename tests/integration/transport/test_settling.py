@@ -6,6 +6,7 @@ import json
 import select
 import threading
 from base64 import b64decode
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -86,6 +87,23 @@ def test_a_channel_settles_all_where_it_closes_as_its_connection_is_lost(
     wait_until(lambda: not held(delayq_redis.client), what="nothing is held")
 
     assert delayq_redis.client.llen("q") == 2
+
+
+def test_a_refusal_after_which_to_connect_anew_leaves_calls_of_other_threads_alone(
+    through: Through,
+) -> None:
+    proxy, delayq = through()
+    store = delayq.store
+    late = proxy.on("leases/acquire", Fault.DELAY, seconds=1)
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(store.leases.acquire, "q", "me", 60, "1", 1)
+        assert late.fired.wait(10)
+        proxy.on("deadletters/page", Fault.REFUSE, answer="READONLY You can't write.")
+
+        with pytest.raises(BrokerUnavailable):
+            list(store.dead_letters.all("q"))
+
+        assert other.result().messages == []
 
 
 @pytest.mark.parametrize("ends", [("close",), ("cancel", "close"), ("cancel", "read")])
