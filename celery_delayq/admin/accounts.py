@@ -31,10 +31,11 @@ _SCRIPTS: dict[Role, Sequence[str]] = {
         schedule="add push_ready",
         dispatch="promote next_queue defer_queue resign wake_ready",
         leases="acquire extend ack requeue dead_letter replace reclaim_expired use_retry_budget",
-        control="cancel find revoke",  # for remote control, as scan/range
+        control="cancel find queues_with revoke",  # for remote control, as scan/range
         deadletters="add page delete trim",
         periodic="claim_due fire compare_and_set announce_version",
         history="add",
+        repair="types",
         scan="hash_scan hash_values range",
     ),
     "dispatcher": _scripts(
@@ -43,6 +44,7 @@ _SCRIPTS: dict[Role, Sequence[str]] = {
         leases="reclaim_expired",
         deadletters="add trim",
         periodic="claim_due fire compare_and_set announce_version",
+        repair="types",
     ),
     "operator": (),
     "exporter": _scripts(schedule="counts", scan="hash_scan hash_values list_range tasks"),

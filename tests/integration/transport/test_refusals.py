@@ -61,6 +61,7 @@ ELSEWHERE = {
     "leases/use_retry_budget": "in a task: test_retry_budgets.py",
     "control/cancel": "a command of remote control, whose errors it answers",
     "control/find": "a command of remote control, whose errors it answers",
+    "control/queues_with": "a command of remote control, whose errors it answers",
     "scan/range": "a command of remote control, whose errors it answers",
     "deadletters/page": "archives: test_archiver.py",
     "deadletters/delete": "archives: test_archiver.py",
