@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -67,20 +66,6 @@ class DeadLettered(NamedTuple):
             return cls(id, int(died), int(due), text, rest[size:], rest[:size], data)
         except ValueError:
             return cls(id, 0, 0, "unreadable dead letter", data, b"", data)
-
-
-#: The header of a dead letter whose message stands in a field of its own.
-_APART = re.compile(rb"3 \d+ -?\d+ \d+ ")
-
-
-def is_apart(data: bytes) -> bool:
-    """Return whether the message of a stored dead letter stands in a field of its own."""
-    return _APART.match(data) is not None
-
-
-def joined(data: bytes, message: bytes) -> bytes:
-    """Return such a dead letter in one text: scripts do the same in ``read_dead_letter``."""
-    return b"2" + data[1:] + message
 
 
 def details_of(

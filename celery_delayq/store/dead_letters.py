@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
-from celery_delayq.model.dead_letter import DeadLettered, is_apart, joined
+from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.model.envelope import Entry, dead_letter_text
 from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
 from celery_delayq.model.totals import kind_of
@@ -159,15 +159,12 @@ class DeadLetterStore(StorePart):
     def read_steps(self, queue: str, ids: Sequence[bytes]) -> Steps[list[DeadLettered]]:
         """Do as :meth:`read`."""
         dead = self._keys.queue(queue).dead
-        scan, texts = ScanStore(self._runner), dict[bytes, bytes]()
-        for id, data in zip(ids, (yield from scan.values_steps(dead, ids)), strict=True):
-            if data is not None:
-                texts[id] = data
-        apart = [id for id, data in texts.items() if is_apart(data)]
-        fields = [b"\0" + id for id in apart]
-        for id, message in zip(apart, (yield from scan.values_steps(dead, fields)), strict=True):
-            texts[id] = joined(texts[id], message or b"")
-        return [DeadLettered.unpack(to_text(id), data) for id, data in texts.items()]
+        found = yield from ScanStore(self._runner).values_steps(dead, ids)
+        return [
+            DeadLettered.unpack(to_text(id), data)
+            for id, data in zip(ids, found, strict=True)
+            if data is not None
+        ]
 
     def get(self, queue: str, id: str) -> DeadLettered | None:
         """Return one dead letter."""

@@ -381,7 +381,7 @@ class Store(ScriptRunner):
         the second one has the counters.
         """
         key = self.keys.queue(queue)
-        keys = [*key.state, key.dead_at, key.leases, self.keys.clock, key.quarantined]
+        keys = [*key.state, key.dead, key.leases, self.keys.clock, key.quarantined]
         return Call("schedule/counts", [*keys, *self.keys.ready_lists(queue, layout)], [])
 
     def ready_messages(self, queue: str, layout: Layout, limit: int) -> Iterator[bytes]:

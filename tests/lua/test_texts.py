@@ -57,7 +57,7 @@ TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int
     "leases/dead_letter": (
         lease,
         lambda s: s.leases.dead_letter(QUEUE, "me", "1:1", "a", "why"),
-        1,
+        3,
     ),
     "leases/release_quarantined": (
         lambda s: s.quarantine(MESSAGE),
@@ -74,7 +74,7 @@ TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int
     "deadletters/add": (
         lambda _: None,
         lambda s: s.add_dead_letter(QUEUE, "a", "why", MESSAGE),
-        1,
+        3,
     ),
 }
 

@@ -15,7 +15,7 @@ expect_types(1, 'hash', 'zset')
 redis.call('ZREM', KEYS[2], '')
 redis.call('HSETNX', KEYS[3], ARGV[4], ARGV[5])
 -- Nobody knows whether a call was made whose reply was lost, so it is repeated.
-local there = read_dead_letter(KEYS[1], dead_letter_name(ARGV[1]))
+local there = redis.call('HGET', KEYS[1], dead_letter_name(ARGV[1]))
 local same = there and ' ' .. ARGV[2] .. '\n' .. ARGV[6] .. ARGV[3]
 if same and string.sub(there, -#same) == same then
   return 1

@@ -16,7 +16,7 @@ return answer_once(KEYS[3], function()
   for i = 1, #ARGV, 2 do
     local state = dead_letter_state(KEYS[1], KEYS[2], ARGV[i], ARGV[i + 1])
     if state == 'd' then
-      redis.call('HDEL', KEYS[1], dead_letter_fields(ARGV[i]))
+      redis.call('HDEL', KEYS[1], ARGV[i])
       redis.call('ZREM', KEYS[2], ARGV[i])
     end
     states[#states + 1] = state

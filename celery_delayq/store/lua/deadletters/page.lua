@@ -10,7 +10,6 @@
 -- @include record
 -- @include room
 -- @include ranks
--- @include dead_letter
 
 local found, more = members_between(KEYS[2], ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[3]))
 local sizes, parts = {}, {}
@@ -20,7 +19,7 @@ for i = 1, #found, 2 do
     break
   end
   local id = found[i]
-  local data = read_dead_letter(KEYS[1], id)
+  local data = redis.call('HGET', KEYS[1], id)
   sizes[#sizes + 1] = #id .. ' ' .. (data and #data or -1) .. ' ' .. #found[i + 1]
   parts[#parts + 1] = id .. (data or '') .. found[i + 1]
   take_room(data and #data or 0)

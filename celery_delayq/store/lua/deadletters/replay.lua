@@ -50,7 +50,7 @@ return answer_once(KEYS[15], function()
     if state == 'd' then
       -- Listed before it is forgotten: nothing is ever nowhere.
       list_entries()
-      redis.call('HDEL', KEYS[13], dead_letter_fields(id))
+      redis.call('HDEL', KEYS[13], id)
       redis.call('ZREM', KEYS[14], id)
     end
     states[#states + 1] = state

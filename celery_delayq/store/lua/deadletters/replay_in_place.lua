@@ -15,7 +15,6 @@
 -- @include ranks
 -- @include wake
 -- @include totals
--- @include dead_letter
 -- @include idempotent_reply
 
 -- A dead letter's message as it starts anew. Where it is spelled as Celery and kombu spell it, with
@@ -130,7 +129,7 @@ return answer_once(KEYS[4], function()
     end
     local id = found[i]
     last = found[i + 1]
-    local dead_letter = read_dead_letter(KEYS[2], id) or ''
+    local dead_letter = redis.call('HGET', KEYS[2], id) or ''
     take_room(#dead_letter)
     local message, priority = edit_for_replay(dead_letter, string.format('%04x', i) .. tail)
     if message then
@@ -149,7 +148,7 @@ return answer_once(KEYS[4], function()
       redis.call('LPUSH', list, unpack(messages))
     end
     wake(KEYS[1])
-    redis.call('HDEL', KEYS[2], unpack(all_dead_letter_fields(replayed_in_place)))
+    redis.call('HDEL', KEYS[2], unpack(replayed_in_place))
     redis.call('ZREM', KEYS[3], unpack(replayed_in_place))
     add_total(KEYS[5], 'replayed', #replayed_in_place)
     add_total(KEYS[5], 'ready', #replayed_in_place)

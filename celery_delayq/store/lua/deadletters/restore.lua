@@ -22,9 +22,8 @@ return answer_once(KEYS[4], function()
       id = beside
     elseif redis.call('HEXISTS', KEYS[1], id) == 1 then
       -- Read only one that may be the same: never more bytes than the call keeps.
-      local field, message_field = dead_letter_fields(id)
-      local length = redis.call('HSTRLEN', KEYS[1], field) + redis.call('HSTRLEN', KEYS[1], message_field)
-      there = length == #dead_letter and read_dead_letter(KEYS[1], id) == dead_letter
+      there = redis.call('HSTRLEN', KEYS[1], id) == #dead_letter
+        and redis.call('HGET', KEYS[1], id) == dead_letter
       id = there and id or beside
     end
     if not there then

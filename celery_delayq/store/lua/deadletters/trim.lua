@@ -7,14 +7,13 @@
 -- Repeat   goes on
 -- @include clock
 -- @include types
--- @include dead_letter
 
 expect_types(1, 'hash', 'zset')
 local age, most, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local function forget(ids)
   if #ids > 0 then
-    redis.call('HDEL', KEYS[1], unpack(all_dead_letter_fields(ids)))
+    redis.call('HDEL', KEYS[1], unpack(ids))
     redis.call('ZREM', KEYS[2], unpack(ids))
   end
   return #ids

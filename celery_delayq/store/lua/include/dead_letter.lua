@@ -1,30 +1,12 @@
 -- The name of a dead letter with that id. It is never '': nobody can ask for that name, and no
--- index may have it (see dispatch/promote.lua). It never begins with NUL, as fields of messages do.
+-- index may have it (see dispatch/promote.lua).
 local function dead_letter_name(id)
-  return (id == '' or string.byte(id) == 0) and 'unnamed' .. id or id
+  return id == '' and 'unnamed' or id
 end
-
--- Its name, and the field of its message where that is large.
-local function dead_letter_fields(name)
-  return name, '\0' .. name
-end
-
--- The fields of several of them.
-local function all_dead_letter_fields(names)
-  local fields = {}
-  for _, name in ipairs(names) do
-    fields[#fields + 1], fields[#fields + 2] = dead_letter_fields(name)
-  end
-  return fields
-end
-
--- Bytes of a message from which on it has a field of its own: see message_in.
-local LARGE = 65536
 
 -- Keep what cannot be run: header line "1 <died ms> <due ms or 0> <reason>", then the bytes. With
 -- details, which are JSON for those who look at it, it is "2 <died ms> <due ms or 0> <length of the
--- details> <reason>", then the details and the bytes. Where these are large, it is "3 …", the rest
--- as with 2, and the bytes have a field of their own.
+-- details> <reason>", then the details and the bytes.
 local function add_dead_letter(dead, dead_at, id, now, due, reason, data, details)
   local first, number = dead_letter_name(id), redis.call('HLEN', dead)
   local name = first
@@ -36,29 +18,13 @@ local function add_dead_letter(dead, dead_at, id, now, due, reason, data, detail
   if details and details ~= '' then
     header = string.format('2 %.0f %.0f %d ', now, due, #details)
   end
-  if #data < LARGE then
-    redis.call('HSET', dead, name, header .. reason .. '\n' .. (details or '') .. data)
-  else
-    header = string.format('3 %.0f %.0f %d ', now, due, #(details or ''))
-    local field, message_field = dead_letter_fields(name)
-    redis.call('HSET', dead, field, header .. reason .. '\n' .. (details or ''), message_field, data)
-  end
+  redis.call('HSET', dead, name, header .. reason .. '\n' .. (details or '') .. data)
   redis.call('ZADD', dead_at, now, name)
-end
-
--- A dead letter in one text, as "1 …" or "2 …"; nil where there is none.
-local function read_dead_letter(dead, name)
-  local field, message_field = dead_letter_fields(name)
-  local data = redis.call('HGET', dead, field)
-  if data and string.find(data, '^3 %d+ %-?%d+ %d+ ') then
-    return '2' .. string.sub(data, 2) .. (redis.call('HGET', dead, message_field) or '')
-  end
-  return data
 end
 
 -- When a dead letter was written (ms); nil for what is none.
 local function died_at(dead_letter)
-  return string.match(dead_letter or '', '^[123] (%d+) ')
+  return string.match(dead_letter or '', '^[12] (%d+) ')
 end
 
 -- Whether a dead letter is there that died at that time, 0 for one that does not say when: 'd', 'c' when

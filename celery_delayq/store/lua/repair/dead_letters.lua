@@ -20,8 +20,7 @@ if ARGV[1] == '1' then
   cursor, page = scan_hash(KEYS[1], ARGV[2], tonumber(ARGV[3]))
   for i = 1, #page, 2 do
     local id = page[i]
-    local is_message = string.byte(id) == 0 and redis.call('HEXISTS', KEYS[1], string.sub(id, 2)) == 1
-    if not is_message and not redis.call('ZSCORE', KEYS[2], id) then
+    if not redis.call('ZSCORE', KEYS[2], id) then
       local died = died_at(page[i + 1]) or to_ms(now_us())
       note('unlisted_dead_letter', id, repair, 'ZADD', KEYS[2], died, id)
     end

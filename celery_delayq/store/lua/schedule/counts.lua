@@ -1,7 +1,7 @@
 -- Tell how much is in each state in one queue, at one moment, and which processes have leases on it.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 totals
---          10 dead_at  11 leases  12 clock  13 quarantined  14… ready lists
+--          10 dead  11 leases  12 clock  13 quarantined  14… ready lists
 -- ARGV     –
 -- Returns  {'<now (ms)> <scheduled> <overdue> <due of the first (ms) or -> <dead> <ready> <paused_due>
 --          <the earliest due (ms) of the messages to be taken next, or -> <how many leases last>', then up
@@ -35,7 +35,7 @@ return {
     redis.call('ZCARD', KEYS[1]),
     redis.call('ZCOUNT', KEYS[1], '-inf', now),
     first and tonumber(first) < PAUSED_OFFSET and first or '-',
-    redis.call('ZCARD', KEYS[10]),
+    redis.call('HLEN', KEYS[10]),
     ready,
     redis.call('ZCARD', KEYS[4]),
     oldest and string.format('%.0f', oldest) or '-',
