@@ -16,6 +16,7 @@ from kombu import pools
 from redis import Redis
 
 from celery_delayq import DelayQ
+from celery_delayq.model.envelope import Record
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import ManagedProcess
@@ -207,7 +208,7 @@ def stored(redis: Redis, queue: str = "celery") -> list[dict[str, Any]]:
     """Return the messages in the schedule of a queue, by when they are due."""
     ids = redis.zrange(f"{{{queue}}}:due", 0, -1)
     records = redis.hmget(f"{{{queue}}}:entries", ids) if ids else []
-    return [json.loads(record.partition(b"\n")[2]) for record in records]
+    return [json.loads(Record.unpack(record).message) for record in records]
 
 
 def ready(redis: Redis, key: str = "celery") -> list[dict[str, Any]]:

@@ -150,6 +150,7 @@ SITES = {
     "transfer/dead_letter_archive.py ask": "archive_dead",
     "transfer/schedule.py ask": "export_to",
     "admin/stock_migration.py to_stock": "each queue by itself: all of it is moved",
+    "store/schedule.py repair_types": "once, where a key of another type was deleted",
 }
 
 

@@ -166,7 +166,9 @@ def test_the_tables_are_complete() -> None:
     assert not {each for each in ELSEWHERE if "/" in each} - {*accounts._SCRIPTS["worker"]}
 
 
-@pytest.mark.parametrize(("pool", "part"), product(["threads", "gevent", "prefork"], range(PARTS)))
+@pytest.mark.parametrize(
+    ("pool", "part"), [*product(["threads", "gevent", "prefork"], range(PARTS))]
+)
 def test_a_worker_outlives_each_refusal_of_each_call(
     delayq_worker: StartWorker, play: Play, proxy: Proxy, pool: str, part: int
 ) -> None:
