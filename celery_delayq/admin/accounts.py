@@ -16,7 +16,8 @@ from celery_delayq.store.scripting import scripts
 Role = Literal["producer", "worker", "dispatcher", "operator", "exporter"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
-_COMMAND = re.compile(r"redis\.p?call\(\s*'(\w+)'")
+#: A command, and its subcommand where Redis has a right for each.
+_COMMAND = re.compile(r"redis\.p?call\(\s*'(\w+)'(?:, '(USAGE)')?")
 
 
 def _scripts(**names: str) -> list[str]:
@@ -83,7 +84,8 @@ def commands(role: Role) -> list[str]:
     """Return the commands that a role runs, in lower case."""
     found = set(_PLAIN[role]) | _PROBES
     for name in _SCRIPTS[role] or scripts.names():
-        found.update(each.lower() for each in _COMMAND.findall(scripts.load(name).source))
+        called = _COMMAND.findall(scripts.load(name).source)
+        found.update("|".join(filter(None, each)).lower() for each in called)
     if role == "exporter":
         # Functions of includes that the script does not call.
         found -= {"hdel", "hset", "unlink", "zadd", "zrem"}
