@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.model.delivery import split_held
-from celery_delayq.model.envelope import Record, task_field
+from celery_delayq.model.envelope import LARGE, Record, task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET
 from celery_delayq.store.keys import Keys, Layout
 from tests.support.model import Held, QueueModel
@@ -142,7 +142,12 @@ def _member(name: str, entry: Scheduled) -> bytes:
 def _value(held: Held) -> bytes:
     if held.message is None:
         return b""
-    if not held.alone and held.step == 0 and held.message.startswith(b"{"):
+    if (
+        not held.alone
+        and held.step == 0
+        and len(held.message) >= LARGE
+        and held.message[:1] == b"{"
+    ):
         return held.message
     return b"%d%b\n%b" % (held.step, b"!" if held.alone else b"", held.message)
 

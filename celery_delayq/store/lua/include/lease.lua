@@ -22,8 +22,8 @@ local function hold_lease(leases, lease_ends, queue, worker_id, ends)
 end
 
 -- What stands in the hash of a worker id: "<priority step>[!]\n" and the message; '!' when it
--- was delivered alone. A message of step 0 that begins with '{' stands there as it is. Empty once a
--- retry has replaced it. Returns step, mark, start of message; nil when it is empty or unreadable.
+-- was delivered alone. A message of step 0 and 64 KiB or more that begins with '{' stands there as it is.
+-- Empty once a retry has replaced it. Returns step, mark, start of message; nil when it is empty or unreadable.
 local function read_leased(held)
   if string.byte(held or '') == 123 then
     return '0', '', 1
@@ -32,7 +32,8 @@ local function read_leased(held)
 end
 
 local function leased_text(step, message)
-  return step == '0' and string.byte(message) == 123 and message or step .. '\n' .. message
+  local is_alone = step == '0' and #message >= 65536 and string.byte(message) == 123
+  return is_alone and message or step .. '\n' .. message
 end
 
 -- How often a message was delivered in vain: "<reclaimed> <crashed> <requeued>", by the SHA1 of its
