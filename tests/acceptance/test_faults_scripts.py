@@ -32,12 +32,14 @@ CALLED_BY = {
         "leases/replace",
         "schedule/add",
         "periodic/claim_due",
+        "repair/types",
     ),
     "dispatcher": (
         "dispatch/next_queue",
         "dispatch/promote",
         "leases/reclaim_expired",
         "periodic/claim_due",
+        "repair/types",
     ),
     "producer": ("schedule/push_ready", "schedule/add"),
 }
@@ -49,6 +51,7 @@ RARE = {
     "leases/dead_letter",
     "leases/requeue",
     "leases/replace",
+    "repair/types",
 }
 #: Called when a lease has ended, and not before.
 SLOW = {"leases/reclaim_expired"}
