@@ -18,17 +18,17 @@ from celery_delayq.errors import BrokerUnavailable, CommandRefused, StoreFull
 from celery_delayq.store.leases import Acked
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.refusals import Refusal, refusal_of
+from celery_delayq.store.scripting.runner import is_fault_of_script
 
 logger = logging.getLogger(__name__)
 
 #: Redis cannot be reached, or is no longer a master: the same call may succeed later.
 LOST = (BrokerUnavailable, OSError)
 
-#: Times that a change may fail for other reasons than that Redis refused it or was away.
+#: Times that a change may fail by itself, and not since Redis refused it or was away.
 MOST_FAILURES = 10
 
-#: Most changes that wait for memory or a right.
+#: Most changes that wait until Redis allows them.
 MOST_REFUSED = 1000
 
 #: Most acknowledgements to send at once.
@@ -232,7 +232,7 @@ class Changes:
         """Make all of them in this order, until a monotonic time, but one at least.
 
         So they are made in the end where leases cannot be extended. Raises an error where that is
-        to be tried again. One for which memory or a right is missing goes behind the others.
+        to be tried again. One that Redis refuses goes behind the others.
         """
         refused: Exception | None = None
         for _ in range(len(self._waiting)):
@@ -242,15 +242,18 @@ class Changes:
             except LOST:
                 raise
             except Exception as exc:
-                if _may_be_allowed_later(exc) and len(self._waiting) <= MOST_REFUSED:
+                # What is refused now may pass later, such as when a key has its type again.
+                is_refused = isinstance(exc, (CommandRefused, StoreFull))
+                if not is_refused or is_fault_of_script(exc):
+                    change.failures += 1
+                is_one_too_many = is_refused and len(self._waiting) > MOST_REFUSED
+                if is_one_too_many or change.failures >= MOST_FAILURES:
+                    logger.exception("A change was not made. %s", change.lost or "A lease ends")
+                elif is_refused:
                     refused = exc
                     self._waiting.append(change)
-                else:
-                    # A client may raise anything while its connection is being closed.
-                    change.failures += 1
-                    if not isinstance(exc, CommandRefused) and change.failures < MOST_FAILURES:
-                        raise
-                    logger.exception("A change was not made. %s", change.lost or "A lease ends")
+                else:  # a client may raise anything while its connection is being closed
+                    raise
             self._waiting.popleft()
             if time.monotonic() >= until:
                 break
@@ -262,10 +265,6 @@ class Changes:
         for change in self._waiting.copy():
             if change.lost:
                 logger.error("Redis was away when this process ended. %s", change.lost)
-
-
-def _may_be_allowed_later(exc: Exception) -> bool:
-    return isinstance(exc, StoreFull) or refusal_of(exc) in (Refusal.FULL, Refusal.DENIED)
 
 
 class EarlyRuns:

@@ -97,22 +97,39 @@ def test_what_needs_memory_or_a_right_waits_and_lets_others_go_first(
 
 
 @pytest.mark.parametrize(
-    ("error", "times"), [(CommandRefused("WRONGTYPE"), 1), (ValueError(), MOST_FAILURES)]
+    ("error", "raised"),
+    [
+        (CommandRefused("user_script:1: attempt to index nil"), BrokerUnavailable),
+        (ValueError(), ValueError),
+    ],
 )
 def test_what_cannot_be_made_is_logged_with_what_is_lost(
-    error: Exception, times: int, changes: Changes, caplog: pytest.LogCaptureFixture
+    error: Exception, raised: type[Exception], changes: Changes, caplog: pytest.LogCaptureFixture
 ) -> None:
     made: list[str] = []
-    changes.add(failing(times, error, made), "task-1 is lost")
+    changes.add(failing(MOST_FAILURES, error, made), "task-1 is lost")
     changes.add(lambda _: made.append("second"))
 
-    for _ in range(times - 1):
-        with pytest.raises(type(error)):
+    for _ in range(MOST_FAILURES - 1):
+        with pytest.raises(raised):
             changes.flush(STORE)
     changes.flush(STORE)
 
     assert made == ["second"]
     assert caplog.messages == ["A change was not made. task-1 is lost"]
+
+
+def test_what_a_key_of_another_type_refuses_is_kept_until_it_passes(changes: Changes) -> None:
+    made: list[str] = []
+    times = 2 * MOST_FAILURES
+    changes.add(failing(times, CommandRefused("WRONGTYPE"), made))
+
+    for _ in range(times):
+        with pytest.raises(BrokerUnavailable):
+            changes.flush(STORE)
+    changes.flush(STORE)
+
+    assert made == ["first"]
 
 
 def test_those_that_are_refused_take_no_longer_than_others_may(changes: Changes) -> None:
