@@ -243,15 +243,16 @@ class Changes:
                 raise
             except Exception as exc:
                 # What is refused now may pass later, such as when a key has its type again.
-                is_refused = isinstance(exc, (CommandRefused, StoreFull))
-                if not is_refused or is_fault_of_script(exc):
+                may_pass = isinstance(exc, (CommandRefused, StoreFull))
+                may_pass = may_pass and len(self._waiting) <= MOST_REFUSED
+                if not may_pass or is_fault_of_script(exc):
                     change.failures += 1
-                is_one_too_many = is_refused and len(self._waiting) > MOST_REFUSED
-                if is_one_too_many or change.failures >= MOST_FAILURES:
-                    logger.exception("A change was not made. %s", change.lost or "A lease ends")
-                elif is_refused:
+                is_last = change.failures >= MOST_FAILURES
+                if may_pass and not is_last:
                     refused = exc
                     self._waiting.append(change)
+                elif isinstance(exc, CommandRefused) or is_last:
+                    logger.exception("A change was not made. %s", change.lost or "A lease ends")
                 else:  # a client may raise anything while its connection is being closed
                     raise
             self._waiting.popleft()
