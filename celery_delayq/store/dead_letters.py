@@ -203,7 +203,8 @@ class DeadLetterStore(StorePart):
             if math.isinf(at):  # as nobody of ours writes it: then there is no bound
                 return number, died_to
             last_ms = int(at)
-        return number, last_ms if died_to is None else min(last_ms, died_to)
+        upto = last_ms if died_to is None else min(last_ms, died_to)
+        return number, upto
 
     def replay_call(
         self, queue: str, to: str, layout: Layout, dead_letters: Sequence[Replay], token: str

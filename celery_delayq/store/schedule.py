@@ -323,6 +323,7 @@ class Store(ScriptRunner):
             due: float = first[0][1]
             rate = layout.limits.promote_rate
             latest = max(due, now_ms) + LATE_MS + (1000 / rate if rate else 0)
+            # No look is planned, or one that comes too late; a refusal says nothing.
             is_late = look is None or (isinstance(look, float) and look > latest)
             if due < FARTHEST and is_late:
                 late[queue] = due

@@ -51,7 +51,7 @@ class Foreign(AppScene):
 
     def __init__(self, redis: RedisUnderTest, app: Celery, delayq_worker: StartWorker) -> None:
         super().__init__(redis, app, delayq_worker)
-        #: What the broker has taken, by mark.
+        #: The messages that the broker has taken, by the mark that each has.
         self.sent: dict[str, Any] = {}
         self.worker: WorkerProcess
 

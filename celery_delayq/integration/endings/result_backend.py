@@ -48,8 +48,9 @@ def logging_errors_of_requests(owner: type, mark: Callable[..., Any]) -> Callabl
     def mark_as_revoked(
         backend: Any, task_id: str, reason: str = "", request: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        marked = mark if request is None else of_request
-        return marked(backend, task_id, reason, request, *args, **kwargs)
+        # Celery's remote control marks without a request, and expects the errors of the backend.
+        mark_one = mark if request is None else of_request
+        return mark_one(backend, task_id, reason, request, *args, **kwargs)
 
     return mark_as_revoked
 

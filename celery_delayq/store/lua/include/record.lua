@@ -1,5 +1,5 @@
 -- Read a record (see model/envelope.py): priority, message id, task and where the message begins; nil when
--- it is none. The record of a large message is the message itself, which has its task behind its label.
+-- the data are no record. A large message is its own record, and its task stands behind its label.
 local function read_record(data)
   local priority, message_id, task, start = string.match(data or '', '^1 (%d+) (%S+) (%S*)\n(){')
   if not priority then

@@ -34,7 +34,7 @@ local clock = now_us()
 local now = to_ms(clock)
 local id, due, data, field = ARGV[5], due_of(ARGV[6], clock), ARGV[8], ARGV[10]
 local _, message_id, task, start = read_record(data)
--- The message may be large, so it is not read.
+-- The length tells whether the process holds the message: to read a large one takes long.
 if redis.call('HSTRLEN', KEYS[14], field) == 0 then
   return redis.call('HEXISTS', KEYS[14], field) == 1 and 'duplicate' or 'gone'
 end
