@@ -62,9 +62,14 @@ def counting_children(_owner: type, on_partial_read: Callable[..., None]) -> Cal
 
     A child dies before it begins a task whose arguments it cannot unpickle. Celery gives the task
     to the next child, without end.
+
+    A child that dies while the pool looks at another one may have begun its task: billiard
+    (``_join_exited_workers``) has not read what it reported, and would run the task once more.
     """
 
     def on_child_lost(pool: Any, job: Any, child: Any) -> None:
+        if not job._accepted:
+            pool.process_flush_queues(child)
         is_wanted = child.exitcode in ENDS_WELL or getattr(child, "_controlled_termination", False)
         if job._accepted or is_wanted:
             on_partial_read(pool, job, child)

@@ -23,6 +23,8 @@ from tests.support.epolls import strays
 from tests.support.scene import AppScene, StartWorker, answer
 
 MAX_DELIVERIES = 2
+#: How many children die at a time, and tasks that end theirs.
+CHILDREN, DYING = 8, 64
 
 #: Modules with exceptions that are no `Exception`, and which of them tasks raise here.
 RAISING = ("builtins", "asyncio", "celery.exceptions", "greenlet", "gevent", "eventlet")
@@ -106,6 +108,27 @@ def test_a_task_that_crashes_ends_neither_its_worker_nor_itself_without_end(
     for what in ("reserved", "active"):
         assert answer(crash_tasks.app, worker.hostname, what) == []
     assert worker.running
+
+
+@pytest.mark.parametrize("task", [crash_tasks.late, crash_tasks.early], ids=["late", "early"])
+def test_children_that_die_at_one_moment_have_each_run_counted(
+    task: Any, crashes: Crashes, broker: Broker
+) -> None:
+    """A pool that looks at one of them may not have read what another one reported."""
+    for number in range(DYING):
+        task.apply_async(("os._exit",), task_id=str(number))
+
+    crashes.start(
+        "prefork",
+        conf=broker.counting,
+        delayq={"max_deliveries": MAX_DELIVERIES},
+        concurrency=CHILDREN,
+        prefetch=1,
+    )
+    wait_until(lambda: len(_ids(crashes)) == DYING, 120, lambda: f"all to die: {crashes.counts()}")
+
+    runs = MAX_DELIVERIES + 1 if task is crash_tasks.late else 1
+    assert crashes.counts() == {str(number): runs for number in range(DYING)}
 
 
 @pytest.mark.full

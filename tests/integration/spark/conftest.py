@@ -82,6 +82,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         session.stop()
 
 
+def wait_idle(spark: Any) -> None:
+    """Wait until no task of Spark runs: those of a job that has failed or was cancelled go on."""
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+
+    def running() -> int:
+        return sum(each.numRunningTasks() for each in tracker.getExecutorInfos())
+
+    wait_until(lambda: not running(), STARTING, "Spark's tasks to end")
+
+
+@pytest.fixture(autouse=True)
+def no_task_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """End a test when its tasks of Spark have ended: they would write into the next one's Redis."""
+    yield
+    if "spark" in request.fixturenames:
+        wait_idle(request.getfixturevalue("spark"))
+
+
 @pytest.fixture
 def read(spark: Any, delayq_broker_url: str) -> Read:
     """Read a table of the test's Redis; *schema* for some columns only."""
