@@ -7,8 +7,8 @@ the acknowledgement, in one step; else the message is gone already, and a copy i
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
-from enum import Enum
 from functools import cache, wraps
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from celery.worker import state
 from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.integration.endings.result_backend import is_reported
+from celery_delayq.integration.endings.turn import FOLLOWING, EndedBy, Turn
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.retries import attempts_of, hold_chord
 from celery_delayq.integration.run_history import RequestBase, RunMixin
@@ -36,8 +37,11 @@ from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)
 
-#: Whether Celery tells chords of a task that rejects its message: before, they waited for ever.
+#: Whether Celery notifies the chord of a task that rejects its message; an older one does not.
 TELLS_OF_REJECTS = celery.VERSION >= (5, 7)
+
+#: Held while a request enters a turn.
+_ENTERING = threading.Lock()
 
 
 class Ending(NamedTuple):
@@ -47,23 +51,14 @@ class Ending(NamedTuple):
     details: dict[str, Any]
 
 
-class Turn(Enum):
-    """What came first, for good: the task has begun, or the worker has refused it."""
-
-    BEGUN = 1
-    REFUSED = 2
-
-
 class RequestMixin(RequestBase):
     """Tells the channel why a task's message is about to be requeued or rejected."""
 
     acknowledged: bool
     _already_cancelled: bool
-    _is_killed = False
-    #: Whether the task is to be ended since it is revoked.
-    _is_terminated = False
-    #: Whether the pool has the task, or had it.
-    is_given = False
+    #: Changed by :meth:`enter`.
+    turn = Turn.WAITING
+    _ended_by: EndedBy | None = None
     #: Why the message becomes a dead letter at its acknowledgement.
     _ending: Ending | None = None
     _is_dead_lettered = False
@@ -121,7 +116,8 @@ class RequestMixin(RequestBase):
 
         An error that is raised here keeps threads and greenlets from it.
         """
-        if self.__dict__.setdefault("_turn", Turn.BEGUN) is Turn.REFUSED:
+        self.enter(Turn.BEGUN)
+        if self.turn is Turn.REFUSED:
             raise RuntimeError(f"{self.name}[{self.id!r}] does not begin: the worker refused it")
         try:
             super().on_accepted(*args)
@@ -160,7 +156,8 @@ class RequestMixin(RequestBase):
         """End the task; its message goes back when the channel closes."""
         # First of all, since it may die at any moment: to Celery, a greenlet that was killed looks
         # like one that has succeeded, and a solo task like one that has failed.
-        self._is_killed = pool.is_green or isinstance(pool, SoloPool)
+        if pool.is_green or isinstance(pool, SoloPool):
+            self._ended_by = EndedBy.CANCEL
         ends = True
         try:
             return super().cancel(pool, *args, **kwargs)
@@ -175,12 +172,12 @@ class RequestMixin(RequestBase):
 
     def terminate(self, *args: Any, **kwargs: Any) -> Any:
         """End the task, which is revoked."""
-        self._is_terminated = True  # first of all: its greenlet may end at once
+        self._ended_by = self._ended_by or EndedBy.REVOKE  # first: its greenlet may end at once
         return super().terminate(*args, **kwargs)
 
     def acknowledge(self) -> None:
         """Acknowledge the message, or dead-letter it, unless it goes back."""
-        if self._is_killed:
+        if self._ended_by is EndedBy.CANCEL:
             return
         if self._ending is None or self.acknowledged:
             super().acknowledge()
@@ -201,14 +198,12 @@ class RequestMixin(RequestBase):
             self._note_ending()
         super().reject(requeue=requeue)
 
-    @property
-    def is_refused(self) -> bool:
-        """Whether the worker has refused it."""
-        return self.__dict__.get("_turn") is Turn.REFUSED
-
-    def refuse(self) -> bool:
-        """Have the task not begin; return False if it has begun, in another thread."""
-        return self.__dict__.setdefault("_turn", Turn.REFUSED) is Turn.REFUSED
+    def enter(self, turn: Turn) -> bool:
+        """Enter a turn if it may follow; return whether the task is in it. For any thread."""
+        with _ENTERING:
+            if turn in FOLLOWING[self.turn]:
+                self.turn = turn
+            return self.turn is turn
 
     def make_dead_letter(self, reason: str) -> None:
         """Make a dead letter of the message."""
@@ -266,7 +261,7 @@ class RequestMixin(RequestBase):
         if (
             channel is None
             or self._is_dead_lettered
-            or self._is_killed
+            or self._ended_by is EndedBy.CANCEL
             or getattr(self, "_already_revoked", False)
             or getattr(self, "_already_cancelled", False)
             or isinstance(exc, (Retry, Ignore, Terminated))
@@ -333,7 +328,7 @@ def refuse_reserved() -> None:
     another call would be kept back for a task that never runs.
     """
     for request in [*state.reserved_requests]:
-        if isinstance(request, RequestMixin) and not request.is_given:
+        if isinstance(request, RequestMixin) and request.turn is Turn.WAITING:
             request.revoked()
 
 
@@ -362,7 +357,7 @@ def _noticing_crashes(on_success: Callable[..., Any]) -> Callable[..., Any]:
             crash = _exception_of(result)
             return self.on_failure(_info_of(crash.__context__ or crash))
         failed, retval, _ = result
-        if failed is False and not (self._is_killed or self._is_terminated):
+        if failed is False and self._ended_by is None:
             return self.on_failure(_info_of(import_module("greenlet").GreenletExit()))
         if failed and not isinstance(_exception_of(retval), Exception):
             return self.on_failure(retval)

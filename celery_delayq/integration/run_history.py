@@ -18,6 +18,7 @@ from celery import states
 from celery._state import get_current_task
 
 from celery_delayq.errors import InvalidETA
+from celery_delayq.integration.endings.turn import EndedBy
 from celery_delayq.model.envelope import PROPERTY, due_of_eta
 from celery_delayq.model.history import SUCCEEDED, Ending, RunRecord, reason_of
 
@@ -93,8 +94,8 @@ class RunMixin(RequestBase):
 
     def _end_run(self, ending: Ending) -> None:
         # What Celery has ended by itself tells no more how: a killed greenlet seems to succeed.
-        told = self._already_revoked or self._already_cancelled or self._is_killed
-        if not told:
+        was_ended = self._already_revoked or self._already_cancelled
+        if not (was_ended or self._ended_by is EndedBy.CANCEL):
             self._run_ending = ending
 
     def _note_held(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 
+from celery_delayq.integration.endings.turn import Turn
 from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)
@@ -22,14 +23,14 @@ def giving_back(controller: Any, process_task: Callable[..., Any]) -> Callable[[
     """
 
     def process(request: Any) -> None:
-        if not hasattr(request, "is_given"):  # of a task that the app got since the worker began
+        if not hasattr(request, "turn"):  # of a task that the app got since the worker began
             process_task(request)
             return
         try:
-            if request.is_refused:
+            if request.turn is Turn.REFUSED:
                 _release_place(controller)
                 return
-            request.is_given = True
+            request.enter(Turn.GIVEN)
             process_task(request)
         except MemoryError:  # the worker ends, and its messages go back
             raise
@@ -47,14 +48,14 @@ def keeping_others(_owner: type, move: Callable[..., Any]) -> Callable[..., Any]
     """
 
     def move_to_pool(consumer: Any, request: Any) -> None:
-        if getattr(request, "is_refused", False):
+        if getattr(request, "turn", None) is Turn.REFUSED:
             return
         try:
             move(consumer, request)
         except MemoryError:  # the worker ends, and its messages go back
             raise
         except Exception as exc:
-            if not hasattr(request, "is_given"):
+            if not hasattr(request, "turn"):
                 raise
             _give_up(consumer.controller, request, exc)
 
@@ -66,8 +67,10 @@ def _give_up(controller: Any, request: Any, exc: Exception) -> bool:
     has it all the same.
     """
     logger.exception("Giving %s[%r] to the pool has failed", request.name, request.id)
-    request.is_given = _has_taken(controller.pool, request) or not request.refuse()
-    if request.is_given:
+    if _has_taken(controller.pool, request):
+        request.enter(Turn.GIVEN)
+        return False
+    if not request.enter(Turn.REFUSED):  # it has begun, in another thread
         return False
     state.task_ready(request)
     # A worker that ends gives its messages back; a cold shutdown stops the pool first.
@@ -82,7 +85,7 @@ def refuse(message: Any) -> bool:
     request = getattr(message, "delayq_request", _no_request)()
     if request is None:
         return True
-    if request.is_given or not request.refuse():
+    if request.turn is Turn.GIVEN or not request.enter(Turn.REFUSED):
         return False
     state.task_ready(request)
     return True
