@@ -65,12 +65,12 @@ class BulkChanges(ScheduleReader):
             dues = [each.place_ms for each in found]
             return store.control.cancel(queue, layout, names, if_due=dues, token=token)
 
-        def tell(cancelled: Sequence[Listed]) -> None:
+        def report(cancelled: Sequence[Listed]) -> None:
             gone = [entries[each.name] for each in cancelled if each.name in entries]
             note_cancelled(self._session.app, {each.id for each in cancelled}, gone, "cancelled")
             entries.clear()
 
-        return self._change_all(filter, change, dry_run, everything, progress, after_batch=tell)
+        return self._change_all(filter, change, dry_run, everything, progress, after_batch=report)
 
     def reschedule_all(
         self,
@@ -154,24 +154,13 @@ class BulkChanges(ScheduleReader):
         if dry_run and where.step is None:
             bulk.outcomes[Outcome.DONE] = bulk.total
             return bulk
-        # Where pages end, for what is last to go first: to keep all names would take memory. What
-        # is moved meanwhile stays on its page.
-        pages: list[_Window] = []
-        for queue in (queue for queue, number in counts.items() if number):
-            after: Position | None = None
-            for page in listed_pages(
-                self._ask, queue, where, FOUND, began=began, records=False, goes_on=True
-            ):
-                pages.append(_Window(queue, after, page.end))
-                after = page.end
-                bulk.found += len(page.entries)
-                if progress is not None and len(page.entries) == FOUND:
-                    progress(bulk)
+        queues = [queue for queue, number in counts.items() if number]
+        windows = self._windows(where, began, queues, bulk, progress)
         bulk.total = bulk.found
         if last_first:
-            pages.reverse()
-        last_windows = {window.queue: window for window in pages}
-        for window in pages:
+            windows.reverse()
+        last_windows = {window.queue: window for window in windows}
+        for window in windows:
             goes_on = last_windows[window.queue] is not window
             names = self._ask(partial(_read_window, where, began, window, goes_on))
             names = names[::-1] if last_first else names
@@ -191,6 +180,32 @@ class BulkChanges(ScheduleReader):
                     progress(bulk)
         return bulk
 
+    def _windows(
+        self,
+        where: Where,
+        began: int,
+        queues: Sequence[str],
+        bulk: Bulk,
+        progress: Callable[[Bulk], object] | None,
+    ) -> list[_Window]:
+        """Return the windows of all entries that are meant, and count these.
+
+        The names of all of them would take too much memory. An entry that is moved meanwhile stays
+        in its window.
+        """
+        windows: list[_Window] = []
+        for queue in queues:
+            after: Position | None = None
+            for page in listed_pages(
+                self._ask, queue, where, FOUND, began=began, records=False, goes_on=True
+            ):
+                windows.append(_Window(queue, after, page.end))
+                after = page.end
+                bulk.found += len(page.entries)
+                if progress is not None and len(page.entries) == FOUND:
+                    progress(bulk)
+        return windows
+
 
 class _Window(NamedTuple):
     """A part of the schedule of a queue: behind one place, and not behind another one."""
@@ -203,14 +218,14 @@ class _Window(NamedTuple):
 def _read_window(
     where: Where, began: int, window: _Window, goes_on: bool, shards: Shards
 ) -> list[Listed]:
-    queue, end, upto = window
+    queue, after, upto = window
     options: dict[str, Any] = {"records": False, "began": began, "goes_on": goes_on}
     found: list[Listed] = []
     while True:
-        page = shards.of(queue).control.page(queue, where, FOUND, end, upto, **options)
+        page = shards.of(queue).control.page(queue, where, FOUND, after, upto, **options)
         found += page.entries
-        end = page.end
-        if end is None:
+        after = page.end
+        if after is None:
             return found
 
 
