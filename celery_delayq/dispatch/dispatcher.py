@@ -160,8 +160,7 @@ class Dispatcher(threading.Thread):
         """Dispatch for as long as the connection lasts."""
         self._timer.reconnected()
         self.ready_lists.reconnected()
-        with suppress(CommandRefused):  # a producer may have changed their types
-            self._store.repair_types()
+        self._repair_types()
         held = self._store.hold_connection()
         self._handover = Handover(self._timer, held, self._next_call, self._promoted)
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
@@ -327,8 +326,7 @@ class Dispatcher(threading.Thread):
     def _refused(self, queue: str, exc: Exception) -> None:
         """Go on without a queue: it must not hold up the others."""
         self.tally.errors += 1
-        with suppress(CommandRefused):  # others have that right
-            self._store.repair_types()
+        self._repair_types()
         if self._timer.stand_aside():  # others may be able to
             self._store.resign(self._id)
         if is_denied(exc) and not self._left.is_full:
@@ -338,6 +336,11 @@ class Dispatcher(threading.Thread):
         else:
             logger.error("promoting failed: queue=%s retry_s=%g: %s", queue, DEFER, exc)
             self._timer.after(self._store.defer_queue(queue, DEFER, self._left))
+
+    def _repair_types(self) -> None:
+        """Delete shared keys whose types somebody has changed, if the account may."""
+        with suppress(CommandRefused):  # others have that right
+            self._store.repair_types()
 
     def _look(self) -> None:
         """Look at the next-due index, which also lets lease time pass, and reclaim where a lease

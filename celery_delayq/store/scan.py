@@ -125,7 +125,9 @@ class Part(NamedTuple):
         """Return the entries."""
         return [
             Listed(
-                *(Name(to_text(name)), score_of(score), record or b""),
+                name=Name(to_text(name)),
+                score=score_of(score),
+                record=record or b"",
                 was_due=score_of(was_due) if was_due else None,
             )
             for name, record, score, was_due in self.entries

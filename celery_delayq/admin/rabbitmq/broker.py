@@ -67,9 +67,8 @@ class RabbitMQStats:
     unroutable: int
     dead: int
 
-    leased = overdue = paused = oldest_age = periodic = used_memory = max_memory = away = broken = (
-        None
-    )
+    leased = overdue = paused = oldest_age = periodic = None
+    used_memory = max_memory = away = broken = None
 
     @property
     def ready(self) -> int:

@@ -66,11 +66,11 @@ def starting_anyway(_owner: type, store: Callable[..., Any]) -> Callable[..., An
     def store_result(
         backend: Any, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any
     ) -> Any:
-        if state != states.STARTED:
-            return store(backend, task_id, result, state, *args, **kwargs)
         try:
             return store(backend, task_id, result, state, *args, **kwargs)
         except Exception:
+            if state != states.STARTED:
+                raise
             logger.exception("The result backend does not take the start of %r", task_id)
             return result
 
