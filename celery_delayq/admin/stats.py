@@ -11,7 +11,7 @@ from celery_delayq.admin.away import MasterAway
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.envelope import due_of_eta, own_of
 from celery_delayq.model.lookup import PausedNames
-from celery_delayq.store.gauges import TOGETHER, GaugeStore
+from celery_delayq.store.gauges import SAMPLED_QUEUES, GaugeStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.schedule import Store, layouts
@@ -139,7 +139,7 @@ def gather(shards: Shards, consumed: Iterable[str]) -> Stats:
         return _queue(store, name, known.get(name, layout), name in controls.queues)
 
     queues: list[QueueStats] = []
-    for name, found in shards.try_each(names, steps, TOGETHER).items():
+    for name, found in shards.try_each(names, steps, SAMPLED_QUEUES).items():
         if isinstance(found, QueueStats):
             queues.append(found)
         elif is_denied(found) or not isinstance(found, CommandRefused):

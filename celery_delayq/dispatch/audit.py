@@ -18,12 +18,12 @@ from celery_delayq.store.scripting.replies import Look
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two audits, and queues of one look: of 50 queues each is looked at in this time.
-EVERY = 10.0
-AT_ONCE = 50
+#: Seconds between two audits, and queues that an audit reads at one look.
+AUDIT_SECONDS = 10.0
+AUDITED_QUEUES = 50
 
 #: Seconds after which a process registers its own queues again, though the registry has not shrunk.
-REGISTER_EVERY = 60.0
+REGISTER_SECONDS = 60.0
 
 
 class Audit:
@@ -47,20 +47,20 @@ class Audit:
     def after(self, store: Store, look: Look, *, on_duty: bool) -> None:
         """Put right what a look lets suppose, and on duty also what it does not show."""
         now, size = time.monotonic(), look.queues or 0
-        if size < self._size or now - self._registered >= REGISTER_EVERY:
+        if size < self._size or now - self._registered >= REGISTER_SECONDS:
             self._registered = now
             store.repair_types()
             store.register_again([*self._consumed()])
         self._size = size
-        if on_duty and (self._remaining or now - self._audited >= EVERY):
+        if on_duty and (self._remaining or now - self._audited >= AUDIT_SECONDS):
             self._go_on(store, look)
 
     def _go_on(self, store: Store, look: Look) -> None:
         if self._remaining is None:
             self._audited = time.monotonic()
             self._remaining = self._registry.all(store, look.queues)
-        some = [*islice(self._remaining, AT_ONCE)]
-        if len(some) < AT_ONCE:
+        some = [*islice(self._remaining, AUDITED_QUEUES)]
+        if len(some) < AUDITED_QUEUES:
             self._remaining = None
         for queue in store.announce_missing(some, look.now // 1000):
             logger.warning("the next-due index did not have queue %r, or too late", queue)

@@ -32,10 +32,10 @@ HEARTBEAT = 0.3
 #: After so many missing ones another dispatcher looks: at least, at most.
 MISSING = (1.25, 1.48)
 
-#: Seconds between two promotions of a steady stream, so that each moves several entries: at least;
-#: at most, for so many entries, whose number in each second is an average of so many promotions.
+#: Least and most seconds between two promotions of a steady stream, so that each moves several
+#: entries. How fast entries come is an average of the last promotions.
 GATHER, GATHER_MOST = 0.0012, 0.004
-TOGETHER, AVERAGED = 2, 4
+GATHERED_ENTRIES, AVERAGED_PROMOTIONS = 2, 4
 
 #: A poll of a socket takes whole ms, and up to one too many: it ends so many seconds before it is
 #: time, and a sleep lasts for the rest.
@@ -132,7 +132,7 @@ class PollTimer:
         if promoted is not None and promoted.moved:
             self._is_stream = now - self._promoted_at <= STREAM * self.gather
             spacing = min(1.0, (now - self._promoted_at) / promoted.moved)
-            self._spacing += (spacing - self._spacing) / AVERAGED
+            self._spacing += (spacing - self._spacing) / AVERAGED_PROMOTIONS
             self._promoted_at = now
         wait = left
         if look.wait is not None:
@@ -181,7 +181,7 @@ class PollTimer:
             return GATHER + self._stand_back
         self._stand_back = 0.0
         if self.gather == GATHER:
-            several = TOGETHER * self._spacing
+            several = GATHERED_ENTRIES * self._spacing
             is_fast = is_same and several <= 1.25 * GATHER_MOST
             return min(max(GATHER, several), GATHER_MOST) if is_fast else GATHER
         if not self._is_stream or wait > self.gather:

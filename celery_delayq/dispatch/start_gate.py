@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 #: Most seconds for which a dispatcher waits, and between two looks at whether it is to stop.
-LONGEST, STEP = 5.0, 0.05
+WAIT_SECONDS, LOOK_SECONDS = 5.0, 0.05
 
 _is_open = threading.Event()
 _is_open.set()
@@ -37,6 +37,8 @@ def let_waiting_pass() -> None:
 
 def wait(go_on: Callable[[], bool]) -> None:
     """Wait for :func:`let_pass` or :func:`let_waiting_pass` while *go_on* returns True."""
-    end, before = time.monotonic() + LONGEST, _passes
-    while _passes == before and go_on() and time.monotonic() < end and not _is_open.wait(STEP):
+    end, before = time.monotonic() + WAIT_SECONDS, _passes
+    while (
+        _passes == before and go_on() and time.monotonic() < end and not _is_open.wait(LOOK_SECONDS)
+    ):
         pass

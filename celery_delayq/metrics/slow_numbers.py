@@ -12,7 +12,7 @@ from celery_delayq.metrics.catalogue import STATUSES
 from celery_delayq.metrics.runs import RunHistograms
 from celery_delayq.metrics.sheet import Sheet
 from celery_delayq.metrics.tasks import ByTask, estimated, limited, task_of
-from celery_delayq.store.gauges import TOGETHER, GaugeStore
+from celery_delayq.store.gauges import SAMPLED_QUEUES, GaugeStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.calls import Steps
@@ -74,7 +74,7 @@ class SlowNumbers:
         def read(what: str, steps: Callable[[str], Steps[T]]) -> Iterator[tuple[str, T]]:
             found: list[T | Exception] = []
             with _left_out(what):
-                found = store.run_each((steps(queue) for queue in queues), TOGETHER)
+                found = store.run_each((steps(queue) for queue in queues), SAMPLED_QUEUES)
             for queue, result in zip(queues, found, strict=False):
                 if isinstance(result, Exception):
                     with _left_out(f"{what} of queue {queue!r}"):

@@ -24,7 +24,7 @@ T = TypeVar("T")
 WORKER_IDS = 1000
 
 #: Queues whose ready messages are read together, up to 1 MB of each at a time.
-TOGETHER = 50
+SAMPLED_QUEUES = 50
 
 #: Ready messages of a queue and priority up to which all are read. Of more, about so many are.
 SAMPLE = 1000

@@ -25,7 +25,7 @@ Ask = Callable[[Callable[[Shards], T]], T]
 _LAST = "\U0010ffff"
 
 #: Names that are read of each of several queues first, at least; and how often more are read.
-FEWEST, ROUNDS = 4, 8
+LEAST_NAMES, MOST_ROUNDS = 4, 8
 
 
 def queues_of(shards: Shards, queue: str | None) -> Mapping[str, Layout]:
@@ -152,10 +152,10 @@ def _read(
     """
     single = len(names) == 1
     found: dict[str, _Queue] = {}
-    size = limit if single else min(limit, max(FEWEST, 2 * limit // max(1, len(names))))
+    size = limit if single else min(limit, max(LEAST_NAMES, 2 * limit // max(1, len(names))))
     begin = {name: _after(name, after, where.task) for name in names}
     last_due: int | None = None
-    for _ in range(1 if single else ROUNDS):
+    for _ in range(1 if single else MOST_ROUNDS):
         options = {"records": single, "began": after.began, "goes_on": not single}
         pages = shards.run_each(begin, partial(_page, where, size, begin, options))
         for name, page in pages.items():

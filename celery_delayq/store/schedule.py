@@ -22,7 +22,7 @@ from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies, Steps
 from celery_delayq.store.scripting.refusals import is_full
 from celery_delayq.store.scripting.replies import (
-    FARTHEST,
+    LATEST_MS,
     READY,
     Adopted,
     Held,
@@ -325,7 +325,7 @@ class Store(ScriptRunner):
             latest = max(due, now_ms) + LATE_MS + (1000 / rate if rate else 0)
             # No look is planned, or one that comes too late; a refusal says nothing.
             is_late = look is None or (isinstance(look, float) and look > latest)
-            if due < FARTHEST and is_late:
+            if due < LATEST_MS and is_late:
                 late[queue] = due
         if late:
             self.client.zadd(self.keys.next_due, cast("dict[Any, Any]", late), lt=True)

@@ -12,7 +12,7 @@ from celery_delayq.model.cluster_tags import tag_of
 from celery_delayq.model.lookup import Location, PausedNames
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
-from celery_delayq.store.scripting.runner import TOGETHER
+from celery_delayq.store.scripting.runner import QUEUES_TOGETHER
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class Shards:
         self,
         queues: Iterable[str],
         steps: Callable[[Store, str], Steps[T]],
-        together: int = TOGETHER,
+        together: int = QUEUES_TOGETHER,
     ) -> dict[str, T | Exception]:
         """Do the same, and return why one was refused in place of its result."""
         names = [*queues]

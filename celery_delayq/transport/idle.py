@@ -15,9 +15,9 @@ from celery_delayq.transport.settle import SettleChannel
 #: Seconds for which a channel waits for a sign where the fleet looks at ready lists for it.
 LONG = 15.0
 
-#: A worker that is done within so many seconds counts as idle, unless some of the messages of the
-#: last seconds were pushed by a stock producer.
-SOON, SEEN = 0.05, 10.0
+#: Seconds from the last messages of a worker to its look at the ready lists. The look comes at once
+#: where stock producers have pushed some of the messages of the last ``PUSHED_SECONDS``.
+IDLE_SECONDS, PUSHED_SECONDS = 0.05, 10.0
 
 #: The longest setting of ``block_timeout``; with a shorter one a channel looks itself.
 LEAVES_IT = Settings().block_timeout
@@ -65,7 +65,8 @@ class IdleWait:
         elif not self._channel.looks_after_work:
             self._looked = now
         else:
-            self._looked = 0.0 if now - self._others_at < SEEN else now + SOON - LONG
+            is_pushed = now - self._others_at < PUSHED_SECONDS
+            self._looked = 0.0 if is_pushed else now + IDLE_SECONDS - LONG
 
     def look(self, leased: Sequence[str]) -> SignsCall | None:
         """Return a look at the ready lists, None when it is not time.

@@ -113,12 +113,12 @@ class Look(NamedTuple):
 
 
 #: Later than all dates, in ms since 1970.
-FARTHEST = 10**15
+LATEST_MS = 10**15
 
 
 def read_time(score: bytes) -> int:
     """Return a score as ms since 1970: others may have written an infinite one."""
-    return int(min(max(float(score), 0.0), FARTHEST))
+    return int(min(max(float(score), 0.0), LATEST_MS))
 
 
 #: What a wake-up says: in how many µs which queue has something due.

@@ -22,7 +22,7 @@ from celery_delayq.utils.portions import batches
 T = TypeVar("T")
 
 #: Most queues whose calls go together: so many replies wait to be read.
-TOGETHER = 1000
+QUEUES_TOGETHER = 1000
 
 #: Texts of Lua's errors about a value that it cannot work with.
 _LUA_FAULTS = ("bad argument", "attempt to", "malformed")
@@ -152,7 +152,9 @@ class ScriptRunner:
             raise result
         return result
 
-    def run_each(self, steps: Iterable[Steps[T]], together: int = TOGETHER) -> list[T | Exception]:
+    def run_each(
+        self, steps: Iterable[Steps[T]], together: int = QUEUES_TOGETHER
+    ) -> list[T | Exception]:
         """Run the steps of many queues together, each round of calls in one round trip.
 
         Parameters

@@ -49,7 +49,7 @@ def dispatcher(
     delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Dispatcher]:
     """A dispatcher of a process that consumes ``q``, whose audits come soon."""
-    monkeypatch.setattr(audit, "EVERY", 0.2)
+    monkeypatch.setattr(audit, "AUDIT_SECONDS", 0.2)
     one = Dispatcher(
         Store(Redis(port=delayq_redis.port), KEYS, Layout()), Settings(), consumed=lambda: ["q"]
     )

@@ -9,6 +9,7 @@ from celery_delayq.dispatch.pacing import (
     DRIFT,
     GATHER,
     GATHER_MOST,
+    GATHERED_ENTRIES,
     HEARTBEAT,
     JITTER,
     LOOK_EACH,
@@ -18,7 +19,6 @@ from celery_delayq.dispatch.pacing import (
     MODEST,
     MOST_LEFT,
     STAND_BACK,
-    TOGETHER,
     LeftToOthers,
     PollTimer,
 )
@@ -151,7 +151,7 @@ def test_a_steady_stream_is_moved_several_at_a_time(timer: PollTimer) -> None:
 
 @pytest.mark.parametrize(
     ("rate", "gathers"),
-    [(5_000, GATHER), (1_000, TOGETHER / 1_000), (500, GATHER_MOST), (200, GATHER)],
+    [(5_000, GATHER), (1_000, GATHERED_ENTRIES / 1_000), (500, GATHER_MOST), (200, GATHER)],
 )
 def test_the_faster_a_stream_the_shorter_it_gathers(
     timer: PollTimer, rate: int, gathers: float

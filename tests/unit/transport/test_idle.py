@@ -9,7 +9,13 @@ import pytest
 
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.transport import idle
-from celery_delayq.transport.idle import LEAVES_IT, LONG, SEEN, SOON, IdleWait
+from celery_delayq.transport.idle import (
+    IDLE_SECONDS,
+    LEAVES_IT,
+    LONG,
+    PUSHED_SECONDS,
+    IdleWait,
+)
 
 
 class Clock:
@@ -45,7 +51,7 @@ def wait_of(*, fleet_looks: bool = True, looks_after_work: bool = True) -> IdleW
     ("seconds", "from_others", "fleet_looks", "looks"),
     [
         (0.0, False, True, False),
-        (2 * SOON, False, True, True),
+        (2 * IDLE_SECONDS, False, True, True),
         (0.0, True, True, True),
         (0.0, False, False, True),
     ],
@@ -65,7 +71,7 @@ def test_a_worker_looks_for_messages_that_came_while_it_worked(
 def test_a_stock_producer_that_has_stopped_is_forgotten(clock: Clock) -> None:
     wait = wait_of()
     wait.took_some(from_others=True)
-    clock.now += SEEN
+    clock.now += PUSHED_SECONDS
     wait.took_some(from_others=False)
 
     assert wait.look(["q"]) is None

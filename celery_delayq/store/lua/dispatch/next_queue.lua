@@ -20,7 +20,7 @@
 -- @include dispatch/duty
 
 -- A longest time without a look (ms) in which somebody dispatches: what was due in a longer one was missed.
-local AWAY = 2000
+local AWAY_MS = 2000
 
 -- Who looks at the ready lists is not the one on duty: whoever comes when it is time.
 local function ready_turn(clock, most, now)
@@ -76,7 +76,7 @@ local reply = next_due_head(KEYS[1], now, 5)
 if seen > 0 and (ms < seen or ms - seen > tonumber(ARGV[1])) then
   redis.call('HINCRBY', KEYS[3], 'stood', string.format('%.0f', ms - seen))
 end
-if seen > 0 and ms - seen > AWAY then
+if seen > 0 and ms - seen > AWAY_MS then
   note_absence(KEYS[3], tonumber(next_due_head(KEYS[1], now)[3]), seen, ms)
 end
 -- Not at each look of a large fleet.

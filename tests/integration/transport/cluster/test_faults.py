@@ -88,7 +88,7 @@ def test_dispatchers_of_other_shards_do_not_wait_for_a_shard_that_is_away(
     lost = scene.shard(number)
     for each in (lost.master, scene.cluster.replica_of(lost.master)):
         each.kill()
-    monkeypatch.setattr(start_gate, "LONGEST", math.inf)
+    monkeypatch.setattr(start_gate, "WAIT_SECONDS", math.inf)
     start_gate.close()
     ticker = Ticker(scene.app)
     ticker.start()

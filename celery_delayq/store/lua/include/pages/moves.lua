@@ -3,7 +3,7 @@
 -- Functions get the names of the three keys.
 
 -- Members of MOVED from which on it becomes MOVED_BEFORE; how long both are kept after a move (ms).
-local MANY, KEPT = 5000, 7200000
+local MOST_MOVED, KEPT_MS = 5000, 7200000
 
 -- When entries are moved (µs); nil when nobody reads.
 local moves_at
@@ -30,7 +30,7 @@ local function begin_moves(moves, clock)
   end
   -- Later than each beginning, also where the clock was set back.
   moves_at = math.max(clock, newest_reader + 1)
-  if redis.call('ZCARD', moved) >= MANY then
+  if redis.call('ZCARD', moved) >= MOST_MOVED then
     local last_move = redis.call('ZREVRANGE', moved_before, 0, 0, 'WITHSCORES')[2]
     if tonumber(last_move or 0) <= oldest_reader then
       redis.call('UNLINK', moved_before)
@@ -50,5 +50,5 @@ local function note_move(moves, name, score, task)
   local version = {name, string.format('%.0f', since), string.format('%.0f', moves_at), task or ''}
   redis.call('ZADD', moved, due_at(score), table.concat(version, '\0'))
   redis.call('ZADD', moved, string.format('%.0f', moves_at), name)
-  redis.call('PEXPIRE', moved, KEPT)
+  redis.call('PEXPIRE', moved, KEPT_MS)
 end

@@ -9,7 +9,7 @@
 -- Functions get the names of the three.
 
 -- How long a reader may take for a page, and moves are kept after a page (ms).
-local READING, KEPT = 3600000, 7200000
+local READING_MS, KEPT_MS = 3600000, 7200000
 
 local function number_text(number)
   return string.format('%.17g', number)
@@ -71,11 +71,11 @@ local function note_reader(moves, goes_on, began)
     return
   end
   local now = now_us()
-  if tonumber(began) > now + READING * 1000 then
+  if tonumber(began) > now + READING_MS * 1000 then
     return  -- made up, and moves would be noted as later than that
   end
-  redis.pcall('ZADD', moves[1], to_ms(now) + READING, began)
+  redis.pcall('ZADD', moves[1], to_ms(now) + READING_MS, began)
   for _, key in ipairs(moves) do
-    redis.pcall('PEXPIRE', key, KEPT)
+    redis.pcall('PEXPIRE', key, KEPT_MS)
   end
 end
