@@ -35,6 +35,15 @@ _TCP_OPTIONS = (
     "ssl_password",
 )
 
+#: Those that py-amqp does not know.
+_REDIS_ONLY = (
+    "credential_provider",
+    "ssl_ca_data",
+    "ssl_ca_path",
+    "ssl_check_hostname",
+    "ssl_password",
+)
+
 #: Values of ``ssl_cert_reqs``, as in ``kombu.utils.url.parse_ssl_cert_reqs``.
 _CERT_REQS = ("required", "optional", "none", "CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE")
 
@@ -177,9 +186,9 @@ def _checked(plain: str) -> SplitResult:
     if parts.fragment or any("@" in name for name in options):
         raise ConfigError(f"a broker URL {scheme}://… cannot be read; {_ENCODED}")
     is_socket = scheme == "redis+socket"
-    valid = list(_SOCKET_OPTIONS if is_socket else _TCP_OPTIONS)
+    valid: tuple[str, ...] = _SOCKET_OPTIONS if is_socket else _TCP_OPTIONS
     if scheme in RABBITMQ:
-        valid.remove("credential_provider")
+        valid = tuple(name for name in valid if name not in _REDIS_ONLY)
     if unknown := [name for name in options if name not in valid]:
         raise ConfigError(
             f"broker URL option(s) {', '.join(unknown)} are not known; valid are "

@@ -94,6 +94,9 @@ class Transport(pyamqp.Transport):
             # Options of a URL have the names that redis-py gives them.
             named = {name.removeprefix("ssl_"): value for name, value in self.plain.ssl.items()}
             self.plain.ssl = named
+        elif self.plain.transport_cls == "amqps" and not self.plain.ssl:
+            # As kombu's own transport of this scheme does.
+            self.plain.ssl = True
         self.settings = Settings.from_options(client.transport_options, ON_REDIS)
         for text in misplaced(client.transport_options, ()):
             warn_once(logger, text)

@@ -1,9 +1,12 @@
-"""``rediss``: certificates are checked as the URL says, and real workers run tasks over TLS."""
+"""TLS: certificates are checked as the URL says, and real workers run tasks over TLS."""
 
 from __future__ import annotations
 
 import re
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -13,7 +16,8 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.embedded.ports import free_port
+from celery_delayq.embedded.ports import HOST, free_port
+from celery_delayq.integration.broker_urls import CLUSTER, SCHEMES
 from celery_delayq.store.scripting import client
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
@@ -136,3 +140,55 @@ def test_a_server_without_tls_ends_the_handshake_by_a_timeout_that_names_tls(
 
     with pytest.raises(OperationalError, match=r"the TLS handshake within 0\.1 s: is this"):
         app.send_task("url.add", (2, 3), countdown=60, retry=False)
+
+
+#: The first bytes that a client of each scheme says. Sockets and sentinels have no TLS in the URL.
+HELLO = {
+    "redis": b"*",
+    "rediscluster": b"*",
+    "amqp": b"AMQP",
+    **dict.fromkeys(("rediss", "redisclusters", "amqps"), b"\x16\x03"),
+}
+
+#: How a server is named: alone, after one that is away, and by a plain URL with our transport.
+NAMED = {
+    "alone": ("delayq+{here}", {}),
+    "second": ("delayq+{away};delayq+{here}", {}),
+    "setting": ("{here}", OUR_TRANSPORT),
+}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "named"),
+    [
+        (scheme, named)
+        for scheme in SCHEMES
+        for named in NAMED
+        if scheme not in ("redis+socket", "sentinel")
+        and (scheme not in CLUSTER or named != "setting")  # kombu has no such scheme
+    ],
+)
+def test_a_scheme_of_tls_says_nothing_in_plain_text(
+    make_app: MakeApp, scheme: str, named: str
+) -> None:
+    form, settings = NAMED[named]
+    said: list[bytes] = []
+    with socket.create_server((HOST, 0)) as server:
+
+        def listen() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    with client:
+                        said.append(client.recv(16))
+
+        threading.Thread(target=listen, daemon=True).start()
+        here = f"{scheme}://user:secret@{HOST}:{server.getsockname()[1]}"
+        away = f"{scheme}://user:secret@{HOST}:{free_port()}"
+        app = make_app(broker=form.format(here=here, away=away), **settings)
+
+        with app.connection_for_write() as connection, pytest.raises(OperationalError):
+            connection.ensure_connection(max_retries=1, interval_start=0)
+
+    assert said
+    assert {each[: len(HELLO[scheme])] for each in said} == {HELLO[scheme]}

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from inspect import signature
 from ssl import CERT_REQUIRED
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from amqp.transport import SSLTransport
 from celery import Celery
 from flower.utils import broker as flower_broker  # type: ignore[import-untyped]
 from kombu import Connection
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
-from celery_delayq.transport import Transport
+from celery_delayq.transport import Transport, url
 from celery_delayq.transport.url import node_addresses, plain_connection
 
 TRANSPORT = "celery_delayq.transport:Transport"
@@ -127,6 +129,18 @@ def test_the_options_of_tls_are_read_from_the_url() -> None:
         "ssl_ca_certs": "/etc/ca.pem",
         "ssl_check_hostname": False,
     }
+
+
+@pytest.mark.parametrize("option", [name for name in url._TCP_OPTIONS if name.startswith("ssl_")])
+def test_a_url_of_rabbitmq_takes_the_options_that_py_amqp_knows(option: str) -> None:
+    known = signature(SSLTransport._wrap_socket_sni).parameters
+    connection = Connection(f"delayq+amqps://host//?{option}=required")
+
+    if option.removeprefix("ssl_") in known:
+        assert plain_connection(connection).ssl
+    else:
+        with pytest.raises(ConfigError, match=rf"option\(s\) {option} are not known"):
+            plain_connection(connection)
 
 
 def test_credentials_apart_from_the_url_are_used() -> None:
