@@ -8,9 +8,10 @@ from uuid import uuid4
 from amqp.exceptions import AMQPError
 from celery import Celery
 from kombu import Connection
+from kombu.exceptions import OperationalError
 
 from celery_delayq.errors import BrokerBlocked, ConfigError, DelayQError, NotAllowed, NotSupported
-from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
+from celery_delayq.store.error_text import BROKER_ERRORS, broker_address, describe_error
 from celery_delayq.store.server_checks import check_layout, check_writable
 from celery_delayq.transport.amqp.channel import Channel as RabbitMQChannel
 from celery_delayq.transport.amqp.messages import Routed
@@ -30,15 +31,15 @@ def why_not_ready(app: Celery, timeout: float = 5.0) -> str:
     ConfigError
         A setting or the URL is wrong, or the broker is not one of ours.
     """
-    return within(lambda: _why_not(app, timeout), timeout)
+    return within(app, lambda: _why_not(app, timeout), timeout)
 
 
-def within(question: Callable[[], str], timeout: float) -> str:
+def within(app: Celery, question: Callable[[], str], timeout: float) -> str:
     """Return what *question* returns, or that the broker did not answer in *timeout* seconds."""
     try:
         return begin(question).result(timeout)
     except NotInTime:
-        return f"the broker did not answer in {timeout:g} s"
+        return f"the broker at {broker_address(app)} did not answer in {timeout:g} s"
 
 
 def _why_not(app: Celery, timeout: float) -> str:
@@ -54,8 +55,10 @@ def _why_not(app: Celery, timeout: float) -> str:
         return str(exc)
     except ConfigError:
         raise
-    except (DelayQError, *BROKER_ERRORS, AMQPError, OSError) as exc:
+    except (DelayQError, *BROKER_ERRORS, AMQPError) as exc:
         return describe_error(exc, app)
+    except OSError as exc:  # py-amqp's own, which kombu names at a publish only
+        return describe_error(OperationalError(str(exc)), app)
     return ""
 
 

@@ -48,7 +48,7 @@ def describe_error(exc: BaseException, app: Celery | None = None) -> str:
     match = _CONNECTING.fullmatch(str(exc))
     if match:
         return f"cannot reach Redis at {match[1]}: {match[2]}"
-    where = "" if app is None else _address(app)
+    where = "" if app is None else broker_address(app)
     causes = [each.strerror for each in _causes(exc) if isinstance(each, OSError)]
     why = next(filter(None, causes), str(exc).rstrip("."))
     return f"cannot reach the broker{where and f' at {where}'}: {why}"
@@ -60,7 +60,7 @@ def _causes(exc: BaseException | None) -> Iterator[BaseException]:
         exc = exc.__cause__ or exc.__context__
 
 
-def _address(app: Celery) -> str:
+def broker_address(app: Celery) -> str:
     """Return the address of an app's broker, without users and passwords."""
     try:
         with app.connection_for_write() as connection:

@@ -213,7 +213,7 @@ def _away(session: Session, timeout: float) -> str:
             return describe_error(exc, session.app)
         return ""
 
-    return within(ask, timeout)
+    return within(session.app, ask, timeout)
 
 
 def _server(subject: OnRedis) -> str:

@@ -75,7 +75,9 @@ def test_a_redis_that_is_away_frozen_or_refuses_the_password_is_not_ready(
     assert [away.code, wrong.code, silent.code] == [1, 1, 1]
     assert away.err == f"not ready: cannot reach Redis at 127.0.0.1:{port}: Connection refused\n"
     assert "invalid username-password pair" in wrong.err
-    assert silent.json == {"ready": False, "reason": "the broker did not answer in 3 s"}
+    where = f"delayq+redis://127.0.0.1:{server.port}/0"
+    reason = f"the broker at {where} did not answer in 3 s"
+    assert silent.json == {"ready": False, "reason": reason}
     assert "pa55word" not in away.err + wrong.err
     assert monotonic() - began < 10
 
@@ -109,6 +111,8 @@ def test_a_rabbitmq_is_ready_unless_it_is_away_silent_or_has_an_alarm(
     with ExitStack() as stack:
         stack.enter_context(stopped(delayq_rabbitmq_server.pid))
         assert health(make_app, delayq_rabbitmq).code == 1
-    away = health(make_app, f"delayq+amqp://127.0.0.1:{free_port()}//")
+    url = f"127.0.0.1:{free_port()}//"
+    away = health(make_app, f"delayq+amqp://shop:pa55word@{url}")
     assert away.code == 1
+    assert f"cannot reach the broker at delayq+amqp://{url}: " in away.err
     assert "Connection refused" in away.err
