@@ -177,8 +177,8 @@ class ControlStore(StorePart):
     def controls(self) -> PausedNames:
         """Return the paused queues and tasks."""
         found = cast("dict[bytes, bytes]", self._runner.client.hgetall(self._keys.control))
-        revision = _number(found.pop(b"revision", b"0"))
-        names = {to_text(name): _number(since) for name, since in found.items()}
+        revision = foreign.whole(found.pop(b"revision", b"")) or 0
+        names = {to_text(name): foreign.whole(since) or 0 for name, since in found.items()}
         queues = {name[1:]: since for name, since in names.items() if name[:1] == "q"}
         tasks = {task_name(name[1:]): since for name, since in names.items() if name[:1] == "t"}
         return PausedNames(revision, queues, tasks)
@@ -396,11 +396,6 @@ def _target(id: str) -> bytes:
     if isinstance(id, Name):
         return to_bytes(id if "\0" in id else f"{id}\0")
     return to_bytes(entry_id(id))
-
-
-def _number(text: bytes) -> int:
-    """Return a number; 0 for anything else."""
-    return int(text) if text.isdigit() else 0
 
 
 def _optional(value: Any) -> Any:

@@ -17,6 +17,7 @@ from celery_delayq.store.scripting.calls import Call, Command, Steps, pack
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Sizes, cut
 from celery_delayq.store.scripting.runner import StorePart, with_sources
+from celery_delayq.utils import foreign
 
 T = TypeVar("T")
 
@@ -126,7 +127,7 @@ class GaugeStore(StorePart):
             registry={name: text for each, text in registry.items() if (name := _name(each))},
             paused=frozenset(to_text(name[1:]) for name in control if name[:1] == b"q"),
             ticks=TickTotals.read(ticks),
-            dispatched=int(text) if (text := clock.get(b"dispatched", b"")).isdigit() else None,
+            dispatched=foreign.whole(clock.get(b"dispatched", b"")),
             memory=used,
             lineage=str(replid)[:8],
             broken=broken,

@@ -48,3 +48,8 @@ def loads(data: bytes | str, **options: Any) -> Any:
     with reading("JSON"):
         # Of bytes json would have to guess the encoding.
         return json.loads(data if isinstance(data, str) else data.decode(), **options)
+
+
+def whole(text: bytes) -> int | None:
+    """Return a whole number as ``include/clock.lua`` reads it; None for anything else."""
+    return int(text) if len(text) <= 15 and text.removeprefix(b"-").isdigit() else None

@@ -28,7 +28,8 @@ return answer_once(KEYS[3], function()
     end
   end
   if changed == 1 then
-    redis.call('HINCRBY', KEYS[1], 'revision', 1)
+    local revision = read_whole(redis.call('HGET', KEYS[1], 'revision')) or 0
+    redis.call('HSET', KEYS[1], 'revision', string.format('%.0f', revision + 1))
   end
   return tostring(changed)
 end)

@@ -22,5 +22,6 @@ for _, old in ipairs(redis.call(
   'ZRANGEBYSCORE', KEYS[2], '-inf', now - tonumber(ARGV[1]), 'LIMIT', 0, 1000)) do
   redis.call('ZREM', KEYS[2], old)
 end
-redis.call('HINCRBY', KEYS[1], 'revision', 1)
+local revision = read_whole(redis.call('HGET', KEYS[1], 'revision')) or 0
+redis.call('HSET', KEYS[1], 'revision', string.format('%.0f', revision + 1))
 return redis.call('ZCARD', KEYS[2])

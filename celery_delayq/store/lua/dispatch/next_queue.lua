@@ -24,7 +24,7 @@ local AWAY_MS = 2000
 
 -- Who looks at the ready lists is not the one on duty: whoever comes when it is time.
 local function ready_turn(clock, most, now)
-  local looked = tonumber(redis.call('HGET', clock, 'ready_looked')) or 0
+  local looked = read_whole(redis.call('HGET', clock, 'ready_looked')) or 0
   local is_fresh = looked <= now and now - looked < math.max(most, 1000)
   if most > 0 and not (is_fresh and now - looked < most) then
     redis.call('HSET', clock, 'ready_looked', string.format('%.0f', now))
@@ -56,25 +56,27 @@ end
 -- came then may have died at once.
 local function note_absence(clock, first_due, seen, ms)
   local from, to = unpack(redis.call('HMGET', clock, 'away_from', 'away_to'))
-  if from and first_due and first_due < tonumber(to) then
-    seen = math.min(seen, tonumber(from))
+  from, to = read_whole(from), read_whole(to)
+  if from and to and first_due and first_due < to then
+    seen = math.min(seen, from)
   end
   redis.call('HSET', clock, 'away_from', string.format('%.0f', seen), 'away_to', string.format('%.0f', ms))
 end
 
 local now = now_us()
 local ms = to_ms(now)
-local seen = tonumber(redis.call('HGET', KEYS[3], 'seen')) or 0
+local seen = read_whole(redis.call('HGET', KEYS[3], 'seen')) or 0
 -- A full server must let it pass: see dispatch/promote.lua. An empty name would stand for no queue.
 redis.call('ZREM', KEYS[2], '')
 redis.call('ZREM', KEYS[1], '')
-local cursor = seen - ms > 1000 and '0' or redis.call('HGET', KEYS[3], 'cursor')
+local cursor = seen - ms > 1000 and '0' or read_whole(redis.call('HGET', KEYS[3], 'cursor'))
 if cursor then
   look_at_portion(KEYS[1], KEYS[3], cursor, ms)
 end
 local reply = next_due_head(KEYS[1], now, 5)
 if seen > 0 and (ms < seen or ms - seen > tonumber(ARGV[1])) then
-  redis.call('HINCRBY', KEYS[3], 'stood', string.format('%.0f', ms - seen))
+  local stood = read_whole(redis.call('HGET', KEYS[3], 'stood')) or 0
+  redis.call('HSET', KEYS[3], 'stood', string.format('%.0f', stood + ms - seen))
 end
 if seen > 0 and ms - seen > AWAY_MS then
   note_absence(KEYS[3], tonumber(next_due_head(KEYS[1], now)[3]), seen, ms)

@@ -60,7 +60,7 @@ end
 -- the place to go on from, '' at the end: then nobody looks again before the revision changes.
 local function unpause(most)
   expect_all(18, 'list')
-  local revision = revision or '0'
+  local revision = string.format('%.0f', read_whole(revision) or 0)
   local looked = redis.call('HGET', KEYS[15], 'unpaused') or ''
   local began, start = string.match(looked, '^(%d+) (.*)$')
   if began ~= revision then
@@ -106,7 +106,8 @@ end
 -- Whether nobody dispatched when something was due, see dispatch/next_queue.lua.
 local function was_missed(due)
   local from, to = unpack(redis.call('HMGET', KEYS[17], 'away_from', 'away_to'))
-  return from and due > tonumber(from) and due < tonumber(to)
+  from, to = read_whole(from), read_whole(to)
+  return from and to and due > from and due < to
 end
 
 expect_types(1, 'zset', 'hash', 'zset')

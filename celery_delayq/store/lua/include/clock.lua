@@ -8,3 +8,10 @@ end
 local function to_ms(us)
   return math.floor(us / 1000)
 end
+
+-- A whole number that stands in a key, such as a time (ms); nil for anything else: anybody may have
+-- written it.
+local function read_whole(text)
+  local is_whole = type(text) == 'string' and #text <= 15 and string.match(text, '^%-?%d+$')
+  return is_whole and tonumber(text) or nil
+end

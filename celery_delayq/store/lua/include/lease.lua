@@ -7,12 +7,12 @@
 local function lease_now(clock, max_gap, now)
   now = now or to_ms(now_us())
   local seen, stood = unpack(redis.call('HMGET', clock, 'seen', 'stood'))
-  seen = tonumber(seen) or now
+  seen = read_whole(seen) or now
   local gap = now - seen
   if gap < 0 or gap > tonumber(max_gap) then
     gap = 0
   end
-  return seen + gap - (tonumber(stood) or 0)
+  return seen + gap - (read_whole(stood) or 0)
 end
 
 -- Extend the lease of a worker id, and make sure that someone looks when it has ended.

@@ -17,7 +17,10 @@ end
 -- less those that they have taken, when 'there' are ready or quarantined.
 local function count_others(totals, there)
   local known = redis.pcall('HMGET', totals, 'pushed', 'promoted', 'ready')
-  local others = there - (known[1] or 0) - (known[2] or 0) - (known[3] or 0)
+  local others = there
+  for i = 1, 3 do
+    others = others - (tonumber(known[i]) or 0) -- anybody may have written it
+  end
   if others > 0 then
     add_total(totals, 'accepted', others)
   elseif others < 0 then

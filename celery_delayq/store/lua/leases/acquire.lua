@@ -39,7 +39,7 @@ local held = read_typed('hash', 'HLEN', KEYS[12])
 local ended = tonumber(read_typed('zset', 'ZSCORE', KEYS[13], worker_id) or 0)
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
 read_typed('zset', 'ZREM', KEYS[14], '')
-local last = tonumber(read_typed('hash', 'HGET', KEYS[19], worker_id) or 0)
+local last = read_whole(read_typed('hash', 'HGET', KEYS[19], worker_id)) or 0
 local revision, paused = unpack(read_typed('hash', 'HMGET', KEYS[20], 'revision', 'q' .. queue))
 local in_ready_index, untracked = read_typed('hash', 'HLEN', READY_INDEX), 0
 local tracked = in_ready_index > 0
@@ -267,9 +267,9 @@ end
 if (in_ready_index > 0 and some or in_ready_index > untracked) and there == 0 and quarantined == 0 then
   forget_waiting()
 end
-if below and there < tonumber(below) then
+if below and there < (read_whole(below) or 0) then
   look_when_below(KEYS[21], KEYS[10], queue, clock, ARGV[8])
 end
-reply[3] = (revision or '0') .. table.concat(told)
+reply[3] = string.format('%.0f', read_whole(revision) or 0) .. table.concat(told)
 reply[4] = table.concat(counts)
 return reply

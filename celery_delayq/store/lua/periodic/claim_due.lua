@@ -20,7 +20,7 @@ local now = to_ms(clock)
 redis.call('ZREM', KEYS[2], '')
 -- Stays when the clock is set back, until somebody has put right what waits for that time.
 local latest = redis.call('HGET', KEYS[3], 'ticked')
-if not latest or latest == ARGV[3] or tonumber(latest) < now then
+if latest == ARGV[3] or (read_whole(latest) or 0) < now then
   latest = string.format('%.0f', now)
   if redis.call('EXISTS', KEYS[1]) == 1 then
     redis.call('HSET', KEYS[3], 'ticked', latest)

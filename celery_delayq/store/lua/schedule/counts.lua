@@ -26,7 +26,7 @@ for i = 14, #KEYS do
 end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 -- A lease that ended by Redis' clock, less the time for which it stood still in outages, was not extended.
-local stood = tonumber(redis.pcall('HGET', KEYS[12], 'stood')) or 0
+local stood = read_whole(redis.pcall('HGET', KEYS[12], 'stood')) or 0
 -- Numbers as one string: clients read many short replies slowly. A broken key of counters hides no queue.
 local totals = redis.pcall('HGETALL', TOTALS)
 return {

@@ -9,7 +9,7 @@ local function on_duty(clock, me, wins, now)
     return 0
   end
   local who, at = unpack(redis.call('HMGET', clock, 'duty', 'duty_at'))
-  local silent = now - (tonumber(at) or 0)
+  local silent = now - (read_whole(at) or 0)
   local is_there = who and silent >= 0 and silent < 2500
   if who ~= me and is_there and not wins then
     return 0

@@ -10,7 +10,7 @@ local function pace(key, lists, most, rate, ready, clock)
     local burst = math.max(1, rate / 10)
     local tokens, at = unpack(redis.call('HMGET', key, 'tokens', 'at'))
     tokens, at = tonumber(tokens) or burst, tonumber(at) or clock
-    tokens = math.min(burst, tokens + math.max(0, clock - at) * rate / 1000000)
+    tokens = math.min(burst, math.max(0, tokens) + math.max(0, clock - at) * rate / 1000000)
     redis.call('HSET', key, 'tokens', string.format('%.6f', tokens), 'at', string.format('%.0f', clock))
     if tokens < most then
       most = math.floor(tokens)

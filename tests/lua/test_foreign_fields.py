@@ -1,0 +1,94 @@
+"""Garbage in each field of our hashes that a script reads: no call of a worker's loop fails.
+
+The names of the fields are found in the scripts, so a new one fails until it is in the table.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import celery_delayq.store
+from celery_delayq.settings import Limits
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.periodic import PeriodicStore
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.lua.bench import QUEUE, Bench, bench, labelled
+from tests.support.model_clock import go_unwatched
+
+SCRIPTS = Path(celery_delayq.store.__file__).parent / "lua"
+
+#: Where a script reads fields by their names.
+READS = re.compile(r"'HM?GET', \w+(?:\[\d+\])?((?:, '[a-z_]{2,}')+)")
+
+FIELDS = {
+    "delayq:clock": (
+        *("seen", "stood", "away_from", "away_to", "ready_looked", "cursor", "duty", "duty_at"),
+        "ticked",
+    ),
+    "delayq:control": ("revision",),
+    "{q}:pace": ("tokens", "at", "below", "unpaused"),
+    "{q}:totals": ("pushed", "promoted", "ready", "empty"),
+}
+
+VALUES = [
+    *(b"", b"\xff", b"a b", b"nan", b"-nan", b"inf", b"-inf", b"1e400", b"-1e300", b"1.5", b"0x7f"),
+    *(b"9" * 400, b"9" * 5000, b"9" * 15, b"-" + b"9" * 14, b"9223372036854775807"),
+]
+
+#: Seconds by which Redis' clock seems to have gone on, or back, since the last look.
+JUMPS = {"none": 0.0, "ahead": 60.0, "back": -60.0}
+
+
+def test_each_field_that_a_script_reads_is_in_the_table() -> None:
+    found = {
+        name
+        for path in SCRIPTS.rglob("*.lua")
+        for names in READS.findall(path.read_text())
+        for name in re.findall(r"[a-z_]+", names)
+    }
+
+    assert found == {name for names in FIELDS.values() for name in names}
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+@pytest.mark.parametrize(
+    ("key", "field"), [(key, name) for key, names in FIELDS.items() for name in names]
+)
+def test_garbage_in_a_field_stops_nothing(
+    delayq_redis: RedisUnderTest, key: str, field: str, jump: str
+) -> None:
+    """All that workers and dispatchers do goes on, and a pause is heard of."""
+    for number, value in enumerate(VALUES):
+        delayq_redis.client.flushdb()
+        store = bench(delayq_redis, promote_rate=1e5, max_ready=5)
+        _fill(store)
+        go_unwatched(store.client, JUMPS[jump])
+        store.client.hset(key, field, value)
+        layout = Layout(limits=Limits(promote_rate=1e5, max_ready=5))
+
+        store.next_queue(200.0, "me", listens=True, ready_every=0.65)
+        promoted = [store.promote(layout=layout, limit=1).moved for _ in range(3)]
+        reserved = [store.reserve(str(request)) for request in range(2, 5)]
+        store.next_queue(200.0, "me", listens=True, ready_every=0.65)
+        PeriodicStore(store).claim_due(10, 1000)
+        store.sizes(QUEUE, layout)
+        before = store.control.controls().revision
+
+        assert any(promoted), value
+        assert sum(len(each.messages) for each in reserved), value
+        assert {each.revision for each in reserved} == {before}, value
+        assert store.pause(task=f"t{number}"), value
+        store.control.remember_revoked(60.0, [b"i1"])
+        assert store.control.controls().revision != before, value
+
+
+def _fill(store: Bench) -> None:
+    """Have some entries due, one of them a tick that is late, and one ready."""
+    store.push(b'{"id": "stock"}')
+    store.overdue("a", "b")
+    store.control.pause([], queue=None, task="another")
+    store.client.zadd("delayq:periodic_at", {"tick": 1})
+    store.put(labelled("tick"))
