@@ -77,8 +77,7 @@ def list_(
 ) -> None:
     """Show scheduled tasks, ordered by due time.
 
-    Times are local, with their offset. Ids with special characters are
-    quoted for a shell.
+    Times are local, with their offset. Ids with special characters are quoted for a shell.
 
     \b
     Examples:

@@ -58,9 +58,8 @@ def topology(
     is for brokers where producers may not (setting declare=False). With --json and no other option
     it prints what rabbitmqctl import_definitions reads. --check lists what is not declared yet, and
     exits with 1 when something is declared differently, or is missing with declare=False; it cannot
-    see bindings. --delete leaves the exit queues of exchanges
-    (delayq.exit.EXCHANGE): tasks in them wait for a binding, and RabbitMQ counts them for
-    rabbitmqctl list_queues only.
+    see bindings. --delete leaves the exit queues of exchanges (delayq.exit.EXCHANGE): tasks in them
+    wait for a binding, and RabbitMQ counts them for rabbitmqctl list_queues only.
 
     \b
     Examples:
