@@ -138,8 +138,11 @@ class PollTimer:
         if look.wait is not None:
             wait = min(left, max(0.0, look.wait - delay))
         is_same, self.queue = look.queue == self.queue, look.queue
-        if promoted is not None and promoted.moved and look.wait == 0:
-            wait = 0.0  # a full batch, or several queues: go on, on duty or not
+        is_other = self.on_duty and not is_same
+        if promoted is not None and (promoted.moved or is_other) and look.wait == 0:
+            # A full batch, or several queues: go on, on duty or not. Names in the index that are no
+            # queues do not hold up those behind them.
+            wait = 0.0
         elif not self.on_duty:
             if promoted is not None or not look.is_overdue(OVERDUE):
                 self.queue, wait = None, self._until_next_look()

@@ -433,7 +433,7 @@ class Store(ScriptRunner):
         now, member, due, *_ = reply
         name = self._queue(self.keys.next_due, member)
         ended = (self._queue(self.keys.lease_ends, each) for each in lease_ends)
-        when = read_time(due) if name else None
+        when = read_time(due) if due else None  # also of what was removed: the next one may be due
         return Look(int(now), name, when, tuple(each for each in ended if each))
 
     def _queue(self, index: str, member: bytes) -> str | None:

@@ -195,6 +195,7 @@ def test_streams_of_several_stores_are_promoted_from_at_the_same_moments(timer: 
 
 
 def test_what_cannot_be_promoted_is_tried_less_and_less_often(timer: PollTimer) -> None:
+    timer.after(look(0))
     waits = []
     for _ in range(10):
         promote(timer, promoted(0, 0))
@@ -205,6 +206,16 @@ def test_what_cannot_be_promoted_is_tried_less_and_less_often(timer: PollTimer) 
     assert waits[0] == pytest.approx(STAND_BACK[0] + GATHER)
     assert waits[-1] == pytest.approx(STAND_BACK[1] + GATHER)
     assert timer.wait() == pytest.approx(0.005)
+
+
+def test_names_that_are_no_queues_do_not_hold_up_those_behind_them(timer: PollTimer) -> None:
+    """Anybody may have written them: each costs one call, and no wait."""
+    for name in ("no queue", "nor this", None, "q"):
+        promote(timer, Promoted(look(0)._replace(queue=name), 0, 0))
+        assert timer.wait() == 0
+
+    promote(timer, promoted(0, 0))
+    assert timer.wait() > 0
 
 
 # -- not on duty
