@@ -159,9 +159,19 @@ def test_the_pages_of_workers_and_tasks_show_a_delayed_task_that_was_run(
         assert shown_of_it in browser.text()
     screenshot(browser, tmp_path / "task.png")
 
-    browser.open(f"{flower}/broker")
-    [queue] = browser.rows("queue-table")
-    assert (queue["queue"], queue["messages"]) == ("celery", "0")
+    wait_for_ready(browser, flower, "0")
+
+
+def wait_for_ready(browser: Browser, flower: str, number: str) -> None:
+    """Wait until the page of the broker shows so many ready messages of the one queue."""
+
+    def shown() -> bool:
+        # RabbitMQ's management API counts every five seconds; before, it says nothing of a queue.
+        browser.open(f"{flower}/broker")
+        [queue] = browser.rows("queue-table")
+        return (queue["queue"], queue["messages"]) == ("celery", number)
+
+    wait_until(shown, 30, browser.text)
 
 
 def test_the_page_of_the_broker_counts_what_is_ready(
@@ -179,13 +189,7 @@ def test_the_page_of_the_broker_counts_what_is_ready(
     for flight in ("EV 5708", "B6 79", "B6 301", "WN 3841"):
         app.send_task("flower.board", (flight,), countdown=600)
 
-    def shown() -> bool:
-        # RabbitMQ's management API counts every five seconds.
-        browser.open(f"{flower}/broker")
-        [queue] = browser.rows("queue-table")
-        return (queue["queue"], queue["messages"]) == ("celery", "5")
-
-    wait_until(shown, 30, browser.text)
+    wait_for_ready(browser, flower, "5")
     assert DelayQ.of(app).stats().scheduled == 4
     shown_url = broker.replace("p%40ss%2Fs3cret", "**")
     assert shown_url in browser.text()
