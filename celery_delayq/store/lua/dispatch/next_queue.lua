@@ -69,8 +69,8 @@ local seen = read_whole(redis.call('HGET', KEYS[3], 'seen')) or 0
 -- A full server must let it pass: see dispatch/promote.lua. An empty name would stand for no queue.
 redis.call('ZREM', KEYS[2], '')
 redis.call('ZREM', KEYS[1], '')
-local cursor = seen - ms > 1000 and '0' or read_whole(redis.call('HGET', KEYS[3], 'cursor'))
-if cursor then
+local cursor = seen - ms > 1000 and 0 or read_whole(redis.call('HGET', KEYS[3], 'cursor'))
+if cursor and cursor >= 0 then
   look_at_portion(KEYS[1], KEYS[3], cursor, ms)
 end
 local reply = next_due_head(KEYS[1], now, 5)
