@@ -357,7 +357,8 @@ def _noticing_crashes(on_success: Callable[..., Any]) -> Callable[..., Any]:
             crash = _exception_of(result)
             return self.on_failure(_info_of(crash.__context__ or crash))
         failed, retval, _ = result
-        if failed is False and self._ended_by is None:
+        is_killed = failed is False  # a greenlet; the end of any other task has 0 or 1
+        if is_killed and not self._ended_by:
             return self.on_failure(_info_of(import_module("greenlet").GreenletExit()))
         if failed and not isinstance(_exception_of(retval), Exception):
             return self.on_failure(retval)

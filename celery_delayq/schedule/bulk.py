@@ -195,12 +195,12 @@ class BulkChanges(ScheduleReader):
         """
         windows: list[_Window] = []
         for queue in queues:
-            after: Position | None = None
+            start: Position | None = None
             for page in listed_pages(
                 self._ask, queue, where, FOUND, began=began, records=False, goes_on=True
             ):
-                windows.append(_Window(queue, after, page.end))
-                after = page.end
+                windows.append(_Window(queue, start, page.end))
+                start = page.end
                 bulk.found += len(page.entries)
                 if progress is not None and len(page.entries) == FOUND:
                     progress(bulk)
@@ -211,21 +211,22 @@ class _Window(NamedTuple):
     """A part of the schedule of a queue: behind one place, and not behind another one."""
 
     queue: str
-    after: Position | None
-    upto: Position | None
+    start: Position | None
+    end: Position | None
 
 
 def _read_window(
     where: Where, began: int, window: _Window, goes_on: bool, shards: Shards
 ) -> list[Listed]:
-    queue, after, upto = window
+    position = window.start
     options: dict[str, Any] = {"records": False, "began": began, "goes_on": goes_on}
     found: list[Listed] = []
     while True:
-        page = shards.of(queue).control.page(queue, where, FOUND, after, upto, **options)
+        control = shards.of(window.queue).control
+        page = control.page(window.queue, where, FOUND, position, window.end, **options)
         found += page.entries
-        after = page.end
-        if after is None:
+        position = page.end
+        if position is None:
             return found
 
 

@@ -203,8 +203,9 @@ class DeadLetterStore(StorePart):
             if math.isinf(at):  # as nobody of ours writes it: then there is no bound
                 return number, died_to
             last_ms = int(at)
-        upto = last_ms if died_to is None else min(last_ms, died_to)
-        return number, upto
+        if died_to is not None:
+            last_ms = min(last_ms, died_to)
+        return number, last_ms
 
     def replay_call(
         self, queue: str, to: str, layout: Layout, dead_letters: Sequence[Replay], token: str

@@ -48,10 +48,11 @@ def describe_error(exc: BaseException, app: Celery | None = None) -> str:
     match = _CONNECTING.fullmatch(str(exc))
     if match:
         return f"cannot reach Redis at {match[1]}: {match[2]}"
-    where = "" if app is None else broker_address(app)
     causes = [each.strerror for each in _causes(exc) if isinstance(each, OSError)]
     why = next(filter(None, causes), str(exc).rstrip("."))
-    return f"cannot reach the broker{where and f' at {where}'}: {why}"
+    address = broker_address(app) if app is not None else ""
+    place = f" at {address}" if address else ""
+    return f"cannot reach the broker{place}: {why}"
 
 
 def _causes(exc: BaseException | None) -> Iterator[BaseException]:

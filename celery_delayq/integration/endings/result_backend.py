@@ -43,14 +43,15 @@ def logging_errors_of_requests(owner: type, mark: Callable[..., Any]) -> Callabl
 
     Remote control, which has no request, takes an error for what it is.
     """
-    of_request = logging_errors(owner, mark)
+    mark_and_log = logging_errors(owner, mark)
 
     def mark_as_revoked(
         backend: Any, task_id: str, reason: str = "", request: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        # Celery's remote control marks without a request, and expects the errors of the backend.
-        mark_one = mark if request is None else of_request
-        return mark_one(backend, task_id, reason, request, *args, **kwargs)
+        given = backend, task_id, reason, request, *args
+        if request is None:  # Celery's remote control expects the errors of the backend
+            return mark(*given, **kwargs)
+        return mark_and_log(*given, **kwargs)
 
     return mark_as_revoked
 
