@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from celery_delayq.testing import ManagedProcess
 from tests.support.versions import read_once
@@ -43,6 +43,10 @@ PRELOADED = (
     "celery_delayq.transport.redis",
     "kombu.transport.redis",
 )
+
+#: What Celery does without where it cannot import it. When a thread ends, greenlet asks the
+#: collector who refers to the thread's object, and frees it although a frozen object does.
+HIDDEN = "greenlet"
 
 #: Variables that Python has read by then; but for these two, which can still be obeyed.
 _OBEYED = {"PYTHONPATH", "PYTHONUNBUFFERED"}
@@ -148,8 +152,10 @@ def _is_read(name: str) -> bool:
 
 def _serve(requests: socket.socket) -> None:
     """Fork what is asked for until nobody is there to ask, and tell of the end of each."""
+    cast("dict[str, Any]", sys.modules)[HIDDEN] = None
     for name in PRELOADED:
         __import__(name)
+    del sys.modules[HIDDEN]  # tasks may use it
     read_once()
     # What is imported is shared with the workers as long as nobody writes to it, as the collector
     # does: without this, most of what a worker costs is to copy it, at the latest when it ends.

@@ -65,6 +65,7 @@ def counting_children(_owner: type, on_partial_read: Callable[..., None]) -> Cal
 
     A child that dies while the pool looks at another one may have begun its task: billiard
     (``_join_exited_workers``) has not read what it reported, and would run the task once more.
+    It names the same child again whenever another one has died, until the task is given on.
     """
 
     def on_child_lost(pool: Any, job: Any, child: Any) -> None:
@@ -74,11 +75,12 @@ def counting_children(_owner: type, on_partial_read: Callable[..., None]) -> Cal
         if job._accepted or is_wanted:
             on_partial_read(pool, job, child)
             return
-        deaths = job.delayq_deaths = getattr(job, "delayq_deaths", 0) + 1
-        if deaths > MAX_CHILDREN:
+        lost: set[int] = vars(job).setdefault("delayq_lost", set())
+        lost.add(child.pid)
+        if len(lost) > MAX_CHILDREN:
             job._ack(None, monotonic(), child.pid, None)  # or it is given to another one
         on_partial_read(pool, job, child)
-        if deaths > MAX_CHILDREN:
+        if len(lost) > MAX_CHILDREN:
             pool.mark_as_worker_lost(job, child.exitcode)
 
     return on_child_lost
