@@ -44,8 +44,9 @@ PRELOADED = (
     "kombu.transport.redis",
 )
 
-#: What Celery does without where it cannot import it. When a thread ends, greenlet asks the
-#: collector who refers to the thread's object, and frees it although a frozen object does.
+#: Celery is imported as where this is not installed. When a thread ends, greenlet asks the
+#: collector who refers to its object, and is not told of frozen objects: it frees what they still
+#: refer to.
 HIDDEN = "greenlet"
 
 #: Variables that Python has read by then; but for these two, which can still be obeyed.
