@@ -17,10 +17,15 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+from weakref import ReferenceType, ref
 
-from celery_delayq.dispatch.acks import LOST, Acks, Changes, EarlyRuns
-from celery_delayq.dispatch.heartbeat import Heartbeat
+from celery_delayq.dispatch.acks import LOST, Acks, Changes, EarlyRuns, Tally
+from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
+from celery_delayq.store.leases import place_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.reconnecting import ReconnectingLoop
@@ -44,6 +49,9 @@ SHUTDOWN_TIMEOUT = 5.0
 #: Seconds for which it waits then for the end of the thread.
 JOIN_TIMEOUT = 1.0
 
+#: Leases for which a process with long tasks leaves a quarantined message to others.
+TIRED = 10
+
 
 def new_worker_id() -> str:
     """Return a name for this process, or a part of it, that no other has or had."""
@@ -51,7 +59,26 @@ def new_worker_id() -> str:
     return f"{host}.{os.getpid()}.{secrets.token_hex(6)}"
 
 
-class LeaseKeeper(Heartbeat):
+@dataclass(slots=True)
+class Holding:
+    """One message that this process holds.
+
+    *since* is the monotonic time at which it was asked for. *message* is the object that was handed
+    out; while it lives, someone may still work on it.
+    *crashed* says that it killed its process; *reason* and *details* say why it was rejected;
+    *run* is its history line.
+    """
+
+    queue: str
+    since: float
+    message: ReferenceType[Any] | None = None
+    crashed: bool = False
+    reason: str | None = None
+    details: bytes = b""
+    run: bytes = b""
+
+
+class LeaseKeeper:
     """Holds messages for one process in one Redis database.
 
     Parameters
@@ -85,7 +112,24 @@ class LeaseKeeper(Heartbeat):
         while not claim(worker_id, 3 * settings.lease):
             logger.warning("Worker id %s is in use, taking another one", worker_id)
             worker_id = name()
-        super().__init__(worker_id, settings.lease, store)
+        self.worker_id = worker_id
+        self.lease = settings.lease
+        self.tally = Tally()
+        self.held: dict[str, Holding] = {}
+        #: Monotonic time at which all leases were extended last.
+        self.heard = time.monotonic()
+        self._store = store
+        self._prefix = len(worker_id) + 1
+        self._request_numbers = count(1)
+        #: By request number: the queue that was asked, and when by the monotonic clock.
+        self._asked: dict[str, tuple[str, float]] = {}
+        self._alone: set[str] = set()
+        self._room_until = 0.0
+        self._tired_until = 0.0
+        #: By queue: what Redis says that this process holds, and it does not know of.
+        self._strangers: dict[str, set[str]] = {}
+        self._renew_at = 0.0
+        self._late_acks = 0
         self.max_deliveries = settings.max_deliveries
         self._orphans: deque[str] = deque()
         self._abandoned: set[tuple[str, str]] = set()
@@ -105,7 +149,77 @@ class LeaseKeeper(Heartbeat):
         self.changes = Changes(self._wake)
         self.runs = EarlyRuns(self.worker_id, settings.history, self._begin)
 
-    # -- what consuming channels call
+    # -- what channels ask for, take and hold
+
+    def new_request_number(self, queue: str) -> str:
+        """Return the request number of a request that is about to be sent."""
+        request_number = str(next(self._request_numbers))
+        self._asked[request_number] = queue, time.monotonic()
+        return request_number
+
+    def take(
+        self, queue: str, request_number: str, fields: Iterable[str], *, alone: bool = False
+    ) -> list[str]:
+        """Note the messages that came for *request_number* as held; return their delivery tags."""
+        tags = [f"{self.worker_id}:{field}" for field in fields]
+        _, since = self._asked.pop(request_number, (queue, time.monotonic()))
+        for tag in tags:
+            self.held[tag] = Holding(queue, since)
+        if alone:
+            self._alone.update(tags)
+        return tags
+
+    def message_of(self, tag: str) -> Any:
+        """Return the object of a held message, or None after its garbage collection."""
+        holding = self.held.get(tag)
+        return None if holding is None or holding.message is None else holding.message()
+
+    def owns(self, tag: str) -> bool:
+        """Return whether a delivery tag was made here."""
+        return tag.startswith(self.worker_id)
+
+    def field(self, tag: str) -> str:
+        """Return the field under which Redis keeps the message *tag*."""
+        return tag[self._prefix :]
+
+    def drop(self, tag: str) -> Holding | None:
+        """Drop a message and return it, or None if it was not held."""
+        holding = self._pop(tag)
+        if holding is None:
+            self.tally.foreign_acks += 1
+        return holding
+
+    def _pop(self, tag: str) -> Holding | None:
+        self._alone.discard(tag)
+        return self.held.pop(tag, None)
+
+    @property
+    def busy(self) -> int:
+        """The number of held messages and of requests that may bring more."""
+        return len(self.held) + len(self._asked)
+
+    @property
+    def others(self) -> int:
+        """:attr:`busy` without the current request; -1 after making room in vain."""
+        busy = self.busy - 1
+        return -1 if busy and time.monotonic() < self._tired_until else busy
+
+    def make_room(self) -> None:
+        """Take nothing until nothing is held: a message waits that must be delivered alone."""
+        self._room_until = time.monotonic() + self.lease
+
+    @property
+    def makes_room(self) -> bool:
+        """Whether to take nothing now; after one lease it is another process' turn."""
+        now = time.monotonic()
+        if self._room_until and not self.held:
+            self._room_until = 0.0
+        elif self._room_until and now > self._room_until:
+            self._room_until = 0.0
+            self._tired_until = now + TIRED * self.lease
+        return bool(self._room_until) or bool(self._alone)
+
+    # -- what channels begin and end
 
     def join(self) -> None:
         """Keep leases while a channel uses this object."""
@@ -187,16 +301,19 @@ class LeaseKeeper(Heartbeat):
         if holding is not None:
             self.acks.add(holding.queue, self.field(tag), holding.run)
 
-    def handed_out(self, tag: str, message: object) -> bool:
+    def handed_out(self, tag: str, message: Any) -> bool:
         """Note the object of a message; False if it is not held, or its lease may have ended.
 
         Then others may run it by now; if not, it is given back.
         """
         holding = self.held.get(tag)
-        if holding and time.monotonic() > max(self.heard, holding.since) + self.lease:
+        if holding is None:
+            return False
+        if time.monotonic() > max(self.heard, holding.since) + self.lease:
             self.orphan([tag])
             return False
-        return super().handed_out(tag, message)
+        holding.message = ref(message)
+        return True
 
     def orphan(self, tags: Iterable[str]) -> None:
         """Give messages of a closed channel back once no task works on them."""
@@ -333,6 +450,84 @@ class LeaseKeeper(Heartbeat):
             self._orphans.extend([*owned, *failed])
             for _ in seen:
                 self._orphans.popleft()
+
+    # -- the heartbeat
+
+    def extend(self) -> None:
+        """Extend the lease, and reconcile if Redis counts other messages than this process."""
+        self.acks.send_stuck(self._store)
+        if self.tally.late_acks > self._late_acks:
+            logger.warning(
+                "lease of %g s expired while tasks ran, others run them again: late_acks=%d",
+                self.lease,
+                self.tally.late_acks - self._late_acks,
+            )
+            self._late_acks = self.tally.late_acks
+        now = time.monotonic()
+        if now >= self._renew_at:
+            self._store.leases.renew(self.worker_id, 3 * self.lease)
+            self._renew_at = now + 0.9 * self.lease
+        believed: dict[str, int] = defaultdict(int)
+        for holding in self.held.copy().values():
+            believed[holding.queue] += 1
+        asked = {queue for queue, _ in self._asked.copy().values()}
+        are_known = True
+        for queue in {*believed, *self._strangers, *asked}:
+            try:
+                held = self._store.leases.extend(queue, self.worker_id, self.lease)
+                if held == believed[queue]:
+                    self._strangers.pop(queue, None)
+                elif not self.changes:
+                    self.reconcile(queue)
+                else:  # Redis holds what these are about, and we do not
+                    are_known = False
+            except CommandRefused as exc:
+                # One broken queue must not end the leases on the others.
+                logger.error("The lease on queue %r could not be extended: %s", queue, exc)
+        if are_known:
+            self.heard = now
+
+    def reconcile(self, queue: str) -> None:
+        """Compare the held messages of *queue* in Redis with those known here.
+
+        Messages that only we know were given to others. Messages that only Redis knows, twice in a
+        row, came with a reply that was lost, or their acknowledgement was lost in a failover: they
+        go back.
+        """
+        known = {tag for tag, one in self.held.copy().items() if one.queue == queue}
+        there = self._store.leases.held(queue, self.worker_id)
+        lost = [tag for tag in known if self.field(tag) not in there]
+        taken = [tag for tag in lost if self._pop(tag) is not None]
+        if taken:
+            self.tally.lost += len(taken)
+            logger.warning(
+                "lease of %g s expired, others have the messages: queue=%s lost=%d",
+                self.lease,
+                queue,
+                len(taken),
+            )
+        asked = set(self._asked.copy())
+        waiting = self.acks.of(queue)
+        now_held = {self.field(tag) for tag in self.held.copy()}
+        strangers = {
+            name
+            for name in there - now_held - waiting - {self.field(tag) for tag in known}
+            if name.partition(":")[0] not in asked
+        }
+        again = strangers & self._strangers.get(queue, set())
+        self._strangers[queue] = strangers - again
+        self._give_back(self._store, queue, again)
+
+    def _give_back(
+        self, store: Store, queue: str, fields: Iterable[str], *, counted: bool = False
+    ) -> None:
+        fields = sorted(fields, key=place_of)
+        if fields:
+            moved, _ = store.leases.requeue(
+                queue, self.worker_id, fields, counted="requeued" if counted else "nothing"
+            )
+            self.tally.given_back += moved
+            logger.info("orphaned messages went back: queue=%s moved=%d", queue, moved)
 
 
 #: The keepers of this process, by its id and the place of a Redis database.
