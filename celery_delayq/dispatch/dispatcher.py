@@ -30,7 +30,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Look, read_wake_up
-from celery_delayq.store.scripting.runner import socket_of
+from celery_delayq.store.scripting.wire import socket_of
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)

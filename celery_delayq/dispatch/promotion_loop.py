@@ -20,7 +20,7 @@ from typing import Any
 
 from celery_delayq.dispatch.pacing import POLL_UNTIL, PollTimer
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.runner import HeldConnection
+from celery_delayq.store.scripting.wire import Wire
 from celery_delayq.utils import native_threads
 
 #: Seconds after which a reply, or the rest of one, is late.
@@ -38,7 +38,7 @@ class Handover:
     ----------
     timer : PollTimer
         When to promote.
-    held : HeldConnection
+    held : Wire
         The connection for it.
     next_call : Callable[[], Call | None]
         Returns what to send now; None where something else is to be done.
@@ -47,7 +47,7 @@ class Handover:
     """
 
     timer: PollTimer
-    held: HeldConnection
+    held: Wire
     next_call: Callable[[], Call | None]
     read: Callable[[Any], object]
     #: The descriptors on which wake-ups and replies come.
@@ -219,7 +219,7 @@ class PromotionLoop:
         try:
             call = None if handover.is_leaving else handover.next_call()
             if call and handover.held.socket:
-                handover.held.send(call)
+                handover.held.send(call.packed())
                 handover.sent_at = now
             else:
                 self._end(handover)

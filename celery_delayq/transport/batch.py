@@ -16,8 +16,7 @@ from celery_delayq.model.envelope import Entry
 from celery_delayq.model.publish_outcome import PublishOutcome
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import replies
-from celery_delayq.store.scripting.calls import Call, Puts, Readies
-from celery_delayq.store.scripting.pipelining import Line
+from celery_delayq.store.scripting.calls import Call, Puts, Readies, pack
 from celery_delayq.store.scripting.scripts import Script
 
 
@@ -99,7 +98,7 @@ class PublishBatch:
         if settings.wait_replicas:
             try:
                 for outbox in self._outboxes.values():
-                    outbox.line.wait(settings.wait_replicas, settings.wait_timeout)
+                    outbox.wire.wait(settings.wait_replicas, settings.wait_timeout)
             except NotReplicated:
                 raise
             except Exception as exc:
@@ -118,7 +117,7 @@ class PublishBatch:
         self._forget()
         self.channel.connection.batches -= 1
         for outbox in self._outboxes.values():
-            outbox.line.close(unread=bool(outbox.unread))
+            outbox.wire.close()
 
     def _send(self) -> None:
         """Send the buffer, after reading the replies to the one before."""
@@ -175,10 +174,9 @@ class _Outbox:
 
     def __init__(self, store: Store) -> None:
         self.commands: list[tuple[Any, ...]] = []
-        self.line = Line()
+        self.wire = store.wire()
         #: For each outstanding reply its script call, or None for another command.
         self.unread: deque[Call | None] = deque()
-        self._store = store
         self._calls: list[Puts | Readies] = []
         #: The last call of each kind for each queue.
         self._open: dict[tuple[Callable[[str], Any], str], Any] = {}
@@ -197,11 +195,9 @@ class _Outbox:
         sent: list[Any] = [None] * len(self.commands) + self._calls
         self.forget()
         if commands:
-            if not self.line:
-                self.line.open(self._store.client.connection_pool)
             # Before they are sent: a time limit may come in between.
             self.unread.extend(sent)
-            self.line.send(commands)
+            self.wire.send(pack(commands), len(commands))
 
     def _script_commands(self) -> Iterator[tuple[Any, ...]]:
         """Yield the commands of the script calls.
@@ -223,7 +219,7 @@ class _Outbox:
         while self.unread:
             call = self.unread[0]
             try:
-                reply = self.line.read()
+                reply = self.wire.read()
                 if isinstance(call, Puts):
                     for outcome in replies.Puts.read(reply).outcomes(call):
                         if outcome.put.other:

@@ -91,9 +91,9 @@ def error_of(exc: RedisError) -> RedisError:
     return error
 
 
-def unavailable(exc: Exception) -> BrokerUnavailable:
+def unavailable(why: object) -> BrokerUnavailable:
     """Return the error for a server that is to be asked no more, such as a former master."""
-    return _Unavailable(str(exc))
+    return _Unavailable(str(why))
 
 
 def dropping_refused(connection_class: type[Any]) -> type[Any]:

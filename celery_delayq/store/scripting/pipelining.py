@@ -6,13 +6,12 @@ No threads: where one computes, another waits for Python's lock longer than for 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from kombu.exceptions import OperationalError
 from kombu.utils.functional import retry_over_time
-from redis import ConnectionPool
 from redis.exceptions import (
     ConnectionError,
     NoScriptError,
@@ -23,15 +22,11 @@ from redis.exceptions import (
 
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.scripting.calls import Call, Puts, pack
-from celery_delayq.store.scripting.client import translating, unavailable
+from celery_delayq.store.scripting.client import unavailable
 from celery_delayq.store.scripting.refusals import is_full
 from celery_delayq.store.scripting.replies import Puts as Reply
-from celery_delayq.store.scripting.runner import (
-    ScriptRunner,
-    few_replicas,
-    full,
-    get_connection,
-)
+from celery_delayq.store.scripting.runner import ScriptRunner, full
+from celery_delayq.store.scripting.wire import Wire
 
 
 class Runners(Protocol):
@@ -49,58 +44,6 @@ Ask = Callable[[Callable[[Runners], Any]], Any]
 LOST = (ConnectionError, TimeoutError, OSError, OperationalError)
 
 
-class Line:
-    """A connection out of a pool, with replies that may not have been read yet."""
-
-    def __init__(self) -> None:
-        self._pool: Any = None
-        self._connection: Any = None
-
-    def __bool__(self) -> bool:
-        return self._connection is not None
-
-    def open(self, pool: ConnectionPool) -> None:
-        """Take a connection out of *pool*."""
-        self._pool = pool
-        self._connection = get_connection(pool)
-
-    def send(self, commands: Iterable[tuple[Any, ...]]) -> None:
-        """Send commands."""
-        self.send_packed(pack(commands))
-
-    def send_packed(self, commands: bytes) -> None:
-        """Send commands as :func:`~celery_delayq.store.scripting.calls.pack` returns them."""
-        with translating():
-            self._connection.send_packed_command([commands])
-
-    def read(self) -> Any:
-        """Return the next reply."""
-        with translating():
-            return self._connection.read_response()
-
-    def wait(self, replicas: int, seconds: float) -> None:
-        """Wait at most so many *seconds* until so many *replicas* have what was sent.
-
-        Raises
-        ------
-        NotReplicated
-            Fewer have it.
-        """
-        if self:
-            self.send([("WAIT", replicas, int(seconds * 1000))])
-            there = self.read()
-            if there < replicas:
-                raise few_replicas(there, replicas, seconds)
-
-    def close(self, *, unread: bool) -> None:
-        """Give the connection back; one with *unread* replies is closed."""
-        if self._connection is not None:
-            if unread:
-                self._connection.disconnect()
-            self._pool.release(self._connection)
-            self._connection = None
-
-
 class PipelinedCalls:
     """While Redis works on one call, the next one is made.
 
@@ -114,12 +57,10 @@ class PipelinedCalls:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._lines: dict[ScriptRunner, Line] = {}
+        self._wires: dict[ScriptRunner, Wire] = {}
         #: That of the last call.
-        self._line = Line()
+        self._wire: Wire | None = None
         self._unanswered: tuple[str, Call, Callable[[Any], object]] | None = None
-        #: Whether the next reply on the connection is the answer.
-        self._sent = False
 
     def __enter__(self) -> PipelinedCalls:
         return self
@@ -133,9 +74,8 @@ class PipelinedCalls:
             if exc_type is not GeneratorExit:
                 self.settle()
         finally:
-            self._line.close(unread=self._unanswered is not None)
-            for line in self._lines.values():
-                line.close(unread=False)
+            for wire in self._wires.values():
+                wire.close()
 
     def send(self, queue: str, call: Call, then: Callable[[Any], object]) -> None:
         """Settle the call before this one, and send this one; *then* is called with its answer.
@@ -149,11 +89,9 @@ class PipelinedCalls:
         self._unanswered = queue, call, then
         try:
             runner: ScriptRunner = self._ask(lambda runners: runners.of(queue))
-            self._line = self._lines.setdefault(runner, Line())
-            if not self._line:
-                self._line.open(runner.client.connection_pool)
-            self._line.send([call.command()])
-            self._sent = True
+            wire = self._wires.get(runner)
+            self._wire = wire = wire or self._wires.setdefault(runner, runner.wire())
+            wire.send(call.packed())
         except (RedisError, OSError):
             pass  # again when it is to be answered
 
@@ -171,13 +109,9 @@ class PipelinedCalls:
         return True
 
     def _answer(self, queue: str, call: Call) -> Any:
-        # An interrupt may come while it is sent or while the answer is read: then nobody knows
-        # which reply the connection has next, if any.
-        sent, self._sent = self._sent, False
-        if sent:
+        if self._wire is not None and self._wire.unread:
             with suppress(RedisError, OSError):
-                return self._line.read()
-        self._line.close(unread=True)
+                return self._wire.read()
         # In the usual way, which knows what to do about each error.
         return self._ask(lambda runners: runners.of(queue).run(call))
 
@@ -217,7 +151,7 @@ class EntryPipeline:
         self._retry = retry
         self._runners: Runners = ask(lambda runners: runners)
         #: The open connections; each of their servers knows the script.
-        self._lines: dict[ScriptRunner, Line] = {}
+        self._wires: dict[ScriptRunner, Wire] = {}
         self._open: dict[str, Sent] = {}
         self._filling: list[Sent] = []
         self._unread: deque[Sent] = deque()
@@ -264,9 +198,9 @@ class EntryPipeline:
         self.send()
 
     def wait(self, replicas: int, seconds: float) -> None:
-        """Wait until *replicas* have what was sent, as :meth:`Line.wait` does."""
-        for line in self._lines.values():
-            line.wait(replicas, seconds)
+        """Wait until *replicas* have what was sent, as :meth:`Wire.wait` does."""
+        for wire in self._wires.values():
+            wire.wait(replicas, seconds)
 
     def unanswered(self) -> Iterator[int]:
         """Yield the indexes of the items without a known outcome."""
@@ -274,10 +208,10 @@ class EntryPipeline:
             yield from sent.indexes
 
     def close(self) -> None:
-        """Give the connection back; one with unread replies is closed."""
-        for line in self._lines.values():
-            line.close(unread=bool(self._unread))
-        self._lines.clear()
+        """Give the connections back; one with unread replies is closed."""
+        for wire in self._wires.values():
+            wire.close()
+        self._wires.clear()
 
     def _write(self, sents: list[Sent]) -> None:
         commands: dict[ScriptRunner, list[tuple[Any, ...]]] = {}
@@ -285,13 +219,11 @@ class EntryPipeline:
             runner = self._runners.of(sent.call.queue)
             its = commands.setdefault(runner, [])
             # The first one on a connection carries the source.
-            its.append(sent.call.command(source=runner not in self._lines and not its))
+            its.append(sent.call.command(source=runner not in self._wires and not its))
         for runner, its in commands.items():
-            if runner not in self._lines:
-                line = Line()
-                line.open(runner.client.connection_pool)
-                self._lines[runner] = line
-            self._lines[runner].send(its)
+            if runner not in self._wires:
+                self._wires[runner] = runner.wire()
+            self._wires[runner].send(pack(its), len(its))
 
     def _read(self) -> None:
         """Read all outstanding answers; a call that was refused stays among the unread."""
@@ -300,7 +232,7 @@ class EntryPipeline:
             while self._unread:
                 try:
                     runner = self._runners.of(self._unread[0].call.queue)
-                    reply = self._lines[runner].read()
+                    reply = self._wires[runner].read()
                 except ResponseError as exc:
                     if isinstance(exc, NoScriptError):
                         raise unavailable(exc) from exc

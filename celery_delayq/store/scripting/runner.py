@@ -7,15 +7,16 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from redis import VERSION, ConnectionPool, Redis
-from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
+from redis import Redis
+from redis.exceptions import ResponseError
 
-from celery_delayq.errors import BrokerUnavailable, CommandRefused, NotReplicated, StoreFull
+from celery_delayq.errors import BrokerUnavailable, CommandRefused, StoreFull
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.scripting.calls import Call, Command, Puts, Steps, pack
-from celery_delayq.store.scripting.client import Client, ConnectAnew, error_of, translating
+from celery_delayq.store.scripting.client import Client, ConnectAnew
 from celery_delayq.store.scripting.refusals import is_full
+from celery_delayq.store.scripting.wire import Wire, few_replicas
 from celery_delayq.utils.bridge import off_loop
 from celery_delayq.utils.portions import batches
 
@@ -43,7 +44,7 @@ class ScriptRunner:
         Returns the limits of a queue.
     """
 
-    _held: HeldConnection | None = None
+    _held: Wire | None = None
 
     def __init__(
         self,
@@ -60,13 +61,14 @@ class ScriptRunner:
         self.layout = layout
         self.limits = limits
 
-    def hold_connection(self) -> HeldConnection:
-        """Run scripts over one connection from now on, for a runner that one thread uses at a time.
-
-        redis-py takes twice as long, as it takes a connection out of the pool for each command.
-        """
-        self._held = self._held or HeldConnection(self.client)
+    def hold_connection(self) -> Wire:
+        """Run scripts over one connection from now on: one thread at a time uses this runner."""
+        self._held = self._held or self.wire()
         return self._held
+
+    def wire(self) -> Wire:
+        """Return a connection of its own, to close after use."""
+        return Wire(self.client.connection_pool)
 
     def of(self, _queue: str) -> ScriptRunner:
         """Return this: on a single Redis it is that of any queue."""
@@ -125,25 +127,13 @@ class ScriptRunner:
         ]
 
     def ask_packed(self, commands: bytes, number: int) -> list[Any]:
-        """Send packed commands, and return so many replies; a refusal is one too.
-
-        redis-py takes three times as long for a pipeline.
-        """
-        pool, found = self.client.connection_pool, list[Any]()
-        with translating():
-            connection = get_connection(pool)
-            try:
-                connection.send_packed_command([commands])
-                while len(found) < number:
-                    try:
-                        found.append(connection.read_response())
-                    except ResponseError as exc:
-                        found.append(error_of(exc))
-            finally:
-                if len(found) < number:
-                    connection.disconnect()
-                pool.release(connection)
-        return found
+        """Send packed commands, and return so many replies; a refusal is one too."""
+        wire = self.wire()
+        try:
+            wire.send(commands, number)
+            return wire.read_all()
+        finally:
+            wire.close()
 
     def run_steps(self, steps: Steps[T]) -> T:
         """Run one call after the other, and return the result; raises what :meth:`run` does."""
@@ -225,13 +215,15 @@ class ScriptRunner:
         StoreFull
             Redis has no memory left; nothing was stored.
         """
-        with self.client.pipeline(transaction=False) as pipe:
-            pipe.execute_command(*call.command(source=True))
-            pipe.execute_command("WAIT", replicas, int(seconds * 1000))
-            try:
-                reply, there = pipe.execute()
-            except ResponseError as exc:
-                raise full(exc) if is_full(exc) else exc from exc
+        wire = self.wire()
+        try:
+            wait = ("WAIT", replicas, int(seconds * 1000))
+            wire.send(pack([call.command(source=True), wait]), 2)
+            reply, there = wire.read(), wire.read()
+        except ResponseError as exc:
+            raise full(exc) if is_full(exc) else exc from exc
+        finally:
+            wire.close()
         if there < replicas:
             raise few_replicas(there, replicas, seconds)
         return reply
@@ -259,73 +251,6 @@ class ScriptRunner:
     def layout_of(self, queue: str) -> Layout:
         """Return the layout of a queue that this connection consumes, with its limits."""
         return replace(self.layout, limits=self.limits(queue))
-
-
-class HeldConnection:
-    """One connection, on which scripts run; a lost one is replaced once for each call."""
-
-    def __init__(self, client: Redis) -> None:
-        self._pool = client.connection_pool
-        self._connection: Any = None
-
-    def run(self, call: Call) -> Any:
-        """Run a script, which may be repeated."""
-        with translating():
-            try:
-                return self._run(call)
-            except (ConnectionError, TimeoutError, OSError):
-                return self._run(call)
-
-    def _run(self, call: Call) -> Any:
-        if self._connection is None:
-            self._connection = get_connection(self._pool)
-        try:
-            self.send(call)
-            return self.read()
-        except NoScriptError:
-            self.send(call, source=True)
-            return self.read()
-
-    @property
-    def socket(self) -> Any:
-        """The socket, None where there is no connection."""
-        return socket_of(self._connection)
-
-    def send(self, call: Call, *, source: bool = False) -> None:
-        """Send a call, to which :meth:`read` returns the reply; where that fails, drop it."""
-        command = pack([call.command(source=True)]) if source else call.packed()
-        self._or_drop(self._connection.send_packed_command, [command])
-
-    def read(self) -> Any:
-        """Return the reply to a call that was sent; where the connection is lost, drop it."""
-        return self._or_drop(self._connection.read_response)
-
-    def _or_drop(self, function: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return function(*args)
-        except ResponseError:
-            raise  # a reply, so the connection is in step
-        except BaseException:
-            self.drop()
-            raise
-
-    def drop(self) -> None:
-        """Close the connection: it may be out of step."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()
-            self._pool.release(connection)
-
-
-def socket_of(connection: Any) -> Any:
-    """Return the socket of a connection of redis-py; None before it connects, and after."""
-    return getattr(connection, "_sock", None)
-
-
-def get_connection(pool: ConnectionPool) -> Any:
-    """Take a connection out of a pool."""
-    # Before redis-py 5.3 this wants the name of a command.
-    return pool.get_connection() if VERSION >= (5, 3) else pool.get_connection("_")
 
 
 class StorePart:
@@ -364,14 +289,6 @@ def with_sources(calls: Iterable[Call | Command]) -> Iterable[tuple[Any, ...]]:
 def is_fault_of_script(exc: BaseException) -> bool:
     """Return whether a script has failed in Lua on its arguments: a repeat would fail too."""
     return "user_script" in str(exc) and any(text in str(exc) for text in _LUA_FAULTS)
-
-
-def few_replicas(replicas: int, wanted: int, seconds: float) -> NotReplicated:
-    """Return the error for *replicas* that have a task where more are *wanted*."""
-    return NotReplicated(
-        f"the task is stored, but {replicas} of {wanted} replicas have it after {seconds:g} s; "
-        "it may be lost in a failover. Sending it again may run it twice"
-    )
 
 
 def full(exc: BaseException) -> StoreFull:

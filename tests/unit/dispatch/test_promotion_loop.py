@@ -16,7 +16,7 @@ from celery_delayq.dispatch import promotion_loop
 from celery_delayq.dispatch.pacing import PollTimer
 from celery_delayq.dispatch.promotion_loop import Handover, PromotionLoop
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.runner import HeldConnection
+from celery_delayq.store.scripting.wire import Wire
 from celery_delayq.testing import wait_until
 
 CALL = Call("dispatch/promote", [], [])
@@ -39,7 +39,7 @@ class Held:
         self._on_read = on_read
         self.dropped = False
 
-    def send(self, _call: Call) -> None:
+    def send(self, _commands: bytes) -> None:
         self.socket.send(b"?")
 
     def read(self) -> Any:
@@ -68,7 +68,7 @@ class Dispatching:
         self.timer._wake_at = time.monotonic() + due_in
         self.replies = 0
         self._read = read
-        self.handover = Handover(self.timer, cast(HeldConnection, self.held), next_call, self._note)
+        self.handover = Handover(self.timer, cast(Wire, self.held), next_call, self._note)
         self.thread = threading.Thread(
             target=loop.promote, args=(self.handover, self.wake_ups.fileno()), daemon=True
         )
