@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, cast
 
-from celery_delayq.errors import CommandRefused
+from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.model.envelope import Entry, task_field, task_name
 from celery_delayq.model.lookup import to_text
 from celery_delayq.model.publish_outcome import Stored
@@ -20,7 +20,6 @@ from celery_delayq.store.leases import LeaseStore
 from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies, Steps
-from celery_delayq.store.scripting.refusals import is_full
 from celery_delayq.store.scripting.replies import (
     LATEST_MS,
     READY,
@@ -260,8 +259,8 @@ class Store(ScriptRunner):
         text = self.layout_of(queue).text
         try:
             self.client.hset(self.keys.queues, queue, text)
-        except CommandRefused as exc:  # who connects anew to a full server must be able to go on
-            if not is_full(exc) or self.client.hget(self.keys.queues, queue) != text.encode():
+        except StoreFull:  # who connects anew to a full server must be able to go on
+            if self.client.hget(self.keys.queues, queue) != text.encode():
                 raise
 
     def registry(self) -> dict[str, bytes]:

@@ -11,8 +11,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import EarlierLayout, UnsupportedServer
 from celery_delayq.store.keys import EARLIER_KEYS, Keys
-from celery_delayq.store.scripting.refusals import is_denied, is_full
-from celery_delayq.store.scripting.runner import full
+from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
@@ -122,8 +121,6 @@ def check_writable(client: Redis, keys: Keys) -> None:
     try:
         client.zadd(keys.next_due, {"": 0}, xx=True)
     except ResponseError as exc:
-        if is_full(exc):
-            raise full(exc) from exc
         if not is_denied(exc):
             raise
 

@@ -19,7 +19,13 @@ from redis.exceptions import (
     TimeoutError,
 )
 
-from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, CommandRefused, NotAllowed
+from celery_delayq.errors import (
+    BrokerTimeout,
+    BrokerUnavailable,
+    CommandRefused,
+    NotAllowed,
+    StoreFull,
+)
 from celery_delayq.store.scripting.refusals import Refusal, code_of, refusal_of
 
 #: Celery's default of ``broker_connection_timeout``.
@@ -28,6 +34,11 @@ HANDSHAKE_SECONDS: Final = 4.0
 _LOGIN: Final = (
     "check user and password in the URL of the broker, and those that Redis has (ACL LIST, "
     "requirepass)"
+)
+
+_FULL: Final = (
+    "Redis has no memory left and refused to store the task (%s); raise maxmemory or let tasks be "
+    "consumed, then send it again"
 )
 
 # Each is of redis-py's class too: kombu and Celery reconnect and retry by that.
@@ -51,6 +62,10 @@ class _Refused(CommandRefused, ResponseError, _Coded):
     __doc__ = CommandRefused.__doc__
 
 
+class _Full(StoreFull, ResponseError, _Coded):
+    __doc__ = StoreFull.__doc__
+
+
 class ConnectAnew(BrokerUnavailable, _Coded):
     """The server refuses a connection that it had: it is no master any more, say.
 
@@ -66,6 +81,7 @@ class _RefusedForNow(BrokerUnavailable, ResponseError, _Coded):
 _BY_REFUSAL: dict[Refusal | None, type[_Coded]] = {
     Refusal.RECONNECT: ConnectAnew,
     Refusal.LATER: _RefusedForNow,
+    Refusal.FULL: _Full,
 }
 
 
@@ -76,7 +92,7 @@ class _LoginRefused(NotAllowed, BrokerUnavailable, AuthenticationError):
 def error_of(exc: RedisError) -> RedisError:
     """Return one of our errors for one of redis-py's; the same where we have none."""
     # Those of redis-py's that a script call answers by sending the source stay as they are.
-    if isinstance(exc, (BrokerUnavailable, CommandRefused, NoScriptError)):
+    if isinstance(exc, (BrokerUnavailable, CommandRefused, StoreFull, NoScriptError)):
         return exc
     if isinstance(exc, (AuthenticationError, AuthorizationError)):
         return _LoginRefused(f"{str(exc).rstrip('.')}; {_LOGIN}")
@@ -86,7 +102,9 @@ def error_of(exc: RedisError) -> RedisError:
         return _Unavailable(*exc.args)
     if not isinstance(exc, ResponseError):
         return exc
-    error = _BY_REFUSAL.get(refusal_of(exc), _Refused)(*exc.args)
+    refusal = refusal_of(exc)
+    text = _FULL % exc if refusal is Refusal.FULL else str(exc)
+    error = _BY_REFUSAL.get(refusal, _Refused)(text)
     error.code = code_of(exc)
     return error
 

@@ -23,9 +23,8 @@ from redis.exceptions import (
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.scripting.calls import Call, Puts, pack
 from celery_delayq.store.scripting.client import unavailable
-from celery_delayq.store.scripting.refusals import is_full
 from celery_delayq.store.scripting.replies import Puts as Reply
-from celery_delayq.store.scripting.runner import ScriptRunner, full
+from celery_delayq.store.scripting.runner import ScriptRunner
 from celery_delayq.store.scripting.wire import Wire
 
 
@@ -187,8 +186,6 @@ class EntryPipeline:
             if filled:
                 self._unread.extend(filled)
                 self._with_repeats(lambda: self._write(filled))
-        except ResponseError as exc:
-            raise full(exc) if is_full(exc) else exc from exc
         finally:
             self._deliver()
 

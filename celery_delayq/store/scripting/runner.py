@@ -8,14 +8,12 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 
 from redis import Redis
-from redis.exceptions import ResponseError
 
 from celery_delayq.errors import BrokerUnavailable, CommandRefused, StoreFull
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.scripting.calls import Call, Command, Puts, Steps, pack
 from celery_delayq.store.scripting.client import Client, ConnectAnew
-from celery_delayq.store.scripting.refusals import is_full
 from celery_delayq.store.scripting.wire import Wire, few_replicas
 from celery_delayq.utils.bridge import off_loop
 from celery_delayq.utils.portions import batches
@@ -94,9 +92,6 @@ class ScriptRunner:
             # The others go to that server too; those that wait for a reply are of other threads.
             self.client.connection_pool.disconnect(inuse_connections=False)
             raise
-        except ResponseError as exc:
-            error = full(exc) if is_full(exc) else exc
-            raise error from (None if error is exc else exc)
 
     @off_loop
     def run_all(self, calls: Sequence[Call | Command], *, transaction: bool = False) -> list[Any]:
@@ -114,10 +109,7 @@ class ScriptRunner:
             with self.client.pipeline(transaction=True) as pipe:
                 for command in with_sources(calls):
                     pipe.execute_command(*command)
-                try:
-                    found = pipe.execute(raise_on_error=False)
-                except CommandRefused as exc:  # a command was not even queued
-                    raise full(exc) if is_full(exc) else exc from exc
+                found = pipe.execute(raise_on_error=False)
         for each in found:
             if isinstance(each, BrokerUnavailable):
                 raise each
@@ -201,7 +193,7 @@ class ScriptRunner:
                 else self.client.execute_command(*call.args)
                 for call in calls
             ]
-        except CommandRefused as exc:
+        except (CommandRefused, StoreFull) as exc:
             return [exc]
 
     @off_loop
@@ -220,8 +212,6 @@ class ScriptRunner:
             wait = ("WAIT", replicas, int(seconds * 1000))
             wire.send(pack([call.command(source=True), wait]), 2)
             reply, there = wire.read(), wire.read()
-        except ResponseError as exc:
-            raise full(exc) if is_full(exc) else exc from exc
         finally:
             wire.close()
         if there < replicas:
@@ -266,8 +256,6 @@ class StorePart:
 
 def _named(call: Call | Command, exc: CommandRefused) -> Exception:
     """Return the error for a refusal; of a command with its key, which scripts name themselves."""
-    if is_full(exc):
-        return full(exc)
     if isinstance(call, Command):
         exc.args = (f"{exc}: {' '.join(map(str, call.args[:2]))}",)
     return exc
@@ -289,11 +277,3 @@ def with_sources(calls: Iterable[Call | Command]) -> Iterable[tuple[Any, ...]]:
 def is_fault_of_script(exc: BaseException) -> bool:
     """Return whether a script has failed in Lua on its arguments: a repeat would fail too."""
     return "user_script" in str(exc) and any(text in str(exc) for text in _LUA_FAULTS)
-
-
-def full(exc: BaseException) -> StoreFull:
-    """Return the error for a server that has no memory left."""
-    return StoreFull(
-        f"Redis has no memory left and refused to store the task ({exc}); "
-        "raise maxmemory or let tasks be consumed, then send it again"
-    )
