@@ -14,7 +14,7 @@ from celery.exceptions import TimeoutError
 from celery.result import AsyncResult, ResultSet
 
 from celery_delayq.errors import ConfigError, InvalidOption, NotSupported
-from celery_delayq.schedule.reader import id_of
+from celery_delayq.schedule.client import id_of
 from celery_delayq.transport.loop.subscription import Subscription
 from celery_delayq.utils.bridge import Bridge
 from celery_delayq.utils.numbers import is_finite

@@ -1,38 +1,209 @@
-"""Public API of the schedule: cancel, move, run, add, pause."""
+"""Public API of the schedule: get, list, cancel, move, run, add, pause."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from itertools import chain
 from typing import Any
 from uuid import uuid4
 
 from celery import Signature
 
-from celery_delayq.errors import ConfigError, InvalidETA
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.integration.not_run import note_cancelled
 from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model.envelope import Due, due_of_eta
-from celery_delayq.model.lookup import IfDue, Location, ReadyOnes, StatusCode
+from celery_delayq.model.lookup import (
+    IfDue,
+    Listed,
+    Location,
+    ReadyOnes,
+    StatusCode,
+    to_bytes,
+)
 from celery_delayq.model.names import check_name
-from celery_delayq.model.scheduled import Outcome, Paused, ScheduledTask, bound_ms, outcome_of
-from celery_delayq.schedule.bulk import BulkChanges, new_due, shift_ms, shifted
+from celery_delayq.model.scheduled import (
+    Bulk,
+    Cursor,
+    Filter,
+    Outcome,
+    Page,
+    Paused,
+    ScheduledTask,
+    bound_ms,
+    outcome_of,
+)
+from celery_delayq.schedule.bulk import change_all, moved, new_due, shift_ms, shifted
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
-from celery_delayq.schedule.reader import id_of
 from celery_delayq.schedule.schedule_many import BATCH, schedule_many
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.paging import queues_of
+from celery_delayq.store.paging import counts_of, queues_of, read_page, scheduled_among
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
+from celery_delayq.store.session import Session
 from celery_delayq.store.shards import Shards, write_pause
 
 #: Attempts to move an entry by an amount while others move it.
 ATTEMPTS = 5
 
+#: The steps of a change in one queue, which is repeatable by its token.
+_Change = Callable[[Store, str, Layout, str], Steps[list[StatusCode]]]
 
-class Schedule(BulkChanges):
+
+class Schedule:
     """Reads and changes scheduled tasks. Called as ``delayq.schedule``."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ask = session.ask
+
+    def get(self, id: str, *, queue: str | None = None) -> ScheduledTask | None:
+        """Return the task with that id, None for one that has finished or never existed.
+
+        Of several tasks with one id, it is the one that is due first.
+
+        Parameters
+        ----------
+        id : str
+            The id of a task, or its ``AsyncResult``.
+        queue : str | None
+            Look in this queue only; None for all.
+
+        Raises
+        ------
+        InvalidFilter
+            *id* is neither the id of a task nor its ``AsyncResult``.
+        """
+        return min(self.find(id, queue=queue), key=lambda each: each.due, default=None)
+
+    def find(self, id: str, *, queue: str | None = None) -> Sequence[ScheduledTask]:
+        """Return all tasks with that id: a task that is routed to two queues is two entries.
+
+        Parameters
+        ----------
+        id, queue
+            As for :meth:`get`.
+
+        Returns
+        -------
+        Sequence[ScheduledTask]
+            Scheduled, ready or running tasks, in no order; empty for one that has finished.
+
+        Raises
+        ------
+        InvalidFilter
+            *id* is neither the id of a task nor its ``AsyncResult``.
+        """
+        id = id_of(id)
+
+        def ask(shards: Shards) -> Sequence[ScheduledTask]:
+            found = shards.find_each(queues_of(shards, queue), [id])
+            return [
+                ScheduledTask.of_place(name, place)
+                for name, places in found.items()
+                for place in places
+            ]
+
+        return self._ask(ask)
+
+    def list(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        due_from: datetime | str | None = None,
+        due_to: datetime | str | None = None,
+        priority: int | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page:
+        """Return a page of scheduled tasks, the first that is due first.
+
+        Tasks that are added or removed between two pages may be missing. All others appear once,
+        with their due of that moment, in the order of their dues when the first page was read.
+        That holds while at most an hour lies between two pages.
+
+        Parameters
+        ----------
+        queue, task, due_from, due_to, priority
+            See :class:`~celery_delayq.model.scheduled.Filter`.
+        limit : int
+            Most entries of the page, 1 to 10,000.
+        cursor : str | None
+            ``Page.cursor`` of the page before; None for the first page.
+
+        Raises
+        ------
+        InvalidCursor
+            The cursor is invalid, or belongs to another filter.
+        InvalidFilter, InvalidETA
+            A part of the filter is wrong.
+        ValueError
+            *limit* is not in its range.
+        """
+        if not 1 <= limit <= 10_000:
+            raise ValueError(f"limit={limit!r}: expected a number from 1 to 10,000")
+        filter = Filter(queue, task, due_from, due_to, priority)
+        after = None if cursor is None else Cursor.unpack(cursor, filter)
+        return self._ask(lambda shards: read_page(shards, filter, limit, after))
+
+    def entries(self, filter: Filter | None = None, *, page: int = 500) -> Iterator[ScheduledTask]:
+        """Return an iterator over all scheduled tasks that match a filter, the first that is due
+        first. The first page is read at once. Tasks may be changed meanwhile: as for :meth:`list`,
+        each comes once.
+
+        Parameters
+        ----------
+        filter : Filter | None
+            None for all.
+        page : int
+            Tasks that are read from Redis at once.
+        """
+        wanted = filter or Filter()
+
+        def read(after: Cursor | None) -> Page:
+            return self._ask(lambda shards: read_page(shards, wanted, page, after))
+
+        def rest(found: Page) -> Iterator[ScheduledTask]:
+            yield from found
+            while found.cursor is not None:
+                found = read(Cursor.unpack(found.cursor, wanted))
+                yield from found
+
+        return rest(read(None))
+
+    def count(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        due_from: datetime | str | None = None,
+        due_to: datetime | str | None = None,
+        priority: int | None = None,
+    ) -> int:
+        """Return how many tasks are scheduled; one that is routed to two queues counts twice.
+
+        With *priority*, the whole schedule is read.
+
+        Parameters
+        ----------
+        queue, task, due_from, due_to, priority
+            See :class:`~celery_delayq.model.scheduled.Filter`.
+
+        Raises
+        ------
+        InvalidFilter, InvalidETA
+            A part of the filter is wrong.
+        """
+        filter = Filter(queue, task, due_from, due_to, priority)
+        if priority is not None:
+            return sum(1 for _ in self.entries(filter))
+        where = filter.where()
+        return self._ask(
+            lambda shards: sum(counts_of(shards, queues_of(shards, queue), where).values())
+        )
 
     def cancel(
         self, id: str, *, queue: str | None = None, if_eta: datetime | str | None = None
@@ -185,7 +356,7 @@ class Schedule(BulkChanges):
         self,
         id: str,
         queue: str | None,
-        change: Callable[[Store, str, Layout, str], Steps[list[StatusCode]]],
+        change: _Change,
     ) -> Outcome:
         """Change entries in all queues; a repeated request changes nothing twice."""
         token, places = uuid4().hex, _Places()
@@ -355,6 +526,102 @@ class Schedule(BulkChanges):
         """Return which queues and tasks are paused, and since when."""
         return Paused.of(self._ask(lambda shards: shards.controls()))
 
+    # -- all that match a filter
+
+    def cancel_all(
+        self,
+        filter: Filter,
+        *,
+        dry_run: bool = False,
+        everything: bool = False,
+        progress: Callable[[Bulk], object] | None = None,
+    ) -> Bulk:
+        """Cancel all scheduled entries that match a filter.
+
+        Parameters
+        ----------
+        dry_run : bool
+            Only count them.
+        everything : bool
+            Required for a filter that matches all entries.
+        progress : Callable[[Bulk], object]
+            Called after each batch. Of more than 1,000 entries it is also called while they are
+            found, before the first one is changed: then ``found`` grows.
+        """
+
+        entries: dict[str, ScheduledTask] = {}
+
+        def change(
+            store: Store, queue: str, layout: Layout, found: Sequence[Listed], token: str
+        ) -> Sequence[StatusCode]:
+            names = [each.name for each in found]
+            # A second attempt does not find entries that the first one cancelled.
+            entries.update((each._name, each) for each in scheduled_among(store, queue, names))
+            dues = [each.place_ms for each in found]
+            return store.control.cancel(queue, layout, names, if_due=dues, token=token)
+
+        def report(cancelled: Sequence[Listed]) -> None:
+            gone = [entries[each.name] for each in cancelled if each.name in entries]
+            note_cancelled(self._session.app, {each.id for each in cancelled}, gone, "cancelled")
+            entries.clear()
+
+        return change_all(
+            self._session, filter, change, dry_run, everything, progress, after_batch=report
+        )
+
+    def reschedule_all(
+        self,
+        filter: Filter,
+        *,
+        eta: datetime | str | None = None,
+        countdown: float | None = None,
+        by: timedelta | float | None = None,
+        dry_run: bool = False,
+        everything: bool = False,
+        progress: Callable[[Bulk], object] | None = None,
+    ) -> Bulk:
+        """Move all scheduled entries that match a filter; parameters as for :meth:`cancel_all`.
+
+        An entry that somebody else moves at the same time is not moved again (``CHANGED``).
+        """
+        due = new_due(eta, countdown, by)
+        warn_of_naive_eta(self._session.app, eta)
+        by_ms = 0 if due is not None else shift_ms(by)
+
+        @cache  # one time for all of them, by the clock of their own Redis
+        def due_in(store: Store) -> Due | None:
+            return Due(due.ms + store.now_ms()) if due is not None and due.relative else due
+
+        def change(
+            store: Store, queue: str, _: Layout, found: Sequence[Listed], token: str
+        ) -> Sequence[StatusCode]:
+            when = due_in(store)
+            moves = [(x.name, when or moved(x.place_ms, by_ms), x.place_ms) for x in found]
+            return store.control.reschedule(queue, moves, token)
+
+        return change_all(self._session, filter, change, dry_run, everything, progress)
+
+    def run_all_now(
+        self,
+        filter: Filter,
+        *,
+        dry_run: bool = False,
+        everything: bool = False,
+        progress: Callable[[Bulk], object] | None = None,
+    ) -> Bulk:
+        """Make all scheduled entries that match a filter ready; as for :meth:`cancel_all`."""
+
+        def change(
+            store: Store, queue: str, layout: Layout, found: Sequence[Listed], token: str
+        ) -> Sequence[StatusCode]:
+            names, dues = [each.name for each in found], [each.place_ms for each in found]
+            return store.control.run_now(queue, layout, names, if_due=dues, token=token)
+
+        # Each entry goes to the head of the ready list, so the first to be due goes last.
+        return change_all(
+            self._session, filter, change, dry_run, everything, progress, last_first=True
+        )
+
 
 class _Places:
     """Where the entries of a change are: it is made in those queues only.
@@ -396,3 +663,12 @@ def _one_of(queue: str | None, task: str | None) -> None:
     check_name("task", task)
     if (queue is None) == (task is None):
         raise ConfigError(f"queue={queue!r}, task={task!r}: give either a queue or a task name")
+
+
+def id_of(id: Any) -> str:
+    """Return the id of a task, given as an id or as its result."""
+    given = getattr(id, "id", id)
+    if not isinstance(given, str):
+        raise InvalidFilter(f"id={id!r}: expected the id of a task, or its AsyncResult")
+    to_bytes(given)
+    return given
