@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from celery_delayq.errors import CommandRefused
-from celery_delayq.store.cluster.shards import address_of
+from celery_delayq.store.cluster.stores import address_of
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.deadline import NotInTime, begin
 
 #: Seconds to wait for all masters together.
@@ -42,17 +42,17 @@ class MasterAway:
         return f"the master{at} is away, which has {', '.join(self.tags)}: {self.why}"
 
 
-def masters_away(shards: Shards, timeout: float = PATIENCE) -> list[MasterAway]:
+def masters_away(stores: Stores, timeout: float = PATIENCE) -> list[MasterAway]:
     """Ask the masters of all hash tags at once, and return those without an answer.
 
     Of a single Redis there are none.
     """
-    if shards.has_one:
+    if stores.has_one:
         return []
     addresses: dict[str, str] = {}
     calls = {
         tag: begin(partial(_ask, store, partial(addresses.__setitem__, tag)))
-        for tag, store in shards.by_tag()
+        for tag, store in stores.by_tag()
     }
     end = time.monotonic() + timeout
     found: dict[tuple[str, str], list[str]] = {}

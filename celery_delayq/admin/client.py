@@ -47,10 +47,10 @@ class Admin:
             return cast("Stats", gather_rabbitmq(self._session.app))
         consumed = self._session.app.amqp.queues.consume_from
         if not partial:
-            return self._session.ask(lambda shards: gather(shards, consumed))
-        shards = self._session.ask(lambda shards: shards)
-        away = masters_away(shards)
-        there = shards.without([tag for each in away for tag in each.tags])
+            return self._session.ask(lambda stores: gather(stores, consumed))
+        stores = self._session.ask(lambda stores: stores)
+        away = masters_away(stores)
+        there = stores.without([tag for each in away for tag in each.tags])
         if not [*there]:
             raise BrokerUnavailable("; ".join(map(str, away)))
         return replace(gather(there, consumed), away=away)

@@ -16,7 +16,7 @@ from celery_delayq.errors import CommandRefused
 from celery_delayq.model.lookup import to_text
 from celery_delayq.store.repair import EXAMPLES
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.shards import Shards, write_pause
+from celery_delayq.store.stores import Stores, write_pause
 from celery_delayq.utils.portions import batches
 
 #: Seconds between two looks at a difference: a call may be writing.
@@ -54,7 +54,7 @@ class Pause(NamedTuple):
 
 
 def unfinished(
-    shards: Shards, revoke_expires: float, queue: str | None = None
+    stores: Stores, revoke_expires: float, queue: str | None = None
 ) -> Iterator[Unfinished]:
     """Yield what is in some tags only: all of it, or the pause of a queue.
 
@@ -68,33 +68,33 @@ def unfinished(
     CommandRefused
         A key of pauses or revokes has the wrong type, or the account may not read it.
     """
-    if shards.has_one:
+    if stores.has_one:
         return
-    for pause, pausing in _unfinished_pauses(shards, queue):
+    for pause, pausing in _unfinished_pauses(stores, queue):
         kind = "unfinished_pause" if pausing else "unfinished_resume"
         examples = [pause.queue or pause.task or ""]
-        finish = partial(_finish_pause, shards, pause)
+        finish = partial(_finish_pause, stores, pause)
         yield Unfinished(kind, pause.queue or "", 1, examples, finish)
-    lacking = [] if queue is not None else _unfinished_revokes(shards, revoke_expires)
+    lacking = [] if queue is not None else _unfinished_revokes(stores, revoke_expires)
     if lacking:
         examples = [to_text(member[1:]) for member in lacking[:EXAMPLES]]
-        finish = partial(_finish_revokes, shards, revoke_expires, lacking)
+        finish = partial(_finish_revokes, stores, revoke_expires, lacking)
         yield Unfinished("unfinished_revoke", "", len(lacking), examples, finish)
 
 
-def _unfinished_pauses(shards: Shards, queue: str | None) -> Iterable[tuple[Pause, bool]]:
+def _unfinished_pauses(stores: Stores, queue: str | None) -> Iterable[tuple[Pause, bool]]:
     """Return the pauses that are in some tags only, and whether they are in the first one."""
-    if not (seen := _differing(shards, queue)):
+    if not (seen := _differing(stores, queue)):
         return []
     time.sleep(SETTLE)
-    still = seen & _differing(shards, queue)
-    first = _pauses(shards.first)
+    still = seen & _differing(stores, queue)
+    first = _pauses(stores.first)
     return [(pause, pause in first) for pause in sorted(still, key=str)]
 
 
-def _finish_pause(shards: Shards, pause: Pause) -> int:
+def _finish_pause(stores: Stores, pause: Pause) -> int:
     """Have all tags agree with the first one."""
-    first, *others = shards
+    first, *others = stores
     with suppress(CommandRefused):
         for _ in range(TRIES):
             pausing = pause in _pauses(first)
@@ -105,8 +105,8 @@ def _finish_pause(shards: Shards, pause: Pause) -> int:
     return 0
 
 
-def _differing(shards: Shards, queue: str | None) -> set[Pause]:
-    found = [_pauses(store) for store in shards]
+def _differing(stores: Stores, queue: str | None) -> set[Pause]:
+    found = [_pauses(store) for store in stores]
     differing = found[0].union(*found) - found[0].intersection(*found)
     return {pause for pause in differing if queue in (None, pause.queue)}
 
@@ -116,9 +116,9 @@ def _pauses(store: Store) -> set[Pause]:
     return {*(Pause(name, None) for name in found.queues), *(Pause(None, t) for t in found.tasks)}
 
 
-def _unfinished_revokes(shards: Shards, seconds: float) -> list[bytes]:
+def _unfinished_revokes(stores: Stores, seconds: float) -> list[bytes]:
     """Return what the first tag remembers as revoked, and another one does not."""
-    first, *others = shards
+    first, *others = stores
     since = first.now_ms() - int((seconds - min(FORGETS, seconds / 2)) * 1000)
     found = (_lacking(others, some) for some, _ in first.control.revoked_members(since))
     seen = [member for some in found for member in some]
@@ -127,9 +127,9 @@ def _unfinished_revokes(shards: Shards, seconds: float) -> list[bytes]:
     return [member for some in batches(seen, BATCH) for member in _lacking(others, some)]
 
 
-def _finish_revokes(shards: Shards, seconds: float, members: list[bytes]) -> int:
+def _finish_revokes(stores: Stores, seconds: float, members: list[bytes]) -> int:
     """Have all tags remember them, for the whole time again."""
-    _, *others = shards
+    _, *others = stores
     finished = 0
     with suppress(CommandRefused):
         for some in batches(members, BATCH):

@@ -23,7 +23,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import BATCH, Batch, Found, RepairStore
 from celery_delayq.store.repair_tracking import RepairTracking, Tracked
 from celery_delayq.store.schedule import Store, layouts
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
 
 #: How often to try to count messages at one moment: processes come and go.
@@ -36,7 +36,7 @@ _WRONG_TYPE = re.compile(r"WRONGTYPE (.+?, expected an? \w+|[^,]+)")
 
 
 def check(
-    shards: Shards, settings: Settings, *, queue: str | None = None, repair: bool = False
+    stores: Stores, settings: Settings, *, queue: str | None = None, repair: bool = False
 ) -> Iterator[Report]:
     """Check all queues or one, and repair findings if *repair* is set.
 
@@ -55,13 +55,12 @@ def check(
     report = Report()
     try:
         # First: to resume a queue sets its place in the next-due index.
-        for each in unfinished(shards, settings.revoke_expires, queue):
+        for each in unfinished(stores, settings.revoke_expires, queue):
             repaired = each.finish() if repair else 0
             report.add(each.queue, Found(each.kind, each.number, repaired, each.examples))
     except (*LOST, CommandRefused) as exc:  # of a shard, perhaps not that of the queue
         report.notes.append(f"the pauses and revokes of all hash tags were not compared: {exc}")
-    stores = [*shards] if queue is None else [shards.of(queue)]
-    for store in stores:
+    for store in stores if queue is None else [stores.of(queue)]:
         yield from _Check(store, settings.lease, repair, report).run(queue)
 
 

@@ -18,7 +18,7 @@ from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Sizes
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils import foreign
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class Stats:
         return asdict(self)
 
 
-def gather(shards: Shards, consumed: Iterable[str]) -> Stats:
+def gather(stores: Stores, consumed: Iterable[str]) -> Stats:
     """Read the numbers of every registered queue and of those in *consumed*."""
     broken: dict[str, str] = {}
 
@@ -128,18 +128,18 @@ def gather(shards: Shards, consumed: Iterable[str]) -> Stats:
             broken[name] = str(exc)
             return instead
 
-    keys = shards.first.keys
-    known = layouts(unless_broken(keys.queues, shards.registry, {}))
-    names = sorted({*known, *filter(shards.has, consumed)})
-    used, most = shards.first.server_memory()
-    controls = unless_broken(keys.control, shards.controls, PausedNames(0, {}, {}))
-    layout = shards.first.layout
+    keys = stores.first.keys
+    known = layouts(unless_broken(keys.queues, stores.registry, {}))
+    names = sorted({*known, *filter(stores.has, consumed)})
+    used, most = stores.first.server_memory()
+    controls = unless_broken(keys.control, stores.controls, PausedNames(0, {}, {}))
+    layout = stores.first.layout
 
     def steps(store: Store, name: str) -> Steps[QueueStats]:
         return _queue(store, name, known.get(name, layout), name in controls.queues)
 
     queues: list[QueueStats] = []
-    for name, found in shards.try_each(names, steps, SAMPLED_QUEUES).items():
+    for name, found in stores.try_each(names, steps, SAMPLED_QUEUES).items():
         if isinstance(found, QueueStats):
             queues.append(found)
         elif is_denied(found) or not isinstance(found, CommandRefused):
@@ -150,15 +150,15 @@ def gather(shards: Shards, consumed: Iterable[str]) -> Stats:
         **{name: sum(getattr(each, name) for each in queues) for name in _SUMS},
         oldest_age=max((each.oldest_age for each in queues), default=0.0),
         queues=queues,
-        periodic=unless_broken(keys.periodic, lambda: _periodic(shards), 0),
+        periodic=unless_broken(keys.periodic, lambda: _periodic(stores), 0),
         used_memory=used,
         max_memory=most,
         broken=broken,
     )
 
 
-def _periodic(shards: Shards) -> int:
-    return sum(PeriodicStore(store).count() for store in shards)
+def _periodic(stores: Stores) -> int:
+    return sum(PeriodicStore(store).count() for store in stores)
 
 
 def _queue(store: Store, name: str, layout: Layout, is_paused: bool) -> Steps[QueueStats]:

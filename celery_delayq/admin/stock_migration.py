@@ -24,7 +24,7 @@ from celery_delayq.store.repair_tracking import RepairTracking, Tracked, cancell
 from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils import foreign, message_json
 from celery_delayq.utils.portions import batches, portions
 
@@ -65,7 +65,7 @@ def check_single(session: Session) -> None:
     NotSupported
         The app's broker is one.
     """
-    if not session.shards.has_one:
+    if not session.stores.has_one:
         raise NotSupported(
             "stock Celery cannot use a Redis Cluster, so there is nothing to migrate from or to "
             "here: move tasks between this broker and a delayq+redis:// one by delayq export and "
@@ -208,10 +208,10 @@ class _Back:
         Entries that others add meanwhile may be missed, so this repeats until none is left.
         """
         left: set[str] = set()
-        shards = Shards.single(self.store)
+        stores = Stores.single(self.store)
 
-        def ask(read: Callable[[Shards], FoundPage]) -> FoundPage:
-            return read(shards)
+        def ask(read: Callable[[Stores], FoundPage]) -> FoundPage:
+            return read(stores)
 
         found = True
         while found:

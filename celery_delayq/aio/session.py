@@ -6,7 +6,7 @@ from celery import Celery
 
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 
 class LoopSession(Session):
@@ -22,10 +22,10 @@ class LoopSession(Session):
 
     def __init__(self, app: Celery, store: Store) -> None:
         super().__init__(app)
-        self._loop_shards = Shards.single(store)
+        self._loop_shards = Stores.single(store)
 
     @property
-    def shards(self) -> Shards:
+    def stores(self) -> Stores:
         """Our data in the app's broker."""
         return self._loop_shards
 

@@ -73,9 +73,9 @@ def count_entries(delayq: DelayQ, filter: Filter, bar: Bar = lambda *_: None) ->
             if number % READ == 0:
                 bar(None, number)
         return counts
-    shards = delayq.session.shards
+    stores = delayq.session.stores
     where = filter.where()
-    queues = with_entries(shards, queues_of(shards, filter.queue), where)
+    queues = with_entries(stores, queues_of(stores, filter.queue), where)
 
     def steps(store: Store, queue: str) -> Steps[Counts]:
         its: Counts = Counter()
@@ -89,7 +89,7 @@ def count_entries(delayq: DelayQ, filter: Filter, bar: Bar = lambda *_: None) ->
             its[queue, "?"] += max(0, total - its.total())
         return its
 
-    for its in shards.run_each(queues, steps).values():
+    for its in stores.run_each(queues, steps).values():
         counts.update(its)
     return +counts
 

@@ -35,7 +35,7 @@ def tasks(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
 def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Suggest the queues of the app and those that Redis knows."""
     declared = _quietly(lambda: _app(ctx).amqp.queues)
-    known = _quietly(lambda: _delayq(ctx).session.shards.registry())
+    known = _quietly(lambda: _delayq(ctx).session.stores.registry())
     return _beginning(incomplete, {*declared, *known})
 
 

@@ -26,7 +26,7 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error, is_away
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.text import spelled
 
 #: Seconds between two lines of progress: on a terminal, and elsewhere.
@@ -55,15 +55,15 @@ def dispatch(delayq: DelayQ) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     output.print("connecting")
-    shards = _connected(delayq, app, stopping)
-    if shards is None:
+    stores = _connected(delayq, app, stopping)
+    if stores is None:
         output.print("stopped before there was a connection")
         return
 
-    loop = None if shards.has_one else PromotionLoop.unless_patched()
+    loop = None if stores.has_one else PromotionLoop.unless_patched()
     dispatchers = [
         Dispatcher(store, settings, partial(_reopened, app, number), loop=loop)
-        for number, store in enumerate(shards)
+        for number, store in enumerate(stores)
     ]
     deploy = _knows_all(app)
     if deploy:
@@ -96,11 +96,11 @@ def dispatch(delayq: DelayQ) -> None:
 def _reopened(app: Celery, number: int) -> Store:
     """Return one of the stores by new connections, which lead to the new master if there is one."""
     with Session(app) as session:
-        stores: list[Store] = [*session.new_shards()]
+        stores: list[Store] = [*session.new_stores()]
     return stores[number]
 
 
-def _connected(delayq: DelayQ, app: Celery, stopping: threading.Event) -> Shards | None:
+def _connected(delayq: DelayQ, app: Celery, stopping: threading.Event) -> Stores | None:
     """Wait until Redis answers, as workers do at their start; None if it is stopped before.
 
     A wrong password is reported at once.
@@ -112,7 +112,7 @@ def _connected(delayq: DelayQ, app: Celery, stopping: threading.Event) -> Shards
     for attempt in count(1):
         try:
             delayq.session.now_ms()
-            return delayq.session.shards
+            return delayq.session.stores
         except BROKER_ERRORS as exc:
             if not (retry and is_away(exc)) or (most and attempt > most):
                 raise

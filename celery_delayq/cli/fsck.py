@@ -36,7 +36,7 @@ def fsck(delayq: DelayQ, repair: bool, queue: str | None, as_json: bool) -> None
     settings = Settings.from_options(delayq.app.conf.broker_transport_options)
     report = Report()
     with screen.progress_bar(hidden=as_json, description="repair" if repair else "check") as bar:
-        for report in check(delayq.session.shards, settings, queue=queue, repair=repair):
+        for report in check(delayq.session.stores, settings, queue=queue, repair=repair):
             bar(report.total, report.done)
     screen.check_queue(delayq, queue, report.queues)
     if as_json:

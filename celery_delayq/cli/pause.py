@@ -57,8 +57,8 @@ def _set_paused(
     changed = (delayq.pause if paused else delayq.resume)(queue=queue, task=task)
     screen.note_unknown_queue(delayq, queue, stderr=True)
     if task is not None and (paused or not changed):
-        shards = delayq.session.shards
-        found = shards.run_each(shards.registry(), Store.scheduled_tasks_steps)
+        stores = delayq.session.stores
+        found = stores.run_each(stores.registry(), Store.scheduled_tasks_steps)
         screen.note_unknown_task(delayq, task, {*chain.from_iterable(found.values())})
     if as_json:
         screen.print_json({"queue": queue, "task": task, "paused": paused, "changed": changed})

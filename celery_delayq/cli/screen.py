@@ -254,7 +254,7 @@ def unknown_queue(delayq: DelayQ, queue: str | None, found: Iterable[str] = ()) 
     known = {*delayq.app.amqp.queues, *found}
     if queue in known:  # without a question: another shard of a cluster may be away
         return ""
-    known |= {*delayq.session.shards.registry()}
+    known |= {*delayq.session.stores.registry()}
     if queue in known:
         return ""
     names = ", ".join(spelled(name) for name in sorted(known)) or "none"
@@ -303,7 +303,7 @@ def check_priority(delayq: DelayQ, filter: Filter) -> None:
     """Refuse a priority that no entry can have (click.UsageError)."""
     if filter.priority is None:
         return
-    found = layouts(delayq.session.shards.registry())
+    found = layouts(delayq.session.stores.registry())
     steps = {step for layout in found.values() for step in layout.steps}
     if steps and filter.priority not in steps:
         known = ", ".join(map(str, sorted(steps)))

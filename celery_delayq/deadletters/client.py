@@ -27,7 +27,7 @@ from celery_delayq.store.dead_letters import Replay, ReplayedInPlace, told
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.foreign import reading
 from celery_delayq.utils.numbers import is_finite
 from celery_delayq.utils.portions import portions
@@ -177,7 +177,7 @@ class DeadLetters(DeadLetterReader):
     ) -> Any:
         """Return the change that replays dead letters of one queue; all go to one queue."""
         to, token = changes.queue or queue, uuid4().hex
-        layout = self._ask(lambda shards: queues_of(shards, to)[to])
+        layout = self._ask(lambda stores: queues_of(stores, to)[to])
         replays: dict[int, Replay] = {}
         for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
             # The first half of a message id tells messages apart.
@@ -197,17 +197,17 @@ class DeadLetters(DeadLetterReader):
             )
         call: Call | None = None
         known: dict[int, StatusCode] = {}
-        if self._ask(lambda shards: shards.of(queue) is not shards.of(to)):
+        if self._ask(lambda stores: stores.of(queue) is not stores.of(to)):
             replays, known = schedule_elsewhere(self._ask, queue, to, layout, replays, token)
             if replays:
                 names = [(each.id, each.died_ms) for each in replays.values()]
                 call = self._ask(
-                    lambda shards: shards.of(queue).dead_letters.delete_call(queue, names, token)
+                    lambda stores: stores.of(queue).dead_letters.delete_call(queue, names, token)
                 )
         elif replays:
             found = [*replays.values()]
             call = self._ask(
-                lambda shards: shards.of(queue).dead_letters.replay_call(
+                lambda stores: stores.of(queue).dead_letters.replay_call(
                     queue, to, layout, found, token
                 )
             )
@@ -243,7 +243,7 @@ class DeadLetters(DeadLetterReader):
         names = [(each.id, each.dead_lettered.died_ms) for each in dead_letters]
         token = uuid4().hex
         call = self._ask(
-            lambda shards: shards.of(queue).dead_letters.delete_call(queue, names, token)
+            lambda stores: stores.of(queue).dead_letters.delete_call(queue, names, token)
         )
 
         def after(gone: Sequence[DeadLetter]) -> None:
@@ -257,7 +257,7 @@ class DeadLetters(DeadLetterReader):
     def _make(self, queue: str, change: Any) -> Outcome:
         """Make a change of one dead letter of a queue."""
         call = change.call
-        reply = None if call is None else self._ask(lambda shards: shards.of(queue).run(call))
+        reply = None if call is None else self._ask(lambda stores: stores.of(queue).run(call))
         return OUTCOMES[change.states(reply)[0]]
 
     def _change_dead(
@@ -316,8 +316,8 @@ class DeadLetters(DeadLetterReader):
     ) -> Iterator[DeadLetter]:
         """Replay dead letters by queue and time; yield those that a script cannot change."""
         low, high = filter.range_ms()
-        layouts = self._ask(lambda shards: queues_of(shards, filter.queue))
-        counts = self._ask(lambda shards: counts_of(shards, filter.queue, low, high))
+        layouts = self._ask(lambda stores: queues_of(stores, filter.queue))
+        counts = self._ask(lambda stores: counts_of(stores, filter.queue, low, high))
         for queue, layout in layouts.items():
             if not counts.get(queue):
                 continue
@@ -367,9 +367,9 @@ def check_bulk(filter: DeadFilter, dry_run: bool, everything: bool) -> None:
 
 
 def _replay_in_place(
-    queue: str, place: tuple[Any, ...], shards: Shards
+    queue: str, place: tuple[Any, ...], stores: Stores
 ) -> tuple[ReplayedInPlace, Sequence[DeadLettered]]:
     """Return the result of one call, and the dead letters that it left."""
-    dead_letters = shards.of(queue).dead_letters
+    dead_letters = stores.of(queue).dead_letters
     found = dead_letters.replay_in_place(queue, *place)
     return found, dead_letters.read(queue, [id for id, _ in found.left]) if found.left else []

@@ -12,11 +12,11 @@ from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.store.dead_letters import Replay
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 
 def schedule_elsewhere(
-    ask: Callable[[Callable[[Shards], Any]], Any],
+    ask: Callable[[Callable[[Stores], Any]], Any],
     queue: str,
     to: str,
     layout: Layout,
@@ -46,7 +46,7 @@ def schedule_elsewhere(
     if not replays:
         return {}, {}
     ids = [to_bytes(each.id) for each in replays.values()]
-    there = ask(lambda shards: shards.of(queue).dead_letters.read(queue, ids))
+    there = ask(lambda stores: stores.of(queue).dead_letters.read(queue, ids))
     died = {each.id: each.died_ms for each in there}
     known: dict[int, StatusCode] = {}
     found: dict[int, Replay] = {}
@@ -61,8 +61,8 @@ def schedule_elsewhere(
         return {}, known
     entries = [each.entry for each in found.values()]
 
-    def schedule(shards: Shards) -> bytes:
-        store = shards.of(to)
+    def schedule(stores: Stores) -> bytes:
+        store = stores.of(to)
         # By the layout of that queue, which other apps may consume.
         call = Store(store.client, store.keys, layout).import_call(to, entries, token, retry=True)
         reply: bytes = store.run(call)

@@ -12,7 +12,7 @@ from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 #: Called with how many dead letters there are to read, None where that is not known, and how many
 #: were.
@@ -91,9 +91,9 @@ class DeadLetterReader:
         low, high = filter.range_ms()
         all_match = filter.is_by_place
 
-        def with_dead_letters(shards: Shards) -> dict[str, tuple[int, int | None]]:
-            found = shards.run_each(
-                queues_of(shards, filter.queue),
+        def with_dead_letters(stores: Stores) -> dict[str, tuple[int, int | None]]:
+            found = stores.run_each(
+                queues_of(stores, filter.queue),
                 lambda store, queue: store.dead_letters.extent_steps(queue, low, high),
             )
             return {queue: each for queue, each in found.items() if each[0]}
@@ -103,7 +103,7 @@ class DeadLetterReader:
         read = Reading(progress, sum(number for number, _ in queues.values()))
 
         def of_queue(queue: str) -> Iterator[DeadLetter]:
-            dead_letters = self._ask(lambda shards: shards.of(queue).dead_letters)
+            dead_letters = self._ask(lambda stores: stores.of(queue).dead_letters)
             _, died_to = queues[queue]
             for dead_lettered in dead_letters.all(queue, low, died_to, ahead=ahead, ask=self._ask):
                 dead_letter = DeadLetter.of(queue, dead_lettered)
@@ -150,9 +150,9 @@ class DeadLetterReader:
         queue: str | None,
         progress: Progress | None,  # noqa: ARG002, for those that have to search
     ) -> DeadLetter | None:
-        def ask(shards: Shards) -> DeadLetter | None:
-            found = shards.run_each(
-                queues_of(shards, queue),
+        def ask(stores: Stores) -> DeadLetter | None:
+            found = stores.run_each(
+                queues_of(stores, queue),
                 lambda store, name: store.dead_letters.read_steps(name, [to_bytes(id)]),
             )
             every = (DeadLetter.of(name, each) for name, some in found.items() for each in some)
@@ -177,15 +177,15 @@ class DeadLetterReader:
         if not filter.is_by_place:
             return sum(1 for _ in self._dead(filter))
         low, high = filter.range_ms()
-        return sum(self._ask(lambda shards: counts_of(shards, filter.queue, low, high)).values())
+        return sum(self._ask(lambda stores: counts_of(stores, filter.queue, low, high)).values())
 
 
 def counts_of(
-    shards: Shards, queue: str | None, low: int | None, high: int | None
+    stores: Stores, queue: str | None, low: int | None, high: int | None
 ) -> dict[str, int]:
     """Return how many dead letters of a queue, or of each queue, died then (ms)."""
-    return shards.run_each(
-        queues_of(shards, queue),
+    return stores.run_each(
+        queues_of(stores, queue),
         lambda store, name: store.dead_letters.count_steps(name, low, high),
     )
 

@@ -18,7 +18,7 @@ from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.scheduled import Filter, ScheduledTask
 from celery_delayq.settings import Hidden
 from celery_delayq.store.paging import read_page, scheduled_among
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +36,14 @@ LONGEST_BODY = 10_000
 TIMER_PRIORITY = 6
 
 
-def _read(state: Any, read: Callable[[Shards, str], list[ScheduledTask]]) -> list[ScheduledTask]:
+def _read(state: Any, read: Callable[[Stores, str], list[ScheduledTask]]) -> list[ScheduledTask]:
     """Read the schedule of each of the worker's queues; [] without a schedule or without Redis."""
     consumer = state.consumer.task_consumer
-    if consumer is None or not hasattr(consumer.channel, "shards"):
+    if consumer is None or not hasattr(consumer.channel, "stores"):
         return []
     try:
-        shards = consumer.channel.shards
-        return [*chain(*(read(shards, queue.name) for queue in consumer.queues))]
+        stores = consumer.channel.stores
+        return [*chain(*(read(stores, queue.name) for queue in consumer.queues))]
     except Exception:
         logger.exception("The schedule could not be read")
         return []
@@ -56,7 +56,7 @@ def scheduled(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
         """Answer with the schedule of the worker's queues, nearest first."""
         held = stock(state, **kwargs)  # what has less than min_delay to go, or another broker
         entries = _read(
-            state, lambda shards, queue: read_page(shards, Filter(queue), MOST, None).entries
+            state, lambda stores, queue: read_page(stores, Filter(queue), MOST, None).entries
         )
         nearest = heapq.nsmallest(MOST, entries, key=lambda entry: entry.due)
         return [
@@ -78,7 +78,7 @@ def query_task(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
         held = stock(state, ids, **kwargs)
         others = [id for id in map(str, maybe_list(ids) or []) if id not in held]
         entries = _read(
-            state, lambda shards, queue: scheduled_among(shards.of(queue), queue, others)
+            state, lambda stores, queue: scheduled_among(stores.of(queue), queue, others)
         )
         return {**{entry.id: ("scheduled", _request(entry)) for entry in entries}, **held}
 

@@ -192,7 +192,7 @@ class Attempts:
             return True
         try:
             name, most = given
-            store = self._app._delayq.session.shards.of(str(name))
+            store = self._app._delayq.session.stores.of(str(name))
             member = f"{request.id} {request.retries}"
             return bool(
                 store.control.use_retry_budget(str(name), int(most), member, BUDGET_EXPIRES)

@@ -15,7 +15,7 @@ from celery_delayq.metrics.slow_numbers import SlowNumbers
 from celery_delayq.model.totals import Totals
 from celery_delayq.store.gauges import GaugeStore, QueueGauges, ServerGauges
 from celery_delayq.store.schedule import Store, layouts
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
@@ -64,13 +64,13 @@ class FromRedis:
         """Return what takes longer."""
         return self._ask(self._slow.read)
 
-    def _read(self, shards: Shards) -> Sheet:
+    def _read(self, stores: Stores) -> Sheet:
         sheet = Sheet()
         read = []
         away: dict[str, BrokerUnavailable] = {}
-        for number, (tag, store) in enumerate(shards.by_tag()):
+        for number, (tag, store) in enumerate(stores.by_tag()):
             try:
-                read.append(self._read_store(sheet, shards, number, store))
+                read.append(self._read_store(sheet, stores, number, store))
             except BrokerUnavailable as exc:
                 away[tag] = exc
         if not read:
@@ -83,11 +83,11 @@ class FromRedis:
             self._epochs.keep({owner for each in read for owner in each.owners})
         return sheet
 
-    def _read_store(self, sheet: Sheet, shards: Shards, number: int, store: Store) -> _Read:
+    def _read_store(self, sheet: Sheet, stores: Stores, number: int, store: Store) -> _Read:
         gauges = GaugeStore(store)
         server = gauges.server()
         known = layouts(server.registry)
-        names = sorted({*known, *shards.own(store, self._consumed)})
+        names = sorted({*known, *stores.own(store, self._consumed)})
         queues = gauges.queues({name: known.get(name, store.layout) for name in names})
         for key in server.broken:
             _warn(key)

@@ -16,7 +16,7 @@ from celery_delayq.store.gauges import SAMPLED_QUEUES, GaugeStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.calls import Steps
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.once import warn_once
 
 T = TypeVar("T")
@@ -39,21 +39,21 @@ class SlowNumbers:
         self._consumed, self._tasks = consumed, tasks
         self._histograms = RunHistograms(tasks)
 
-    def read(self, shards: Shards) -> bytes:
+    def read(self, stores: Stores) -> bytes:
         """Return them in Prometheus' text format."""
         sheet = Sheet()
         scheduled, ready = ByTask(), ByTask()
         away: list[BrokerUnavailable] = []
-        for number, store in enumerate(shards):
+        for number, store in enumerate(stores):
             try:
-                self._count(sheet, store, shards.own(store, self._consumed), scheduled, ready)
+                self._count(sheet, store, stores.own(store, self._consumed), scheduled, ready)
                 with _left_out("of periodic entries"):
                     self._put_periodic(sheet, *GaugeStore(store).periodic(store.now_ms()))
                 with _left_out("of runs"):
                     self._histograms.refresh(number, store)
-            except BrokerUnavailable as exc:  # the other shards of a Redis Cluster go on
+            except BrokerUnavailable as exc:  # the other stores of a Redis Cluster go on
                 away.append(exc)
-        if len(away) == len([*shards]):
+        if len(away) == len([*stores]):
             raise away[0]
         kept = {pair for pair, _ in (scheduled + ready).most_common(self._tasks)}
         for name, counts in (("scheduled", scheduled), ("ready", ready)):

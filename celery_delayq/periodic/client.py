@@ -26,7 +26,7 @@ from celery_delayq.periodic.wall_clock import moment_of
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 if TYPE_CHECKING:
     from celery.schedules import BaseSchedule
@@ -197,7 +197,7 @@ class PeriodicTasks:
             entry = read_entry(name, there)
             return Writing(name, there.partition("\n")[0], "")
 
-        self._session.ask(lambda shards: entries_of(self._session.app, shards).edit(name, edit))
+        self._session.ask(lambda stores: entries_of(self._session.app, stores).edit(name, edit))
         if isinstance(entry, Periodic):
             self._withdraw(entry)
         return entry is not None
@@ -268,13 +268,13 @@ class PeriodicTasks:
 
         from celery_delayq.periodic.firing import TickScheduler
 
-        def fire(shards: Shards) -> str | None:
-            several = shards if len([*shards]) > 1 else None
+        def fire(stores: Stores) -> str | None:
+            several = stores if len([*stores]) > 1 else None
             with TickScheduler(self._session.app) as scheduler:
                 while True:
-                    found = ((each, PeriodicStore(each).get(name)) for each in shards)
+                    found = ((each, PeriodicStore(each).get(name)) for each in stores)
                     there = ((each, record) for each, record in found if record is not None)
-                    store, record = next(there, (shards.first, None))
+                    store, record = next(there, (stores.first, None))
                     entry = required(name, record and Periodic.unpack(name, record))
                     state = entry.state
                     if state.hand == hand:
@@ -282,7 +282,7 @@ class PeriodicTasks:
                     then = replace(state, manual=state.manual + 1, hand=hand)
                     now = store.now_ms()
                     firing = Firing((now,), then, state, now)
-                    (codes,) = scheduler.fire(store, [(entry, firing)], id=id, shards=several)
+                    (codes,) = scheduler.fire(store, [(entry, firing)], id=id, stores=several)
                     if codes != "-":
                         return None if codes in "KE" else id
 
@@ -297,7 +297,7 @@ class PeriodicTasks:
             This process cannot read the entry: see :meth:`unreadable`.
         """
         record: str | None = self._session.ask(
-            lambda shards: entries_of(self._session.app, shards).get(name)
+            lambda stores: entries_of(self._session.app, stores).get(name)
         )
         return None if record is None else Periodic.unpack(name, record)
 
@@ -314,7 +314,7 @@ class PeriodicTasks:
         """Return an iterator over all entries, unordered, some perhaps twice; unreadable ones as in
         :meth:`list`.
         """
-        return _readable(entries_of(self._session.app, self._session.shards).all())
+        return _readable(entries_of(self._session.app, self._session.stores).all())
 
     def unreadable(self) -> builtins.list[UnreadableEntry]:
         """Return the entries that cannot be read here, by name, and why.
@@ -324,7 +324,7 @@ class PeriodicTasks:
         return [entry for entry in self._all() if isinstance(entry, UnreadableEntry)]
 
     def _all(self) -> builtins.list[Periodic | UnreadableEntry]:
-        records = dict(entries_of(self._session.app, self._session.shards).all())
+        records = dict(entries_of(self._session.app, self._session.stores).all())
         return [read_entry(name, record) for name, record in sorted(records.items())]
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
@@ -348,19 +348,19 @@ class PeriodicTasks:
         """Change an entry by a function of it and of Redis' clock (ms); return the new entry."""
         result: Any = None
 
-        def write(shards: Shards) -> Any:
+        def write(stores: Stores) -> Any:
             def change(there: str | None) -> Writing | None:
                 nonlocal result
                 before = None if there is None else read_entry(name, there)
-                result = edit(before, shards.now_ms())
+                result = edit(before, stores.now_ms())
                 if result is None or result == before:
                     return None
                 if not isinstance(before, Periodic) or result.definition != before.definition:
-                    check_tags(self._session.app, shards, result)
+                    check_tags(self._session.app, stores, result)
                 line = "" if there is None else there.partition("\n")[0]
                 return Writing(name, line, result.pack(), result.look)
 
-            return entries_of(self._session.app, shards).edit(name, change)
+            return entries_of(self._session.app, stores).edit(name, change)
 
         self._session.ask(write)
         return result

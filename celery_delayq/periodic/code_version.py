@@ -28,7 +28,7 @@ from celery_delayq.periodic.state import Periodic, source_in
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import ActiveVersion, Writing, WrittenEntries
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Deployment:
         self._first = True
         self._kept = float("-inf")
 
-    def keep(self, shards: Shards) -> None:
+    def keep(self, stores: Stores) -> None:
         """Announce this version; if it is the active one, write its missing entries.
 
         Does nothing when it did so less than :data:`KEEP` seconds ago.
@@ -73,7 +73,7 @@ class Deployment:
         self._kept = time.monotonic()
         if not self.version:
             self._read()
-        gate = entries_of(self.app, shards)
+        gate = entries_of(self.app, stores)
         active = self.say(gate)
         if self._first:
             self._warn_of_others(gate, active.others)
@@ -81,7 +81,7 @@ class Deployment:
             if self._first:
                 logger.info("Periodic entries not written: a newer version of the code is active")
         elif active.mark != self.version:
-            _Rewrite(self, gate, shards.now_ms()).run()
+            _Rewrite(self, gate, stores.now_ms()).run()
         self._first = False
 
     def look_again(self) -> None:

@@ -24,7 +24,7 @@ from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing, fired
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import portions
 
 #: Seconds of rest after each entry, in which other threads of the worker get Python's lock.
@@ -61,13 +61,13 @@ class TickScheduler:
         firings: Sequence[tuple[Periodic, Firing]],
         id: str | None = None,
         *,
-        shards: Shards | None = None,
+        stores: Stores | None = None,
     ) -> list[str]:
         """Schedule the ticks of entries, and store the new states of the entries.
 
         Parameters
         ----------
-        shards : Shards | None
+        stores : Stores | None
             All stores, where there are several.
         id : str | None
             Id of the task of a manual run; ticks have ids of their own.
@@ -90,7 +90,7 @@ class TickScheduler:
         gate = PeriodicStore(store)
         for index, (entry, firing) in enumerate(firings):
             made = self._make(entry, firing, id)
-            if shards is not None and any(shards.of(queue) is not store for queue in made):
+            if stores is not None and any(stores.of(queue) is not store for queue in made):
                 raise _of_several_tags(made)
             time.sleep(BREATH)
             if not made:
@@ -166,7 +166,7 @@ def cron_deadline(app: Celery) -> int | None:
     return None if seconds is None else int(seconds * 1000)
 
 
-def check_tags(app: Celery, shards: Shards, entry: Periodic) -> None:
+def check_tags(app: Celery, stores: Stores, entry: Periodic) -> None:
     """Refuse an entry whose ticks go to queues of several hash tags of a Redis Cluster.
 
     A tick is one step, in one tag.
@@ -176,10 +176,10 @@ def check_tags(app: Celery, shards: Shards, entry: Periodic) -> None:
     NotSupported
         They do, by the bindings that there are now.
     """
-    if shards.has_one:
+    if stores.has_one:
         return
     queues = queues_of(app, entry.definition)
-    if len({shards.of(queue) for queue in queues}) > 1:
+    if len({stores.of(queue) for queue in queues}) > 1:
         raise _of_several_tags(queues)
 
 

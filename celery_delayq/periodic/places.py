@@ -7,7 +7,7 @@ from celery import Celery
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.store.cluster.periodic import PeriodicShards, periodic_of
 from celery_delayq.store.periodic import PeriodicStore, Writing
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 #: The entries of a broker.
 Entries = PeriodicStore | PeriodicShards
@@ -40,10 +40,10 @@ def queues_of(app: Celery, definition: Definition) -> list[str]:
         return sorted(channel._lookup(getattr(exchange, "name", exchange), key))
 
 
-def entries_of(app: Celery, shards: Shards) -> Entries:
+def entries_of(app: Celery, stores: Stores) -> Entries:
     """Return the periodic entries of an app's broker."""
 
     def queue(writing: Writing) -> str:
         return queue_of(app, Definition.loads(writing.name, writing.record.partition("\n")[2]))
 
-    return periodic_of(shards, queue)
+    return periodic_of(stores, queue)

@@ -37,7 +37,7 @@ from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import LOST
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
@@ -157,18 +157,18 @@ class Ticker:
 
     def _connected(self) -> None:
         """Fire for as long as the connection lasts."""
-        shards = self._session.shards
-        stores = [*shards]
-        store = stores[self._place]
+        stores = self._session.stores
+        each_store = [*stores]
+        store = each_store[self._place]
         self._loop.name = store.keys.named("periodic runner")
-        is_cluster = len(stores) > 1
+        is_cluster = not stores.has_one
         self._nap = NAP_OF_SEVERAL if is_cluster else NAP
         # The connections of a cluster find the new master of their slot by themselves. New ones for
         # each attempt, to all shards, would take a good part of a core while one shard is away.
         self._reopens = not is_cluster
         if self._place == 0 and not self._others:
             # First: the store of this one may be away.
-            places = range(1, len(stores))
+            places = range(1, len(each_store))
             self._others = [
                 Ticker(self._app, deploy=False, place=each, session=self._session)
                 for each in places
@@ -182,8 +182,8 @@ class Ticker:
             most = self._listen(store, pubsub)
             with TickScheduler(self._app) as scheduler:
                 while not self._stopping.is_set():
-                    self._keep(shards)
-                    wait = self._turn(store, scheduler, most, shards if is_cluster else None)
+                    self._keep(stores)
+                    wait = self._turn(store, scheduler, most, stores if is_cluster else None)
                     self._loop.recovered()
                     self._sleep(pubsub, wait)
 
@@ -231,12 +231,12 @@ class Ticker:
                     self._is_woken = True
                     end = min(end, time.monotonic() + self._later())
 
-    def _keep(self, shards: Shards) -> None:
+    def _keep(self, stores: Stores) -> None:
         """Write the entries in code; an error does not stop the firing of entries."""
         if self._deploy is None:
             return
         try:
-            self._deploy.keep(shards)
+            self._deploy.keep(stores)
         except LOST:
             raise
         except Exception:
@@ -244,7 +244,7 @@ class Ticker:
         start_gate.let_pass()
 
     def _turn(
-        self, store: Store, scheduler: TickScheduler, most: float, several: Shards | None = None
+        self, store: Store, scheduler: TickScheduler, most: float, several: Stores | None = None
     ) -> float:
         """Fire the due entries; return the seconds until the next look."""
         began = time.monotonic()
@@ -312,9 +312,9 @@ class Ticker:
         line, _, text = record.partition("\n")
         return Periodic(self._definition(name, text), PeriodicState.read(line))
 
-    def _moves(self, store: Store, shards: Shards, entry: Periodic, firing: Firing) -> bool:
+    def _moves(self, store: Store, stores: Stores, entry: Periodic, firing: Firing) -> bool:
         """Move an entry to the store of its queue; return whether it was not there."""
-        target = shards.of(queue_of(self._app, entry.definition))
+        target = stores.of(queue_of(self._app, entry.definition))
         if target is not store:
             move(store, target, Writing(entry.name, entry.state.line, entry.pack(), firing.now))
         return target is not store
@@ -324,17 +324,17 @@ class Ticker:
         store: Store,
         scheduler: TickScheduler,
         firings: list[tuple[Periodic, Firing]],
-        several: Shards | None,
+        several: Stores | None,
     ) -> int:
         try:
-            return stored(scheduler.fire(store, firings, shards=several))
+            return stored(scheduler.fire(store, firings, stores=several))
         except Exception as exc:
             self._check_there(store, exc)
         # One entry or one queue is wrong: fire the others.
         fired = 0
         for entry, firing in firings:
             try:
-                fired += stored(scheduler.fire(store, [(entry, firing)], shards=several))
+                fired += stored(scheduler.fire(store, [(entry, firing)], stores=several))
             except Exception as exc:
                 self._check_there(store, exc)
                 self._failed(entry.name, exc)

@@ -16,7 +16,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import counts_of, listed_pages, queues_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 #: Entries that one script call of a bulk operation changes.
 BATCH = 40
@@ -51,9 +51,9 @@ def change_all(
             "are meant"
         )
     bulk = Bulk(dry_run)
-    where, began = filter.where(), session.ask(lambda shards: shards.began_us())
-    known = session.ask(lambda shards: queues_of(shards, filter.queue))
-    counts = session.ask(lambda shards: counts_of(shards, known, where._replace(step=None)))
+    where, began = filter.where(), session.ask(lambda stores: stores.began_us())
+    known = session.ask(lambda stores: queues_of(stores, filter.queue))
+    counts = session.ask(lambda stores: counts_of(stores, known, where._replace(step=None)))
     if where.step is None:
         bulk.total = sum(counts.values())
     if dry_run and where.step is None:
@@ -122,13 +122,13 @@ class _Window(NamedTuple):
 
 
 def _read_window(
-    where: Where, began: int, window: _Window, goes_on: bool, shards: Shards
+    where: Where, began: int, window: _Window, goes_on: bool, stores: Stores
 ) -> list[Listed]:
     position = window.start
     options: dict[str, Any] = {"records": False, "began": began, "goes_on": goes_on}
     found: list[Listed] = []
     while True:
-        control = shards.of(window.queue).control
+        control = stores.of(window.queue).control
         page = control.page(window.queue, where, FOUND, position, window.end, **options)
         found += page.entries
         position = page.end
@@ -142,9 +142,9 @@ def _change_in_store(
     layout: Layout,
     batch: Sequence[Listed],
     token: str,
-    shards: Shards,
+    stores: Stores,
 ) -> Sequence[StatusCode]:
-    return change(shards.of(queue), queue, layout, batch, token)
+    return change(stores.of(queue), queue, layout, batch, token)
 
 
 def new_due(

@@ -43,7 +43,7 @@ from celery_delayq.store.paging import counts_of, queues_of, read_page, schedule
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards, write_pause
+from celery_delayq.store.stores import Stores, write_pause
 
 #: Attempts to move an entry by an amount while others move it.
 ATTEMPTS = 5
@@ -98,8 +98,8 @@ class Schedule:
         """
         id = id_of(id)
 
-        def ask(shards: Shards) -> Sequence[ScheduledTask]:
-            found = shards.find_each(queues_of(shards, queue), [id])
+        def ask(stores: Stores) -> Sequence[ScheduledTask]:
+            found = stores.find_each(queues_of(stores, queue), [id])
             return [
                 ScheduledTask.of_place(name, place)
                 for name, places in found.items()
@@ -147,7 +147,7 @@ class Schedule:
             raise ValueError(f"limit={limit!r}: expected a number from 1 to 10,000")
         filter = Filter(queue, task, due_from, due_to, priority)
         after = None if cursor is None else Cursor.unpack(cursor, filter)
-        return self._ask(lambda shards: read_page(shards, filter, limit, after))
+        return self._ask(lambda stores: read_page(stores, filter, limit, after))
 
     def entries(self, filter: Filter | None = None, *, page: int = 500) -> Iterator[ScheduledTask]:
         """Return an iterator over all scheduled tasks that match a filter, the first that is due
@@ -164,7 +164,7 @@ class Schedule:
         wanted = filter or Filter()
 
         def read(after: Cursor | None) -> Page:
-            return self._ask(lambda shards: read_page(shards, wanted, page, after))
+            return self._ask(lambda stores: read_page(stores, wanted, page, after))
 
         def rest(found: Page) -> Iterator[ScheduledTask]:
             yield from found
@@ -202,7 +202,7 @@ class Schedule:
             return sum(1 for _ in self.entries(filter))
         where = filter.where()
         return self._ask(
-            lambda shards: sum(counts_of(shards, queues_of(shards, queue), where).values())
+            lambda stores: sum(counts_of(stores, queues_of(stores, queue), where).values())
         )
 
     def cancel(
@@ -278,7 +278,7 @@ class Schedule:
                 name, layout, ids, if_due=if_due, ready=ready, token=token
             )
 
-        codes = self._ask(lambda shards: places.change(shards, ids, queue, cancel))
+        codes = self._ask(lambda stores: places.change(stores, ids, queue, cancel))
         outcomes = [outcome_of(each) for each in zip(*codes, strict=True)]
         outcomes = outcomes or [Outcome.UNKNOWN] * len(ids)
         done = {id for id, outcome in zip(ids, outcomes, strict=True) if outcome}
@@ -364,7 +364,7 @@ class Schedule:
         def steps(store: Store, name: str, layout: Layout) -> Steps[list[StatusCode]]:
             return change(store, name, layout, token)
 
-        codes = self._ask(lambda shards: places.change(shards, [id], queue, steps))
+        codes = self._ask(lambda stores: places.change(stores, [id], queue, steps))
         return outcome_of([*chain.from_iterable(codes)])
 
     def _shift(self, id: str, by_ms: int, queue: str | None, if_due: int | None) -> Outcome:
@@ -383,7 +383,7 @@ class Schedule:
         token = uuid4().hex
         move = each._name or each.id, new, due if if_due is None else if_due
         codes = self._ask(
-            lambda shards: shards.of(each.queue).control.reschedule(each.queue, [move], token)
+            lambda stores: stores.of(each.queue).control.reschedule(each.queue, [move], token)
         )
         return codes[0]
 
@@ -485,8 +485,8 @@ class Schedule:
         _one_of(queue, task)
         token = uuid4().hex
 
-        def ask(shards: Shards) -> bool:
-            paused = [write_pause(store, queue, task, token=token) for store in shards]
+        def ask(stores: Stores) -> bool:
+            paused = [write_pause(store, queue, task, token=token) for store in stores]
             return any(paused)
 
         return self._ask(ask)
@@ -514,9 +514,9 @@ class Schedule:
         _one_of(queue, task)
         token = uuid4().hex
 
-        def ask(shards: Shards) -> bool:
+        def ask(stores: Stores) -> bool:
             resumed = [
-                write_pause(store, queue, task, resume=True, token=token) for store in shards
+                write_pause(store, queue, task, resume=True, token=token) for store in stores
             ]
             return any(resumed)
 
@@ -524,7 +524,7 @@ class Schedule:
 
     def paused(self) -> Paused:
         """Return which queues and tasks are paused, and since when."""
-        return Paused.of(self._ask(lambda shards: shards.controls()))
+        return Paused.of(self._ask(lambda stores: stores.controls()))
 
     # -- all that match a filter
 
@@ -634,18 +634,18 @@ class _Places:
 
     def change(
         self,
-        shards: Shards,
+        stores: Stores,
         ids: Sequence[str],
         queue: str | None,
         change: Callable[[Store, str, Layout], Steps[list[StatusCode]]],
     ) -> list[list[StatusCode]]:
         """Change entries with some ids; return what became of each of them, for each queue."""
-        layouts = queues_of(shards, queue)
-        for name, places in shards.find_each(layouts, ids).items():
+        layouts = queues_of(stores, queue)
+        for name, places in stores.find_each(layouts, ids).items():
             self._found.setdefault(name, {}).update({each.name: each for each in places})
         its = [name for name in layouts if name in self._found]
         return [
-            *shards.run_each(its, lambda store, name: change(store, name, layouts[name])).values()
+            *stores.run_each(its, lambda store, name: change(store, name, layouts[name])).values()
         ]
 
     def scheduled(self) -> list[ScheduledTask]:

@@ -25,7 +25,7 @@ from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Command, Steps
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils import message_json
 from celery_delayq.utils.portions import batches
 
@@ -64,12 +64,12 @@ class Revocation:
 
     def revoke_new(self, ids: Sequence[str]) -> None:
         """Do as :meth:`revoke` with the ids that Redis does not have yet."""
-        if new := self._ask(lambda shards: _not_revoked(shards, ids)):
+        if new := self._ask(lambda stores: _not_revoked(stores, ids)):
             self.revoke(new)
 
     def revoke_new_stamps(self, stamps: Mapping[str, Any]) -> None:
         """Do as :meth:`revoke_by_stamps` unless Redis has them already."""
-        if self._ask(lambda shards: _not_revoked(shards, (), stamps)):
+        if self._ask(lambda stores: _not_revoked(stores, (), stamps)):
             self.revoke_by_stamps(stamps)
 
     def cancel_canvas(
@@ -161,39 +161,39 @@ class Revocation:
         options = self._session.app.conf.broker_transport_options
         seconds = Settings.from_options(options).revoke_expires
 
-        def ask(shards: Shards) -> None:
-            for store in shards:
+        def ask(stores: Stores) -> None:
+            for store in stores:
                 store.control.revoke(seconds, ids, stamps, canvas)
 
         self._ask(ask)
 
 
-def _with_ready(shards: Shards) -> dict[str, Layout]:
+def _with_ready(stores: Stores) -> dict[str, Layout]:
     """Return the queues that have ready messages, with their layouts."""
-    known = queues_of(shards, None)
+    known = queues_of(stores, None)
 
     def steps(store: Store, queue: str) -> Steps[int]:
         lists = store.keys.ready_lists(queue, known[queue])
         number: int = yield Command.of("EXISTS", *lists, store.keys.queue(queue).quarantined)
         return number
 
-    found = shards.run_each(known, steps)
+    found = stores.run_each(known, steps)
     return {queue: known[queue] for queue, number in found.items() if number}
 
 
 def _not_revoked(
-    shards: Shards, ids: Sequence[str], stamps: Mapping[str, Any] | None = None
+    stores: Stores, ids: Sequence[str], stamps: Mapping[str, Any] | None = None
 ) -> Sequence[str]:
     """Return which of ids, and of stamps in JSON, are not remembered as revoked everywhere."""
-    found = (store.control.not_revoked(ids, stamps) for store in shards)
+    found = (store.control.not_revoked(ids, stamps) for store in stores)
     return [*dict.fromkeys(chain.from_iterable(found))]
 
 
 def _free_ready(
-    queue: str, layout: Layout, matches: Callable[[Readable], bool], shards: Shards
+    queue: str, layout: Layout, matches: Callable[[Readable], bool], stores: Stores
 ) -> None:
     """Free the unique keys of ready tasks of a queue that match."""
-    store = shards.of(queue)
+    store = stores.of(queue)
     if not store.client.exists(store.keys.queue(queue).unique):
         return
     for ready_list in store.keys.ready_lists(queue, layout):

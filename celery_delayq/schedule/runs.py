@@ -7,7 +7,7 @@ from functools import partial
 
 from celery_delayq.model.history import START, Run, check_range, readable
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards, last_run, read_runs
+from celery_delayq.store.stores import Stores, last_run, read_runs
 
 #: Runs that are read at once.
 PAGE = 500
@@ -53,5 +53,5 @@ class Runs:
                 count = None if count is None else count - 1
 
 
-def _read(after: str, upto: str, limit: int, shards: Shards) -> list[tuple[str, bytes]]:
-    return read_runs(shards, after, upto, limit)
+def _read(after: str, upto: str, limit: int, stores: Stores) -> list[tuple[str, bytes]]:
+    return read_runs(stores, after, upto, limit)

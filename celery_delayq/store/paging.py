@@ -14,12 +14,12 @@ from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.calls import Steps
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 T = TypeVar("T")
 
 #: Calls a function with the stores.
-Ask = Callable[[Callable[[Shards], T]], T]
+Ask = Callable[[Callable[[Stores], T]], T]
 
 #: Behind every name of an entry: names are text.
 _LAST = "\U0010ffff"
@@ -28,23 +28,23 @@ _LAST = "\U0010ffff"
 LEAST_NAMES, MOST_ROUNDS = 4, 8
 
 
-def queues_of(shards: Shards, queue: str | None) -> Mapping[str, Layout]:
+def queues_of(stores: Stores, queue: str | None) -> Mapping[str, Layout]:
     """Return the queues to look in: one, or all that the registry knows."""
     check_name("queue", queue)
     if queue is None:
-        return layouts(shards.registry())
-    store = shards.of(queue)
+        return layouts(stores.registry())
+    store = stores.of(queue)
     return {queue: layouts(store.registered(queue)).get(queue, store.layout)}
 
 
-def counts_of(shards: Shards, queues: Iterable[str], where: Where) -> dict[str, int]:
+def counts_of(stores: Stores, queues: Iterable[str], where: Where) -> dict[str, int]:
     """Return how many entries each of the queues has; *where* names no step."""
-    return shards.run_each(queues, lambda store, name: store.control.count_steps(name, where))
+    return stores.run_each(queues, lambda store, name: store.control.count_steps(name, where))
 
 
-def with_entries(shards: Shards, queues: Iterable[str], where: Where) -> list[str]:
+def with_entries(stores: Stores, queues: Iterable[str], where: Where) -> list[str]:
     """Return those of the queues that have entries, of any priority."""
-    counts = counts_of(shards, queues, where._replace(step=None))
+    counts = counts_of(stores, queues, where._replace(step=None))
     return [queue for queue, number in counts.items() if number]
 
 
@@ -74,16 +74,16 @@ def listed_pages(
     ask : Callable
         Calls a function with the stores.
     began : int
-        When the reading began (:meth:`Shards.began_us`).
+        When the reading began (:meth:`Stores.began_us`).
     goes_on : bool
         Whether they are read once more after the last page.
     """
     end: Position | None = None
     last_due: int | None = None
 
-    def next_page(shards: Shards) -> FoundPage:
+    def next_page(stores: Stores) -> FoundPage:
         options: dict[str, Any] = {"records": records, "began": began, "goes_on": goes_on}
-        return shards.of(queue).control.page(queue, where.due_by(last_due), size, end, **options)
+        return stores.of(queue).control.page(queue, where.due_by(last_due), size, end, **options)
 
     while True:
         page = ask(next_page)
@@ -102,14 +102,14 @@ class _Queue:
     end: Position | None
 
 
-def read_page(shards: Shards, filter: Filter, limit: int, after: Cursor | None) -> Page:
+def read_page(stores: Stores, filter: Filter, limit: int, after: Cursor | None) -> Page:
     """Merge the pages of all queues: by due, then by queue and name."""
     if after is None:
-        after = Cursor.first(shards.began_us())
+        after = Cursor.first(stores.began_us())
     where = filter.where().due_by(after.last_due)
-    names = sorted(queues_of(shards, filter.queue))
+    names = sorted(queues_of(stores, filter.queue))
     single = len(names) == 1
-    found, last_due = _read(shards, where, names, limit, after)
+    found, last_due = _read(stores, where, names, limit, after)
     listed = [(each.place_ms, name, each) for name, its in found.items() for each in its.entries]
     ends = [
         (its.end.key_and_name[0], name, its.end.key_and_name[1])
@@ -133,7 +133,7 @@ def read_page(shards: Shards, filter: Filter, limit: int, after: Cursor | None) 
     if end is not None:
         last_due = last_due if after.last_due is None else after.last_due
         cursor = Cursor(*end, after.began, last_due).pack(filter)
-    records = {} if single else _records(shards, shown)
+    records = {} if single else _records(stores, shown)
     tasks = []
     for _, name, each in shown:
         data = each.record if single else records.get((name, each.name), b"")
@@ -144,7 +144,7 @@ def read_page(shards: Shards, filter: Filter, limit: int, after: Cursor | None) 
 
 
 def _read(
-    shards: Shards, where: Where, names: Sequence[str], limit: int, after: Cursor
+    stores: Stores, where: Where, names: Sequence[str], limit: int, after: Cursor
 ) -> tuple[dict[str, _Queue], int | None]:
     """Return the first entries of each queue, and the highest due of all.
 
@@ -157,7 +157,7 @@ def _read(
     last_due: int | None = None
     for _ in range(1 if single else MOST_ROUNDS):
         options = {"records": single, "began": after.began, "goes_on": not single}
-        pages = shards.run_each(begin, partial(_page, where, size, begin, options))
+        pages = stores.run_each(begin, partial(_page, where, size, begin, options))
         for name, page in pages.items():
             its = found.setdefault(name, _Queue([], None))
             its.entries += page.entries
@@ -200,13 +200,13 @@ def _after(queue: str, after: Cursor, task: str | None) -> Position | None:
 
 
 def _records(
-    shards: Shards, shown: Sequence[tuple[int, str, Listed]]
+    stores: Stores, shown: Sequence[tuple[int, str, Listed]]
 ) -> dict[tuple[str, str], bytes]:
     """Read the records of entries of several queues."""
     names: dict[str, list[str]] = {}
     for _, queue, listed in shown:
         names.setdefault(queue, []).append(listed.name)
-    found = shards.run_each(
+    found = stores.run_each(
         names, lambda store, queue: store.control.records_steps(queue, names[queue])
     )
     return {(queue, name): data for queue, its in found.items() for name, data in its.items()}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, ConfigError, NotSupported
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.server_checks import check_layout
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils import native_threads
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Session:
 
     def __init__(self, app: Celery | None = None) -> None:
         self._app = app
-        self._shards: Shards | None = None
+        self._stores: Stores | None = None
         self._dead_letter_connection: Any = None
         self._lock = threading.Lock()
         native_threads.renew_locks(self, "_lock")
@@ -61,7 +61,7 @@ class Session:
         return self._app is not None
 
     @property
-    def shards(self) -> Shards:
+    def stores(self) -> Stores:
         """Our data in the app's broker: one store, or several on a Redis Cluster.
 
         Raises
@@ -72,23 +72,23 @@ class Session:
             There is no app yet.
         """
         with self._lock:
-            if self._shards is None:
-                self._shards = self.new_shards()
-            return self._shards
+            if self._stores is None:
+                self._stores = self.new_stores()
+            return self._stores
 
-    def new_shards(self) -> Shards:
-        """Return the same by connections of their own; raises what :attr:`shards` does."""
+    def new_stores(self) -> Stores:
+        """Return the same by connections of their own; raises what :attr:`stores` does."""
         with self.app.connection_for_write() as connection:
             _check_broker(connection)
-            shards: Shards = connection.default_channel.new_shards()
-        if shards.has_one:  # no earlier version knew a Redis Cluster
-            check_layout(shards.only.client, shards.only.keys)
-        return shards
+            stores: Stores = connection.default_channel.new_stores()
+        if stores.has_one:  # no earlier version knew a Redis Cluster
+            check_layout(stores.only.client, stores.only.keys)
+        return stores
 
     @property
     def store(self) -> Store:
         """Our data in the app's single Redis; raises NotSupported also on a Redis Cluster."""
-        return self.shards.only
+        return self.stores.only
 
     def check_broker(self) -> None:
         """Raise NotSupported where the app's broker is not one of ours; it makes no connection."""
@@ -115,40 +115,40 @@ class Session:
         """
         if self.on_rabbitmq:
             return int(time.time() * 1000)
-        return self.ask(lambda shards: shards.now_ms())
+        return self.ask(lambda stores: stores.now_ms())
 
     @property
     def has_store(self) -> bool:
         """Whether the app's broker is one of ours."""
         try:
-            return self.shards is not None
+            return self.stores is not None
         except NotSupported:
             return False
 
-    def ask(self, question: Callable[[Shards], T]) -> T:
+    def ask(self, question: Callable[[Stores], T]) -> T:
         """Ask the stores; once more on new connections where one was lost.
 
         So a question must be one that may be asked twice.
         """
-        shards = self.shards
+        stores = self.stores
         try:
-            return question(shards)
+            return question(stores)
         except BrokerTimeout:
             raise
         except BrokerUnavailable:
             with self._lock:
-                if self._shards is shards:
-                    self._shards = None
+                if self._stores is stores:
+                    self._stores = None
             # Other threads may still read from their connections, which end by themselves.
-            shards.disconnect(inuse=False)
-            return question(self.shards)
+            stores.disconnect(inuse=False)
+            return question(self.stores)
 
     def close(self) -> None:
         """Close the connections."""
         with self._lock:
-            shards, self._shards = self._shards, None
-        if shards is not None:
-            shards.disconnect()
+            stores, self._stores = self._stores, None
+        if stores is not None:
+            stores.disconnect()
         if self._dead_letter_connection is not None:
             self._dead_letter_connection.close()
 

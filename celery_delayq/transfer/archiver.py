@@ -19,7 +19,7 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.settings import Settings
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.transfer.dead_letter_archive import database_of, insert_all
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.reconnecting import ReconnectingLoop
@@ -144,14 +144,14 @@ class Archiver:
                 return None
             raise
 
-    def _is_due(self, who: str, shards: Shards) -> bool:
+    def _is_due(self, who: str, stores: Stores) -> bool:
         """Return whether this worker has the turn, and there are dead letters to move."""
-        if not shards.first.dead_letters.take_turn(who, 0.9 * self._interval):
+        if not stores.first.dead_letters.take_turn(who, 0.9 * self._interval):
             return False
-        last = shards.now_ms() - int(self._after * 1000)
-        known = queues_of(shards, None).items()
+        last = stores.now_ms() - int(self._after * 1000)
+        known = queues_of(stores, None).items()
         queues = [queue for queue, layout in known if layout.limits.archived]
-        counts = shards.run_each(
+        counts = stores.run_each(
             queues, lambda store, x: store.dead_letters.count_steps(x, None, last)
         )
         return any(counts.values())

@@ -21,7 +21,7 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
 from celery_delayq.transfer.dead_letter_stream import StreamPlan
@@ -275,18 +275,18 @@ class RedisPlan(NamedTuple):
     ) -> tuple[RedisPlan, int]:
         low, high = filter.range_ms()
 
-        def ask(shards: Shards) -> tuple[RedisPlan, int]:
-            now = shards.now_ms()
+        def ask(stores: Stores) -> tuple[RedisPlan, int]:
+            now = stores.now_ms()
             last = now - int(older_than * 1000)
             # Without dead letters that come meanwhile, or it might never end.
             last = last if high is None else min(high, last)
-            known = queues_of(shards, filter.queue)
+            known = queues_of(stores, filter.queue)
             queues = sorted(queue for queue, x in known.items() if x.limits.archived or not own)
-            counts = shards.run_each(
+            counts = stores.run_each(
                 queues, lambda store, x: store.dead_letters.count_steps(x, low, last)
             )
             queues = [queue for queue, number in counts.items() if number]
-            plan = cls(session, filter, server_of(shards), queues, now, low, last)
+            plan = cls(session, filter, server_of(stores), queues, now, low, last)
             return plan, sum(counts.values())
 
         return session.ask(ask)
@@ -299,7 +299,7 @@ class RedisPlan(NamedTuple):
             yield map(partial(DeadLetter.of, queue), found)
 
     def _dead_letters(self, queue: str) -> DeadLetterStore:
-        return self.session.ask(lambda shards: shards.of(queue).dead_letters)
+        return self.session.ask(lambda stores: stores.of(queue).dead_letters)
 
     def delete(self, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
         """Delete dead letters in Redis, and return those that were there."""
@@ -311,7 +311,7 @@ class RedisPlan(NamedTuple):
 
 
 def _delete(
-    shards: Shards, *, queue: str, rows: Sequence[DeadLetterRow], token: str
+    stores: Stores, *, queue: str, rows: Sequence[DeadLetterRow], token: str
 ) -> list[StatusCode]:
     names = [(row.dead_letter.id, row.dead_letter.dead_lettered.died_ms) for row in rows]
-    return shards.of(queue).dead_letters.delete(queue, names, token)
+    return stores.of(queue).dead_letters.delete(queue, names, token)

@@ -15,7 +15,7 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.scheduled import moment
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_archive import archive_url, database_of
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow, is_meant
@@ -98,9 +98,9 @@ def _restore_all(session: Session, rows: Sequence[DeadLetterRow], report: Import
         report.outcomes.update(session.ask(partial(ask, queue=queue, rows=some)))
 
 
-def _predicted(shards: Shards, *, queue: str, rows: Sequence[DeadLetterRow]) -> list[ImportOutcome]:
+def _predicted(stores: Stores, *, queue: str, rows: Sequence[DeadLetterRow]) -> list[ImportOutcome]:
     names = [to_bytes(name) for row in rows for name in (row.id, row.duplicate)]
-    found = {each.id: each.data for each in shards.of(queue).dead_letters.read(queue, names)}
+    found = {each.id: each.data for each in stores.of(queue).dead_letters.read(queue, names)}
     return [
         "duplicate" if row.data in (found.get(row.id), found.get(row.duplicate)) else "restored"
         for row in rows
@@ -108,10 +108,10 @@ def _predicted(shards: Shards, *, queue: str, rows: Sequence[DeadLetterRow]) -> 
 
 
 def _restore(
-    shards: Shards, *, queue: str, rows: Sequence[DeadLetterRow], token: str
+    stores: Stores, *, queue: str, rows: Sequence[DeadLetterRow], token: str
 ) -> list[ImportOutcome]:
     """Restore rows; repeated with the same *token* within a minute, it returns the same."""
-    store = shards.of(queue)
+    store = stores.of(queue)
     now = store.now_ms()
     # An unreadable dead letter has no time of death.
     dead_letters = [

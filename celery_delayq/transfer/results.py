@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 
 from celery_delayq.errors import CommandRefused, InvalidPlace, TransferError
 from celery_delayq.store.error_text import describe_error
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 #: Most examples of unreadable entries in a result.
 EXAMPLES = 100
@@ -180,12 +180,12 @@ def transfer_errors(report: TransferProgress, hint: str, what: str = "entries") 
         raise TransferError(f"{why}; stopped after {report.looked:,} {what}, {hint}") from exc
 
 
-def server_of(shards: Shards) -> str:
+def server_of(stores: Stores) -> str:
     """Return host, port, database and prefix of a Redis, without secrets.
 
     A Redis Cluster is known by the nodes in its URL, since its masters change.
     """
-    store = shards.first
+    store = stores.first
     pool = store.client.connection_pool
     known = pool.connection_kwargs
     address = known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"

@@ -16,7 +16,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import CALL_SIZE, Call
 from celery_delayq.store.scripting.replies import STATES
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.transfer import jsonl, results
 from celery_delayq.transfer.export_format import (
     PAGE,
@@ -68,10 +68,10 @@ def export_to(
     where = filter.where()
     report = results.Exported()
 
-    def ask(shards: Shards) -> tuple[int, str, dict[str, int]]:
-        queues = [filter.queue] if filter.queue is not None else sorted(shards.registry())
-        counts = counts_of(shards, queues, where._replace(step=None))
-        return shards.began_us(), results.server_of(shards), counts
+    def ask(stores: Stores) -> tuple[int, str, dict[str, int]]:
+        queues = [filter.queue] if filter.queue is not None else sorted(stores.registry())
+        counts = counts_of(stores, queues, where._replace(step=None))
+        return stores.began_us(), results.server_of(stores), counts
 
     with results.transfer_errors(report, "nothing is kept of it: run it again"):
         began, server, counts = session.ask(ask)
@@ -177,7 +177,7 @@ def put(
     if len(wanted) < len(rows):
         report.outcomes["overdue"] += len(rows) - len(wanted)
     if report.dry_run:
-        known = session.ask(lambda shards: _known(shards, wanted))
+        known = session.ask(lambda stores: _known(stores, wanted))
         for row in wanted:
             outcome: results.ImportOutcome = "ready" if row.due_ms <= now else "scheduled"
             report.outcomes["duplicate" if row in known else outcome] += 1
@@ -190,21 +190,21 @@ def put(
         report.outcomes.update(cast("list[results.ImportOutcome]", states))
 
 
-def _import(rows: Sequence[ScheduleRow], token: str, shards: Shards) -> list[bytes | Exception]:
+def _import(rows: Sequence[ScheduleRow], token: str, stores: Stores) -> list[bytes | Exception]:
     """Schedule rows; repeated with the same *token* within a minute, it returns the same."""
     calls: dict[Store, list[Call]] = {}
     for number, (queue, some) in enumerate(by_queue(rows, CALL_SIZE)):
-        store = shards.of(queue)
+        store = stores.of(queue)
         entries = [row.entry(store.layout) for row in some]
         calls.setdefault(store, []).append(store.import_call(queue, entries, f"{token}-{number}"))
     return [answer for store, its in calls.items() for answer in store.run_all(its)]
 
 
-def _known(shards: Shards, rows: Sequence[ScheduleRow]) -> set[ScheduleRow]:
+def _known(stores: Stores, rows: Sequence[ScheduleRow]) -> set[ScheduleRow]:
     """Return the entries that are scheduled, ready or leased already."""
     known: set[ScheduleRow] = set()
     for queue, some in by_queue(rows, len(rows)):
-        control = shards.of(queue).control
+        control = stores.of(queue).control
         states = control.exists(queue, [(row.id, row.message_id) for row in some])
         known.update(row for row, state in zip(some, states, strict=True) if state == "d")
     return known

@@ -31,7 +31,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.refusals import is_denied, is_full
 from celery_delayq.store.scripting.replies import Puts
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.transport.batch import PublishBatch
 from celery_delayq.utils import message_json
 
@@ -103,13 +103,13 @@ class PublishChannel(stock.Channel):
         return self
 
     @property
-    def shards(self) -> Shards:
+    def stores(self) -> Stores:
         """Our data of all queues."""
-        return Shards.single(self.store)
+        return Stores.single(self.store)
 
-    def new_shards(self) -> Shards:
+    def new_stores(self) -> Stores:
         """Return our data of all queues by connections of their own, as :meth:`new_store` does."""
-        return Shards.single(self.new_store())
+        return Stores.single(self.new_store())
 
     def store_of(self, _queue: str) -> Store:
         """Return our data of a queue."""

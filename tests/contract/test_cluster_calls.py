@@ -55,7 +55,7 @@ def app(delayq_cluster: str, delayq_redis: RedisUnderTest, tmp_path: Path) -> It
         for number, queue in enumerate(NAMES):
             options = {"queue": queue, "producer": producer, "countdown": 3600 + number}
             app.send_task("shop.mail", (number,), task_id=f"far-{number}", **options)
-            store, id = delayq.session.shards.of(queue), f"dead-{number}"
+            store, id = delayq.session.stores.of(queue), f"dead-{number}"
             dead_letter = stored(now - 60_000, "it failed", message(id), details())
             store.dead_letters.restore(queue, [(id, now - 60_000, dead_letter)])
             store.history.add("me", 1, 100, [finished(f"run-{number}", now, queue=queue)])

@@ -12,7 +12,7 @@ from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from tests.support.keyspace import snapshot
 
 FAR = 4_000_000_000_000
@@ -75,7 +75,7 @@ def lease(store: Store, *ids: str, worker_id: str = "me", queue: str = "q") -> N
 
 def look(store: Store, *, repair: bool = False, queue: str | None = None) -> Report:
     """Run ``fsck`` to its end."""
-    return list(check(Shards.single(store), SETTINGS, queue=queue, repair=repair))[-1]
+    return list(check(Stores.single(store), SETTINGS, queue=queue, repair=repair))[-1]
 
 
 def by_kind(report: Report) -> dict[str, Finding]:

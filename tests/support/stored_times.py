@@ -140,7 +140,7 @@ _PYTHON = {
     ("leases.py", "name"): "worker_id",
     ("leases.py", "self._keys.worker_id"): "worker_id",
     ("schedule.py", "key"): "interrupt",
-    ("shards.py", "key"): "cluster_tags",
+    ("stores.py", "key"): "cluster_tags",
 }
 
 

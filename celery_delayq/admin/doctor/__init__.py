@@ -25,7 +25,7 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.text import spelled
 
 Check = Callable[[], Iterator[Finding]]
@@ -116,9 +116,9 @@ def diagnose(
     else:
         options = Settings.from_options(app.conf.broker_transport_options)
         consumed = app.amqp.queues.consume_from
-        shards = _there(found, session.shards, consumed)
+        stores = _there(found, session.stores, consumed)
         subjects = [
-            OnRedis(app, store, options, role, shards.own(store, consumed)) for store in shards
+            OnRedis(app, store, options, role, stores.own(store, consumed)) for store in stores
         ]
         for subject in subjects:
             subject.progress = progress
@@ -127,37 +127,37 @@ def diagnose(
         if name := _server(subjects[0]):
             found.versions["Redis"] = name
         checks: dict[str, Check] = {name: partial(_look, name, subjects) for name in REDIS}
-        if not shards.has_one:
-            checks["hash tags"] = partial(work.hash_tags, shards, options.revoke_expires)
-        if session.shards.first is not shards.first:
+        if not stores.has_one:
+            checks["hash tags"] = partial(work.hash_tags, stores, options.revoke_expires)
+        if session.stores.first is not stores.first:
             for name in _OF_FIRST:
                 checks[name] = partial(_untold, name)
         _run(found, checks)
     return found
 
 
-def _there(found: Diagnosis, shards: Shards, consumed: Iterable[str]) -> Shards:
+def _there(found: Diagnosis, stores: Stores, consumed: Iterable[str]) -> Stores:
     """Return the stores whose masters answer; each other master is a finding."""
-    if shards.has_one:
-        return shards
-    found.checks.append("shards")
+    if stores.has_one:
+        return stores
+    found.checks.append("stores")
     queues = {*consumed}
-    for each in masters_away(shards):
-        shards = shards.without(each.tags)
-        waiting = sorted(queue for queue in queues if not shards.has(queue))
+    for each in masters_away(stores):
+        stores = stores.without(each.tags)
+        waiting = sorted(queue for queue in queues if not stores.has(queue))
         queues -= {*waiting}
         what = f"{each}"
         if waiting:
             what += f" (queues of this app: {', '.join(map(spelled, waiting))})"
         todo = "start it, or have a replica take over; its queues wait, and are not checked here"
-        found.findings.append(Finding("shards", FAULT, what, todo))
-    return shards
+        found.findings.append(Finding("stores", FAULT, what, todo))
+    return stores
 
 
 def _untold(name: str) -> Iterator[Finding]:
     """Say that a check needs the first hash tag, whose master is away."""
     what = "the hash tag by which this is found is away"
-    yield Finding(name, UNKNOWN, what, "run this again when all shards are there")
+    yield Finding(name, UNKNOWN, what, "run this again when all stores are there")
 
 
 def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
@@ -169,7 +169,7 @@ def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
             # A full server or a replica refuses more than one check, and one tells why.
             lost = isinstance(exc, (BrokerUnavailable, OSError, AMQPConnectionError))
             # Workers are asked by way of any shard.
-            told = any(each.check == "shards" for each in found.findings)
+            told = any(each.check == "stores" for each in found.findings)
             todo = (
                 "run this with an account that may (docs/accounts.md); a hosted Redis shows its "
                 "settings on a page of its own"
@@ -207,7 +207,7 @@ def _away(session: Session, timeout: float) -> str:
             if session.on_rabbitmq:
                 with open_channel(session.app):
                     return ""
-            if session.shards.has_one:  # each master of a cluster is a check of its own
+            if session.stores.has_one:  # each master of a cluster is a check of its own
                 session.now_ms()
         except (CommandRefused, *BROKER_ERRORS, OSError) as exc:
             return describe_error(exc, session.app)

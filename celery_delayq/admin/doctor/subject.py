@@ -12,7 +12,7 @@ from celery_delayq.admin.stats import Stats, gather
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 
 class OnRedis:
@@ -56,4 +56,4 @@ class OnRedis:
         return str(found[name])
 
     def _stats(self) -> Stats:
-        return gather(Shards.single(self.store), self.queues)
+        return gather(Stores.single(self.store), self.queues)

@@ -13,7 +13,7 @@ from celery_delayq.admin.repair import check
 from celery_delayq.admin.stock_migration import has_future_eta
 from celery_delayq.integration import beat_guard
 from celery_delayq.store.schedule import layouts
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.text import spelled
 
 #: Seconds for which entries may be overdue, a periodic entry be late, a lease stay after its end.
@@ -29,7 +29,7 @@ _VISIBILITY = 3600
 def fsck(subject: OnRedis) -> Iterator[Finding]:
     """Keys must agree with each other."""
     report = Report()
-    for report in check(Shards.single(subject.store), subject.settings):
+    for report in check(Stores.single(subject.store), subject.settings):
         subject.progress(report.total, report.done)
     for found in report.findings:
         yield Finding(
@@ -40,9 +40,9 @@ def fsck(subject: OnRedis) -> Iterator[Finding]:
         )
 
 
-def hash_tags(shards: Shards, revoke_expires: float) -> Iterator[Finding]:
+def hash_tags(stores: Stores, revoke_expires: float) -> Iterator[Finding]:
     """All hash tags of a Redis Cluster must have the same pauses and revokes."""
-    for each in unfinished(shards, revoke_expires):
+    for each in unfinished(stores, revoke_expires):
         more = f" and {each.number - 1:,} more" if each.number > 1 else ""
         yield Finding(
             "hash tags",

@@ -37,14 +37,14 @@ class ClusterCounts:
 
     def _count(self, names: Sequence[str]) -> list[dict[str, Any]]:
         with Connection(self._url, ssl=self._ssl, transport_options=self._options) as connection:
-            shards = connection.default_channel.shards
-            known = queues_of(shards, None)
+            stores = connection.default_channel.stores
+            known = queues_of(stores, None)
 
             def steps(store: Store, name: str) -> Steps[int]:
                 lists = store.keys.ready_lists(name, known.get(name, store.layout))
                 return sum(answered((yield [Command.of("LLEN", each) for each in lists])))
 
-            found = shards.run_each(names, steps)
+            found = stores.run_each(names, steps)
             return [{"name": name, "messages": number} for name, number in found.items()]
 
 

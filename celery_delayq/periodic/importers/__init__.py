@@ -25,7 +25,7 @@ from celery_delayq.periodic.wall_clock import moment_of, ms_of
 from celery_delayq.store.periodic import Writing
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 #: The result of one import. "kept": Redis has an entry of that name, which stays. "skipped": the
 #: entry is over. "refused": it cannot be imported.
@@ -207,9 +207,9 @@ def _take(
         result = sent[record] = "added" if there is None else "replaced"
         return Writing(found.name, (there or "").partition("\n")[0], record, entry.look)
 
-    def write(shards: Shards) -> None:
-        store = shards.first
-        gate = entries_of(session.app, shards)
+    def write(stores: Stores) -> None:
+        store = stores.first
+        gate = entries_of(session.app, stores)
         if dry_run:
             edit(store, gate.get(found.name))
         else:

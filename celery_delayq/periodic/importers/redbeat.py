@@ -57,13 +57,13 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
     client = _client(app, url or redbeat_setting(app, "redbeat_redis_url"))
     session = Session(app)
     if client is None:
-        shards = session.shards
-        if not shards.has_one:
+        stores = session.stores
+        if not stores.has_one:
             raise ConfigError(
                 "the broker is a Redis Cluster, where RedBeat has no entries: give the URL of its "
                 "Redis, or set redbeat_redis_url"
             )
-        client = shards.only.client
+        client = stores.only.client
     try:
         statics = {_text(name) for name in client.smembers(f"{prefix}:statics")}
         keys = sorted({key for key, _ in client.zscan_iter(f"{prefix}:schedule", count=_PAGE)})

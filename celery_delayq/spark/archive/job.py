@@ -46,7 +46,7 @@ from celery_delayq.spark.read.readers import read_part
 from celery_delayq.spark.read.tables import schema_of
 from celery_delayq.spark.session import MOST_CONNECTIONS, described
 from celery_delayq.store.scan import ScanStore
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.transfer.results import server_of
 from celery_delayq.utils.portions import batches as chunks
 
@@ -171,7 +171,7 @@ class _ArchiveJob:
         self._spark, self._folder, self._options = spark, folder, options
         self._access = Access.of(options.access)
         with opened(self._access) as delayq:
-            self._source = options.source or server_of(delayq.session.shards)
+            self._source = options.source or server_of(delayq.session.stores)
             self._now = delayq.session.now_ms()
         self._told = ArchiveSummary(self._source)
 
@@ -198,17 +198,17 @@ class _ArchiveJob:
         self._check_source(reached)
         options = self._options
         with opened(self._access) as delayq:
-            shards = delayq.session.shards
-            upto = last_runs(shards)
+            stores = delayq.session.stores
+            upto = last_runs(stores)
             after = {tag: reached.get(self._place(tag), START) for tag in upto}
-            first = {tag: store.history.first() or START for tag, store in shards.by_tag()}
-            lost = _lost(shards, after)
-            parts = plan_runs(shards, after, upto, options.partitions, options.batchsize)
+            first = {tag: store.history.first() or START for tag, store in stores.by_tag()}
+            lost = _lost(stores, after)
+            parts = plan_runs(stores, after, upto, options.partitions, options.batchsize)
         rows = self._read("history", parts)
         staged = archived.stage(rows, self._next(archived)) if parts else None
         with opened(self._access) as delayq:  # runs that were dropped during the read
             begun = {tag: max(after[tag], first[tag], key=place_of) for tag in after}
-            lost = lost or _lost(delayq.session.shards, begun)
+            lost = lost or _lost(delayq.session.stores, begun)
         if lost and options.on_loss == "fail":
             if staged is not None:
                 archived.discard(staged)
@@ -244,7 +244,7 @@ class _ArchiveJob:
         # The number makes the name unique.
         name = f"{moment(self._now):%Y%m%dT%H%M%SZ}-{commit.number}"
         with opened(self._access) as delayq:
-            parts = self._plan(delayq.session.shards, Wanted("scheduled"))
+            parts = self._plan(delayq.session.stores, Wanted("scheduled"))
         # An entry that is moved meanwhile may be read twice.
         rows = self._read("scheduled", parts, snapshot=name).dropDuplicates(["digest"])
         staged = archived.stage(rows, replace(commit, snapshot=name))
@@ -279,18 +279,18 @@ class _ArchiveJob:
 
         return self._spark.range(0, number, 1, max(1, number)).mapInArrow(read, schema_of(kinds))
 
-    def _plan(self, shards: Shards, wanted: Wanted) -> list[InputPartition]:
-        return plan(shards, wanted, self._options.partitions, self._options.batchsize)
+    def _plan(self, stores: Stores, wanted: Wanted) -> list[InputPartition]:
+        return plan(stores, wanted, self._options.partitions, self._options.batchsize)
 
     def _parts_of_dead_letters(self) -> tuple[list[InputPartition], date]:
         """Return the parts of selected dead letters, and the day on which the first one died."""
         last = self._now - int(self._options.older_than * 1000)
         with opened(self._access) as delayq:
-            shards = delayq.session.shards
-            parts = self._plan(shards, Wanted("dead_letters", high=last))
-            counts = counts_of(shards, None, None, None)
+            stores = delayq.session.stores
+            parts = self._plan(stores, Wanted("dead_letters", high=last))
+            counts = counts_of(stores, None, None, None)
             died = [
-                ScanStore(shards.of(queue)).died_ms(queue, None, 0)
+                ScanStore(stores.of(queue)).died_ms(queue, None, 0)
                 for queue, number in counts.items()
                 if number
             ]
@@ -339,9 +339,9 @@ class _ArchiveJob:
         return int(removed or 0), int(gone or 0)
 
 
-def _lost(shards: Shards, reached: Offsets) -> str:
+def _lost(stores: Stores, reached: Offsets) -> str:
     """Return why runs of any history may be lost, "" if none are."""
-    return next(filter(None, (loss(store, reached[tag]) for tag, store in shards.by_tag())), "")
+    return next(filter(None, (loss(store, reached[tag]) for tag, store in stores.by_tag())), "")
 
 
 def _remove(access: Access, batches: Batches) -> Batches:
@@ -361,6 +361,6 @@ def _remove(access: Access, batches: Batches) -> Batches:
 
 
 def _delete(
-    queue: str, names: Sequence[tuple[str, int]], token: str, shards: Shards
+    queue: str, names: Sequence[tuple[str, int]], token: str, stores: Stores
 ) -> list[StatusCode]:
-    return shards.of(queue).dead_letters.delete(queue, names, token)
+    return stores.of(queue).dead_letters.delete(queue, names, token)

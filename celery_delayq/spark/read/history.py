@@ -15,7 +15,7 @@ from celery_delayq.spark.options import OnLoss
 from celery_delayq.spark.read.table_rows import Row, TableRows
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +49,9 @@ class Runs:
     onloss: OnLoss | None = None
     tag: str = ""
 
-    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield the runs; raises the errors of :func:`check_loss`."""
-        after, store = self.after, shards.of_tag(self.tag)
+        after, store = self.after, stores.of_tag(self.tag)
         reached = max(self.after, self.first, key=place_of)
         while True:
             found = store.history.read(after, self.upto, limit)
@@ -82,13 +82,13 @@ class _Span(NamedTuple):
         return [replace(self.runs, after=after, upto=upto) for after, upto in bounds]
 
 
-def last_runs(shards: Shards) -> dict[str, str]:
+def last_runs(stores: Stores) -> dict[str, str]:
     """Return the offset of the newest run of each history, :data:`START` where there is none."""
-    return {tag: store.history.last() or START for tag, store in shards.by_tag()}
+    return {tag: store.history.last() or START for tag, store in stores.by_tag()}
 
 
 def plan_runs(
-    shards: Shards,
+    stores: Stores,
     after: Offsets,
     upto: Offsets,
     parts: int,
@@ -104,7 +104,7 @@ def plan_runs(
     """
     spans = [
         span
-        for tag, store in shards.by_tag()
+        for tag, store in stores.by_tag()
         if (span := _span(store, Runs(after.get(tag, START), upto.get(tag, START), tag=tag)))
     ]
     total = sum(each.about for each in spans)

@@ -26,14 +26,14 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.scan import ScanStore, Stretch
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
 
 
 class ReadRange(Protocol):
     """A contiguous range of a table. Executors get a copy."""
 
-    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield its rows, at most about *limit* at a time."""
 
 
@@ -43,14 +43,14 @@ ReadRanges = Iterable[Sequence[ReadRange]]
 class _PartitionPlan(NamedTuple):
     """The table to cut."""
 
-    shards: Shards
+    stores: Stores
     wanted: Wanted
     queues: Mapping[str, Layout]
     parts: int
     least: int
 
 
-def plan(shards: Shards, wanted: Wanted, parts: int, least: int) -> list[InputPartition]:
+def plan(stores: Stores, wanted: Wanted, parts: int, least: int) -> list[InputPartition]:
     """Return about *parts* parts of at least *least* rows, each for one Spark task.
 
     The value of a part is the list of its ranges, in the order to read them. On a Redis Cluster the
@@ -59,16 +59,16 @@ def plan(shards: Shards, wanted: Wanted, parts: int, least: int) -> list[InputPa
     if wanted.table == "periodic":
         return [InputPartition([Entries()])]
     if wanted.table == "history":
-        upto = last_runs(shards)
+        upto = last_runs(stores)
         # Runs that end meanwhile belong to it, too: they have left all other tables.
         rest = InputPartition([Runs(offset, END, tag=tag) for tag, offset in upto.items()])
-        return [*plan_runs(shards, {}, upto, parts, least), rest]
+        return [*plan_runs(stores, {}, upto, parts, least), rest]
     # On a Redis Cluster those of one hash tag stand together, and so in few parts.
-    names = {**queues_of(shards, None)}
+    names = {**queues_of(stores, None)}
     if wanted.queues is not None:
-        layout = shards.first.layout
+        layout = stores.first.layout
         names = {name: names.get(name, layout) for name in sorted(wanted.queues)}
-    found = _HOW[wanted.table](_PartitionPlan(shards, wanted, names, parts, least))
+    found = _HOW[wanted.table](_PartitionPlan(stores, wanted, names, parts, least))
     return [InputPartition(ranges) for ranges in found if ranges]
 
 
@@ -105,20 +105,20 @@ class Scheduled:
 
     stretch: Stretch
 
-    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield its entries."""
-        store = shards.of(self.stretch.queue)
+        store = stores.of(self.stretch.queue)
         for entries in ScanStore(store).entries(self.stretch, limit):
             yield rows.scheduled(self.stretch.queue, entries)
 
 
 def _scheduled(plan: _PartitionPlan) -> ReadRanges:
-    shards, wanted = plan.shards, plan.wanted
+    stores, wanted = plan.stores, plan.wanted
     where = Where(wanted.task, wanted.low, wanted.high)
-    began = shards.began_us()
+    began = stores.began_us()
     stretches: list[Stretch] = []
     sizes: list[int] = []
-    for store, its in groupby(plan.queues, shards.of):
+    for store, its in groupby(plan.queues, stores.of):
         names = [*its]
         ScanStore(store).note_reading(names, began)
         some = [each for name in names for each in Stretch.of(name, where, began).pieces()]
@@ -129,7 +129,7 @@ def _scheduled(plan: _PartitionPlan) -> ReadRanges:
         ranges: list[ReadRange] = []
         for which, _, end in pieces:
             whole, after = stretches[which], reached.get(which)
-            scan = ScanStore(shards.of(whole.queue))
+            scan = ScanStore(stores.of(whole.queue))
             upto = scan.position(whole, end - 1) if end < sizes[which] else None
             if upto is not None and after is not None and upto.order <= after.order:
                 continue  # enough entries were added before it meanwhile
@@ -155,9 +155,9 @@ class Ready:
     start: int
     end: int
 
-    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield its messages."""
-        scan = ScanStore(shards.of(self.queue))
+        scan = ScanStore(stores.of(self.queue))
         for found in scan.messages(self.name, self.start, self.end, limit):
             step = self.step
             held = map(split_held, found) if step is None else ((step, each) for each in found)
@@ -167,7 +167,7 @@ class Ready:
 def _ready(plan: _PartitionPlan) -> ReadRanges:
     lists: list[tuple[str, int | None, str]] = []
     sizes: list[int] = []
-    for store, names in groupby(plan.queues, plan.shards.of):
+    for store, names in groupby(plan.queues, plan.stores.of):
         some: list[tuple[str, int | None, str]] = []
         for name in names:
             layout = plan.queues[name]
@@ -190,9 +190,9 @@ class Leased:
     queue: str
     worker_id: str
 
-    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield them, except those that a retry has replaced."""
-        scan = ScanStore(shards.of(self.queue))
+        scan = ScanStore(stores.of(self.queue))
         held = (value for _, value in scan.held(self.queue, self.worker_id) if value)
         for values in batches(held, limit):
             found = [*map(split_held, values)]
@@ -200,7 +200,7 @@ class Leased:
 
 
 def _leased(plan: _PartitionPlan) -> ReadRanges:
-    leases = plan.shards.run_each(plan.queues, lambda store, name: store.leases.leases_steps(name))
+    leases = plan.stores.run_each(plan.queues, lambda store, name: store.leases.leases_steps(name))
     held = [(name, *each) for name, its in leases.items() for each in its]
     for pieces in share([1] * len(held), plan.parts):
         yield [Leased(*held[which][:2]) for which, _, _ in pieces]
@@ -237,17 +237,17 @@ class Died:
     low: int | None
     high: int | None
 
-    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield the dead letters."""
-        store = shards.of(self.queue)
+        store = stores.of(self.queue)
         for found in store.dead_letters.pages(self.queue, self.low, self.high, limit):
             yield rows.dead_letters(self.queue, found)
 
 
 def _dead_letters(plan: _PartitionPlan) -> ReadRanges:
-    shards, wanted = plan.shards, plan.wanted
+    stores, wanted = plan.stores, plan.wanted
     names = [*plan.queues]
-    counts = shards.run_each(
+    counts = stores.run_each(
         names, lambda store, name: store.dead_letters.count_steps(name, wanted.low, wanted.high)
     )
     sizes = [*counts.values()]
@@ -257,7 +257,7 @@ def _dead_letters(plan: _PartitionPlan) -> ReadRanges:
         for which, _, end in pieces:
             low, high = reached.get(which, wanted.low), None
             if end < sizes[which]:
-                scan = ScanStore(shards.of(names[which]))
+                scan = ScanStore(stores.of(names[which]))
                 high = scan.died_ms(names[which], wanted.low, end - 1)
             if high is None:
                 high = wanted.high
@@ -271,10 +271,10 @@ def _dead_letters(plan: _PartitionPlan) -> ReadRanges:
 class Entries:
     """All periodic entries: they are few."""
 
-    def pages(self, shards: Shards, rows: TableRows, limit: int) -> Iterator[list[Row]]:
+    def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield them, each once."""
         seen: set[str] = set()
-        found = chain.from_iterable(PeriodicStore(store).all() for store in shards)
+        found = chain.from_iterable(PeriodicStore(store).all() for store in stores)
         for batch in batches(found, limit):
             records = {name: record for name, record in batch if name not in seen}
             seen.update(records)

@@ -63,9 +63,9 @@ def read_part(
 ) -> Iterator[RecordBatch]:
     """Yield the rows of a part, at most about *limit* at a time."""
     with opened(access) as delayq:
-        shards = delayq.session.shards
+        stores = delayq.session.stores
         for range_ in partition.value or ():  # None of Spark's own, if a table has no parts
-            for page in range_.pages(shards, rows, limit):
+            for page in range_.pages(stores, rows, limit):
                 yield rows.batch(page)
 
 
@@ -96,8 +96,8 @@ class BatchReader(_Reader, DataSourceReader):
         """Return the parts; reads only their bounds."""
         options = self._options
         with opened(options.access) as delayq:
-            shards = delayq.session.shards
-            return plan(shards, self._wanted, options.partitions, options.batchsize)
+            stores = delayq.session.stores
+            return plan(stores, self._wanted, options.partitions, options.batchsize)
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -145,18 +145,18 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Return the parts between two offsets."""
         options = self._options
         with opened(options.access) as delayq:
-            shards = delayq.session.shards
-            after = {tag: _of(start, tag or _ANY) for tag, _ in shards.by_tag()}
-            upto = {tag: _of(end, tag or _ANY) for tag, _ in shards.by_tag()}
-            for tag, store in shards.by_tag():
+            stores = delayq.session.stores
+            after = {tag: _of(start, tag or _ANY) for tag, _ in stores.by_tag()}
+            upto = {tag: _of(end, tag or _ANY) for tag, _ in stores.by_tag()}
+            for tag, store in stores.by_tag():
                 if after[tag] != upto[tag]:
                     check_loss(store, after[tag], options.onloss)
             parts, least = options.partitions, options.batchsize
-            return plan_runs(shards, after, upto, parts, least, options.onloss)
+            return plan_runs(stores, after, upto, parts, least, options.onloss)
 
     def _last(self) -> dict[str, str]:
         with opened(self._options.access) as delayq:
-            last = last_runs(delayq.session.shards)
+            last = last_runs(delayq.session.stores)
         return {tag or _ANY: offset for tag, offset in last.items()}
 
 

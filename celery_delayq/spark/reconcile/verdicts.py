@@ -16,7 +16,7 @@ from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write import refused_rows as refusals
 from celery_delayq.spark.write.rows import TaskRow, TaskRows
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches as chunks
 
 #: States of a task in which its row is left alone.
@@ -115,8 +115,8 @@ def leave_out(options: WriteOptions, queue: str, batches: Batches) -> Batches:
                 yield batch.filter(pa.array(wanted, pa.bool_()))
 
 
-def _found(queue: str, ids: Sequence[str], shards: Shards) -> list[Location]:
-    return shards.of(queue).control.find(queue, ids)
+def _found(queue: str, ids: Sequence[str], stores: Stores) -> list[Location]:
+    return stores.of(queue).control.find(queue, ids)
 
 
 def cancel(options: WriteOptions, ready: bool, batches: Batches) -> Batches:

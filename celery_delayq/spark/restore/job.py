@@ -154,7 +154,7 @@ def restore(spark: SparkSession, folder: str, options: RestoreOptions) -> Restor
     with described(spark, f"restore {options.table}"):
         archived = ArchivedTable(spark, folder, options.table, make=False)
         with opened(Access.of(options.access)) as delayq:
-            own = server_of(delayq.session.shards)
+            own = server_of(delayq.session.stores)
         if options.table == "scheduled":
             return _entries(archived, options, own)
         return _put(_dead_letters(archived, options, own).select(*_DEAD_LETTER), options)

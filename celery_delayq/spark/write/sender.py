@@ -123,7 +123,7 @@ class Sending:
             return rows
         queue = self._queue
         codes = self._delayq.session.ask(
-            lambda shards: shards.of(queue).control.exists(
+            lambda stores: stores.of(queue).control.exists(
                 queue, [(row.id, row.message_id) for row in rows]
             )
         )

@@ -7,7 +7,7 @@ from itertools import chain
 
 from celery_delayq.store.periodic import ActiveVersion, PeriodicStore, Writing, WrittenEntries
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 
 class PeriodicShards:
@@ -18,15 +18,15 @@ class PeriodicShards:
 
     Parameters
     ----------
-    shards : Shards
+    stores : Stores
         The stores.
     queue_of : Callable[[Writing], str]
         Returns the queue of a new entry.
     """
 
-    def __init__(self, shards: Shards, queue_of: Callable[[Writing], str]) -> None:
-        self._shards, self._queue_of = shards, queue_of
-        self._gates = [PeriodicStore(store) for store in shards]
+    def __init__(self, stores: Stores, queue_of: Callable[[Writing], str]) -> None:
+        self._stores, self._queue_of = stores, queue_of
+        self._gates = [PeriodicStore(store) for store in stores]
 
     def get(self, name: str) -> str | None:
         """Return the record of an entry."""
@@ -89,16 +89,17 @@ class PeriodicShards:
     def _write(self, gate: PeriodicStore | None, writing: Writing) -> bool:
         """Write an entry where it is; return whether it was as expected."""
         if gate is None:
-            gate = PeriodicStore(self._shards.of(self._queue_of(writing)))
+            gate = PeriodicStore(self._stores.of(self._queue_of(writing)))
         return gate.write([writing]) != ["changed"]
 
 
 def periodic_of(
-    shards: Shards, queue_of: Callable[[Writing], str]
+    stores: Stores, queue_of: Callable[[Writing], str]
 ) -> PeriodicStore | PeriodicShards:
     """Return the periodic entries of a single Redis, or of all stores."""
-    stores = [*shards]
-    return PeriodicStore(stores[0]) if len(stores) == 1 else PeriodicShards(shards, queue_of)
+    if stores.has_one:
+        return PeriodicStore(stores.only)
+    return PeriodicShards(stores, queue_of)
 
 
 def move(store: Store, target: Store, writing: Writing) -> None:

@@ -13,9 +13,9 @@ from kombu.utils.json import dumps
 
 from celery_delayq.model.cluster_tags import cluster_tags, tag_of
 from celery_delayq.store.cluster.nodes import HURRIED, quick
-from celery_delayq.store.cluster.shards import cluster_shards
+from celery_delayq.store.cluster.stores import cluster_stores
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.transport.cluster.bindings import LateBindings
 from celery_delayq.transport.cluster.shard import ShardChannel, TolerantQoS
 from celery_delayq.transport.cluster.tagged import TaggedChannel
@@ -56,25 +56,25 @@ class ClusterChannel(TaggedChannel):
     # -- where things are
 
     @cached_property
-    def shards(self) -> Shards:
+    def stores(self) -> Stores:
         """Our data of all queues."""
-        return self.new_shards()
+        return self.new_stores()
 
     @cached_property
-    def _hurried_shards(self) -> Shards:
+    def _hurried_stores(self) -> Stores:
         """The same for a worker that starts, and does not wait for a silent shard."""
-        return self._new_shards(**HURRIED)
+        return self._new_stores(**HURRIED)
 
-    def new_shards(self) -> Shards:
+    def new_stores(self) -> Stores:
         """Return our data of all queues, by connections of their own, which outlive this channel.
 
         As many as there are threads that use it, as for :meth:`new_store`.
         """
-        return self._new_shards()
+        return self._new_stores()
 
-    def _new_shards(self, **options: Any) -> Shards:
+    def _new_stores(self, **options: Any) -> Stores:
         settings = self.settings
-        return cluster_shards(
+        return cluster_stores(
             *(self.connection.nodes, self.keys, self.layout, settings.limits),
             number=settings.cluster_tags,
             **options,
@@ -82,7 +82,7 @@ class ClusterChannel(TaggedChannel):
 
     def store_of(self, queue: str) -> Store:
         """Return our data of a queue."""
-        return self.shards.of(queue)
+        return self.stores.of(queue)
 
     def place_of(self, queue: str) -> str:
         """Return the :attr:`place` where the messages of a queue are."""
@@ -153,7 +153,7 @@ class ClusterChannel(TaggedChannel):
         for part in self._parts.values():
             part.close()
         super().close()
-        for name in {"shards", "_hurried_shards"} & vars(self).keys():
+        for name in {"stores", "_hurried_stores"} & vars(self).keys():
             getattr(self, name).disconnect()
 
     # -- the end of a delivery; a message itself knows the part by which it came
@@ -218,8 +218,8 @@ class ClusterChannel(TaggedChannel):
             raise
 
     def _whole_size(self, queue: str) -> int:
-        shards = self._hurried_shards if self._declares else self.shards
-        sizes = shards.of(queue).sizes(queue, self.layout)
+        stores = self._hurried_stores if self._declares else self.stores
+        sizes = stores.of(queue).sizes(queue, self.layout)
         return sizes.ready + sizes.scheduled
 
     def _has_queue(self, queue: str, **_: Any) -> bool:

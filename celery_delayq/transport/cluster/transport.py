@@ -11,8 +11,8 @@ from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.integration.broker_urls import CLUSTER
 from celery_delayq.store import server_checks
 from celery_delayq.store.cluster.nodes import Nodes
-from celery_delayq.store.cluster.shards import check_number
 from celery_delayq.store.cluster.slots import Address
+from celery_delayq.store.cluster.stores import check_number
 from celery_delayq.store.scripting.client import translating
 from celery_delayq.transport import url
 from celery_delayq.transport.cluster.channel import ClusterChannel

@@ -40,7 +40,7 @@ class LoopPublisher:
         self._connection.ensure_connection(**retries)
         self._connection.ensure = self._ensure
         channel = self._channel = self._connection.channel()
-        _ = channel.shards.only  # raises NotSupported for several
+        _ = channel.stores.only  # raises NotSupported for several
         channel.pool.disconnect()
         channel._pool = channel.new_pool()
         self.client: LoopClient = new_loop_client(channel.pool, threads, size)

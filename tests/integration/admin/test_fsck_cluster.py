@@ -36,7 +36,7 @@ def app(make_app: MakeApp, delayq_cluster: str) -> Celery:
 
 def interrupted(app: Celery, call: Callable[..., object], **names: object) -> None:
     """Pause, resume or revoke, and fail between two tags."""
-    store = [*DelayQ.of(app).session.shards][REACHED]
+    store = [*DelayQ.of(app).session.stores][REACHED]
     key, client = store.keys.control, store.client
     if there := client.exists(key):
         client.rename(key, f"{key}:kept")
@@ -51,7 +51,7 @@ def interrupted(app: Celery, call: Callable[..., object], **names: object) -> No
 def states(app: Celery, **names: str) -> list[bool]:
     """Return whether each tag has a pause."""
     [(kind, name)] = names.items()
-    found = [store.control.controls() for store in DelayQ.of(app).session.shards]
+    found = [store.control.controls() for store in DelayQ.of(app).session.stores]
     return [name in (each.queues if kind == "queue" else each.tasks) for each in found]
 
 
@@ -75,7 +75,7 @@ def test_an_interrupted_pause_is_found_and_finished(app: Celery) -> None:
     assert ran.code == 1
     assert "paused in some hash tags only" in " ".join(ran.out.split())
     assert findings(app) == {"unfinished_pause": ("", 1, ["tasks.add"])}
-    [told] = work.hash_tags(delayq.session.shards, EXPIRES)
+    [told] = work.hash_tags(delayq.session.stores, EXPIRES)
     assert told.what.startswith("tasks.add: paused in some hash tags only")
     assert states(app, task="tasks.add").count(True) == REACHED
     assert fsck(app, "--repair").code == 0
@@ -85,7 +85,7 @@ def test_an_interrupted_pause_is_found_and_finished(app: Celery) -> None:
 
 def test_an_interrupted_resume_is_found_and_finished(app: Celery) -> None:
     delayq = DelayQ.of(app)
-    store = delayq.session.shards.of(LAST)
+    store = delayq.session.stores.of(LAST)
     delayq.pause(task="tasks.add")
     app.send_task("tasks.add", (1, 2), countdown=0.05, queue=LAST)
     wait_until(lambda: store.promote(LAST, Layout(), 10) and delayq.stats().paused == 1)
@@ -100,34 +100,34 @@ def test_an_interrupted_resume_is_found_and_finished(app: Celery) -> None:
 
 
 def test_an_interrupted_revoke_is_found_and_finished(app: Celery) -> None:
-    shards = DelayQ.of(app).session.shards
+    stores = DelayQ.of(app).session.stores
     app.send_task("tasks.add", (1, 2), countdown=60, queue=FIRST)
     app.control.revoke("whole")
     interrupted(app, app.control.revoke, task_id="id")
     interrupted(app, app.control.revoke_by_stamped_headers, headers={"tenant": "a"})
     app.control.revoke("also whole")
-    assert [len(store.control.revoked().ids) for store in shards] == [3] * 5 + [2] * 7
+    assert [len(store.control.revoked().ids) for store in stores] == [3] * 5 + [2] * 7
     examples = ["id", '{"tenant": "a"}']
 
     assert findings(app) == {"unfinished_revoke": ("", 2, examples)}
-    [told] = work.hash_tags(shards, EXPIRES)
+    [told] = work.hash_tags(stores, EXPIRES)
     assert told.what.startswith("id and 1 more: revoked in some hash tags only")
     assert findings(app, "--queue", FIRST) == {}
     assert fsck(app, "--repair").code == 0
 
     assert findings(app) == {}
-    remembered = [store.control.revoked() for store in shards]
+    remembered = [store.control.revoked() for store in stores]
     assert [sorted(each.ids) for each in remembered] == [["also whole", "id", "whole"]] * 12
     assert [each.stamps for each in remembered] == [[{"tenant": "a"}]] * 12
 
 
 def test_a_revoke_that_is_about_to_be_forgotten_may_be_in_some_tags_only(app: Celery) -> None:
     """Each tag forgets by its own clock, when it stores the next one."""
-    first, *others = DelayQ.of(app).session.shards
+    first, *others = DelayQ.of(app).session.stores
     app.control.revoke("id")
     for store in others:
         store.client.zrem(store.keys.revoked, "iid")
-    aside = work.hash_tags(DelayQ.of(app).session.shards, EXPIRES)
+    aside = work.hash_tags(DelayQ.of(app).session.stores, EXPIRES)
     assert [finding.check for finding in aside] == ["hash tags"]
 
     first.client.zincrby(first.keys.revoked, -1000 * (EXPIRES - FORGETS + 1), "iid")

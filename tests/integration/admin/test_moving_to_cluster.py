@@ -60,7 +60,7 @@ def test_all_moves_there_and_back(
     assert there(cluster) == before
     move(single, cluster, tmp_path, monkeypatch)  # again
     assert there(cluster) == before
-    for each in (*delayq.session.shards,):
+    for each in (*delayq.session.stores,):
         each.client.flushdb()
     move(cluster, single, other, monkeypatch)
     assert there(single) == before

@@ -186,7 +186,7 @@ def test_any_other_name_is_one_like_all(name: str, app: Celery, delayq: DelayQ, 
     add.apply_async((text,), countdown=60, **{**options, "task_id": f"{text}2"})
     many(delayq, add, Item((text,), id=f"{text}3", queue=text))
 
-    [report] = {id(each): each for each in check(delayq.session.shards, Settings())}.values()
+    [report] = {id(each): each for each in check(delayq.session.stores, Settings())}.values()
     assert report.findings == []
     assert [entry.id for entry in delayq.list(queue=text)] == [text, f"{text}2", f"{text}3"]
     first = delayq.get(text)

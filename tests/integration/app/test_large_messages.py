@@ -149,7 +149,7 @@ def fire(stage: Stage) -> int:
 
 
 def check(stage: Stage) -> int:
-    report = [*repair.check(stage.delayq.session.shards, Settings(), repair=True)][-1]
+    report = [*repair.check(stage.delayq.session.stores, Settings(), repair=True)][-1]
     assert report.found == 0
     return report.done
 

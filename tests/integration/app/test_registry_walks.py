@@ -107,7 +107,7 @@ CALLS: dict[str, Callable[[DelayQ], Any]] = {
 #: Those that look at each queue by itself.
 EACH: dict[str, tuple[Callable[[DelayQ], Any], int]] = {
     # Every key of a queue is read, and repaired in calls that are bounded.
-    "fsck": (lambda delayq: all_of(check(delayq.session.shards, Settings())), 40),
+    "fsck": (lambda delayq: all_of(check(delayq.session.stores, Settings())), 40),
     "doctor": (lambda delayq: diagnose(delayq.session), 40),
 }
 
@@ -144,8 +144,8 @@ SITES = {
     "spark/read/partitions.py plan": "a plan of Spark",
     "store/paging.py queues_of": "find",
     "store/paging.py read_page": "list",
-    "store/shards.py registry": "find",
-    "store/shards.py write_pause": "resume",
+    "store/stores.py registry": "find",
+    "store/stores.py write_pause": "resume",
     "transfer/archiver.py _is_due": "archive_dead",
     "transfer/dead_letter_archive.py ask": "archive_dead",
     "transfer/schedule.py ask": "export_to",
@@ -182,12 +182,12 @@ def trips(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trips:
 def fill(delayq: DelayQ, number: int) -> None:
     """Register so many queues; one has entries and dead letters."""
     for n in range(number):
-        store = delayq.session.shards.of(f"q{n}")
+        store = delayq.session.stores.of(f"q{n}")
         store.client.hset(store.keys.queues, f"q{n}", Layout().text)
     for n in range(12):
         delayq.app.send_task(TASK, task_id=f"e{n}", countdown=3600 + n, queue="q1")
         data = stored(1000 + n, "it failed", message(f"d{n}"), details())
-        store = delayq.session.shards.of("q1")
+        store = delayq.session.stores.of("q1")
         store.dead_letters.restore("q1", [(f"d{n}", 1000 + n, data)])
 
 

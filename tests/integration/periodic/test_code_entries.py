@@ -203,16 +203,16 @@ def test_a_redis_that_came_back_empty_gets_what_is_in_code_at_once(
 ) -> None:
     deploy(make_shop("mail"))
     app = make_shop(a=TASK)
-    shards = DelayQ.of(app).session.shards
+    stores = DelayQ.of(app).session.stores
     deployment = deploy(app)
     assert caplog.text.count("Other apps") == 1
     delayq_redis.client.delete("delayq:periodic", "delayq:periodic_at", VERSIONS)
     deploy(make_shop("mail"))
-    deployment.keep(shards)
+    deployment.keep(stores)
     assert not entries(app)
 
     deployment.look_again()
-    deployment.keep(shards)
+    deployment.keep(stores)
 
     assert entries(app).keys() == {"a"}
     assert caplog.text.count("Other apps") == 1, "it says so once"

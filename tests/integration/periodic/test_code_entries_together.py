@@ -20,7 +20,7 @@ from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.store import periodic as periodic_store
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT
@@ -71,7 +71,7 @@ class Version:
     def look(self, store: Store | None = None) -> None:
         """Let it be time to say again that it is about."""
         self.deployment._kept = float("-inf")
-        self.deployment.keep(Shards.single(store or self.store))
+        self.deployment.keep(Stores.single(store or self.store))
 
 
 class Scene:
@@ -232,7 +232,7 @@ def test_one_that_is_overtaken_by_another_of_its_version_leaves_what_calls_chang
     scene: Scene,
 ) -> None:
     def overtake(slow: Version) -> None:
-        Deployment(slow.app).keep(Shards.single(slow.store))
+        Deployment(slow.app).keep(Stores.single(slow.store))
         DelayQ.of(slow.app).periodic.update("changed-0", args=["mine"])
 
     for at in range(scene.calls_of(1)):
@@ -278,7 +278,7 @@ def start_with_others(url: str, schedule: dict[str, Any]) -> None:
     store = DelayQ.of(app).store
     store.client.rpush("there", "")
     store.client.blpop("go", 60)
-    Deployment(app).keep(Shards.single(store))
+    Deployment(app).keep(Stores.single(store))
 
 
 def test_processes_of_two_versions_that_start_at_the_same_time(

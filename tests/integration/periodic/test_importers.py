@@ -168,7 +168,7 @@ def test_of_a_list_code_is_as_it_is_now_and_what_calls_made_as_it_was(
     older, other = make_shop(stays=TASK, gone=TASK), make_shop(billing=TASK, **cleanup)
     other.main = "billing"
     for app in (older, other):
-        Deployment(app).keep(DelayQ.of(app).session.shards)
+        Deployment(app).keep(DelayQ.of(app).session.stores)
     periodic = DelayQ.of(older).periodic
     periodic.add("mine", 10, "note", max_runs=9)
     for name in ("stays", "billing", "mine"):

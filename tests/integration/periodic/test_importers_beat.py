@@ -74,7 +74,7 @@ def test_a_second_time_all_are_kept(app: Celery, file: Path) -> None:
     assert results(app, beat.entries(app, file)) == {"a": "kept", "b": "kept"}
     assert results(app, beat.entries(app, file), replace=True) == {"a": "kept", "b": "kept"}
     assert entries(app) == before
-    Deployment(app).keep(DelayQ.of(app).session.shards)
+    Deployment(app).keep(DelayQ.of(app).session.stores)
     assert entries(app) == before, "workers take them for those in their code"
 
 

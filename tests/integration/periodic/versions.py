@@ -17,14 +17,14 @@ CHANGED = {**TASK, "args": [2]}
 def deploy(app: Celery) -> Deployment:
     """Start a worker of that code: its part about entries."""
     deployment = Deployment(app)
-    deployment.keep(DelayQ.of(app).session.shards)
+    deployment.keep(DelayQ.of(app).session.stores)
     return deployment
 
 
 def keep(deployment: Deployment, app: Celery) -> None:
     """Let the time pass after which a worker says again that it is about."""
     deployment._kept = float("-inf")
-    deployment.keep(DelayQ.of(app).session.shards)
+    deployment.keep(DelayQ.of(app).session.stores)
 
 
 def entries(app: Celery) -> dict[str, Periodic]:

@@ -56,7 +56,7 @@ def test_what_was_forgotten_before_it_was_read_is_told(
 def test_runs_that_are_forgotten_while_they_are_read_are_told(
     delayq: DelayQ, delayq_redis: RedisUnderTest, left: int
 ) -> None:
-    shards, store, rows = delayq.session.shards, delayq.store, TableRows({"id": "STRING"})
+    stores, store, rows = delayq.session.stores, delayq.store, TableRows({"id": "STRING"})
     for n in range(60):
         store.history.add("me", n + 1, 1000, numbered(1, start=n))
         began = store.now_ms()
@@ -64,13 +64,13 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
             pass
     last = store.history.last()
     assert last is not None
-    parts = plan_runs(shards, {"": START}, {"": last}, 4, 10, "fail")
+    parts = plan_runs(stores, {"": START}, {"": last}, 4, 10, "fail")
     assert len(parts) == 4
     found = []
 
     def read_all() -> None:
         for part in parts:
-            for page in part.value[0].pages(shards, rows, 10):
+            for page in part.value[0].pages(stores, rows, 10):
                 found.extend(page)
             delayq_redis.client.xtrim("delayq:history", maxlen=left, approximate=False)
 

@@ -65,14 +65,14 @@ def test_what_is_moved_while_parts_are_read_is_in_one_of_them(
     ids = [f"e{n:03}" for n in range(300)]
     items = ({"id": id, "args": (1, 1), "eta": later(n)} for n, id in enumerate(ids))
     delayq.schedule_many(items, task=app.tasks["tasks.add"])
-    shards = delayq.session.shards
-    parts = plan(shards, Wanted("scheduled", task=task), 6, 1)
+    stores = delayq.session.stores
+    parts = plan(stores, Wanted("scheduled", task=task), 6, 1)
     rows = TableRows({"id": "STRING"})
 
     found: list[str] = []
     for part in parts:
         for each in part.value:
-            for page in each.pages(shards, rows, 20):
+            for page in each.pages(stores, rows, 20):
                 found += [row["id"] for row in page]
                 delayq.reschedule_all(Filter(task="tasks.add"), by=by)
 
@@ -99,7 +99,7 @@ def test_plans_hold_no_entries(app: Celery, delayq: DelayQ, delayq_redis: RedisU
     delayq.schedule_many(items, task=app.tasks["tasks.add"])
     delayq_redis.client.config_resetstat()
 
-    parts = plan(delayq.session.shards, Wanted("scheduled"), 8, 1)
+    parts = plan(delayq.session.stores, Wanted("scheduled"), 8, 1)
 
     assert len(parts) == 8
     stats = delayq_redis.client.info("commandstats")

@@ -41,7 +41,7 @@ def add_runs(delayq: DelayQ, first: int, each: int = 2) -> set[str]:
     for queue in NAMES:
         some = [f"{queue} {n}" for n in range(first, first + each)]
         runs = [finished(id, AT + n, queue=queue) for n, id in enumerate(some)]
-        delayq.session.shards.of(queue).history.add("me", first + 1, 1000, runs)
+        delayq.session.stores.of(queue).history.add("me", first + 1, 1000, runs)
         ids.update(some)
     return ids
 
@@ -55,7 +55,7 @@ def add_dead_letters(delayq: DelayQ, each: int = 3) -> set[str]:
             (id, begun + n, stored(begun + n, "it failed", message(id), details()))
             for n, id in enumerate(f"{queue}-{n}" for n in range(each))
         ]
-        delayq.session.shards.of(queue).dead_letters.restore(queue, found)
+        delayq.session.stores.of(queue).dead_letters.restore(queue, found)
         ids.update(id for id, *_ in found)
     return ids
 

@@ -17,11 +17,11 @@ from celery_delayq.errors import BrokerUnavailable, ConfigError
 from celery_delayq.model.cluster_tags import slot_of
 from celery_delayq.settings import Settings
 from celery_delayq.store.cluster.nodes import Nodes
-from celery_delayq.store.cluster.shards import check_number, cluster_shards, number_keys
 from celery_delayq.store.cluster.slots import REREAD, Address, SlotRange
+from celery_delayq.store.cluster.stores import check_number, cluster_stores, number_keys
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import entry
@@ -37,17 +37,17 @@ def cluster(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> Cluster:
 
 
 @pytest.fixture
-def shards(cluster: Cluster) -> Iterator[Shards]:
+def stores(cluster: Cluster) -> Iterator[Stores]:
     found = connected(cluster)
     yield found
     found.disconnect()
 
 
-def connected(cluster: Cluster) -> Shards:
+def connected(cluster: Cluster) -> Stores:
     """Connect without redis-py's own retries."""
     nodes = cluster.nodes(retry=Retry(NoBackoff(), 0))
     check_number(nodes, Keys("shop:"), len(TAGS))
-    return cluster_shards(nodes, Keys("shop:"), Layout(), number=len(TAGS))
+    return cluster_stores(nodes, Keys("shop:"), Layout(), number=len(TAGS))
 
 
 def comes_back(store: Store, queue: str) -> None:
@@ -63,10 +63,10 @@ def comes_back(store: Store, queue: str) -> None:
 
 
 def test_a_task_goes_its_whole_way_on_the_master_of_its_tag(
-    cluster: Cluster, shards: Shards
+    cluster: Cluster, stores: Stores
 ) -> None:
     for tag, queue in QUEUES.items():
-        store = shards.of(queue)
+        store = stores.of(queue)
         store.register(queue)
         store.schedule(queue, entry("a", 5, relative=True))
         wait_until(partial(_promotes_one, store, queue), what="the entry to be due")
@@ -91,10 +91,10 @@ def _names(server: EmbeddedRedis) -> list[bytes]:
 
 
 def test_a_dispatcher_listens_at_the_master_of_its_tag_and_promotes(
-    cluster: Cluster, shards: Shards
+    cluster: Cluster, stores: Stores
 ) -> None:
     queue = QUEUES[TAGS[7]]
-    given = shards.of(queue)
+    given = stores.of(queue)
     thread = Dispatcher(connected(cluster).of(queue), Settings.from_options({}))
     thread.start()
     try:
@@ -112,10 +112,10 @@ def test_a_dispatcher_listens_at_the_master_of_its_tag_and_promotes(
 
 
 def test_calls_wait_while_a_slot_moves_and_go_on_at_its_new_master(
-    cluster: Cluster, shards: Shards
+    cluster: Cluster, stores: Stores
 ) -> None:
     tag, queue = TAGS[1], QUEUES[TAGS[1]]
-    store = shards.of(queue)
+    store = stores.of(queue)
     store.schedule(queue, entry("a", 60_000, relative=True))
     target = cluster.masters[2]
     cluster.begin_move(slot_of(tag), target)
@@ -131,20 +131,20 @@ def test_calls_wait_while_a_slot_moves_and_go_on_at_its_new_master(
         assert client.zcard(store.keys.queue(queue).due) == 2
 
 
-def test_a_killed_master_holds_up_its_own_queues_only(cluster: Cluster, shards: Shards) -> None:
+def test_a_killed_master_holds_up_its_own_queues_only(cluster: Cluster, stores: Stores) -> None:
     tag, queue, other = TAGS[0], QUEUES[TAGS[0]], QUEUES[TAGS[11]]
     master = cluster.master_of(slot_of(tag))
-    call = shards.of(queue).puts(queue)
+    call = stores.of(queue).puts(queue)
     call.add(entry("a", 60_000, relative=True))
-    shards.of(queue).run_replicated(call, replicas=1, seconds=5.0)
+    stores.of(queue).run_replicated(call, replicas=1, seconds=5.0)
     master.kill()
 
     with pytest.raises(BrokerUnavailable):
-        shards.of(queue).scheduled(queue)
-    shards.of(other).schedule(other, entry("b", 60_000, relative=True))
-    comes_back(shards.of(queue), queue)
+        stores.of(queue).scheduled(queue)
+    stores.of(other).schedule(other, entry("b", 60_000, relative=True))
+    comes_back(stores.of(queue), queue)
 
-    assert shards.of(queue).scheduled(queue) == 1
+    assert stores.of(queue).scheduled(queue) == 1
     with cluster.replica_of(master).client() as client:
         assert client.role()[0] == b"master"
 
@@ -178,7 +178,7 @@ def _address(server: EmbeddedRedis) -> Address:
 
 
 def test_a_lost_shard_does_not_have_the_slots_read_for_each_that_tries(
-    cluster: Cluster, shards: Shards
+    cluster: Cluster, stores: Stores
 ) -> None:
     tag, other = TAGS[0], TAGS[11]
     lost = cluster.master_of(slot_of(tag))
@@ -199,7 +199,7 @@ def test_a_lost_shard_does_not_have_the_slots_read_for_each_that_tries(
 
     # When it is seen first, and then each `REREAD`.
     assert 1 <= sum(map(_times_slots_were_read, others)) - before <= 1 + seconds / REREAD
-    assert shards.of(QUEUES[other]).scheduled(QUEUES[other]) == 0
+    assert stores.of(QUEUES[other]).scheduled(QUEUES[other]) == 0
 
 
 def _times_slots_were_read(server: EmbeddedRedis) -> int:
@@ -208,20 +208,20 @@ def _times_slots_were_read(server: EmbeddedRedis) -> int:
     return int(found["calls"])
 
 
-def test_another_number_of_tags_is_refused(cluster: Cluster, shards: Shards) -> None:
+def test_another_number_of_tags_is_refused(cluster: Cluster, stores: Stores) -> None:
     with pytest.raises(ConfigError, match="6 hash tags: this cluster has 12"):
         check_number(cluster.nodes(), Keys("shop:"), 6)
 
 
-def test_a_slot_without_a_node_is_said(cluster: Cluster, shards: Shards) -> None:
+def test_a_slot_without_a_node_is_said(cluster: Cluster, stores: Stores) -> None:
     tag = TAGS[4]
     with cluster.master_of(slot_of(tag)).client() as client:
         client.execute_command("CLUSTER", "DELSLOTS", slot_of(tag))
 
     with pytest.raises(BrokerUnavailable, match=rf"slot {slot_of(tag)}\b"):
-        shards.of(QUEUES[tag]).scheduled(QUEUES[tag])
+        stores.of(QUEUES[tag]).scheduled(QUEUES[tag])
 
-    assert shards.of(QUEUES[TAGS[9]]).scheduled(QUEUES[TAGS[9]]) == 0
+    assert stores.of(QUEUES[TAGS[9]]).scheduled(QUEUES[TAGS[9]]) == 0
 
 
 def test_a_single_redis_is_refused(delayq_redis: RedisUnderTest) -> None:

@@ -18,7 +18,7 @@ from celery_delayq.errors import NotReplicated
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk
@@ -154,7 +154,7 @@ def test_a_replica_that_lags_undoes_what_it_was_not_told_and_nothing_else(
     assert not desk.ledger.finished() & set(lost)
     assert desk.twice() == dict.fromkeys(again, 2)
     store = Store(desk.redis, Keys(), Layout())
-    reports = [*check(Shards.single(store), Settings(lease=LEASE))]
+    reports = [*check(Stores.single(store), Settings(lease=LEASE))]
     assert reports[-1].findings == []
 
 

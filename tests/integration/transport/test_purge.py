@@ -12,7 +12,7 @@ from celery_delayq.admin.repair import check
 from celery_delayq.model.delivery import split_held
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 from tests.support.keyspace import snapshot
 
 LEASE = 600.0
@@ -48,5 +48,5 @@ def test_a_purge_forgets_the_counts_of_what_is_gone_and_keeps_those_of_what_is_h
     after = snapshot(redis)
     assert after["{celery}:leased:me"] == held
     assert after["{celery}:deliveries"] == {digest: b"0 0 1"}
-    *_, report = check(Shards.single(store), Settings())
+    *_, report = check(Stores.single(store), Settings())
     assert report.as_dict()["findings"] == []

@@ -83,7 +83,7 @@ def turn(request: pytest.FixtureRequest, app: Celery) -> Iterator[tuple[Connecti
 
 def push(app: Celery, queue: str, *ids: str, **headers: Any) -> None:
     """Send tasks as a stock producer does."""
-    store = DelayQ.of(app).session.shards.of(queue)
+    store = DelayQ.of(app).session.stores.of(queue)
     call = store.ready_call(queue)
     for id in ids:
         call.add(0, message(id, **headers))
@@ -103,7 +103,7 @@ def test_a_message_that_cannot_be_put_off_holds_up_its_shard_only(
     push(app, LOST, "far-1", "far-2", eta=FAR)
     push(app, LOST, "last")
     came: list[str] = []
-    shards = DelayQ.of(app).session.shards
+    shards = DelayQ.of(app).session.stores
     channel = connection.default_channel
     part = channel.part_of(LOST)
     part._fetcher.batch.size = 4  # so that one request gets all

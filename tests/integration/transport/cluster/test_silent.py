@@ -18,7 +18,7 @@ from tests.support.stopped import stopped
 
 pytestmark = pytest.mark.full
 
-#: Shards of a master each.
+#: Stores of a master each.
 NUMBERS = (1, 6, 11)
 
 

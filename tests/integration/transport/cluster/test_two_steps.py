@@ -38,7 +38,7 @@ def test_a_worker_that_dies_between_a_retry_and_its_ack_has_the_attempt_run_agai
     first = scene.work(2, conf=conf)
     scene.send("telling", retry, "done", id="a", queue=here.queue)
     wait_until(lambda: ("on_retry", "a", 0) in scene.told(), 30, lambda: f"{scene.told()}")
-    stores = scene.delayq.session.shards
+    stores = scene.delayq.session.stores
     assert stores.of(there.queue).scheduled(there.queue) == 1
     assert any(":leased:" in name for name in here.names())
 
@@ -61,7 +61,7 @@ def test_a_replay_that_dies_between_its_steps_runs_once_more_at_worst(
 ) -> None:
     """The task is scheduled in another shard, and the dead letter is still there."""
     delayq, here, there = scene.delayq, scene.shard(1), scene.shard(10)
-    stores = delayq.session.shards
+    stores = delayq.session.stores
     scene.send("plain", "ValueError", id="a", queue=here.queue)
     leases = stores.of(here.queue).leases
     [(field, *_)] = leases.acquire(here.queue, "me", 60, "1", 1).messages

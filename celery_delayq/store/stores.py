@@ -17,7 +17,7 @@ from celery_delayq.store.scripting.runner import QUEUES_TOGETHER
 T = TypeVar("T")
 
 
-class Shards:
+class Stores:
     """A store for each hash tag: to its queues what the store of a single Redis is to all queues.
 
     Each has its own next-due index, registry, lease time, pauses, history and counters.
@@ -33,7 +33,7 @@ class Shards:
         self._tags = tuple(stores)
 
     @classmethod
-    def single(cls, store: Store) -> Shards:
+    def single(cls, store: Store) -> Stores:
         """Return the store of a single Redis."""
         return cls({"": store})
 
@@ -53,9 +53,9 @@ class Shards:
         """Return those of the queues that belong to a store."""
         return frozenset(queue for queue in queues if self._find(queue) is store)
 
-    def without(self, tags: Collection[str]) -> Shards:
+    def without(self, tags: Collection[str]) -> Stores:
         """Return the others than those of some hash tags; each queue keeps its tag."""
-        found = Shards({tag: store for tag, store in self.by_tag() if tag not in tags})
+        found = Stores({tag: store for tag, store in self.by_tag() if tag not in tags})
         found._tags = self._tags
         return found
 
@@ -204,18 +204,18 @@ def write_pause(
     return store.control.pause(queues, queue=queue, task=task, resume=resume, token=token)
 
 
-def last_run(shards: Shards) -> str | None:
+def last_run(stores: Stores) -> str | None:
     """Return the offset of the newest run in any store, None when there is none."""
-    found = [offset for store in shards if (offset := store.history.last()) is not None]
+    found = [offset for store in stores if (offset := store.history.last()) is not None]
     return max(found, key=_place, default=None)
 
 
-def read_runs(shards: Shards, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:
+def read_runs(stores: Stores, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:
     """Return offset and bytes of about *limit* runs after one offset, up to another one.
 
     Runs of several stores may have the same offset: all of them come together.
     """
-    found = [entry for store in shards for entry in store.history.read(after, upto, limit)]
+    found = [entry for store in stores for entry in store.history.read(after, upto, limit)]
     found.sort(key=lambda entry: _place(entry[0]))
     end = limit
     while limit <= end < len(found) and found[end][0] == found[end - 1][0]:

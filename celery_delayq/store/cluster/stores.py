@@ -16,13 +16,13 @@ from celery_delayq.store.cluster.nodes import ASK_TIMEOUT, Nodes
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.client import Client
-from celery_delayq.store.shards import Shards
+from celery_delayq.store.stores import Stores
 
 #: Keys that have the number of tags.
 COPIES = 3
 
 
-def cluster_shards(
+def cluster_stores(
     nodes: Nodes,
     keys: Keys,
     layout: Layout,
@@ -30,7 +30,7 @@ def cluster_shards(
     *,
     number: int,
     **options: Any,
-) -> Shards:
+) -> Stores:
     """Return a store for each hash tag.
 
     Parameters
@@ -53,7 +53,7 @@ def cluster_shards(
     ConfigError
         The prefix has a ``{``.
     """
-    return Shards(
+    return Stores(
         {
             tag: Store(nodes.client(slot_of(tag), **options), keys.of_tag(tag), layout, limits)
             for tag in cluster_tags(number)
