@@ -48,7 +48,7 @@ TABLES = {
     "large": Table("10,000", "1,000,000 or 3,000,000", ("large-",)),
     "scans": Table("10,000", "many", ("scans-",)),
     "cluster": Table("a single Redis", "a cluster", ("cluster-",)),
-    "shard": Table("all stores there", "one away", ("shard-",)),
+    "shard": Table("all shards there", "one away", ("shard-",)),
 }
 #: Fields of a measured figure that the file does not keep.
 _OF_ROUNDS = ("name", "stock_rounds", "ours_rounds", "raw")

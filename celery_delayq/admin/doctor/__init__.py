@@ -140,7 +140,7 @@ def _there(found: Diagnosis, stores: Stores, consumed: Iterable[str]) -> Stores:
     """Return the stores whose masters answer; each other master is a finding."""
     if stores.has_one:
         return stores
-    found.checks.append("stores")
+    found.checks.append("shards")
     queues = {*consumed}
     for each in masters_away(stores):
         stores = stores.without(each.tags)
@@ -150,14 +150,14 @@ def _there(found: Diagnosis, stores: Stores, consumed: Iterable[str]) -> Stores:
         if waiting:
             what += f" (queues of this app: {', '.join(map(spelled, waiting))})"
         todo = "start it, or have a replica take over; its queues wait, and are not checked here"
-        found.findings.append(Finding("stores", FAULT, what, todo))
+        found.findings.append(Finding("shards", FAULT, what, todo))
     return stores
 
 
 def _untold(name: str) -> Iterator[Finding]:
     """Say that a check needs the first hash tag, whose master is away."""
     what = "the hash tag by which this is found is away"
-    yield Finding(name, UNKNOWN, what, "run this again when all stores are there")
+    yield Finding(name, UNKNOWN, what, "run this again when all shards are there")
 
 
 def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
@@ -169,7 +169,7 @@ def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
             # A full server or a replica refuses more than one check, and one tells why.
             lost = isinstance(exc, (BrokerUnavailable, OSError, AMQPConnectionError))
             # Workers are asked by way of any shard.
-            told = any(each.check == "stores" for each in found.findings)
+            told = any(each.check == "shards" for each in found.findings)
             todo = (
                 "run this with an account that may (docs/accounts.md); a hosted Redis shows its "
                 "settings on a page of its own"

@@ -108,7 +108,7 @@ def check_that_one_master_is_away(cluster: Cluster, app: Celery, *, of_tag: str)
 
     found = findings(app)
 
-    [away] = [each for each in found if each["check"] == "stores"]
+    [away] = [each for each in found if each["check"] == "shards"]
     assert f"the master at {master.host}:{master.port} is away" in away["what"]
     assert f"which has {', '.join(tags)}: " in away["what"]
     others = [each for each in found if each is not away]
