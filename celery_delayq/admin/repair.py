@@ -20,8 +20,8 @@ from celery_delayq.dispatch.dispatcher import DEFER
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair import BATCH, Batch, Found, RepairStore
-from celery_delayq.store.repair_tracking import RepairTracking, Tracked
+from celery_delayq.store.repair import BATCH, Batch, Found
+from celery_delayq.store.repair_tracking import Tracked
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
@@ -69,8 +69,8 @@ class _Check:
 
     def __init__(self, store: Store, lease: float, repair: bool, report: Report) -> None:
         self._store = store
-        self._checks = RepairStore(store)
-        self._tracks = RepairTracking(store)
+        self._checks = store.repair
+        self._tracks = store.repair_tracking
         self._lease = lease
         self._repair = repair
         self._report = report

@@ -11,13 +11,11 @@ from celery_delayq.admin.away import MasterAway
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.envelope import due_of_eta, own_of
 from celery_delayq.model.lookup import PausedNames
-from celery_delayq.store.gauges import SAMPLED_QUEUES, GaugeStore
+from celery_delayq.store.gauges import SAMPLED_QUEUES
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.scripting.refusals import is_denied
-from celery_delayq.store.scripting.replies import Sizes
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils import foreign
 
@@ -158,12 +156,12 @@ def gather(stores: Stores, consumed: Iterable[str]) -> Stats:
 
 
 def _periodic(stores: Stores) -> int:
-    return sum(PeriodicStore(store).count() for store in stores)
+    return sum(store.periodic.count() for store in stores)
 
 
 def _queue(store: Store, name: str, layout: Layout, is_paused: bool) -> Steps[QueueStats]:
-    gauges = GaugeStore(store)
-    size = Sizes.read((yield store.sizes_call(name, layout))[0])
+    gauges = store.gauges
+    size = yield from gauges.sizes_steps(name, layout)
     tasks: defaultdict[str, float] = defaultdict(float)
     waits = [size.now - size.first_due] if size.overdue and size.first_due is not None else []
     samples = (yield from gauges.sample_steps(name, layout, _task_and_due)) if size.ready else []

@@ -19,9 +19,9 @@ from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import place_of
 from celery_delayq.store.paging import listed_pages
-from celery_delayq.store.repair import BATCH, Release, RepairStore
-from celery_delayq.store.repair_tracking import RepairTracking, Tracked, cancelled_in
-from celery_delayq.store.scan import MESSAGES, ScanStore
+from celery_delayq.store.repair import BATCH, Release
+from celery_delayq.store.repair_tracking import Tracked, cancelled_in
+from celery_delayq.store.scan import MESSAGES
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
@@ -94,7 +94,7 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
         unacked = store.keys.stock(channel.unacked_key)
         moved = Moved(total=store.held_count(unacked))
         yield moved
-        for tag, data in store.held_messages(unacked):
+        for tag, data in store.scan.fields(unacked):
             try:
                 raw, exchange, routing_key = foreign.loads(data)
                 envelope.check_envelope(raw)
@@ -191,8 +191,8 @@ class _Back:
 
     def __init__(self, store: Store, *, dry_run: bool, spare_living: bool) -> None:
         self.store = store
-        self.repair = RepairStore(store)
-        self.tracks = RepairTracking(store)
+        self.repair = store.repair
+        self.tracks = store.repair_tracking
         self.moved = Moved(total=0)
         self.dry_run = dry_run
         self.spare_living = spare_living
@@ -277,7 +277,7 @@ class _Back:
     ) -> None:
         found = (
             (tracked, message)
-            for messages in ScanStore(self.store).messages(ready_list, 0, sys.maxsize, MESSAGES)
+            for messages in self.store.scan.messages(ready_list, 0, sys.maxsize, MESSAGES)
             for message in messages
             if (tracked := cancelled_in(message, cancelled))
         )

@@ -13,7 +13,7 @@ from celery_delayq.metrics.epochs import Epochs
 from celery_delayq.metrics.sheet import Sheet
 from celery_delayq.metrics.slow_numbers import SlowNumbers
 from celery_delayq.model.totals import Totals
-from celery_delayq.store.gauges import GaugeStore, QueueGauges, ServerGauges
+from celery_delayq.store.gauges import QueueGauges, ServerGauges
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.once import warn_once
@@ -84,7 +84,7 @@ class FromRedis:
         return sheet
 
     def _read_store(self, sheet: Sheet, stores: Stores, number: int, store: Store) -> _Read:
-        gauges = GaugeStore(store)
+        gauges = store.gauges
         server = gauges.server()
         known = layouts(server.registry)
         names = sorted({*known, *stores.own(store, self._consumed)})

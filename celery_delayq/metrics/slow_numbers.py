@@ -12,7 +12,7 @@ from celery_delayq.metrics.catalogue import STATUSES
 from celery_delayq.metrics.runs import RunHistograms
 from celery_delayq.metrics.sheet import Sheet
 from celery_delayq.metrics.tasks import ByTask, estimated, limited, task_of
-from celery_delayq.store.gauges import SAMPLED_QUEUES, GaugeStore
+from celery_delayq.store.gauges import SAMPLED_QUEUES
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.calls import Steps
@@ -48,7 +48,7 @@ class SlowNumbers:
             try:
                 self._count(sheet, store, stores.own(store, self._consumed), scheduled, ready)
                 with _left_out("of periodic entries"):
-                    self._put_periodic(sheet, *GaugeStore(store).periodic(store.now_ms()))
+                    self._put_periodic(sheet, *store.gauges.periodic(store.now_ms()))
                 with _left_out("of runs"):
                     self._histograms.refresh(number, store)
             except BrokerUnavailable as exc:  # the other stores of a Redis Cluster go on
@@ -65,7 +65,7 @@ class SlowNumbers:
         self, sheet: Sheet, store: Store, consumed: Set[str], scheduled: ByTask, ready: ByTask
     ) -> None:
         """Count the entries of a store by task, and put the memory of its queues."""
-        gauges = GaugeStore(store)
+        gauges = store.gauges
         known: dict[str, Layout] = {}
         with _left_out("of the registry of queues"):
             known = layouts(store.registry())

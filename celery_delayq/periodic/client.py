@@ -24,7 +24,7 @@ from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.unreadable import UnreadableEntry, read_entry, required
 from celery_delayq.periodic.wall_clock import moment_of
 from celery_delayq.schedule.client import Schedule
-from celery_delayq.store.periodic import PeriodicStore, Writing
+from celery_delayq.store.periodic import Writing
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 
@@ -272,7 +272,7 @@ class PeriodicTasks:
             several = stores if len([*stores]) > 1 else None
             with TickScheduler(self._session.app) as scheduler:
                 while True:
-                    found = ((each, PeriodicStore(each).get(name)) for each in stores)
+                    found = ((each, each.periodic.get(name)) for each in stores)
                     there = ((each, record) for each, record in found if record is not None)
                     store, record = next(there, (stores.first, None))
                     entry = required(name, record and Periodic.unpack(name, record))

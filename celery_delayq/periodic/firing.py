@@ -21,7 +21,7 @@ from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import moment_of
 from celery_delayq.schedule.items import Item, ItemReader
 from celery_delayq.schedule.message_factory import MessageFactory
-from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing, fired
+from celery_delayq.store.periodic import EntryTicks, Writing, fired
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
 from celery_delayq.store.stores import Stores
@@ -87,7 +87,7 @@ class TickScheduler:
         codes = [""] * len(firings)
         by_queue: dict[str, list[tuple[int, EntryTicks]]] = defaultdict(list)
         passed: list[Writing] = []
-        gate = PeriodicStore(store)
+        gate = store.periodic
         for index, (entry, firing) in enumerate(firings):
             made = self._make(entry, firing, id)
             if stores is not None and any(stores.of(queue) is not store for queue in made):

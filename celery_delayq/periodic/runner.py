@@ -33,7 +33,7 @@ from celery_delayq.periodic.places import queue_of
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.store.cluster.periodic import move
-from celery_delayq.store.periodic import PeriodicStore, Writing
+from celery_delayq.store.periodic import Writing
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import LOST
 from celery_delayq.store.session import Session
@@ -249,7 +249,7 @@ class Ticker:
         """Fire the due entries; return the seconds until the next look."""
         began = time.monotonic()
         failing = {name: until for name, (until, _) in self._failing.items() if until > began}
-        looked = PeriodicStore(store).claim_due(BATCH, LEAVE, failing, put_right=self._put_right_to)
+        looked = store.periodic.claim_due(BATCH, LEAVE, failing, put_right=self._put_right_to)
         now, self._put_right_to = looked.now // 1000, ""
         if looked.set_back:
             self._put_right(store, now)
@@ -294,7 +294,7 @@ class Ticker:
             return Writing(name, line, f"{entry.state.line}\n{text}", entry.look)
 
         logger.warning("Redis' clock was set back: periodic intervals go on from now")
-        PeriodicStore(store).put_right(now, right)
+        store.periodic.put_right(now, right)
 
     def _look_at(self, name: str, record: str, now: int) -> tuple[Periodic, Firing] | None:
         try:

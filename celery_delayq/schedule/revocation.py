@@ -21,7 +21,7 @@ from celery_delayq.schedule.client import Schedule
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
-from celery_delayq.store.scan import MESSAGES, ScanStore
+from celery_delayq.store.scan import MESSAGES
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Command, Steps
 from celery_delayq.store.session import Session
@@ -197,7 +197,7 @@ def _free_ready(
     if not store.client.exists(store.keys.queue(queue).unique):
         return
     for ready_list in store.keys.ready_lists(queue, layout):
-        pages = ScanStore(store).messages(ready_list, 0, sys.maxsize, MESSAGES, newest=True)
+        pages = store.scan.messages(ready_list, 0, sys.maxsize, MESSAGES, newest=True)
         for page in pages:
             labels = [label for each in page if (label := _label_of(each, matches))]
             names = [to_text(name) for label in labels for name in (label.id + b"\0", label.name)]

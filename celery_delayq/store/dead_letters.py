@@ -61,9 +61,7 @@ def told(reply: bytes) -> list[StatusCode]:
 class DeadLetterStore(StorePart):
     """The part of the gateway for messages that will not run any more."""
 
-    def add_dead_letter(
-        self, queue: str, id: str, reason: str, message: bytes, details: bytes = b""
-    ) -> None:
+    def add(self, queue: str, id: str, reason: str, message: bytes, details: bytes = b"") -> None:
         """Keep a message that is nowhere else as a dead letter."""
         key = self._keys.queue(queue)
         layout = self._runner.layout_of(queue).text

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.lookup import to_text
 from celery_delayq.model.totals import TickTotals, Totals
-from celery_delayq.store.keys import Layout
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.scan import MESSAGES, ScanStore, answered
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call, Command, Steps, pack
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Sizes, cut
-from celery_delayq.store.scripting.runner import StorePart, with_sources
+from celery_delayq.store.scripting.runner import ScriptRunner, StorePart, with_sources
 from celery_delayq.utils import foreign
 
 T = TypeVar("T")
@@ -90,10 +89,9 @@ class QueueGauges(NamedTuple):
 class GaugeStore(StorePart):
     """The part of the gateway for metrics: it reads only."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self._store = store
-        self._scan = ScanStore(store)
+    def __init__(self, runner: ScriptRunner) -> None:
+        super().__init__(runner)
+        self._scan = ScanStore(runner)
 
     def server(self) -> ServerGauges:
         """Return the numbers that are not of one queue, in one round trip.
@@ -105,7 +103,7 @@ class GaugeStore(StorePart):
         """
         keys = (self._keys.queues, self._keys.control, self._keys.ticks, self._keys.clock)
         began = time.time()
-        with self._store.client.pipeline(transaction=False) as pipe:
+        with self._runner.client.pipeline(transaction=False) as pipe:
             pipe.time()
             for key in keys:
                 pipe.hgetall(key)
@@ -133,6 +131,14 @@ class GaugeStore(StorePart):
             broken=broken,
         )
 
+    def sizes(self, queue: str, layout: Layout) -> Sizes:
+        """Return the sizes of a queue at one moment."""
+        return self._runner.run_steps(self.sizes_steps(queue, layout))
+
+    def sizes_steps(self, queue: str, layout: Layout) -> Steps[Sizes]:
+        """Return the same in steps."""
+        return Sizes.read((yield _counts_call(self._keys, queue, layout))[0])
+
     def queues(self, layouts: Mapping[str, Layout]) -> dict[str, QueueGauges | CommandRefused]:
         """Return the numbers of queues by name, in two round trips; an error for a broken queue.
 
@@ -144,9 +150,9 @@ class GaugeStore(StorePart):
         found: dict[str, QueueGauges | CommandRefused] = {}
         sizes: dict[str, Sizes] = {}
         totals: dict[str, Totals | None] = {}
-        commands = _packed(self._store, tuple(layouts.items()))
+        commands = _packed(self._keys, tuple(layouts.items()))
         for name, reply in zip(
-            layouts, self._store.ask_packed(commands, len(layouts)), strict=True
+            layouts, self._runner.ask_packed(commands, len(layouts)), strict=True
         ):
             if isinstance(reply, CommandRefused):
                 if is_denied(reply):
@@ -155,7 +161,7 @@ class GaugeStore(StorePart):
             else:
                 sizes[name] = Sizes.read(reply[0])
                 totals[name] = None if reply[1] == b"-" else _totals(reply[1])
-        with self._store.client.pipeline(transaction=False) as pipe:
+        with self._runner.client.pipeline(transaction=False) as pipe:
             for name, size in sizes.items():
                 for worker_id in size.worker_ids:
                     pipe.hlen(self._keys.queue(name).leased(worker_id))
@@ -168,7 +174,7 @@ class GaugeStore(StorePart):
 
     def periodic(self, now: int) -> tuple[dict[str, int], int]:
         """Return the number of periodic entries by status, and how many of them are late."""
-        late = self._store.client.zcount(self._keys.periodic_at, "-inf", now - LATE)
+        late = self._runner.client.zcount(self._keys.periodic_at, "-inf", now - LATE)
         statuses: dict[str, int] = {}
         for _, record in self._scan.fields(self._keys.periodic):
             status = record.partition(b"\n")[0].rpartition(b" ")[2].decode("utf-8", "replace")
@@ -217,10 +223,17 @@ class GaugeStore(StorePart):
 
 
 @lru_cache(maxsize=32)
-def _packed(store: Store, layouts: tuple[tuple[str, Layout], ...]) -> bytes:
+def _packed(keys: Keys, layouts: tuple[tuple[str, Layout], ...]) -> bytes:
     """Return the commands that read queues: the same for each scrape, and it takes long."""
-    calls = [store.sizes_call(name, layout) for name, layout in layouts]
+    calls = [_counts_call(keys, name, layout) for name, layout in layouts]
     return pack(with_sources(calls))
+
+
+def _counts_call(keys: Keys, queue: str, layout: Layout) -> Call:
+    """Return the call whose reply has sizes and counters of a queue."""
+    key = keys.queue(queue)
+    names = [*key.state, key.dead, key.leases, keys.clock, key.quarantined]
+    return Call("schedule/counts", [*names, *keys.ready_lists(queue, layout)], [])
 
 
 def _totals(text: bytes) -> Totals:

@@ -316,7 +316,7 @@ class PeriodicStore(StorePart):
         for entry in entries:
             reason = f"tick of {name} refused: {error}"
             message = Record.unpack(entry.data).message
-            DeadLetterStore(self._runner).add_dead_letter(queue, entry.id, reason, message)
+            DeadLetterStore(self._runner).add(queue, entry.id, reason, message)
 
     def get(self, name: str) -> str | None:
         """Return the record of an entry."""

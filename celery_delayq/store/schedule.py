@@ -14,9 +14,13 @@ from celery_delayq.model.lookup import to_text
 from celery_delayq.model.publish_outcome import Stored
 from celery_delayq.store.control import ControlStore
 from celery_delayq.store.dead_letters import DeadLetterStore
+from celery_delayq.store.gauges import GaugeStore
 from celery_delayq.store.history import HistoryStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import LeaseStore
+from celery_delayq.store.periodic import PeriodicStore
+from celery_delayq.store.repair import RepairStore
+from celery_delayq.store.repair_tracking import RepairTracking
 from celery_delayq.store.scan import MESSAGES, ScanStore
 from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies, Steps
@@ -27,7 +31,6 @@ from celery_delayq.store.scripting.replies import (
     Held,
     Look,
     Promoted,
-    Sizes,
     read_time,
 )
 from celery_delayq.store.scripting.runner import ScriptRunner
@@ -46,7 +49,11 @@ KEPT = 500
 
 
 class Store(ScriptRunner):
-    """Our data in one Redis database: entries, queues, and the other parts."""
+    """Our data in one Redis database: entries and queues here, all else in its parts.
+
+    A part is an attribute with the name of its module. It is made when it is asked for and keeps
+    nothing, so a store that nobody uses any more closes its connections at once.
+    """
 
     @property
     def leases(self) -> LeaseStore:
@@ -67,6 +74,31 @@ class Store(ScriptRunner):
     def history(self) -> HistoryStore:
         """What is done with the history of runs."""
         return HistoryStore(self)
+
+    @property
+    def periodic(self) -> PeriodicStore:
+        """What is done with periodic entries."""
+        return PeriodicStore(self)
+
+    @property
+    def scan(self) -> ScanStore:
+        """How large parts are read."""
+        return ScanStore(self)
+
+    @property
+    def gauges(self) -> GaugeStore:
+        """The numbers for metrics and statistics."""
+        return GaugeStore(self)
+
+    @property
+    def repair(self) -> RepairStore:
+        """What finds and repairs drift between keys."""
+        return RepairStore(self)
+
+    @property
+    def repair_tracking(self) -> RepairTracking:
+        """What finds and repairs drift between indexes and messages."""
+        return RepairTracking(self)
 
     # -- from one state to the next
 
@@ -153,13 +185,6 @@ class Store(ScriptRunner):
         call.keys += held.unacked, held.unacked_index
         call.args.append(held.tag)
         return cast(Adopted, self.run(call).decode())
-
-    def add_dead_letter(
-        self, queue: str, id: str, reason: str, message: bytes, details: bytes = b""
-    ) -> None:
-        """Keep a message that is nowhere else as a dead letter:
-        :meth:`DeadLetterStore.add_dead_letter`."""
-        self.dead_letters.add_dead_letter(queue, id, reason, message, details)
 
     # -- when to look at what
 
@@ -368,25 +393,9 @@ class Store(ScriptRunner):
         """Return what kombu keeps of one of them."""
         return cast("bytes | None", self.client.hget(held.unacked, held.tag))
 
-    def held_messages(self, unacked: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield delivery tag and ``[message, exchange, routing key]`` in JSON of each of them."""
-        return ScanStore(self).fields(unacked)
-
-    def sizes(self, queue: str, layout: Layout) -> Sizes:
-        """Return the sizes of a queue at one moment."""
-        return Sizes.read(self.run(self.sizes_call(queue, layout))[0])
-
-    def sizes_call(self, queue: str, layout: Layout) -> Call:
-        """Return the call for :meth:`sizes`; :meth:`Sizes.read` reads the first part of its reply,
-        the second one has the counters.
-        """
-        key = self.keys.queue(queue)
-        keys = [*key.state, key.dead, key.leases, self.keys.clock, key.quarantined]
-        return Call("schedule/counts", [*keys, *self.keys.ready_lists(queue, layout)], [])
-
     def ready_messages(self, queue: str, layout: Layout, limit: int) -> Iterator[bytes]:
         """Yield up to *limit* messages of the ready lists of a queue, oldest first in each."""
-        scan = ScanStore(self)
+        scan = self.scan
         for ready in self.keys.ready_lists(queue, layout):
             for found in scan.messages(ready, 0, limit, MESSAGES):
                 yield from found

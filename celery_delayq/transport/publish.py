@@ -206,7 +206,7 @@ class PublishChannel(stock.Channel):
             details = pack_details({"unbound": [exchange, routing_key]})
             # Under the exchange, of which there are few: a routing key may be anything.
             data = message_json.encode(message)
-            self.store_of(exchange).add_dead_letter(exchange, task_id, why, data, details)
+            self.store_of(exchange).dead_letters.add(exchange, task_id, why, data, details)
         return result
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:

@@ -24,7 +24,6 @@ from celery_delayq.integration.replace import make
 from celery_delayq.model.broker import Capability
 from celery_delayq.settings import ON_RABBITMQ, Settings, misplaced
 from celery_delayq.store import server_checks
-from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.scripting.client import TLSConnection, dropping_refused, translating
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
@@ -52,7 +51,7 @@ class Channel(ConsumeChannel):
             return int(super()._purge(queue))
         store = self.store_of(queue)
         scheduled, ready = store.purge(queue)
-        RepairStore(store).forget_counts(queue, store.layout)
+        store.repair.forget_counts(queue, store.layout)
         logger.info("Purged queue %r: %d ready, %d scheduled", queue, ready, scheduled)
         return ready + scheduled
 

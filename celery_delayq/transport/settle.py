@@ -130,7 +130,7 @@ class SettleChannel(PublishChannel):
         ):
             return
         lost = f"Task {id!r} is no dead letter, and its message is lost: {reason!r}"
-        self._do(lambda store: store.add_dead_letter(queue, id, reason, message, details), lost)
+        self._do(lambda store: store.dead_letters.add(queue, id, reason, message, details), lost)
         self._trim_sometimes(queue)
 
     def _trim_sometimes(self, queue: str) -> None:
@@ -215,7 +215,7 @@ class SettleChannel(PublishChannel):
         self, queue: str, item: bytes, exc: Exception, details: bytes = b""
     ) -> None:
         log_undecodable(queue, item, exc)
-        self.store_of(queue).add_dead_letter(
+        self.store_of(queue).dead_letters.add(
             queue, f"undecodable-{uuid4()}", f"undecodable message: {exc}", item, details
         )
 

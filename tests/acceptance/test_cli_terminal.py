@@ -161,7 +161,7 @@ def test_dead_letters_are_looked_at_and_replayed(terminal: Terminal, app: Celery
     ids = dead_letters.fill(
         delayq, 12, queue="invoices.europe", task="shop.invoices.send_statement"
     )
-    add_dead_letter = delayq.store.dead_letters.add_dead_letter
+    add_dead_letter = delayq.store.dead_letters.add
     uuid = "0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5"
     reason = f"failed after 10 retries: HTTPError: {'the payment service said no, ' * 5}"
     sent = dead_letters.message(uuid, "shop.mail", size=300)

@@ -13,12 +13,10 @@ import pytest
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import Where
 from celery_delayq.store.dead_letters import Replay
-from celery_delayq.store.gauges import GaugeStore
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
-from celery_delayq.store.repair import Release, RepairStore
-from celery_delayq.store.repair_tracking import RepairTracking, Tracked
-from celery_delayq.store.scan import ScanStore
+from celery_delayq.store.periodic import EntryTicks, Writing
+from celery_delayq.store.repair import Release
+from celery_delayq.store.repair_tracking import Tracked
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
@@ -79,18 +77,21 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "dispatch/defer_queue": (lambda s: s.defer_queue("q", 1.0, ["r"]), [5, b"q", b"7"]),
     "dispatch/wake_ready": (lambda s: s.run(s.wake_ready_call("q", Layout())), 1),
     "dispatch/resign": (lambda s: s.resign("me"), 1),
-    "schedule/counts": (lambda s: s.sizes("q", Layout()), [b"5 1 1 7 0 0 0 - 0 me", b"acked 1"]),
+    "schedule/counts": (
+        lambda s: s.gauges.sizes("q", Layout()),
+        [b"5 1 1 7 0 0 0 - 0 me", b"acked 1"],
+    ),
     "scan/tasks": (lambda s: s.run_steps(s.scheduled_tasks_steps("q")), [b"", b"tasks.add", 1]),
     "schedule/purge": (lambda s: s.purge("q"), [3, 1, 2]),
     "schedule/forget_unowned": (lambda s: s.forget_unowned("q"), b"0"),
     "schedule/exists": (lambda s: s.control.exists("q", [("id", "message_id")]), b"-"),
     "control/find": (lambda s: s.control.find("q", ["id"]), [1, b"["]),
     "control/queues_with": (lambda s: s.control.queues_with(["q"], ["id"]), [1]),
-    "scan/memory": (lambda s: s.run_steps(GaugeStore(s).memory_steps("q")), 1000),
-    "scan/hash_scan": (lambda s: [*ScanStore(s).fields("{q}:dead")], [b"0", b"2 3", b"idone"]),
-    "scan/hash_values": (lambda s: ScanStore(s).values("{q}:dead", [b"id"]), [b"3", b"one"]),
+    "scan/memory": (lambda s: s.run_steps(s.gauges.memory_steps("q")), 1000),
+    "scan/hash_scan": (lambda s: [*s.scan.fields("{q}:dead")], [b"0", b"2 3", b"idone"]),
+    "scan/hash_values": (lambda s: s.scan.values("{q}:dead", [b"id"]), [b"3", b"one"]),
     "scan/list_range": (
-        lambda s: [*ScanStore(s).messages(s.keys.ready("q", 3, s.layout), 0, 1, 1)],
+        lambda s: [*s.scan.messages(s.keys.ready("q", 3, s.layout), 0, 1, 1)],
         [b"2", b"{}"],
     ),
     "scan/range": (
@@ -107,15 +108,15 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         b"gone",
     ),
     "migration/give_back": (
-        lambda s: RepairStore(s).give_back("q", Layout(), [Release("id", 5.0, DATA, b"{}")]),
+        lambda s: s.repair.give_back("q", Layout(), [Release("id", 5.0, DATA, b"{}")]),
         b"d",
     ),
     "repair/forget_ready": (
-        lambda s: RepairTracking(s).forget_ready("q", Layout(), [(Tracked(b"id", b"value"), b"")]),
+        lambda s: s.repair_tracking.forget_ready("q", Layout(), [(Tracked(b"id", b"value"), b"")]),
         1,
     ),
     "repair/drop_cancelled": (lambda s: s.run(drop_cancelled(s.keys)), 4),
-    "deadletters/add": (lambda s: s.add_dead_letter("q", "id", "reason", b"{}"), 1),
+    "deadletters/add": (lambda s: s.dead_letters.add("q", "id", "reason", b"{}"), 1),
     "deadletters/replay_in_place": (
         lambda s: s.dead_letters.replay_in_place("q", Layout(), "-inf", "+inf", b"", "f" * 32),
         b"0 5 1 3 5\ntwo",
@@ -131,16 +132,16 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "deadletters/trim": (lambda s: s.dead_letters.trim("q", 60.0, 10, 100), [0, 1]),
     "periodic/claim_due": (
-        lambda s: PeriodicStore(s).claim_due(10, 500, ["other"]),
+        lambda s: s.periodic.claim_due(10, 500, ["other"]),
         [5000, b"7", b"", 1, b"name", b"line\n{}"],
     ),
     "periodic/compare_and_set": (
-        lambda s: PeriodicStore(s).write([Writing("name", "", "line\n{}", 7)]),
+        lambda s: s.periodic.write([Writing("name", "", "line\n{}", 7)]),
         b"d",
     ),
-    "periodic/fire": (lambda s: s.run(PeriodicStore(s).fire_call("q", [TICKS])), [b"s"]),
+    "periodic/fire": (lambda s: s.run(s.periodic.fire_call("q", [TICKS])), [b"s"]),
     "periodic/announce_version": (
-        lambda s: PeriodicStore(s).announce_version("code", "1", None, 60),
+        lambda s: s.periodic.announce_version("code", "1", None, 60),
         [b"1", b"", b"5"],
     ),
     "history/add": (lambda s: s.history.add("me", 2, 100, [b"line"]), 1),
@@ -151,45 +152,45 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "leases/use_retry_budget": (lambda s: s.control.use_retry_budget("root", 5, "id 0", 60), 1),
     "leases/release_quarantined": (
-        lambda s: RepairStore(s).release_quarantined("q", Layout()),
+        lambda s: s.repair.release_quarantined("q", Layout()),
         [1, 0],
     ),
-    "leases/forget_empty": (lambda s: RepairStore(s).forget_empty_leases("q", ["me"]), 0),
+    "leases/forget_empty": (lambda s: s.repair.forget_empty_leases("q", ["me"]), 0),
     "leases/forget_counts": (lambda s: s.run(FORGET), 1),
-    "repair/due": (lambda s: RepairStore(s).due("q", 0, repair=True), [b"0", 0, []]),
-    "repair/entries": (lambda s: RepairStore(s).entries("q", 0, repair=True), [b"0", 0, []]),
+    "repair/due": (lambda s: s.repair.due("q", 0, repair=True), [b"0", 0, []]),
+    "repair/entries": (lambda s: s.repair.entries("q", 0, repair=True), [b"0", 0, []]),
     "repair/gone": (
-        lambda s: RepairTracking(s).gone("q", ["me"], [TRACKED], repair=True),
+        lambda s: s.repair_tracking.gone("q", ["me"], [TRACKED], repair=True),
         [b"0", 1, []],
     ),
     "repair/index": (
-        lambda s: RepairStore(s).index("q", 0, repair=True),
+        lambda s: s.repair.index("q", 0, repair=True),
         [b"0", 1, [b"left"], [b"misindexed", 1, 1, b"left"]],
     ),
     "repair/leases": (
-        lambda s: RepairStore(s).leases("q", ["me"], 1.0, repair=True),
+        lambda s: s.repair.leases("q", ["me"], 1.0, repair=True),
         [b"0", 1, []],
     ),
     "repair/dead_letters": (
-        lambda s: RepairStore(s).dead_letters("q", 0, repair=True),
+        lambda s: s.repair.dead_letters("q", 0, repair=True),
         [b"0", 0, []],
     ),
     "repair/paused_and_due": (
-        lambda s: RepairTracking(s).paused_due("q", 0, repair=True),
+        lambda s: s.repair_tracking.paused_due("q", 0, repair=True),
         [b"0", 1, [b"left"]],
     ),
     "repair/queue": (
-        lambda s: RepairStore(s).queue("q", Layout(), 1.0, repair=True),
+        lambda s: s.repair.queue("q", Layout(), 1.0, repair=True),
         [b"0", 1, []],
     ),
-    "repair/periodic": (lambda s: RepairStore(s).periodic("", 0, repair=True), [b"0", 1, []]),
-    "repair/schedule": (lambda s: RepairStore(s).schedule("q", {b"id": DATA}), [b"0", 1, []]),
+    "repair/periodic": (lambda s: s.repair.periodic("", 0, repair=True), [b"0", 1, []]),
+    "repair/schedule": (lambda s: s.repair.schedule("q", {b"id": DATA}), [b"0", 1, []]),
     "repair/totals": (
-        lambda s: RepairTracking(s).totals("q", Layout(), ["me"], repair=True),
+        lambda s: s.repair_tracking.totals("q", Layout(), ["me"], repair=True),
         [b"0", 0, []],
     ),
     "repair/types": (lambda s: s.repair_types(), []),
-    "repair/tracking": (lambda s: RepairTracking(s).running("q", 0, repair=True), [b"0", 0, []]),
+    "repair/tracking": (lambda s: s.repair_tracking.running("q", 0, repair=True), [b"0", 0, []]),
 }
 
 each_script = pytest.mark.parametrize("name", sorted(CALLS))

@@ -16,7 +16,7 @@ from celery_delayq.model.publish_outcome import Put
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import Reclaimed, Reserved, WhenDue
-from celery_delayq.store.repair import Release, RepairStore
+from celery_delayq.store.repair import Release
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Promoted, Puts
@@ -308,14 +308,14 @@ class Bench(Store):
 
     def read(self, name: str, message: bytes = b"{}") -> Release:
         """Return an entry as it is, with the message that takes its place on stock."""
-        [(_, score, record)] = RepairStore(self).scheduled(QUEUE, [name])
+        [(_, score, record)] = self.repair.scheduled(QUEUE, [name])
         assert score is not None
         assert record is not None
         return Release(name, score, record, message)
 
     def release(self, *some: Release, token: str | None = None) -> str:
         """Give entries back to stock workers, and return the status code of each."""
-        return "".join(RepairStore(self).give_back(QUEUE, DEFAULT, some, token))
+        return "".join(self.repair.give_back(QUEUE, DEFAULT, some, token))
 
     # -- what is there
 

@@ -38,7 +38,7 @@ class DeadLetterMachine(ScheduleMachine):
         """What failed after it was acknowledged."""
         message = record_of(self.new_entry(id, 0, 0, labelled=labelled)).message
         self.model.add_dead_letter(message, id, "failed", details)
-        self.store.add_dead_letter(QUEUE, id, "failed", message, details)
+        self.store.dead_letters.add(QUEUE, id, "failed", message, details)
 
     # -- those who manage dead letters
 

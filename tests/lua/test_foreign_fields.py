@@ -13,7 +13,6 @@ import pytest
 import celery_delayq.store
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import QUEUE, Bench, bench, labelled
 from tests.support.model_clock import go_unwatched
@@ -73,8 +72,8 @@ def test_garbage_in_a_field_stops_nothing(
         promoted = [store.promote(layout=layout, limit=1).moved for _ in range(3)]
         reserved = [store.reserve(str(request)) for request in range(2, 5)]
         store.next_queue(200.0, "me", listens=True, ready_every=0.65)
-        PeriodicStore(store).claim_due(10, 1000)
-        store.sizes(QUEUE, layout)
+        store.periodic.claim_due(10, 1000)
+        store.gauges.sizes(QUEUE, layout)
         before = store.control.controls().revision
 
         assert any(promoted), value

@@ -12,10 +12,9 @@ from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import Record
 from celery_delayq.model.lookup import PAUSED_OFFSET, Where
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.periodic import PeriodicStore
-from celery_delayq.store.repair import Batch, RepairStore
-from celery_delayq.store.repair_tracking import MOST_BYTES, RepairTracking, Tracked
-from celery_delayq.store.scan import ScanStore, Stretch
+from celery_delayq.store.repair import Batch
+from celery_delayq.store.repair_tracking import MOST_BYTES, Tracked
+from celery_delayq.store.scan import Stretch
 from tests.lua.bench import FAR, QUEUE, Bench, Recording, bodies, entry, labelled, member, repeating
 
 #: How many messages there are, and how large they are.
@@ -53,7 +52,7 @@ def ready(store: Bench) -> list[bytes]:
 
 def add_dead_letters(store: Bench) -> None:
     for name, message in zip(NAMES, MESSAGES, strict=True):
-        store.add_dead_letter(QUEUE, name, "why", message)
+        store.dead_letters.add(QUEUE, name, "why", message)
 
 
 def put_hash(store: Bench, name: str) -> None:
@@ -68,7 +67,7 @@ def put_periodic(store: Bench) -> None:
 def read_upcoming(store: Bench) -> list[bytes]:
     """Return the records of all entries that are to be looked at."""
     found: list[bytes] = []
-    while records := PeriodicStore(store).claim_due(100, 1_000_000).records:
+    while records := store.periodic.claim_due(100, 1_000_000).records:
         found += [record.encode() for _, record in records]
     return found
 
@@ -167,7 +166,7 @@ def test_reclaim_takes_about_a_megabyte_and_says_that_there_is_more(store: Bench
 def test_release_quarantined_takes_about_a_megabyte(store: Bench) -> None:
     store.client.lpush("{q}:quarantined", *(b"0\n" + message for message in MESSAGES))
 
-    repair = RepairStore(store)
+    repair = store.repair
     steps = [*iter(lambda: repair.release_quarantined(QUEUE, Layout())[0], 0)]
 
     assert steps == STEPS
@@ -196,7 +195,7 @@ def test_a_list_is_read_about_a_megabyte_at_once(
 ) -> None:
     store.push(*MESSAGES)
 
-    parts = list(ScanStore(store).messages(QUEUE, 0, COUNT, 100, newest=newest))
+    parts = list(store.scan.messages(QUEUE, 0, COUNT, 100, newest=newest))
 
     assert [one for part in parts for one in part] == order
     assert [len(part) for part in parts] == STEPS
@@ -249,7 +248,7 @@ READS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], list[bytes]]
         schedule,
         lambda store: [
             Record.unpack(data).message
-            for part in ScanStore(store).entries(Stretch.of(QUEUE, Where()), 100)
+            for part in store.scan.entries(Stretch.of(QUEUE, Where()), 100)
             for _, data, _ in part
         ],
     ),
@@ -262,15 +261,15 @@ READS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], list[bytes]]
     ),
     "held": (
         lease_all,
-        lambda store: [split_held(value)[1] for _, value in ScanStore(store).held(QUEUE, "me")],
+        lambda store: [split_held(value)[1] for _, value in store.scan.held(QUEUE, "me")],
     ),
     "unacked": (
         lambda store: put_hash(store, "unacked"),
-        lambda store: [data for _, data in store.held_messages("unacked")],
+        lambda store: [data for _, data in store.scan.fields("unacked")],
     ),
     "periodic": (
         lambda store: put_hash(store, store.keys.periodic),
-        lambda store: [record.encode() for _, record in PeriodicStore(store).all()],
+        lambda store: [record.encode() for _, record in store.periodic.all()],
     ),
     "upcoming": (put_periodic, read_upcoming),
 }
@@ -298,7 +297,7 @@ def test_digests_of_all_messages_are_made_a_megabyte_at_once(store: Bench) -> No
     store.client.lpush("{q}:quarantined", *(b"0\n" + message for message in alone))
     recording = Recording(store)
 
-    found = RepairStore(recording)._digests(QUEUE, Layout())
+    found = recording.repair._digests(QUEUE, Layout())
 
     assert found == {
         hashlib.sha1(each).hexdigest().encode() for each in (*MESSAGES, *other, *alone)
@@ -310,14 +309,14 @@ def test_digests_of_all_messages_are_made_a_megabyte_at_once(store: Bench) -> No
 
 #: What looks at all members of a key, and reads a message for each.
 LOOKS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], Callable[..., Any]]]] = {
-    "index": (schedule, lambda store: RepairStore(store).index),
-    "entries": (schedule, lambda store: RepairStore(store).entries),
-    "dead_letters": (add_dead_letters, lambda store: RepairStore(store).dead_letters),
+    "index": (schedule, lambda store: store.repair.index),
+    "entries": (schedule, lambda store: store.repair.entries),
+    "dead_letters": (add_dead_letters, lambda store: store.repair.dead_letters),
     "periodic": (
         lambda store: put_hash(store, store.keys.periodic),
-        lambda store: RepairStore(store).periodic,
+        lambda store: store.repair.periodic,
     ),
-    "paused_due": (pause_due, lambda store: RepairTracking(store).paused_due),
+    "paused_due": (pause_due, lambda store: store.repair_tracking.paused_due),
 }
 
 
@@ -344,7 +343,7 @@ def test_what_is_gone_is_told_when_all_can_be_read_at_one_moment(store: Bench) -
     store.client.hset("{q}:leased_index", *seen[0])
 
     def look() -> Batch | None:
-        return RepairTracking(store).gone(QUEUE, ["me"], seen, repair=False)
+        return store.repair_tracking.gone(QUEUE, ["me"], seen, repair=False)
 
     found = look()
     assert found is not None

@@ -18,7 +18,7 @@ ENTRIES, LOOKS = "delayq:periodic", "delayq:periodic_at"
 
 
 def gate(store: Bench) -> PeriodicStore:
-    return PeriodicStore(store)
+    return store.periodic
 
 
 def put(store: Bench, name: str = "a", line: str = "old", look: int | None = 5) -> None:

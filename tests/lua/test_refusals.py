@@ -192,7 +192,7 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.put(labelled("a")),
         lambda s: s.control.page(QUEUE, Where(), 10),
     ],
-    "deadletters/add": [lambda s: s.add_dead_letter(QUEUE, "id", "why", b"bytes")],
+    "deadletters/add": [lambda s: s.dead_letters.add(QUEUE, "id", "why", b"bytes")],
     "deadletters/delete": [
         lambda s: seed(s, "a", "b"),
         lambda s: s.dead_letters.delete(QUEUE, [("a", DIED), ("b", DIED + 1)], "t"),

@@ -13,7 +13,6 @@ import pytest
 
 from celery_delayq.model.envelope import Due, Record
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.scripting import scripts
 from tests.lua.bench import FAR, QUEUE, Bench, Recording, labelled, large, retried
 
@@ -61,7 +60,7 @@ TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int
     ),
     "leases/release_quarantined": (
         lambda s: s.quarantine(MESSAGE),
-        lambda s: RepairStore(s).release_quarantined(QUEUE, Layout()),
+        lambda s: s.repair.release_quarantined(QUEUE, Layout()),
         2,
     ),
     "control/cancel": (lambda s: s.put(LARGE), lambda s: s.cancel("a"), 1),
@@ -73,7 +72,7 @@ TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int
     "control/run_now": (lambda s: s.put(LARGE), lambda s: s.run_now("a"), 1),
     "deadletters/add": (
         lambda _: None,
-        lambda s: s.add_dead_letter(QUEUE, "a", "why", MESSAGE),
+        lambda s: s.dead_letters.add(QUEUE, "a", "why", MESSAGE),
         3,
     ),
 }

@@ -13,13 +13,13 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.periodic.runner import Ticker
 from celery_delayq.periodic.state import Periodic
-from celery_delayq.store.periodic import PeriodicStore, Writing
+from celery_delayq.store.periodic import Writing
 
 
 def write_entries(delayq: DelayQ, *entries: Periodic, before: str = "") -> None:
     """Store entries as they are; *before* is the line of those that are there already."""
     writings = [Writing(each.name, before, each.pack(), each.look) for each in entries]
-    assert {*PeriodicStore(delayq.store).write(writings)} == {"done"}
+    assert {*delayq.store.periodic.write(writings)} == {"done"}
 
 
 @contextmanager

@@ -45,7 +45,6 @@ from celery_delayq.spark.read.partitions import plan
 from celery_delayq.spark.read.readers import read_part
 from celery_delayq.spark.read.tables import schema_of
 from celery_delayq.spark.session import MOST_CONNECTIONS, described
-from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.stores import Stores
 from celery_delayq.transfer.results import server_of
 from celery_delayq.utils.portions import batches as chunks
@@ -290,7 +289,7 @@ class _ArchiveJob:
             parts = self._plan(stores, Wanted("dead_letters", high=last))
             counts = counts_of(stores, None, None, None)
             died = [
-                ScanStore(stores.of(queue)).died_ms(queue, None, 0)
+                stores.of(queue).scan.died_ms(queue, None, 0)
                 for queue, number in counts.items()
                 if number
             ]

@@ -13,7 +13,6 @@ from pyspark.sql.datasource import InputPartition
 from celery_delayq.errors import DelayQError
 from celery_delayq.spark.options import OnLoss
 from celery_delayq.spark.read.table_rows import Row, TableRows
-from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores
 
@@ -129,7 +128,7 @@ def _span(store: Store, runs: Runs) -> _Span | None:
         return None
     begin, end = max(place_of(runs.after), place_of(first))[0], place_of(runs.upto)[0]
     whole = max(1, place_of(store.history.last() or runs.upto)[0] - place_of(first)[0])
-    about = ScanStore(store).runs() * (end - begin) // whole
+    about = store.scan.runs() * (end - begin) // whole
     return _Span(replace(runs, first=first), begin, end, about)
 
 

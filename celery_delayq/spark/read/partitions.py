@@ -24,7 +24,6 @@ from celery_delayq.spark.read.history import END, Runs, last_runs, plan_runs
 from celery_delayq.spark.read.table_rows import Row, TableRows
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
-from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.scan import ScanStore, Stretch
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
@@ -108,7 +107,7 @@ class Scheduled:
     def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield its entries."""
         store = stores.of(self.stretch.queue)
-        for entries in ScanStore(store).entries(self.stretch, limit):
+        for entries in store.scan.entries(self.stretch, limit):
             yield rows.scheduled(self.stretch.queue, entries)
 
 
@@ -120,16 +119,16 @@ def _scheduled(plan: _PartitionPlan) -> ReadRanges:
     sizes: list[int] = []
     for store, its in groupby(plan.queues, stores.of):
         names = [*its]
-        ScanStore(store).note_reading(names, began)
+        store.scan.note_reading(names, began)
         some = [each for name in names for each in Stretch.of(name, where, began).pieces()]
         stretches += some
-        sizes += ScanStore(store).sizes(some)
+        sizes += store.scan.sizes(some)
     reached: dict[int, Position | None] = {}
     for pieces in share(sizes, plan.parts, plan.least):
         ranges: list[ReadRange] = []
         for which, _, end in pieces:
             whole, after = stretches[which], reached.get(which)
-            scan = ScanStore(stores.of(whole.queue))
+            scan = stores.of(whole.queue).scan
             upto = scan.position(whole, end - 1) if end < sizes[which] else None
             if upto is not None and after is not None and upto.order <= after.order:
                 continue  # enough entries were added before it meanwhile
@@ -157,7 +156,7 @@ class Ready:
 
     def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield its messages."""
-        scan = ScanStore(stores.of(self.queue))
+        scan = stores.of(self.queue).scan
         for found in scan.messages(self.name, self.start, self.end, limit):
             step = self.step
             held = map(split_held, found) if step is None else ((step, each) for each in found)
@@ -175,7 +174,7 @@ def _ready(plan: _PartitionPlan) -> ReadRanges:
             some += [(name, step, store.keys.ready(name, step, layout)) for step in layout.steps]
         lists += some
         # Each is read to its end at that time: messages that became ready are in no other table.
-        sizes += [max(1, size) for size in ScanStore(store).lengths([name for *_, name in some])]
+        sizes += [max(1, size) for size in store.scan.lengths([name for *_, name in some])]
     for pieces in share(sizes, plan.parts, plan.least):
         yield [
             Ready(*lists[which], start, sys.maxsize if end == sizes[which] else end)
@@ -192,7 +191,7 @@ class Leased:
 
     def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield them, except those that a retry has replaced."""
-        scan = ScanStore(stores.of(self.queue))
+        scan = stores.of(self.queue).scan
         held = (value for _, value in scan.held(self.queue, self.worker_id) if value)
         for values in batches(held, limit):
             found = [*map(split_held, values)]
@@ -257,7 +256,7 @@ def _dead_letters(plan: _PartitionPlan) -> ReadRanges:
         for which, _, end in pieces:
             low, high = reached.get(which, wanted.low), None
             if end < sizes[which]:
-                scan = ScanStore(stores.of(names[which]))
+                scan = stores.of(names[which]).scan
                 high = scan.died_ms(names[which], wanted.low, end - 1)
             if high is None:
                 high = wanted.high
@@ -274,7 +273,7 @@ class Entries:
     def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield them, each once."""
         seen: set[str] = set()
-        found = chain.from_iterable(PeriodicStore(store).all() for store in stores)
+        found = chain.from_iterable(store.periodic.all() for store in stores)
         for batch in batches(found, limit):
             records = {name: record for name, record in batch if name not in seen}
             seen.update(records)

@@ -26,7 +26,7 @@ class PeriodicShards:
 
     def __init__(self, stores: Stores, queue_of: Callable[[Writing], str]) -> None:
         self._stores, self._queue_of = stores, queue_of
-        self._gates = [PeriodicStore(store) for store in stores]
+        self._gates = [store.periodic for store in stores]
 
     def get(self, name: str) -> str | None:
         """Return the record of an entry."""
@@ -89,7 +89,7 @@ class PeriodicShards:
     def _write(self, gate: PeriodicStore | None, writing: Writing) -> bool:
         """Write an entry where it is; return whether it was as expected."""
         if gate is None:
-            gate = PeriodicStore(self._stores.of(self._queue_of(writing)))
+            gate = self._stores.of(self._queue_of(writing)).periodic
         return gate.write([writing]) != ["changed"]
 
 
@@ -98,7 +98,7 @@ def periodic_of(
 ) -> PeriodicStore | PeriodicShards:
     """Return the periodic entries of a single Redis, or of all stores."""
     if stores.has_one:
-        return PeriodicStore(stores.only)
+        return stores.only.periodic
     return PeriodicShards(stores, queue_of)
 
 
@@ -110,5 +110,5 @@ def move(store: Store, target: Store, writing: Writing) -> None:
     writing : Writing
         The entry as it is.
     """
-    PeriodicStore(target).write([writing._replace(line="")])  # unless it is there already
-    PeriodicStore(store).write([Writing(writing.name, writing.line, "")])
+    target.periodic.write([writing._replace(line="")])  # unless it is there already
+    store.periodic.write([Writing(writing.name, writing.line, "")])

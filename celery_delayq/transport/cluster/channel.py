@@ -219,7 +219,7 @@ class ClusterChannel(TaggedChannel):
 
     def _whole_size(self, queue: str) -> int:
         stores = self._hurried_stores if self._declares else self.stores
-        sizes = stores.of(queue).sizes(queue, self.layout)
+        sizes = stores.of(queue).gauges.sizes(queue, self.layout)
         return sizes.ready + sizes.scheduled
 
     def _has_queue(self, queue: str, **_: Any) -> bool:

@@ -14,7 +14,7 @@ from datetime import timezone
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.runner import LEAVE
-from celery_delayq.store.periodic import PeriodicStore, Writing
+from celery_delayq.store.periodic import Writing
 
 from ..bench import OURS, STOCK, Bench, Side, Station, percentile
 from ..model import Better, Figure, Row, Target, below, measurement
@@ -81,7 +81,7 @@ STEP = 2.0
 def _enter(station: Station, entries: int, ticking: int) -> None:
     """Make periodic entries; those that tick each second do so one after the other."""
     with station.delayq() as delayq:
-        gate = PeriodicStore(delayq.store)
+        gate = delayq.store.periodic
         writings: list[Writing] = []
         # Ticking entries are written last, so that they are not late before workers start.
         for n in reversed(range(entries)):
@@ -177,7 +177,7 @@ def _takeovers(bench: Bench) -> list[float]:
     """Claim ticks and do not fire them, as if a dispatcher died; return their lateness (ms)."""
     late: list[float] = []
     with bench.station(OURS) as station, station.delayq() as delayq:
-        gate = PeriodicStore(delayq.store)
+        gate = delayq.store.periodic
         # With overlap="skip" nothing is scheduled ahead.
         delayq.periodic.add("alone", STEP, "bench.tick", [0], overlap="skip", catch_up="all")
         with station.worker() as worker:

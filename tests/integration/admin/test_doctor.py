@@ -237,7 +237,7 @@ def many_dead(patient: Patient) -> None:
     patient.delayq = {"dead_letters_max": 1}
     store = DelayQ.of(patient.app()).store
     store.register("celery")
-    store.add_dead_letter("celery", "id", "failed", b"{}")
+    store.dead_letters.add("celery", "id", "failed", b"{}")
 
 
 #: Faults, and which checks find them.

@@ -15,8 +15,7 @@ from celery_delayq.periodic import policy as periodic
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.periodic import PeriodicStore, Writing
-from celery_delayq.store.repair import RepairStore
+from celery_delayq.store.periodic import Writing
 from celery_delayq.store.schedule import Store
 from tests.support.drift import FAR, SETTINGS, by_kind, lease, look, numbers, repaired, schedule
 from tests.support.keyspace import snapshot
@@ -42,7 +41,7 @@ def test_nothing_is_wrong_with_what_our_scripts_leave(store: Store, redis: Redis
     lease(store, "x", "y")
     ack(store, "q", "me", ["1:1"])
     store.leases.dead_letter("q", "me", "1:2", "x", "why")
-    store.add_dead_letter("third", "id", "why", b"{}")
+    store.dead_letters.add("third", "id", "why", b"{}")
 
     assert repaired(store) == snapshot(redis)
     assert look(store).queues == ["other", "q", "third"]
@@ -82,7 +81,7 @@ def test_keys_out_of_step_are_as_they_were_after_a_repair(
 ) -> None:
     schedule(store, *(f"id-{n}" for n in range(500)), task="reports.daily über")
     for id in ("dead-1", "dead-2"):
-        store.add_dead_letter("q", id, "why", b"{}")
+        store.dead_letters.add("q", id, "why", b"{}")
     lease(store, "x")
     healthy = snapshot(redis)
 
@@ -100,21 +99,21 @@ def enter(store: Store, *names: str) -> None:
     for name in names:
         definition = Definition.checked(3600, name=name, task="t")
         entry = periodic.begin(definition, now, dt.timezone.utc)
-        PeriodicStore(store).write([Writing(name, "", entry.pack(), entry.look)])
+        store.periodic.write([Writing(name, "", entry.pack(), entry.look)])
 
 
 def test_a_periodic_entry_that_nobody_looks_at_is_looked_at(store: Store, redis: Redis) -> None:
     enter(store, "a", "b")
-    [(_, record)] = [each for each in PeriodicStore(store).all() if each[0] == "a"]
+    [(_, record)] = [each for each in store.periodic.all() if each[0] == "a"]
     paused = periodic.pause(Periodic.unpack("a", record))
     line = record.partition("\n")[0]
-    PeriodicStore(store).write([Writing("a", line, paused.pack(), paused.look)])
+    store.periodic.write([Writing("a", line, paused.pack(), paused.look)])
     assert look(store).findings == []
     redis.delete("delayq:periodic_at")
 
     repaired(store, unlisted_periodic=1)
 
-    assert [name for name, _ in PeriodicStore(store).claim_due(10, 1000).records] == ["b"]
+    assert [name for name, _ in store.periodic.claim_due(10, 1000).records] == ["b"]
 
 
 def test_what_is_no_periodic_entry_is_told(store: Store, redis: Redis) -> None:
@@ -238,7 +237,7 @@ def test_a_queue_that_is_left_alone_after_an_error_is_no_drift(store: Store, red
 
 def test_a_queue_that_the_registry_lacks_is_found_by_its_keys(store: Store, redis: Redis) -> None:
     schedule(store, "a", "b", queue="a{b}:due")
-    store.add_dead_letter("dead only", "id", "why", b"{}")
+    store.dead_letters.add("dead only", "id", "why", b"{}")
     redis.lpush("{quarantined only}:quarantined", "0\nx")
     healthy = snapshot(redis)
     redis.delete("delayq:queues")
@@ -321,6 +320,6 @@ def test_counts_of_messages_that_are_gone_are_removed(store: Store, redis: Redis
     healthy = snapshot(redis)
     count(redis, b"popped", b"purged")
 
-    RepairStore(store).forget_counts("q", Layout())
+    store.repair.forget_counts("q", Layout())
 
     assert snapshot(redis) == healthy

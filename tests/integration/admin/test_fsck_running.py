@@ -82,7 +82,7 @@ def test_a_key_of_another_type_is_told_and_the_rest_goes_on(store: Store, redis:
 def test_a_full_server_lets_all_be_repaired_but_the_index(store: Store, redis: Redis) -> None:
     schedule(store, "a", "b", "c", "d", "e")
     lease(store, "x")
-    store.add_dead_letter("q", "dead_letter", "why", b"{}")
+    store.dead_letters.add("q", "dead_letter", "why", b"{}")
     healthy = snapshot(redis)
     redis.zadd("{q}:tasks", {f"t\0{FAR:015}\0gone": 0})
     redis.zrem("{q}:due", "a", "b")

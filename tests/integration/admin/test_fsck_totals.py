@@ -91,7 +91,7 @@ def test_what_cannot_be_compared_is_told(store: Store, monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("_some_messages")
 def test_the_script_leaves_it_where_another_process_holds_something(store: Store) -> None:
-    tracking = RepairTracking(store)
+    tracking = store.repair_tracking
 
     assert tracking.totals("q", store.layout, [], repair=True) is None
     assert tracking.totals("q", store.layout, ["me"], repair=True) is not None

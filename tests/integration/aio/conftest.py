@@ -162,7 +162,7 @@ class Interruptions:
     ) -> bool:
         self.redis.flushdb()
         self.add.apply_async((0, 0), countdown=60, task_id="there")
-        self.delayq.store.add_dead_letter("celery", "dead", "broken", DEAD)
+        self.delayq.store.dead_letters.add("celery", "dead", "broken", DEAD)
         async with AsyncDelayQ(self.delayq, connections=1) as client:
             if not self.connected:
                 await client.close()

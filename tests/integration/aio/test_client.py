@@ -156,7 +156,7 @@ def test_context_variables_and_context_values_travel(
 
 
 def test_pausing_dead_letters_counts_and_pages(delayq: DelayQ, add: Any, redis: Redis) -> None:
-    delayq.store.add_dead_letter("celery", "dead-1", "broken", b"{}")
+    delayq.store.dead_letters.add("celery", "dead-1", "broken", b"{}")
     delayq.store.register("celery")
 
     async def use(client: AsyncDelayQ) -> Any:
@@ -202,7 +202,7 @@ def test_replaying_a_dead_letter(delayq: DelayQ, add: Any, redis: Redis) -> None
     add.apply_async((1, 2), task_id="one")
     [data] = redis.lrange("celery", 0, -1)
     redis.delete("celery")
-    delayq.store.add_dead_letter("celery", "one", "broken", data)
+    delayq.store.dead_letters.add("celery", "one", "broken", data)
 
     async def use(client: AsyncDelayQ) -> Any:
         return await client.replay("one"), await client.count_dead(DeadFilter())

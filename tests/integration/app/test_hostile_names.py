@@ -209,7 +209,7 @@ def test_dead_letters_of_any_name_go_to_a_database_and_come_back(
         headers = {"id": name, "task": name, "root_id": name, "group": name}
         details = dict.fromkeys(("exception", "message", "traceback", "worker"), name)
         for message in (json.dumps({"headers": headers}).encode(), b"none\xff" + name.encode()):
-            delayq.store.add_dead_letter(name, name, name, message, json.dumps(details).encode())
+            delayq.store.dead_letters.add(name, name, name, message, json.dumps(details).encode())
     before = snapshot(redis)
     assert len([*delayq.dead_letters()]) == 2 * len(NAMES)
     assert all(delayq.count_dead(queue=name, task=name) == 1 for name in NAMES.values())
@@ -227,7 +227,7 @@ def test_log_lines_hold_no_controls_of_an_id(
 ) -> None:
     id = "\x1b[2J\nTask forged[1] succeeded"
     add.apply_async(task_id=id, exchange="nowhere", routing_key="a")
-    delayq.store.add_dead_letter("celery", id, "no message", b"no message")
+    delayq.store.dead_letters.add("celery", id, "no message", b"no message")
     [dead_letter] = delayq.dead_letters(queue="celery")
     delayq.replay(dead_letter)
 

@@ -25,7 +25,7 @@ TEXT = "An eta without a time zone is read as UTC, and not in the app's zone (Eu
 
 
 def replay(delayq: DelayQ, eta: Any) -> None:
-    delayq.store.add_dead_letter("celery", "dead", "broken", DEAD)
+    delayq.store.dead_letters.add("celery", "dead", "broken", DEAD)
     delayq.replay("dead", eta=eta)
 
 

@@ -116,7 +116,7 @@ def test_many_are_spread(cli: CommandLine, delayq: DelayQ) -> None:
 
 
 def test_a_task_that_the_app_does_not_know_is_warned_of(cli: CommandLine, delayq: DelayQ) -> None:
-    add_dead_letter = delayq.store.dead_letters.add_dead_letter
+    add_dead_letter = delayq.store.dead_letters.add
     for id, task in (("a", "shop.gone\x1b"), ("b", "shop.mail"), ("c", "shop.gone\x1b")):
         add_dead_letter("celery", id, "failed", message(id, task))
     warning = r"This app does not know the task shop.gone\x1b"
@@ -132,8 +132,8 @@ def test_a_task_that_the_app_does_not_know_is_warned_of(cli: CommandLine, delayq
 
 
 def test_what_cannot_be_replayed_is_told(cli: CommandLine, app: Celery, delayq: DelayQ) -> None:
-    delayq.store.dead_letters.add_dead_letter("celery", "rotten", "unreadable", b"no json")
-    delayq.store.dead_letters.add_dead_letter("celery", "good", "failed", message("good"))
+    delayq.store.dead_letters.add("celery", "rotten", "unreadable", b"no json")
+    delayq.store.dead_letters.add("celery", "good", "failed", message("good"))
 
     one = cli("dead", "replay", "rotten")
     assert one.code == 1

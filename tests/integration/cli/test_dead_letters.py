@@ -138,7 +138,7 @@ def test_one_that_is_not_there_is_no_success(cli: CommandLine) -> None:
 
 
 def test_all_dead_letters_of_a_task_are_found_by_its_id(cli: CommandLine, delayq: DelayQ) -> None:
-    add_dead_letter = delayq.store.dead_letters.add_dead_letter
+    add_dead_letter = delayq.store.dead_letters.add
     for n in range(3):
         add_dead_letter(
             "celery", "other" if n == 2 else "dead_letter", f"reason {n}", message("task-1")
@@ -155,9 +155,7 @@ def test_all_dead_letters_of_a_task_are_found_by_its_id(cli: CommandLine, delayq
 
 
 def test_what_is_no_message_is_shown_as_bytes(cli: CommandLine, delayq: DelayQ) -> None:
-    delayq.store.dead_letters.add_dead_letter(
-        "celery", "rotten", "unreadable", b"\xff\x1b[31m" + b"x" * 5000
-    )
+    delayq.store.dead_letters.add("celery", "rotten", "unreadable", b"\xff\x1b[31m" + b"x" * 5000)
 
     ran = cli("dead", "show", "rotten")
 
@@ -170,7 +168,7 @@ def test_what_is_no_message_is_shown_as_bytes(cli: CommandLine, delayq: DelayQ) 
 def test_what_others_wrote_does_nothing_to_the_terminal(cli: CommandLine, delayq: DelayQ) -> None:
     told = details(HOSTILE, message=HOSTILE, traceback=HOSTILE * 2, worker=HOSTILE)
     sent = message(HOSTILE, HOSTILE, root_id=HOSTILE, argsrepr=HOSTILE)
-    delayq.store.dead_letters.add_dead_letter("q" + HOSTILE, HOSTILE, HOSTILE * 100, sent, told)
+    delayq.store.dead_letters.add("q" + HOSTILE, HOSTILE, HOSTILE * 100, sent, told)
     [id] = dead_ids(delayq)
 
     for columns in (40, 80, 200):

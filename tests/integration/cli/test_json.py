@@ -53,7 +53,7 @@ def test_arguments_are_json_values(
     )
     [entry] = delayq.entries()
     message = json.dumps(entry.message).encode()
-    delayq.store.dead_letters.add_dead_letter("celery", "dead", "failed", message)
+    delayq.store.dead_letters.add("celery", "dead", "failed", message)
 
     told = (
         *cli("get", "one", "--json").json["entries"],
@@ -74,9 +74,7 @@ def test_what_a_script_reads_is_what_replay_takes(
 ) -> None:
     app.send_task("shop.mail", (NOON, "Ann's"), task_id="one", countdown=3600)
     [entry] = delayq.entries()
-    delayq.store.dead_letters.add_dead_letter(
-        "celery", "dead", "failed", json.dumps(entry.message).encode()
-    )
+    delayq.store.dead_letters.add("celery", "dead", "failed", json.dumps(entry.message).encode())
     delayq.cancel("one")
     args = json.dumps(cli("dead", "show", "dead", "--json").json["dead_letters"][0]["args"])
 
@@ -91,7 +89,7 @@ def test_what_is_no_message_has_no_arguments(cli: CommandLine, delayq: DelayQ) -
     rotten = {"body": old, "content-type": "application/json", "content-encoding": "utf-8"}
     bodies = (b"\xff", b"[]", json.dumps({**rotten, "headers": {}, "properties": {}}).encode())
     for n, body in enumerate(bodies):
-        delayq.store.dead_letters.add_dead_letter("celery", f"{n}", "unreadable", body)
+        delayq.store.dead_letters.add("celery", f"{n}", "unreadable", body)
 
     for line in cli("dead", "list", "--json").out.splitlines():
         told = json.loads(line)

@@ -192,7 +192,10 @@ def test_what_is_paused_is_shown_as_such(app: Celery, cli: CommandLine, delayq: 
     app.send_task("shop.mail", countdown=0.01, task_id="held")
     store = delayq.store
     wait_until(
-        lambda: store.promote("celery", store.layout, 10) and store.sizes("celery", store.layout)[6]
+        lambda: (
+            store.promote("celery", store.layout, 10)
+            and store.gauges.sizes("celery", store.layout)[6]
+        )
     )
 
     [entry] = cli("list", "--json").json["entries"]

@@ -27,7 +27,6 @@ from celery_delayq.periodic.runner import Ticker
 from celery_delayq.settings import Limits, Settings
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import Reserved
-from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from tests.lua.bench import DEFAULT, QUEUE, Bench, bodies, labelled, message_of
@@ -236,7 +235,7 @@ def missed_tick(world: World) -> Iterator[None]:
 
 
 def code_versions(world: World) -> Iterator[None]:
-    gate = PeriodicStore(world.store)
+    gate = world.store.periodic
     assert gate.announce_version("code", "old", None, 60_000).version == "old"
     yield
     assert gate.announce_version("code", "old", None, 60_000).version == "old"
@@ -303,9 +302,9 @@ def celery_beats(world: World) -> Iterator[None]:
 
 def dead_letter(world: World) -> Iterator[None]:
     """Redis' clock decides on the age; what dies then is listed too."""
-    world.store.add_dead_letter(QUEUE, "before", "why", b"{}")
+    world.store.dead_letters.add(QUEUE, "before", "why", b"{}")
     yield
-    world.store.add_dead_letter(QUEUE, "after", "why", b"{}")
+    world.store.dead_letters.add(QUEUE, "after", "why", b"{}")
     assert {each.id for each in world.store.dead_letters.all(QUEUE)} == {"before", "after"}
     world.store.dead_letters.trim_by(QUEUE, Layout(limits=Limits(dead_letters_age=600)))
     kept = {"after"} if world.jump > 0 else {"before", "after"}

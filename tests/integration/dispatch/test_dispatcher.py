@@ -237,7 +237,7 @@ def test_a_dispatcher_forgets_dead_letters_that_are_too_old_or_too_many(
     redis.hset(Keys().queues, QUEUE, Layout(limits=limits).text)
     dead_letters = Store(redis, Keys(), Layout()).dead_letters
     for number in range(3):
-        dead_letters.add_dead_letter(QUEUE, str(number), "why", b"{}")
+        dead_letters.add(QUEUE, str(number), "why", b"{}")
 
     dispatcher()
 

@@ -30,7 +30,7 @@ def test_each_entry_is_in_one_state(add: Any, delayq: DelayQ, redis: Redis, expo
     delayq.run_now("due")
     delayq.pause(queue="mail")
     redis.zadd("{mail}:due", dict.fromkeys(redis.zrange("{mail}:due", 0, -1), 5))
-    delayq.store.add_dead_letter("celery", "dead", "why", b"{}")
+    delayq.store.dead_letters.add("celery", "dead", "why", b"{}")
     delayq.store.leases.acquire("celery", "me", 30.0, "1", 1)
 
     exported = export(delayq)

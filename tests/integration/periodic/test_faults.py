@@ -44,7 +44,7 @@ def begin(delayq: DelayQ, every: float, name: str, task: str, source: str = "api
 
 def write_form(delayq: DelayQ, name: str, form: str) -> PeriodicStore:
     """Write an entry that is due, whose schedule has a form that calls would refuse."""
-    gate = PeriodicStore(delayq.store)
+    gate = delayq.store.periodic
     record = begin(delayq, 1, name, "note").pack().replace('{"every":1}', form)
     gate.write([Writing(name, "", record, 1)])
     return gate

@@ -351,7 +351,7 @@ def test_dead_letters_that_die_again_come_once(delayq: DelayQ) -> None:
         dead_letter = delayq.dead_letter(id)
         assert dead_letter is not None
         delayq.purge(dead_letter)
-        store.add_dead_letter("one", id, "it failed", message(id), details())
+        store.dead_letters.add("one", id, "it failed", message(id), details())
 
     visited = []
     for each in islice(delayq.dead_letters(DeadFilter(task="shop.mail")), 100):

@@ -11,7 +11,6 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.model.history import Run
-from celery_delayq.store.repair_tracking import RepairTracking
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, Through
@@ -213,9 +212,9 @@ def test_it_is_under_the_prefix_and_fsck_knows_its_type(make_app: MakeApp, redis
     delayq.store.history.add("me", 2, 1000, [b"1 id t q w - - - 5 SUCCESS 0 1 "])
 
     assert redis.type("shop:delayq:history") == b"stream"
-    assert RepairTracking(delayq.store).wrong_shared_types() == []
+    assert delayq.store.repair_tracking.wrong_shared_types() == []
     redis.delete("shop:delayq:history")
     redis.set("shop:delayq:history", "no stream")
-    assert RepairTracking(delayq.store).wrong_shared_types() == [
+    assert delayq.store.repair_tracking.wrong_shared_types() == [
         "shop:delayq:history is a string, expected a stream"
     ]

@@ -37,7 +37,7 @@ def archived(app: Celery, delayq: DelayQ) -> dict[str, str]:
     for name in NAMES.values():
         app.send_task(name, (name,), {name: name}, task_id=name, queue=name, eta=NOON)
         died = message(name, name, group=name)
-        delayq.store.add_dead_letter(
+        delayq.store.dead_letters.add(
             name, name, f"failed: {name}", died, details(name, worker=name)
         )
     lines = [

@@ -171,11 +171,9 @@ def test_what_processes_hold_is_told_by_process(app: Celery, delayq: DelayQ, rea
 def test_dead_letters_are_what_the_api_lists(delayq: DelayQ, read: Read) -> None:
     dead_letters = delayq.store.dead_letters
     for n in range(30):
-        dead_letters.add_dead_letter(
-            "celery", f"l{n}", f"why {n}", message(f"l{n}"), details(f"E{n}")
-        )
-    dead_letters.add_dead_letter("other", "plain", "late", message("plain", task="other"))
-    dead_letters.add_dead_letter("other", "broken", "unreadable", b"\xff\xfe{")
+        dead_letters.add("celery", f"l{n}", f"why {n}", message(f"l{n}"), details(f"E{n}"))
+    dead_letters.add("other", "plain", "late", message("plain", task="other"))
+    dead_letters.add("other", "broken", "unreadable", b"\xff\xfe{")
 
     rows = {row.id: row for row in read("dead_letters", batchsize=7, partitions=3).collect()}
 

@@ -133,9 +133,7 @@ def test_where_no_row_is_meant_there_is_none(
     delayq: DelayQ, read: Read, app: Celery, delayq_redis: RedisUnderTest
 ) -> None:
     delayq.store.history.add("me", 1, 1000, numbered(3))
-    delayq.store.dead_letters.add_dead_letter(
-        "other", "plain", "late", message("plain", task="other")
-    )
+    delayq.store.dead_letters.add("other", "plain", "late", message("plain", task="other"))
     app.send_task("tasks.add", (1, 2), eta=FAR)
     delayq.run_now(app.send_task("tasks.add", (1, 2), eta=FAR).id)
     delayq_redis.client.lpush("celery", message("not to be run"))

@@ -82,7 +82,7 @@ def make_states(app: Celery, delayq: DelayQ) -> None:
     call(app, flight(3, minutes=9), retries=1)
     call(app, flight(4), queue="other")
     id = f"{TASK}:UA005"
-    delayq.store.dead_letters.add_dead_letter("celery", id, "it failed", message(id, TASK))
+    delayq.store.dead_letters.add("celery", id, "it failed", message(id, TASK))
     now = delayq.store.now_ms()
     ended = {f"{TASK}:UA006": 60, f"{TASK}:UA007": 9000}
     runs = [finished(id, now - 1000 * ago, task=TASK) for id, ago in ended.items()]

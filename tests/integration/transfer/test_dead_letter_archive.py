@@ -247,7 +247,7 @@ def test_what_is_replayed_in_between_is_not_forgotten_twice(
         # And one that has died again since, under the same id.
         assert delayq.replay(ids[2], countdown=3600)
         delayq.cancel(ids[2])
-        self.add_dead_letter(queue, ids[2], "failed again", message(ids[2]))
+        self.add(queue, ids[2], "failed again", message(ids[2]))
         return discard(self, queue, names, token)
 
     monkeypatch.setattr(DeadLetterStore, "delete", late)

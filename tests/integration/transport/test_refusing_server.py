@@ -28,11 +28,11 @@ def test_a_dead_letter_waits_until_a_master_has_its_replicas_again(
         store = Store(client, Keys(), Layout())
         changes = Changes(lambda: None)
         changes.add(
-            lambda store: store.add_dead_letter("q", "id", "failed", b"{}"), "its message is lost"
+            lambda store: store.dead_letters.add("q", "id", "failed", b"{}"), "its message is lost"
         )
         client.config_set("min-replicas-to-write", 1)
         with pytest.raises(ResponseError, match="NOREPLICAS"):
-            store.add_dead_letter("q", "other", "failed", b"{}")
+            store.dead_letters.add("q", "other", "failed", b"{}")
 
         for _ in range(20):
             with pytest.raises(BrokerUnavailable, match="NOREPLICAS"):

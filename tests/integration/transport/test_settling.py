@@ -15,7 +15,7 @@ import pytest
 from kombu import Connection, Consumer, Queue
 
 from celery_delayq.errors import BrokerUnavailable
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport import fair_share, settle
@@ -38,19 +38,19 @@ class Killed(BaseException):
 def test_whoever_is_killed_while_it_makes_a_dead_letter_leaves_it_to_the_keeper(
     delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch, while_it: str
 ) -> None:
-    add_dead_letter = Store.add_dead_letter
+    add = DeadLetterStore.add
     calls: list[str] = []
 
     def be_killed(*_: Any) -> None:
         raise Killed
 
-    def fail_first(self: Store, queue: str, id: str, *args: Any) -> None:
+    def fail_first(self: DeadLetterStore, queue: str, id: str, *args: Any) -> None:
         calls.append(id)
         if len(calls) == 1:
             raise Killed if while_it == "waits" else BrokerUnavailable
-        add_dead_letter(self, queue, id, *args)
+        add(self, queue, id, *args)
 
-    monkeypatch.setattr(Store, "add_dead_letter", fail_first)
+    monkeypatch.setattr(DeadLetterStore, "add", fail_first)
     monkeypatch.setattr(settle.logger, "warning", be_killed)
     with Connection(delayq_redis.server.url_for("delayq+redis")) as connection:
         channel: Any = connection.channel()

@@ -92,8 +92,8 @@ def test_reading_changes_nothing(store: Bench) -> None:
 
 def test_a_dead_letter_without_an_id_is_one_like_all(store: Bench) -> None:
     for _ in range(2):  # as when the first reply was lost
-        store.dead_letters.add_dead_letter(QUEUE, " ", "unreadable", b"a")
-    store.dead_letters.add_dead_letter(QUEUE, "\n", "unreadable", b"b")
+        store.dead_letters.add(QUEUE, " ", "unreadable", b"a")
+    store.dead_letters.add(QUEUE, "\n", "unreadable", b"b")
     store.dead_letters.restore(QUEUE, [("", 10, stored(b"c", 10))])
 
     found = [

@@ -89,11 +89,11 @@ def test_sizes_are_told_even_by_a_full_server(store: Bench) -> None:
     store.schedule(QUEUE, entry("a", FAR))
     store.schedule(QUEUE, entry("b", FAR + 1))
     store.schedule(QUEUE, entry("c", 0, priority=3))
-    store.add_dead_letter("q", "d", "undecodable", b"")
+    store.dead_letters.add("q", "d", "undecodable", b"")
     store.client.zadd("{q}:due", {"b": 5})
     store.fill()
 
-    sizes = store.sizes("q", Layout())
+    sizes = store.gauges.sizes("q", Layout())
 
     assert abs(sizes.now - store.now_ms()) < 1000
     assert sizes[1:7] == (2, 1, 1, 1, 5, 0)
@@ -103,7 +103,7 @@ def test_what_waits_to_be_delivered_alone_counts_as_ready(store: Bench) -> None:
     store.client.lpush("q", b"a")
     store.client.lpush("{q}:quarantined", b"0\nb", b"3\nc")
 
-    assert store.sizes("q", Layout()).ready == 3
+    assert store.gauges.sizes("q", Layout()).ready == 3
 
 
 def test_the_others_hear_when_the_one_on_duty_looks(store: Bench) -> None:

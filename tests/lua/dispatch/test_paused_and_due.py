@@ -39,7 +39,7 @@ def test_what_is_due_is_paused_due_behind_everything(store: Bench) -> None:
         "{q}:due": {b"a": PAUSED_OFFSET + 1, b"b": FAR},
         "{q}:paused_due": {member("tasks.t", 1, "a"): 0},
     }
-    sizes = store.sizes(QUEUE, Layout())
+    sizes = store.gauges.sizes(QUEUE, Layout())
     assert (sizes.scheduled, sizes.overdue, sizes.first_due, sizes.paused) == (2, 0, FAR, 1)
 
 

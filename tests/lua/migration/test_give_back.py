@@ -10,7 +10,7 @@ import pytest
 
 from celery_delayq.model.envelope import Due, Record
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair_tracking import RepairTracking, Tracked
+from celery_delayq.store.repair_tracking import Tracked
 from celery_delayq.store.scripting.calls import Call
 from tests.lua.bench import (
     FAR,
@@ -117,11 +117,11 @@ def test_a_repeat_gives_the_same_answer_and_pushes_nothing_more(store: Bench) ->
 
 
 def forget(store: Bench, *some: tuple[Tracked, bytes]) -> int:
-    return RepairTracking(store).forget_ready(QUEUE, Layout(), some)
+    return store.repair_tracking.forget_ready(QUEUE, Layout(), some)
 
 
 def waiting(store: Bench) -> dict[bytes, Tracked]:
-    return {each.name: each for each in RepairTracking(store).tracked(QUEUE, "waiting")}
+    return {each.name: each for each in store.repair_tracking.tracked(QUEUE, "waiting")}
 
 
 def test_what_is_ready_stays_and_nothing_is_known_of_it(store: Bench) -> None:
@@ -188,7 +188,7 @@ def turn(store: Bench, *args: Any) -> Any:
 
 
 def drop(store: Bench) -> None:
-    tracking = RepairTracking(store)
+    tracking = store.repair_tracking
     cancelled = {
         each.message: each
         for each in tracking.tracked(QUEUE, "waiting")
@@ -221,13 +221,13 @@ def test_an_interrupted_turn_is_finished_and_a_repeat_changes_nothing(store: Ben
     before = store.state()
     assert turn(store, *args) == 2
     assert store.state() == before
-    assert RepairTracking(store).is_turning(QUEUE, "q")
+    assert store.repair_tracking.is_turning(QUEUE, "q")
 
     drop(store)
 
     left = [message_of(each) for n, each in enumerate(sent) if n != 1]
     assert store.state()["q"] == left[::-1]
-    assert not RepairTracking(store).is_turning(QUEUE, "q")
+    assert not store.repair_tracking.is_turning(QUEUE, "q")
 
 
 def test_a_list_that_others_take_from_is_read_again(store: Bench) -> None:

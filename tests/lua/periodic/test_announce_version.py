@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.store.periodic import PeriodicStore, WrittenEntries
+from celery_delayq.store.periodic import WrittenEntries
 from tests.lua.bench import Bench, repeating
 
 KEY = "delayq:code_versions"
@@ -16,7 +16,7 @@ def active(
     store: Bench, version: str, since: int | None = None, *, source: str = "code", alive: int = LONG
 ) -> str:
     """Say that a version is about; return which one counts."""
-    return PeriodicStore(store).announce_version(source, version, since, alive).version
+    return store.periodic.announce_version(source, version, since, alive).version
 
 
 def be_silent(store: Bench, version: str, ms: int = 2 * LONG) -> None:
@@ -159,7 +159,7 @@ def test_each_source_has_its_own(store: Bench) -> None:
 
 
 def test_other_sources_that_are_about_are_told(store: Bench) -> None:
-    gate = PeriodicStore(store)
+    gate = store.periodic
     active(store, "two", source="b")
     active(store, "one", source="c")
     active(store, "two", source="c")
@@ -183,7 +183,7 @@ def test_what_is_no_record_is_passed_over(version: str, garbage: str, store: Ben
 
 
 def test_what_is_noted_about_writing_is_told(store: Bench) -> None:
-    gate = PeriodicStore(store)
+    gate = store.periodic
     assert gate.announce_version("code", "one", None, LONG).mark == ""
     assert gate.written_entries("code") == WrittenEntries("", {})
 
@@ -196,7 +196,7 @@ def test_what_is_noted_about_writing_is_told(store: Bench) -> None:
 
 
 def test_nothing_is_noted_where_another_one_has_noted_something_since(store: Bench) -> None:
-    gate = PeriodicStore(store)
+    gate = store.periodic
     gate.announce_version("code", "one", None, LONG, then=WrittenEntries("one", {"a": "1"}))
     before = store.state()[KEY]
 
@@ -211,7 +211,7 @@ def test_nothing_is_noted_where_another_one_has_noted_something_since(store: Ben
 
 
 def test_a_repeated_call_does_the_same(store: Bench) -> None:
-    gate = PeriodicStore(repeating(store))
+    gate = repeating(store).periodic
 
     first = gate.announce_version("code", "one", None, LONG, then=WrittenEntries("me", {"a": "1"}))
     again = gate.announce_version(
@@ -227,4 +227,4 @@ def test_a_repeated_call_does_the_same(store: Bench) -> None:
 def test_definition_hashes_that_cannot_be_read_are_none(garbage: str, store: Bench) -> None:
     store.client.hset(KEY, "code\0\0", garbage.encode("latin-1"))
 
-    assert PeriodicStore(store).written_entries("code") == WrittenEntries("", {})
+    assert store.periodic.written_entries("code") == WrittenEntries("", {})

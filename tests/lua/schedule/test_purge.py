@@ -15,7 +15,7 @@ def _full_queue(store: Bench) -> None:
     store.schedule(QUEUE, entry("a", FAR))
     store.schedule(QUEUE, entry("b", FAR + 1))
     store.schedule("other", entry("c", FAR + 2))
-    store.add_dead_letter(QUEUE, "d", "undecodable", b"bytes\nof it")
+    store.dead_letters.add(QUEUE, "d", "undecodable", b"bytes\nof it")
     store.client.lpush("{q}:quarantined", b"0\nx", b"3\ny", b"0\nz")
     store.delivered(b"held", b"1 0 0")
     store.push(b"ready")

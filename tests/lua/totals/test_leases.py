@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.scripting.replies import Held
 from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, entry, labelled, message_of
 from tests.lua.totals.counting import Counting, counted
@@ -126,7 +125,7 @@ def test_a_quarantined_message_that_cannot_be_read_is_corrupt(twice: Bench, new:
     twice.reserve(others=1)  # it sees them
     assert new() == {"accepted": 2}
 
-    RepairStore(twice).release_quarantined(QUEUE, DEFAULT)
+    twice.repair.release_quarantined(QUEUE, DEFAULT)
 
     assert new() == {"dead:corrupt": 1}
 

@@ -7,8 +7,7 @@ from uuid import uuid4
 import pytest
 
 from celery_delayq.store.dead_letters import Replay
-from celery_delayq.store.repair import RepairStore
-from celery_delayq.store.repair_tracking import RepairTracking, Tracked
+from celery_delayq.store.repair_tracking import Tracked
 from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, labelled, message_of
 from tests.lua.totals.counting import MESSAGE, Counting, counted
 
@@ -65,7 +64,7 @@ def test_cancelled_messages_that_are_removed_for_stock_workers_are_counted(
     index = twice.client.hgetall("{q}:ready_index")
     messages = {b"a": message_of(labelled("a")), b"b": message_of(labelled("b", unique="dk"))}
     some = [(Tracked(name, value), messages[name]) for name, value in index.items()]
-    RepairTracking(twice).forget_ready(QUEUE, DEFAULT, some)
+    twice.repair_tracking.forget_ready(QUEUE, DEFAULT, some)
 
     assert new() == {"cancelled": 1, "replaced": 1}
 
@@ -74,7 +73,7 @@ def test_an_entry_without_a_record_is_corrupt(twice: Bench, new: Counting) -> No
     twice.put(labelled("a"))
     twice.client.hdel("{q}:entries", "a")
 
-    RepairStore(twice).due(QUEUE, 0, repair=True)
+    twice.repair.due(QUEUE, 0, repair=True)
 
     assert new() == {"accepted": 1, "dead:corrupt": 1}
 
@@ -101,13 +100,13 @@ def test_dead_letters_are_counted_by_reason(
     assert new() == {f"dead:{kind}": 1}
 
     # Nobody holds it: its task failed after it was acknowledged.
-    twice.add_dead_letter(QUEUE, "another", reason, b"another")
+    twice.dead_letters.add(QUEUE, "another", reason, b"another")
     assert new() == {f"dead:{kind}": 1, "aside": 1}
 
 
 @pytest.mark.parametrize("due", [1, FAR])
 def test_a_replayed_dead_letter_is_present_again(twice: Bench, new: Counting, due: int) -> None:
-    twice.add_dead_letter(QUEUE, "a", "rejected", b"{}")
+    twice.dead_letters.add(QUEUE, "a", "rejected", b"{}")
     [dead] = twice.dead_letters.all(QUEUE)
     new()
 
@@ -121,7 +120,7 @@ def test_a_replayed_dead_letter_is_present_again(twice: Bench, new: Counting, du
 def test_dead_letters_that_are_replayed_in_place_are_present_again(
     twice: Bench, new: Counting
 ) -> None:
-    twice.add_dead_letter(QUEUE, "a", "rejected", MESSAGE)
+    twice.dead_letters.add(QUEUE, "a", "rejected", MESSAGE)
     new()
 
     twice.dead_letters.replay_in_place(QUEUE, DEFAULT, "-inf", "+inf", b"", uuid4().hex)

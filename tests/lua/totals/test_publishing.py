@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from celery_delayq.model.envelope import Entry
-from celery_delayq.store.gauges import GaugeStore
-from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
+from celery_delayq.store.periodic import EntryTicks, Writing
 from tests.lua.bench import DEFAULT, QUEUE, Bench, entry, labelled
 from tests.lua.totals.counting import Counting
 
@@ -85,7 +84,7 @@ def test_imported_entries_are_accepted_once(twice: Bench, new: Counting) -> None
 
 
 def test_ticks_are_counted_by_outcome(twice: Bench, new: Counting) -> None:
-    store, gauges = PeriodicStore(twice), GaugeStore(twice)
+    store, gauges = twice.periodic, twice.gauges
     store.write([Writing("name", "", "line\n{}", 7)])
 
     def fire(line: str, then: str, refused: str, *entries: Any) -> None:
@@ -135,7 +134,7 @@ def test_a_dispatcher_notes_that_nothing_is_left_or_that_it_promotes(store: Benc
     store.client.delete("delayq:clock")
     store.overdue("a")
     store.next_queue()
-    gauges = GaugeStore(store)
+    gauges = store.gauges
     assert gauges.server().dispatched is None
 
     store.promote()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_delayq.store.dead_letters import Replay
-from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
+from celery_delayq.store.periodic import EntryTicks, Writing
 from celery_delayq.store.scripting.replies import Held
 from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, labelled, repeating
 from tests.lua.totals.counting import MESSAGE, present
@@ -28,7 +28,7 @@ class Walk:
         self.store: Bench = store
         self.client = store.client
         self.line = "line 0\n{}"
-        PeriodicStore(store).write([Writing("tick", "", self.line, 7)])
+        store.periodic.write([Writing("tick", "", self.line, 7)])
 
     def step(self) -> str:
         """Do one thing, and return its name."""
@@ -61,7 +61,7 @@ class Walk:
     def fire(self) -> None:
         line, self.line = self.line, f"line {next(self.numbers)}\n{{}}"
         ticks = EntryTicks("tick", line[:-3], self.line[:-3], 7, line[:-3], 7, [self.new()])
-        if self.store.run(PeriodicStore(self.store).fire_call(QUEUE, [ticks])) == [b"-"]:
+        if self.store.run(self.store.periodic.fire_call(QUEUE, [ticks])) == [b"-"]:
             self.line = self.client.hget("delayq:periodic", "tick").decode()
 
     def import_some(self) -> None:
@@ -116,7 +116,7 @@ class Walk:
             self.store.run(self.store.dead_letters.replay_call(QUEUE, QUEUE, DEFAULT, some, token))
 
     def replay_in_place(self) -> None:
-        self.store.add_dead_letter(QUEUE, f"t{next(self.numbers)}", "rejected", MESSAGE)
+        self.store.dead_letters.add(QUEUE, f"t{next(self.numbers)}", "rejected", MESSAGE)
         token = f"t{next(self.numbers)}"
         self.store.dead_letters.replay_in_place(QUEUE, DEFAULT, "-inf", "+inf", b"", token)
 
