@@ -17,8 +17,7 @@ from celery_delayq.model.scheduled import Outcome
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import register_schedules
 from celery_delayq.periodic.definition import CatchUp, Definition, Overlap, changed_definition
-from celery_delayq.periodic.firing import check_tags
-from celery_delayq.periodic.places import entries_of
+from celery_delayq.periodic.places import check_place, entries_of
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.unreadable import UnreadableEntry, read_entry, required
@@ -269,7 +268,6 @@ class PeriodicTasks:
         from celery_delayq.periodic.firing import TickScheduler
 
         def fire(stores: Stores) -> str | None:
-            several = stores if len([*stores]) > 1 else None
             with TickScheduler(self._session.app) as scheduler:
                 while True:
                     found = ((each, each.periodic.get(name)) for each in stores)
@@ -282,7 +280,7 @@ class PeriodicTasks:
                     then = replace(state, manual=state.manual + 1, hand=hand)
                     now = store.now_ms()
                     firing = Firing((now,), then, state, now)
-                    (codes,) = scheduler.fire(store, [(entry, firing)], id=id, stores=several)
+                    (codes,) = scheduler.fire(store, [(entry, firing)], id=id, stores=stores)
                     if codes != "-":
                         return None if codes in "KE" else id
 
@@ -356,7 +354,7 @@ class PeriodicTasks:
                 if result is None or result == before:
                     return None
                 if not isinstance(before, Periodic) or result.definition != before.definition:
-                    check_tags(self._session.app, stores, result)
+                    check_place(self._session.app, stores, result)
                 line = "" if there is None else there.partition("\n")[0]
                 return Writing(name, line, result.pack(), result.look)
 

@@ -12,10 +12,9 @@ from typing import Any
 
 from celery import Celery
 
-from celery_delayq.errors import NotSupported
 from celery_delayq.model.envelope import Entry, dropped_after
 from celery_delayq.periodic import policy
-from celery_delayq.periodic.places import queues_of
+from celery_delayq.periodic.places import check_queues
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import moment_of
@@ -68,7 +67,7 @@ class TickScheduler:
         Parameters
         ----------
         stores : Stores | None
-            All stores, where there are several.
+            All stores, to refuse ticks for queues of another one.
         id : str | None
             Id of the task of a manual run; ticks have ids of their own.
 
@@ -90,8 +89,8 @@ class TickScheduler:
         gate = store.periodic
         for index, (entry, firing) in enumerate(firings):
             made = self._make(entry, firing, id)
-            if stores is not None and any(stores.of(queue) is not store for queue in made):
-                raise _of_several_tags(made)
+            if stores is not None:
+                check_queues(stores, made, store)
             time.sleep(BREATH)
             if not made:
                 then = replace(entry, state=firing.then)
@@ -164,30 +163,6 @@ def cron_deadline(app: Celery) -> int | None:
     """Return ``beat_cron_starting_deadline`` of an app in ms, None without it."""
     seconds = app.conf.beat_cron_starting_deadline
     return None if seconds is None else int(seconds * 1000)
-
-
-def check_tags(app: Celery, stores: Stores, entry: Periodic) -> None:
-    """Refuse an entry whose ticks go to queues of several hash tags of a Redis Cluster.
-
-    A tick is one step, in one tag.
-
-    Raises
-    ------
-    NotSupported
-        They do, by the bindings that there are now.
-    """
-    if stores.has_one:
-        return
-    queues = queues_of(app, entry.definition)
-    if len({stores.of(queue) for queue in queues}) > 1:
-        raise _of_several_tags(queues)
-
-
-def _of_several_tags(queues: Iterable[str]) -> NotSupported:
-    return NotSupported(
-        f"its queues {', '.join(sorted(queues))} are not all of one hash tag of the Redis Cluster: "
-        "name one queue, or add an entry for each"
-    )
 
 
 def stored(codes: Iterable[str]) -> int:

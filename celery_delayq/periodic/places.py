@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from celery import Celery
 
+from celery_delayq.errors import NotSupported
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.store.cluster.periodic import PeriodicShards, periodic_of
+from celery_delayq.periodic.state import Periodic
+from celery_delayq.store.cluster.periodic import PeriodicStores, periodic_of
 from celery_delayq.store.periodic import PeriodicStore, Writing
+from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores
 
 #: The entries of a broker.
-Entries = PeriodicStore | PeriodicShards
+Entries = PeriodicStore | PeriodicStores
 
 
 def queue_of(app: Celery, definition: Definition) -> str:
@@ -47,3 +52,55 @@ def entries_of(app: Celery, stores: Stores) -> Entries:
         return queue_of(app, Definition.loads(writing.name, writing.record.partition("\n")[2]))
 
     return periodic_of(stores, queue)
+
+
+def check_place(app: Celery, stores: Stores, entry: Periodic) -> None:
+    """Refuse an entry whose ticks go to queues of several hash tags of a Redis Cluster.
+
+    A tick is one step, in one tag.
+
+    Raises
+    ------
+    NotSupported
+        They do, by the bindings that there are now.
+    """
+    if stores.has_one:
+        return
+    check_queues(stores, queues_of(app, entry.definition))
+
+
+def check_queues(stores: Stores, queues: Iterable[str], *store: Store) -> None:
+    """Refuse queues of ticks that do not all belong to one store: that of their entry, if given.
+
+    Raises
+    ------
+    NotSupported
+        They do not.
+    """
+    if len({*store, *map(stores.of, queues)}) > 1:
+        raise NotSupported(
+            f"its queues {', '.join(sorted(queues))} are not all of one hash tag of the Redis "
+            "Cluster: name one queue, or add an entry for each"
+        )
+
+
+def move(app: Celery, stores: Stores, store: Store, entry: Periodic, look: int) -> bool:
+    """Move an entry to the store of its queue, where it is looked at; return whether it moved.
+
+    It is in both if this is interrupted, and fires in one.
+
+    Parameters
+    ----------
+    store : Store
+        The store that has it.
+    look : int
+        When to look at it there (ms).
+    """
+    if stores.has_one:
+        return False
+    target = stores.of(queue_of(app, entry.definition))
+    if target is not store:
+        line = entry.state.line
+        target.periodic.write([Writing(entry.name, "", entry.pack(), look)])  # unless it is there
+        store.periodic.write([Writing(entry.name, line, "")])
+    return target is not store

@@ -29,10 +29,9 @@ from celery_delayq.periodic.code_entries import register_schedules
 from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.firing import TickScheduler, cron_deadline, stored
-from celery_delayq.periodic.places import queue_of
+from celery_delayq.periodic.places import move
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
-from celery_delayq.store.cluster.periodic import move
 from celery_delayq.store.periodic import Writing
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import LOST
@@ -161,11 +160,11 @@ class Ticker:
         each_store = [*stores]
         store = each_store[self._place]
         self._loop.name = store.keys.named("periodic runner")
-        is_cluster = not stores.has_one
-        self._nap = NAP_OF_SEVERAL if is_cluster else NAP
-        # The connections of a cluster find the new master of their slot by themselves. New ones for
-        # each attempt, to all shards, would take a good part of a core while one shard is away.
-        self._reopens = not is_cluster
+        is_alone = len(each_store) == 1
+        self._nap = NAP if is_alone else NAP_OF_SEVERAL
+        # Connections of several stores find a new master by themselves. New ones for each attempt,
+        # to all of them, would take a good part of a core while one is away.
+        self._reopens = is_alone
         if self._place == 0 and not self._others:
             # First: the store of this one may be away.
             places = range(1, len(each_store))
@@ -183,7 +182,7 @@ class Ticker:
             with TickScheduler(self._app) as scheduler:
                 while not self._stopping.is_set():
                     self._keep(stores)
-                    wait = self._turn(store, scheduler, most, stores if is_cluster else None)
+                    wait = self._turn(stores, store, scheduler, most)
                     self._loop.recovered()
                     self._sleep(pubsub, wait)
 
@@ -243,9 +242,7 @@ class Ticker:
             logger.exception("Periodic entries in code are not written, and are tried again later")
         start_gate.let_pass()
 
-    def _turn(
-        self, store: Store, scheduler: TickScheduler, most: float, several: Stores | None = None
-    ) -> float:
+    def _turn(self, stores: Stores, store: Store, scheduler: TickScheduler, most: float) -> float:
         """Fire the due entries; return the seconds until the next look."""
         began = time.monotonic()
         failing = {name: until for name, (until, _) in self._failing.items() if until > began}
@@ -259,14 +256,12 @@ class Ticker:
         firings = []
         for name, record in looked.records:
             found = self._look_at(name, record, now)
-            if found is not None and several is not None and self._moves(store, several, *found):
-                continue
-            if found is not None:
+            if found is not None and not move(self._app, stores, store, found[0], now):
                 entry, firing = found
                 firings.append(found)
                 then = replace(entry, state=firing.then).look
                 looks += [then] if then is not None else []
-        self.fired += self._fire(store, scheduler, firings, several)
+        self.fired += self._fire(stores, store, scheduler, firings)
         if len(looked.records) == BATCH or looked.set_back:
             return 0.0
         if looked.records or not self._is_woken:
@@ -312,29 +307,22 @@ class Ticker:
         line, _, text = record.partition("\n")
         return Periodic(self._definition(name, text), PeriodicState.read(line))
 
-    def _moves(self, store: Store, stores: Stores, entry: Periodic, firing: Firing) -> bool:
-        """Move an entry to the store of its queue; return whether it was not there."""
-        target = stores.of(queue_of(self._app, entry.definition))
-        if target is not store:
-            move(store, target, Writing(entry.name, entry.state.line, entry.pack(), firing.now))
-        return target is not store
-
     def _fire(
         self,
+        stores: Stores,
         store: Store,
         scheduler: TickScheduler,
         firings: list[tuple[Periodic, Firing]],
-        several: Stores | None,
     ) -> int:
         try:
-            return stored(scheduler.fire(store, firings, stores=several))
+            return stored(scheduler.fire(store, firings, stores=stores))
         except Exception as exc:
             self._check_there(store, exc)
         # One entry or one queue is wrong: fire the others.
         fired = 0
         for entry, firing in firings:
             try:
-                fired += stored(scheduler.fire(store, [(entry, firing)], stores=several))
+                fired += stored(scheduler.fire(store, [(entry, firing)], stores=stores))
             except Exception as exc:
                 self._check_there(store, exc)
                 self._failed(entry.name, exc)

@@ -23,7 +23,6 @@ from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.wall_clock import moment_of, ms_of
 from celery_delayq.store.periodic import Writing
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 
@@ -190,12 +189,12 @@ def _take(
     #: Records that this call has sent: if a reply is lost, the next attempt finds one of them.
     sent: dict[str, Result] = {}
 
-    def edit(store: Store, there: str | None) -> Writing | None:
+    def edit(stores: Stores, there: str | None) -> Writing | None:
         nonlocal result
         result = sent.get(there or "", "kept")
         if there is not None and (there in sent or not replacing):
             return None
-        now = store.now_ms()
+        now = stores.now_ms()
         entry = begin_from(_later(found, there), definition, now, zone)
         if entry.status == "ended":
             raise _Over(f"it is over: {describe(definition.schedule)} is never due from now on")
@@ -208,12 +207,11 @@ def _take(
         return Writing(found.name, (there or "").partition("\n")[0], record, entry.look)
 
     def write(stores: Stores) -> None:
-        store = stores.first
         gate = entries_of(session.app, stores)
         if dry_run:
-            edit(store, gate.get(found.name))
+            edit(stores, gate.get(found.name))
         else:
-            gate.edit(found.name, partial(edit, store))
+            gate.edit(found.name, partial(edit, stores))
 
     try:
         session.ask(write)

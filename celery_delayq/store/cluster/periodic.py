@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from celery_delayq.store.periodic import ActiveVersion, PeriodicStore, Writing, WrittenEntries
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores
 
 
-class PeriodicShards:
+class PeriodicStores:
     """Periodic entries of several stores, by the methods of :class:`PeriodicStore`.
 
     Where an entry should be in another store since its route has changed, it stays where it is
-    until a runner looks at it, which moves it (:func:`move`).
+    until a runner looks at it, which moves it.
 
     Parameters
     ----------
@@ -95,20 +94,8 @@ class PeriodicShards:
 
 def periodic_of(
     stores: Stores, queue_of: Callable[[Writing], str]
-) -> PeriodicStore | PeriodicShards:
+) -> PeriodicStore | PeriodicStores:
     """Return the periodic entries of a single Redis, or of all stores."""
     if stores.has_one:
         return stores.only.periodic
-    return PeriodicShards(stores, queue_of)
-
-
-def move(store: Store, target: Store, writing: Writing) -> None:
-    """Move an entry to another store: it is in both if this is interrupted, and fires in one.
-
-    Parameters
-    ----------
-    writing : Writing
-        The entry as it is.
-    """
-    target.periodic.write([writing._replace(line="")])  # unless it is there already
-    store.periodic.write([Writing(writing.name, writing.line, "")])
+    return PeriodicStores(stores, queue_of)
