@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from celery_delayq.errors import CommandRefused
+from celery_delayq.errors import BrokerUnavailable, CommandRefused
 from celery_delayq.store.cluster.stores import address_of
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
 from celery_delayq.store.schedule import Store
@@ -69,6 +69,21 @@ def masters_away(stores: Stores, timeout: float = PATIENCE) -> list[MasterAway]:
         address = addresses.get(tag, "")
         found.setdefault((address, "" if address else why), [why]).append(tag)
     return [MasterAway(address, tags, why) for (address, _), (why, *tags) in found.items()]
+
+
+def answering(stores: Stores) -> tuple[Stores, list[MasterAway]]:
+    """Return the stores whose masters answer, and the masters that do not.
+
+    Raises
+    ------
+    BrokerUnavailable
+        None answers.
+    """
+    away = masters_away(stores)
+    there = stores.without([tag for each in away for tag in each.tags])
+    if not [*there]:
+        raise BrokerUnavailable("; ".join(map(str, away)))
+    return there, away
 
 
 def _ask(store: Store, tell_address: Callable[[str], object]) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from celery_delayq.admin.away import masters_away
+from celery_delayq.admin.away import answering
 from celery_delayq.admin.rabbitmq.broker import gather as gather_rabbitmq
 from celery_delayq.admin.stats import Stats, gather
-from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.store.session import Session
 
 
@@ -48,9 +47,5 @@ class Admin:
         consumed = self._session.app.amqp.queues.consume_from
         if not partial:
             return self._session.ask(lambda stores: gather(stores, consumed))
-        stores = self._session.ask(lambda stores: stores)
-        away = masters_away(stores)
-        there = stores.without([tag for each in away for tag in each.tags])
-        if not [*there]:
-            raise BrokerUnavailable("; ".join(map(str, away)))
+        there, away = answering(self._session.ask(lambda stores: stores))
         return replace(gather(there, consumed), away=away)

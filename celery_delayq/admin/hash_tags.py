@@ -88,7 +88,7 @@ def _unfinished_pauses(stores: Stores, queue: str | None) -> Iterable[tuple[Paus
         return []
     time.sleep(SETTLE)
     still = seen & _differing(stores, queue)
-    first = _pauses(stores.first)
+    first = _pauses(stores.common)
     return [(pause, pause in first) for pause in sorted(still, key=str)]
 
 

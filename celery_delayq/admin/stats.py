@@ -126,15 +126,14 @@ def gather(stores: Stores, consumed: Iterable[str]) -> Stats:
             broken[name] = str(exc)
             return instead
 
-    keys = stores.first.keys
+    keys = stores.common.keys
     known = layouts(unless_broken(keys.queues, stores.registry, {}))
     names = sorted({*known, *filter(stores.has, consumed)})
-    used, most = stores.first.server_memory()
+    used, most = stores.common.server_memory()
     controls = unless_broken(keys.control, stores.controls, PausedNames(0, {}, {}))
-    layout = stores.first.layout
 
     def steps(store: Store, name: str) -> Steps[QueueStats]:
-        return _queue(store, name, known.get(name, layout), name in controls.queues)
+        return _queue(store, name, known.get(name, store.layout), name in controls.queues)
 
     queues: list[QueueStats] = []
     for name, found in stores.try_each(names, steps, SAMPLED_QUEUES).items():

@@ -22,12 +22,12 @@ class LoopSession(Session):
 
     def __init__(self, app: Celery, store: Store) -> None:
         super().__init__(app)
-        self._loop_shards = Stores.single(store)
+        self._loop_stores = Stores.single(store)
 
     @property
     def stores(self) -> Stores:
         """Our data in the app's broker."""
-        return self._loop_shards
+        return self._loop_stores
 
     @property
     def on_rabbitmq(self) -> bool:

@@ -60,7 +60,7 @@ def dispatch(delayq: DelayQ) -> None:
         output.print("stopped before there was a connection")
         return
 
-    loop = None if stores.has_one else PromotionLoop.unless_patched()
+    loop = PromotionLoop.unless_patched() if len([*stores]) > 1 else None
     dispatchers = [
         Dispatcher(store, settings, partial(_reopened, app, number), loop=loop)
         for number, store in enumerate(stores)

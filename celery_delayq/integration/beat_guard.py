@@ -88,7 +88,7 @@ def begin(sender: Any, **_: Any) -> None:
 
     def announce() -> None:
         with Session(app) as session:
-            store = session.stores.first
+            store = session.stores.common
             while True:
                 now, key = store.now_ms(), store.keys.celery_beats
                 store.client.zadd(key, {name: now + _ALIVE_MS})

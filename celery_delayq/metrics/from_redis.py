@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from functools import partial
 from typing import NamedTuple
 
 from celery_delayq.app import DelayQ
-from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.metrics.catalogue import COUNTERS
 from celery_delayq.metrics.epochs import Epochs
 from celery_delayq.metrics.sheet import Sheet
@@ -53,7 +53,7 @@ class FromRedis:
         self._consumed = frozenset(delayq.app.amqp.queues)
         self._slow = SlowNumbers(self._consumed, tasks)
         self._epochs = Epochs()
-        #: Which hash tags of a Redis Cluster could not be read by the last scrape, and why.
+        #: Which stores could not be read by the last scrape, and why.
         self.away = ""
 
     def read(self) -> bytes:
@@ -66,28 +66,17 @@ class FromRedis:
 
     def _read(self, stores: Stores) -> Sheet:
         sheet = Sheet()
-        read = []
-        away: dict[str, BrokerUnavailable] = {}
-        for number, (tag, store) in enumerate(stores.by_tag()):
-            try:
-                read.append(self._read_store(sheet, stores, number, store))
-            except BrokerUnavailable as exc:
-                away[tag] = exc
-        if not read:
-            raise next(iter(away.values()))
+        read, self.away = stores.ask_each(self._consumed, partial(self._read_store, sheet))
         _put_servers(sheet, read)
-        if away:
-            self.away = f"shard of {', '.join(away)} is away: {next(iter(away.values()))}"
-        else:
-            self.away = ""
+        if not self.away:
             self._epochs.keep({owner for each in read for owner in each.owners})
         return sheet
 
-    def _read_store(self, sheet: Sheet, stores: Stores, number: int, store: Store) -> _Read:
+    def _read_store(self, sheet: Sheet, store: Store, consumed: Set[str]) -> _Read:
         gauges = store.gauges
         server = gauges.server()
         known = layouts(server.registry)
-        names = sorted({*known, *stores.own(store, self._consumed)})
+        names = sorted({*known, *consumed})
         queues = gauges.queues({name: known.get(name, store.layout) for name in names})
         for key in server.broken:
             _warn(key)
@@ -105,7 +94,7 @@ class FromRedis:
                 _warn(f"counters of queue {name!r}")
             elif found.totals.epoch:
                 self._put_totals(sheet, name, found.totals, server)
-        of_ticks = f"t{number}"
+        of_ticks = f"t{store.keys.ticks}"
         if (ticks := server.ticks).epoch:
             epoch = self._epoch(server, of_ticks, ticks.epoch, [*ticks.outcomes.values()])
             for outcome, count in ticks.outcomes.items():

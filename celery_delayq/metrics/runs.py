@@ -72,22 +72,22 @@ class RunHistograms:
             self._registry.register(each)
         self._most = tasks
         self._labels: dict[tuple[str, str], tuple[str, str]] = {}
-        #: By the number of a store.
-        self._after: dict[int, str] = {}
+        #: By the key of a history.
+        self._after: dict[str, str] = {}
 
-    def refresh(self, number: int, store: Store) -> None:
+    def refresh(self, store: Store) -> None:
         """Read the runs of a store that have ended since the last call; none at the first one."""
-        last = store.history.last() or START
-        after = self._after.get(number)
+        last, key = store.history.last() or START, store.keys.history
+        after = self._after.get(key)
         if after is None or _place(last) < _place(after):
             # After a failover, FLUSHDB or a clock set back: runs from here on are new.
-            self._after[number] = last
+            self._after[key] = last
             return
         for _ in range(0, MOST, PAGE):
-            entries = store.history.read(self._after[number], last, PAGE)
+            entries = store.history.read(self._after[key], last, PAGE)
             if not entries:
                 return
-            self._after[number] = entries[-1][0]
+            self._after[key] = entries[-1][0]
             self.observe(data for _, data in entries)
 
     def observe(self, records: Iterable[bytes]) -> None:

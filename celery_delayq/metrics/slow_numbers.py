@@ -43,18 +43,15 @@ class SlowNumbers:
         """Return them in Prometheus' text format."""
         sheet = Sheet()
         scheduled, ready = ByTask(), ByTask()
-        away: list[BrokerUnavailable] = []
-        for number, store in enumerate(stores):
-            try:
-                self._count(sheet, store, stores.own(store, self._consumed), scheduled, ready)
-                with _left_out("of periodic entries"):
-                    self._put_periodic(sheet, *store.gauges.periodic(store.now_ms()))
-                with _left_out("of runs"):
-                    self._histograms.refresh(number, store)
-            except BrokerUnavailable as exc:  # the other stores of a Redis Cluster go on
-                away.append(exc)
-        if len(away) == len([*stores]):
-            raise away[0]
+
+        def read_store(store: Store, consumed: Set[str]) -> None:
+            self._count(sheet, store, consumed, scheduled, ready)
+            with _left_out("of periodic entries"):
+                self._put_periodic(sheet, *store.gauges.periodic(store.now_ms()))
+            with _left_out("of runs"):
+                self._histograms.refresh(store)
+
+        stores.ask_each(self._consumed, read_store)
         kept = {pair for pair, _ in (scheduled + ready).most_common(self._tasks)}
         for name, counts in (("scheduled", scheduled), ("ready", ready)):
             for (queue, task), count in limited(counts, kept).items():

@@ -272,7 +272,7 @@ class PeriodicTasks:
                 while True:
                     found = ((each, each.periodic.get(name)) for each in stores)
                     there = ((each, record) for each, record in found if record is not None)
-                    store, record = next(there, (stores.first, None))
+                    store, record = next(there, (stores.common, None))
                     entry = required(name, record and Periodic.unpack(name, record))
                     state = entry.state
                     if state.hand == hand:

@@ -43,7 +43,7 @@ from celery_delayq.store.paging import counts_of, queues_of, read_page, schedule
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.session import Session
-from celery_delayq.store.stores import Stores, write_pause
+from celery_delayq.store.stores import Stores
 
 #: Attempts to move an entry by an amount while others move it.
 ATTEMPTS = 5
@@ -484,12 +484,7 @@ class Schedule:
         """
         _one_of(queue, task)
         token = uuid4().hex
-
-        def ask(stores: Stores) -> bool:
-            paused = [write_pause(store, queue, task, token=token) for store in stores]
-            return any(paused)
-
-        return self._ask(ask)
+        return self._ask(lambda stores: stores.pause(queue, task, token=token))
 
     def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
         """Resume a queue or a task name that was paused; its overdue tasks cause no burst.
@@ -513,14 +508,7 @@ class Schedule:
         """
         _one_of(queue, task)
         token = uuid4().hex
-
-        def ask(stores: Stores) -> bool:
-            resumed = [
-                write_pause(store, queue, task, resume=True, token=token) for store in stores
-            ]
-            return any(resumed)
-
-        return self._ask(ask)
+        return self._ask(lambda stores: stores.pause(queue, task, resume=True, token=token))
 
     def paused(self) -> Paused:
         """Return which queues and tasks are paused, and since when."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from kombu.utils.functional import maybe_list
@@ -64,12 +63,12 @@ class Revocation:
 
     def revoke_new(self, ids: Sequence[str]) -> None:
         """Do as :meth:`revoke` with the ids that Redis does not have yet."""
-        if new := self._ask(lambda stores: _not_revoked(stores, ids)):
+        if new := self._ask(lambda stores: stores.not_revoked(ids)):
             self.revoke(new)
 
     def revoke_new_stamps(self, stamps: Mapping[str, Any]) -> None:
         """Do as :meth:`revoke_by_stamps` unless Redis has them already."""
-        if self._ask(lambda stores: _not_revoked(stores, (), stamps)):
+        if self._ask(lambda stores: stores.not_revoked((), stamps)):
             self.revoke_by_stamps(stamps)
 
     def cancel_canvas(
@@ -160,12 +159,7 @@ class Revocation:
     ) -> None:
         options = self._session.app.conf.broker_transport_options
         seconds = Settings.from_options(options).revoke_expires
-
-        def ask(stores: Stores) -> None:
-            for store in stores:
-                store.control.revoke(seconds, ids, stamps, canvas)
-
-        self._ask(ask)
+        self._ask(lambda stores: stores.revoke(seconds, ids, stamps, canvas))
 
 
 def _with_ready(stores: Stores) -> dict[str, Layout]:
@@ -179,14 +173,6 @@ def _with_ready(stores: Stores) -> dict[str, Layout]:
 
     found = stores.run_each(known, steps)
     return {queue: known[queue] for queue, number in found.items() if number}
-
-
-def _not_revoked(
-    stores: Stores, ids: Sequence[str], stamps: Mapping[str, Any] | None = None
-) -> Sequence[str]:
-    """Return which of ids, and of stamps in JSON, are not remembered as revoked everywhere."""
-    found = (store.control.not_revoked(ids, stamps) for store in stores)
-    return [*dict.fromkeys(chain.from_iterable(found))]
 
 
 def _free_ready(

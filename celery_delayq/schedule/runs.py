@@ -7,7 +7,7 @@ from functools import partial
 
 from celery_delayq.model.history import START, Run, check_range, readable
 from celery_delayq.store.session import Session
-from celery_delayq.store.stores import Stores, last_run, read_runs
+from celery_delayq.store.stores import Stores
 
 #: Runs that are read at once.
 PAGE = 500
@@ -39,19 +39,16 @@ class Runs:
             *count* is no number.
         """
         check_range(after, count)
-        return self._runs(after, self._ask(last_run), count)
+        return self._runs(after, self._ask(Stores.last_run), count)
 
     def _runs(self, after: str, upto: str | None, count: int | None) -> Iterator[Run]:
         while upto is not None and count != 0:
             limit = PAGE if count is None else min(PAGE, count)
-            entries = self._ask(partial(_read, after, upto, limit))
+            read = partial(Stores.read_runs, after=after, upto=upto, limit=limit)
+            entries = self._ask(read)
             if not entries:
                 return
             after = entries[-1][0]
             for run in readable(entries):
                 yield run
                 count = None if count is None else count - 1
-
-
-def _read(after: str, upto: str, limit: int, stores: Stores) -> list[tuple[str, bytes]]:
-    return read_runs(stores, after, upto, limit)

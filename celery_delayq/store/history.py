@@ -35,6 +35,10 @@ class HistoryStore(StorePart):
         found = self._runner.client.xrange(self._keys.history, f"({after}", upto, limit)
         return [_entry(item) for item in cast("list[Any]", found)]
 
+    def count(self) -> int:
+        """Return how many runs are kept."""
+        return cast(int, self._runner.client.xlen(self._keys.history))
+
     def first(self) -> str | None:
         """Return the offset of the oldest run that is kept, None when there is none."""
         return _offset(self._runner.client.xrange(self._keys.history, count=1))

@@ -245,10 +245,6 @@ class ScanStore(StorePart):
         # The score may have been set manually.
         return int(max(0, min(found[0][1], MAX_DUE_MS))) if found else None
 
-    def runs(self) -> int:
-        """Return how many runs the history has."""
-        return cast(int, self._runner.client.xlen(self._keys.history))
-
     # -- lists
 
     def lengths(self, lists: Sequence[str]) -> list[int]:

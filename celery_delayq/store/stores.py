@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from celery_delayq.errors import BrokerUnavailable, NotSupported
+from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.cluster_tags import tag_of
 from celery_delayq.model.lookup import Location, PausedNames
+from celery_delayq.store.history import HistoryStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.scripting.runner import QUEUES_TOGETHER
@@ -41,10 +43,6 @@ class Stores:
         """Return the store of a queue."""
         return self._stores[tag_of(queue, self._tags)]
 
-    def of_tag(self, tag: str) -> Store:
-        """Return the store of a hash tag; that of a single Redis has no name."""
-        return self._stores[tag]
-
     def by_tag(self) -> Iterable[tuple[str, Store]]:
         """Return all stores with their tags, in the order of their slots."""
         return self._stores.items()
@@ -71,9 +69,23 @@ class Stores:
         return iter(self._stores.values())
 
     @property
-    def first(self) -> Store:
+    def common(self) -> Store:
         """The store of what belongs to no queue."""
         return next(iter(self))
+
+    def address(self) -> str:
+        """Return host, port, database and prefix of the broker, without secrets.
+
+        A Redis Cluster is known by the nodes in its URL, since its masters change.
+        """
+        pool, keys = self.common.client.connection_pool, self.common.keys
+        known = pool.connection_kwargs
+        address = known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"
+        address = getattr(pool, "service_name", None) or address
+        if "nodes" in known:
+            address = "cluster " + ",".join(f"{host}:{port}" for host, port in known["nodes"].seeds)
+        prefix = keys.prefix.removesuffix(f"{{{keys.tag}}}:")
+        return f"{address}/{keys.database}{f', prefix {prefix}' if prefix else ''}"
 
     def now_ms(self) -> int:
         """Return Redis' clock in ms since 1970: that of the first store that answers."""
@@ -88,6 +100,35 @@ class Stores:
         furthest behind.
         """
         return min(store.now_us() for store in self)
+
+    def ask_each(
+        self, queues: Iterable[str], question: Callable[[Store, frozenset[str]], T]
+    ) -> tuple[list[T], str]:
+        """Ask each store about those of the queues that belong to it.
+
+        Returns
+        -------
+        (list[T], str)
+            The answers, and which stores are away and why: ``""`` if none is.
+
+        Raises
+        ------
+        BrokerUnavailable
+            All are away.
+        """
+        answers: list[T] = []
+        away: dict[str, BrokerUnavailable] = {}
+        for tag, store in self.by_tag():
+            try:
+                answers.append(question(store, self.own(store, queues)))
+            except BrokerUnavailable as exc:
+                away[tag] = exc
+        if not away:
+            return answers, ""
+        why = next(iter(away.values()))
+        if not answers:
+            raise why
+        return answers, f"shard of {', '.join(away)} is away: {why}"
 
     def run_each(
         self,
@@ -167,7 +208,7 @@ class Stores:
         """
         if not self.has_one:
             raise NotSupported("the broker is a Redis Cluster: this needs a single Redis")
-        return self.first
+        return self.common
 
     def registry(self) -> dict[str, bytes]:
         """Return the stored layout of every registered queue."""
@@ -181,6 +222,57 @@ class Stores:
             dict(chain.from_iterable(each.queues.items() for each in reversed(found))),
             dict(chain.from_iterable(each.tasks.items() for each in reversed(found))),
         )
+
+    def pause(
+        self, queue: str | None, task: str | None, *, resume: bool = False, token: str
+    ) -> bool:
+        """Pause a queue or a task, or resume it; return whether that changed anything.
+
+        Every store has all pauses, and the first one is written first: ``fsck`` finishes an
+        interrupted call as that one says. So it is with revokes.
+        """
+        written = [write_pause(store, queue, task, resume=resume, token=token) for store in self]
+        return any(written)
+
+    def revoke(
+        self,
+        seconds: float,
+        ids: Sequence[str] = (),
+        stamps: Mapping[str, Any] | None = None,
+        canvas: Canvas | None = None,
+    ) -> None:
+        """Remember ids, stamps and a canvas as revoked: see :meth:`ControlStore.revoke`."""
+        for store in self:
+            store.control.revoke(seconds, ids, stamps, canvas)
+
+    def not_revoked(
+        self, ids: Sequence[str], stamps: Mapping[str, Any] | None = None
+    ) -> Sequence[str]:
+        """Return which of ids, and of stamps in JSON, are not remembered as revoked everywhere."""
+        found = (store.control.not_revoked(ids, stamps) for store in self)
+        return [*dict.fromkeys(chain.from_iterable(found))]
+
+    @property
+    def histories(self) -> Mapping[str, HistoryStore]:
+        """The histories of runs, by name; that of a single Redis is named ``""``."""
+        return {tag: store.history for tag, store in self.by_tag()}
+
+    def last_run(self) -> str | None:
+        """Return the offset of the newest run of all histories, None when there is none."""
+        found = [offset for each in self.histories.values() if (offset := each.last()) is not None]
+        return max(found, key=_place, default=None)
+
+    def read_runs(self, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:
+        """Return offset and bytes of about *limit* runs after one offset, up to another one.
+
+        Runs of several histories may have the same offset: all of them come together.
+        """
+        found = [run for each in self.histories.values() for run in each.read(after, upto, limit)]
+        found.sort(key=lambda run: _place(run[0]))
+        end = limit
+        while limit <= end < len(found) and found[end][0] == found[end - 1][0]:
+            end += 1
+        return found[:end]
 
     def disconnect(self, *, inuse: bool = True) -> None:
         """Close the connections, with *inuse* also those in use."""
@@ -196,31 +288,9 @@ def write_pause(
     resume: bool = False,
     token: str | None = None,
 ) -> bool:
-    """Pause a queue or a task in one store, or resume it; return whether that changed anything.
-
-    Write to all stores in their order: ``fsck`` finishes an interrupted call as the first one says.
-    """
+    """Pause a queue or a task in one store, or resume it; return whether that changed anything."""
     queues = [each for each in store.registry() if queue in (None, each)] if resume else []
     return store.control.pause(queues, queue=queue, task=task, resume=resume, token=token)
-
-
-def last_run(stores: Stores) -> str | None:
-    """Return the offset of the newest run in any store, None when there is none."""
-    found = [offset for store in stores if (offset := store.history.last()) is not None]
-    return max(found, key=_place, default=None)
-
-
-def read_runs(stores: Stores, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:
-    """Return offset and bytes of about *limit* runs after one offset, up to another one.
-
-    Runs of several stores may have the same offset: all of them come together.
-    """
-    found = [entry for store in stores for entry in store.history.read(after, upto, limit)]
-    found.sort(key=lambda entry: _place(entry[0]))
-    end = limit
-    while limit <= end < len(found) and found[end][0] == found[end - 1][0]:
-        end += 1
-    return found[:end]
 
 
 def _place(offset: str) -> tuple[int, ...]:

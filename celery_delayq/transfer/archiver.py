@@ -146,7 +146,7 @@ class Archiver:
 
     def _is_due(self, who: str, stores: Stores) -> bool:
         """Return whether this worker has the turn, and there are dead letters to move."""
-        if not stores.first.dead_letters.take_turn(who, 0.9 * self._interval):
+        if not stores.common.dead_letters.take_turn(who, 0.9 * self._interval):
             return False
         last = stores.now_ms() - int(self._after * 1000)
         known = queues_of(stores, None).items()

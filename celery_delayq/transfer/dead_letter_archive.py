@@ -33,7 +33,7 @@ from celery_delayq.transfer.export_format import (
     is_url,
     shown_filter,
 )
-from celery_delayq.transfer.results import Archived, server_of, sqlalchemy_needed, transfer_errors
+from celery_delayq.transfer.results import Archived, sqlalchemy_needed, transfer_errors
 from celery_delayq.utils.credentials import hide
 from celery_delayq.utils.portions import portions
 
@@ -286,7 +286,7 @@ class RedisPlan(NamedTuple):
                 queues, lambda store, x: store.dead_letters.count_steps(x, low, last)
             )
             queues = [queue for queue, number in counts.items() if number]
-            plan = cls(session, filter, server_of(stores), queues, now, low, last)
+            plan = cls(session, filter, stores.address(), queues, now, low, last)
             return plan, sum(counts.values())
 
         return session.ask(ask)

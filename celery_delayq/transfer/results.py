@@ -12,7 +12,6 @@ from kombu.exceptions import OperationalError
 
 from celery_delayq.errors import CommandRefused, InvalidPlace, TransferError
 from celery_delayq.store.error_text import describe_error
-from celery_delayq.store.stores import Stores
 
 #: Most examples of unreadable entries in a result.
 EXAMPLES = 100
@@ -178,22 +177,6 @@ def transfer_errors(report: TransferProgress, hint: str, what: str = "entries") 
         if not report.looked:
             raise TransferError(why) from exc
         raise TransferError(f"{why}; stopped after {report.looked:,} {what}, {hint}") from exc
-
-
-def server_of(stores: Stores) -> str:
-    """Return host, port, database and prefix of a Redis, without secrets.
-
-    A Redis Cluster is known by the nodes in its URL, since its masters change.
-    """
-    store = stores.first
-    pool = store.client.connection_pool
-    known = pool.connection_kwargs
-    address = known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"
-    address = getattr(pool, "service_name", None) or address
-    if "nodes" in known:
-        address = "cluster " + ",".join(f"{host}:{port}" for host, port in known["nodes"].seeds)
-    prefix = store.keys.prefix.removesuffix(f"{{{store.keys.tag}}}:")
-    return f"{address}/{store.keys.database}{f', prefix {prefix}' if prefix else ''}"
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def export_to(
     def ask(stores: Stores) -> tuple[int, str, dict[str, int]]:
         queues = [filter.queue] if filter.queue is not None else sorted(stores.registry())
         counts = counts_of(stores, queues, where._replace(step=None))
-        return stores.began_us(), results.server_of(stores), counts
+        return stores.began_us(), stores.address(), counts
 
     with results.transfer_errors(report, "nothing is kept of it: run it again"):
         began, server, counts = session.ask(ask)

@@ -129,7 +129,7 @@ def diagnose(
         checks: dict[str, Check] = {name: partial(_look, name, subjects) for name in REDIS}
         if not stores.has_one:
             checks["hash tags"] = partial(work.hash_tags, stores, options.revoke_expires)
-        if session.stores.first is not stores.first:
+        if session.stores.common is not stores.common:
             for name in _OF_FIRST:
                 checks[name] = partial(_untold, name)
         _run(found, checks)

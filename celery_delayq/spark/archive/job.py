@@ -46,10 +46,9 @@ from celery_delayq.spark.read.readers import read_part
 from celery_delayq.spark.read.tables import schema_of
 from celery_delayq.spark.session import MOST_CONNECTIONS, described
 from celery_delayq.store.stores import Stores
-from celery_delayq.transfer.results import server_of
 from celery_delayq.utils.portions import batches as chunks
 
-#: What stands between the name of a Redis Cluster and a hash tag of it.
+#: What stands between the name of a broker and that of one of its histories, a hash tag.
 _TAG = ", hash tag "
 
 
@@ -170,7 +169,7 @@ class _ArchiveJob:
         self._spark, self._folder, self._options = spark, folder, options
         self._access = Access.of(options.access)
         with opened(self._access) as delayq:
-            self._source = options.source or server_of(delayq.session.stores)
+            self._source = options.source or delayq.session.stores.address()
             self._now = delayq.session.now_ms()
         self._told = ArchiveSummary(self._source)
 
@@ -199,14 +198,14 @@ class _ArchiveJob:
         with opened(self._access) as delayq:
             stores = delayq.session.stores
             upto = last_runs(stores)
-            after = {tag: reached.get(self._place(tag), START) for tag in upto}
-            first = {tag: store.history.first() or START for tag, store in stores.by_tag()}
+            after = {name: reached.get(self._place(name), START) for name in upto}
+            first = {name: each.first() or START for name, each in stores.histories.items()}
             lost = _lost(stores, after)
             parts = plan_runs(stores, after, upto, options.partitions, options.batchsize)
         rows = self._read("history", parts)
         staged = archived.stage(rows, self._next(archived)) if parts else None
         with opened(self._access) as delayq:  # runs that were dropped during the read
-            begun = {tag: max(after[tag], first[tag], key=place_of) for tag in after}
+            begun = {name: max(after[name], first[name], key=place_of) for name in after}
             lost = lost or _lost(delayq.session.stores, begun)
         if lost and options.on_loss == "fail":
             if staged is not None:
@@ -214,7 +213,7 @@ class _ArchiveJob:
             raise RunsLost(f"{lost}. Nothing was added; to continue anyway, set on_loss=warn")
         self._told.lost, self._told.history = lost, 0
         if staged is not None:
-            now = {self._place(tag): offset for tag, offset in upto.items()}
+            now = {self._place(name): offset for name, offset in upto.items()}
             self._told.history = self._commit(archived, replace(staged, reached={**reached, **now}))
 
     def _dead_letters(self) -> None:
@@ -306,9 +305,9 @@ class _ArchiveJob:
             reached={} if last is None else last.reached,
         )
 
-    def _place(self, tag: str) -> str:
+    def _place(self, name: str) -> str:
         """Return the name under which a commit has the last archived run of a history."""
-        return f"{self._source}{_TAG}{tag}" if tag else self._source
+        return f"{self._source}{_TAG}{name}" if name else self._source
 
     def _check_source(self, reached: Mapping[str, str]) -> None:
         """Raise :class:`ArchiveError` if this may be an archived queue under another name.
@@ -340,7 +339,8 @@ class _ArchiveJob:
 
 def _lost(stores: Stores, reached: Offsets) -> str:
     """Return why runs of any history may be lost, "" if none are."""
-    return next(filter(None, (loss(store, reached[tag]) for tag, store in stores.by_tag())), "")
+    histories = stores.histories.items()
+    return next(filter(None, (loss(each, reached[name]) for name, each in histories)), "")
 
 
 def _remove(access: Access, batches: Batches) -> Batches:

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from celery_delayq.errors import DelayQError
 from celery_delayq.spark.options import OnLoss
 from celery_delayq.spark.read.table_rows import Row, TableRows
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.history import HistoryStore
 from celery_delayq.store.stores import Stores
 
 logger = logging.getLogger(__name__)
@@ -31,13 +31,13 @@ class RunsLost(DelayQError):
     """Redis dropped runs of the history before they were read."""
 
 
-#: How far histories are: that of a single Redis is named "", those of a cluster by hash tag.
+#: How far histories are, by their names: see :attr:`Stores.histories`.
 Offsets = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs after one offset, up to another one.
+    """Runs of one history after one offset, up to another one.
 
     *first* is the first offset at planning; a later first offset shows that runs were dropped.
     """
@@ -46,17 +46,17 @@ class Runs:
     upto: str
     first: str = "0-0"
     onloss: OnLoss | None = None
-    tag: str = ""
+    name: str = ""
 
     def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield the runs; raises the errors of :func:`check_loss`."""
-        after, store = self.after, stores.of_tag(self.tag)
+        after, history = self.after, stores.histories[self.name]
         reached = max(self.after, self.first, key=place_of)
         while True:
-            found = store.history.read(after, self.upto, limit)
+            found = history.read(after, self.upto, limit)
             is_whole = bool(found) and found[0][0] == self.first
             if self.onloss is not None and not is_whole:
-                check_loss(store, reached, self.onloss)
+                check_loss(history, reached, self.onloss)
             if found:
                 yield rows.history(found)
             if len(found) < limit:
@@ -83,7 +83,7 @@ class _Span(NamedTuple):
 
 def last_runs(stores: Stores) -> dict[str, str]:
     """Return the offset of the newest run of each history, :data:`START` where there is none."""
-    return {tag: store.history.last() or START for tag, store in stores.by_tag()}
+    return {name: history.last() or START for name, history in stores.histories.items()}
 
 
 def plan_runs(
@@ -99,12 +99,12 @@ def plan_runs(
     Parameters
     ----------
     after, upto : Mapping[str, str]
-        By tag; without one in *after* it is all of a history, without one in *upto* nothing.
+        By history; without one in *after* it is all of it, without one in *upto* nothing.
     """
     spans = [
         span
-        for tag, store in stores.by_tag()
-        if (span := _span(store, Runs(after.get(tag, START), upto.get(tag, START), tag=tag)))
+        for name, history in stores.histories.items()
+        if (span := _span(history, Runs(after.get(name, START), upto.get(name, START), name=name)))
     ]
     total = sum(each.about for each in spans)
     most = max(least, total // parts, 1)
@@ -122,13 +122,13 @@ def plan_runs(
     return [InputPartition(ranges) for ranges in found]
 
 
-def _span(store: Store, runs: Runs) -> _Span | None:
-    first = store.history.first()
+def _span(history: HistoryStore, runs: Runs) -> _Span | None:
+    first = history.first()
     if first is None or place_of(runs.upto) <= place_of(runs.after):
         return None
     begin, end = max(place_of(runs.after), place_of(first))[0], place_of(runs.upto)[0]
-    whole = max(1, place_of(store.history.last() or runs.upto)[0] - place_of(first)[0])
-    about = store.scan.runs() * (end - begin) // whole
+    whole = max(1, place_of(history.last() or runs.upto)[0] - place_of(first)[0])
+    about = history.count() * (end - begin) // whole
     return _Span(replace(runs, first=first), begin, end, about)
 
 
@@ -138,12 +138,12 @@ def place_of(offset: str) -> tuple[int, int]:
     return int(ms), int(number or 0)
 
 
-def loss(store: Store, reached: str) -> str:
+def loss(history: HistoryStore, reached: str) -> str:
     """Return why runs after an offset may be lost, ``""`` if none are.
 
     The offset is that of a run that was read. From the start of a history nothing can be lost.
     """
-    first = store.history.first()
+    first = history.first()
     if place_of(reached) == (0, 0) or (first is not None and place_of(first) <= place_of(reached)):
         return ""
     begins = "is empty" if first is None else f"begins with {first}"
@@ -153,7 +153,7 @@ def loss(store: Store, reached: str) -> str:
     )
 
 
-def check_loss(store: Store, reached: str, onloss: OnLoss) -> None:
+def check_loss(history: HistoryStore, reached: str, onloss: OnLoss) -> None:
     """Warn, or raise an error, if runs after an offset may be lost; see :func:`loss`.
 
     Raises
@@ -161,7 +161,7 @@ def check_loss(store: Store, reached: str, onloss: OnLoss) -> None:
     RunsLost
         *onloss* is ``fail``.
     """
-    text = loss(store, reached)
+    text = loss(history, reached)
     if not text:
         return
     if onloss == "fail":

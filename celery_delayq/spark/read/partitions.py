@@ -52,21 +52,21 @@ class _PartitionPlan(NamedTuple):
 def plan(stores: Stores, wanted: Wanted, parts: int, least: int) -> list[InputPartition]:
     """Return about *parts* parts of at least *least* rows, each for one Spark task.
 
-    The value of a part is the list of its ranges, in the order to read them. On a Redis Cluster the
-    ranges of several small hash tags are one part.
+    The value of a part is the list of its ranges, in the order to read them. Several small ranges,
+    also of different stores, are one part.
     """
     if wanted.table == "periodic":
         return [InputPartition([Entries()])]
     if wanted.table == "history":
         upto = last_runs(stores)
         # Runs that end meanwhile belong to it, too: they have left all other tables.
-        rest = InputPartition([Runs(offset, END, tag=tag) for tag, offset in upto.items()])
+        rest = InputPartition([Runs(offset, END, name=name) for name, offset in upto.items()])
         return [*plan_runs(stores, {}, upto, parts, least), rest]
-    # On a Redis Cluster those of one hash tag stand together, and so in few parts.
+    # Those of one store stand together, and so in few parts.
     names = {**queues_of(stores, None)}
     if wanted.queues is not None:
-        layout = stores.first.layout
-        names = {name: names.get(name, layout) for name in sorted(wanted.queues)}
+        some = sorted(wanted.queues)
+        names = {name: names.get(name, stores.of(name).layout) for name in some}
     found = _HOW[wanted.table](_PartitionPlan(stores, wanted, names, parts, least))
     return [InputPartition(ranges) for ranges in found if ranges]
 

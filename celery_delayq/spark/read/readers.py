@@ -28,7 +28,7 @@ except ImportError:  # PySpark 4.1, where that trigger is one batch of all there
         """Placeholder for the class of later versions."""
 
 
-#: The name of the one part of an offset that holds for all hash tags.
+#: The name of the one part of an offset that holds for all histories.
 _ANY = "id"
 
 
@@ -123,14 +123,16 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: dict[str, str] | None = None
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
-        """Return the offset at which a new stream begins, that of all hash tags."""
+        """Return the offset at which a new stream begins, that of all histories."""
         return {_ANY: self._options.after or START}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, str]:  # noqa: ARG002, N802
         """Return the offset of the last run now."""
         reached = start or self.initialOffset()
         last = self._target or self._last()
-        return {tag: max(_of(reached, tag), offset, key=place_of) for tag, offset in last.items()}
+        return {
+            name: max(_of(reached, name), offset, key=place_of) for name, offset in last.items()
+        }
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802
         """Return the offset of the last run now, for the progress of the query."""
@@ -146,20 +148,21 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         options = self._options
         with opened(options.access) as delayq:
             stores = delayq.session.stores
-            after = {tag: _of(start, tag or _ANY) for tag, _ in stores.by_tag()}
-            upto = {tag: _of(end, tag or _ANY) for tag, _ in stores.by_tag()}
-            for tag, store in stores.by_tag():
-                if after[tag] != upto[tag]:
-                    check_loss(store, after[tag], options.onloss)
+            histories = stores.histories
+            after = {name: _of(start, name or _ANY) for name in histories}
+            upto = {name: _of(end, name or _ANY) for name in histories}
+            for name, history in histories.items():
+                if after[name] != upto[name]:
+                    check_loss(history, after[name], options.onloss)
             parts, least = options.partitions, options.batchsize
             return plan_runs(stores, after, upto, parts, least, options.onloss)
 
     def _last(self) -> dict[str, str]:
         with opened(self._options.access) as delayq:
             last = last_runs(delayq.session.stores)
-        return {tag or _ANY: offset for tag, offset in last.items()}
+        return {name or _ANY: offset for name, offset in last.items()}
 
 
-def _of(offset: Mapping[str, str], tag: str) -> str:
-    """Return the part of an offset for a tag."""
-    return offset.get(tag) or offset.get(_ANY, START)
+def _of(offset: Mapping[str, str], name: str) -> str:
+    """Return the part of an offset for a history."""
+    return offset.get(name) or offset.get(_ANY, START)

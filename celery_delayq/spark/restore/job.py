@@ -26,7 +26,7 @@ from celery_delayq.spark.options import check_choice
 from celery_delayq.spark.session import described
 from celery_delayq.transfer import dead_letter_restore, schedule
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow, is_meant
-from celery_delayq.transfer.results import Imported, server_of
+from celery_delayq.transfer.results import Imported
 from celery_delayq.transfer.schedule_row import ScheduleRow
 from celery_delayq.utils.portions import batches as chunks
 
@@ -154,7 +154,7 @@ def restore(spark: SparkSession, folder: str, options: RestoreOptions) -> Restor
     with described(spark, f"restore {options.table}"):
         archived = ArchivedTable(spark, folder, options.table, make=False)
         with opened(Access.of(options.access)) as delayq:
-            own = server_of(delayq.session.stores)
+            own = delayq.session.stores.address()
         if options.table == "scheduled":
             return _entries(archived, options, own)
         return _put(_dead_letters(archived, options, own).select(*_DEAD_LETTER), options)

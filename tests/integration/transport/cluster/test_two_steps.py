@@ -74,7 +74,7 @@ def test_a_replay_that_dies_between_its_steps_runs_once_more_at_worst(
         patch.setattr(DeadLetterStore, "delete_call", die)
         with pytest.raises(Killed):
             delayq.replay("a", queue=there.queue, args=[["done"]])
-    assert stores.of(there.queue).gauges.sizes(there.queue, stores.first.layout).ready == 1
+    assert stores.of(there.queue).gauges.sizes(there.queue, stores.common.layout).ready == 1
     assert delayq.dead_letters.count() == 1
 
     assert delayq.replay("a", queue=there.queue, args=[["done"]]) is Outcome.DONE
