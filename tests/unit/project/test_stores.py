@@ -1,0 +1,66 @@
+"""Parts of a store are found in one way, and few modules know of a Redis Cluster."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from importlib import import_module
+from pathlib import Path
+
+import celery_delayq
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.runner import StorePart
+
+PACKAGE = Path(celery_delayq.__file__).parent
+
+#: What only a module about clusters asks of the stores of a broker.
+ABOUT_CLUSTERS = {"by_tag", "has_one", "only", "own", "without"}
+
+#: Those that do so, beside store/cluster and transport/cluster.
+KNOWN = {
+    "admin/away.py": "masters that are away",
+    "admin/doctor/__init__.py": "checks of each master",
+    "admin/hash_tags.py": "what an interrupted call wrote to some stores only",
+    "admin/stock_migration.py": "stock Celery has no cluster",
+    "periodic/importers/redbeat.py": "RedBeat has no entries on a cluster",
+    "periodic/places.py": "in which store a periodic entry is",
+    "store/session.py": "the store of a single Redis",
+    "transport/loop/publisher.py": "an event loop publishes to a single Redis",
+}
+
+
+def test_each_part_of_a_store_is_an_attribute_with_the_name_of_its_module() -> None:
+    parts = {
+        name: inspect.signature(each.fget, eval_str=True).return_annotation
+        for name, each in vars(Store).items()
+        if isinstance(each, property) and each.fget is not None
+    }
+    modules = [path.stem for path in (PACKAGE / "store").glob("*.py")]
+    there = {
+        module: part
+        for module in modules
+        for part in vars(import_module(f"celery_delayq.store.{module}")).values()
+        if isinstance(part, type)
+        and part.__module__ == f"celery_delayq.store.{module}"
+        and issubclass(part, StorePart)
+        and not part.__subclasses__()
+    }
+
+    assert parts == there
+
+
+def test_only_modules_about_clusters_ask_for_hash_tags() -> None:
+    asking = set()
+    for path in PACKAGE.rglob("*.py"):
+        place = path.relative_to(PACKAGE).as_posix()
+        if "cluster" in path.parent.name or place == "store/stores.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr in ABOUT_CLUSTERS
+                and ast.unparse(node.value).endswith("stores")
+            ):
+                asking.add(place)
+
+    assert not asking - {*KNOWN}
