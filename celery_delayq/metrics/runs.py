@@ -14,7 +14,7 @@ from prometheus_client.utils import floatToGoString
 from celery_delayq.errors import RecordError
 from celery_delayq.metrics.catalogue import BY_NAME, OTHER
 from celery_delayq.metrics.sheet import label
-from celery_delayq.model.history import START, RunRecord
+from celery_delayq.model.history import START, RunRecord, place_of
 from celery_delayq.store.schedule import Store
 
 #: Runs that are read at once, and in one refresh; the others follow in the next one.
@@ -79,7 +79,7 @@ class RunHistograms:
         """Read the runs of a store that have ended since the last call; none at the first one."""
         last, key = store.history.last() or START, store.keys.history
         after = self._after.get(key)
-        if after is None or _place(last) < _place(after):
+        if after is None or place_of(last) < place_of(after):
             # After a failover, FLUSHDB or a clock set back: runs from here on are new.
             self._after[key] = last
             return
@@ -116,7 +116,3 @@ class RunHistograms:
         if len(self._labels) >= self._most:
             return label(queue), OTHER
         return self._labels.setdefault((queue, task), (label(queue), label(task)))
-
-
-def _place(offset: str) -> tuple[int, ...]:
-    return tuple(map(int, offset.split("-")))

@@ -191,6 +191,12 @@ def readable(entries: Iterable[tuple[str, bytes]]) -> Iterator[Run]:
             yield run
 
 
+def place_of(offset: str) -> tuple[int, int]:
+    """Return the offset of a run as numbers that can be compared: ms since 1970, and a count."""
+    ms, _, number = offset.partition("-")
+    return int(ms), int(number or 0)
+
+
 def check_range(after: Any, count: Any) -> None:
     """Check what to read of the history.
 

@@ -9,7 +9,7 @@ from celery import Celery
 from celery_delayq.errors import NotSupported
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.state import Periodic
-from celery_delayq.store.cluster.periodic import PeriodicStores, periodic_of
+from celery_delayq.store.cluster.periodic import PeriodicStores
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores
@@ -51,7 +51,7 @@ def entries_of(app: Celery, stores: Stores) -> Entries:
     def queue(writing: Writing) -> str:
         return queue_of(app, Definition.loads(writing.name, writing.record.partition("\n")[2]))
 
-    return periodic_of(stores, queue)
+    return stores.only.periodic if stores.has_one else PeriodicStores(stores, queue)
 
 
 def check_place(app: Celery, stores: Stores, entry: Periodic) -> None:

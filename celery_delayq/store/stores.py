@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from celery_delayq.errors import BrokerUnavailable, NotSupported
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.cluster_tags import tag_of
+from celery_delayq.model.history import place_of
 from celery_delayq.model.lookup import Location, PausedNames
 from celery_delayq.store.history import HistoryStore
 from celery_delayq.store.schedule import Store
@@ -260,7 +261,7 @@ class Stores:
     def last_run(self) -> str | None:
         """Return the offset of the newest run of all histories, None when there is none."""
         found = [offset for each in self.histories.values() if (offset := each.last()) is not None]
-        return max(found, key=_place, default=None)
+        return max(found, key=place_of, default=None)
 
     def read_runs(self, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:
         """Return offset and bytes of about *limit* runs after one offset, up to another one.
@@ -268,7 +269,7 @@ class Stores:
         Runs of several histories may have the same offset: all of them come together.
         """
         found = [run for each in self.histories.values() for run in each.read(after, upto, limit)]
-        found.sort(key=lambda run: _place(run[0]))
+        found.sort(key=lambda run: place_of(run[0]))
         end = limit
         while limit <= end < len(found) and found[end][0] == found[end - 1][0]:
             end += 1
@@ -291,7 +292,3 @@ def write_pause(
     """Pause a queue or a task in one store, or resume it; return whether that changed anything."""
     queues = [each for each in store.registry() if queue in (None, each)] if resume else []
     return store.control.pause(queues, queue=queue, task=task, resume=resume, token=token)
-
-
-def _place(offset: str) -> tuple[int, ...]:
-    return tuple(map(int, offset.split("-")))

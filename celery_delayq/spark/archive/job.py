@@ -23,6 +23,7 @@ from pyspark.sql.datasource import InputPartition
 from celery_delayq.deadletters.client import BATCH
 from celery_delayq.deadletters.reader import counts_of
 from celery_delayq.errors import ConfigError
+from celery_delayq.model.history import place_of
 from celery_delayq.model.lookup import StatusCode, to_text
 from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.access import Access, opened
@@ -38,7 +39,6 @@ from celery_delayq.spark.read.history import (
     RunsLost,
     last_runs,
     loss,
-    place_of,
     plan_runs,
 )
 from celery_delayq.spark.read.partitions import plan

@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
 from celery_delayq.model.envelope import MAX_DUE_MS
+from celery_delayq.model.history import place_of
 from celery_delayq.model.lookup import Listed, to_bytes, to_text
 from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.archive.commits import source_of
-from celery_delayq.spark.read.history import place_of
 from celery_delayq.spark.read.messages import name_of, text_of
 from celery_delayq.spark.read.table_rows import Row, TableRows
 from celery_delayq.spark.read.tables import TABLES

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from celery_delayq.errors import DelayQError
+from celery_delayq.model.history import place_of
 from celery_delayq.spark.options import OnLoss
 from celery_delayq.spark.read.table_rows import Row, TableRows
 from celery_delayq.store.history import HistoryStore
@@ -130,12 +131,6 @@ def _span(history: HistoryStore, runs: Runs) -> _Span | None:
     whole = max(1, place_of(history.last() or runs.upto)[0] - place_of(first)[0])
     about = history.count() * (end - begin) // whole
     return _Span(replace(runs, first=first), begin, end, about)
-
-
-def place_of(offset: str) -> tuple[int, int]:
-    """Return an offset as numbers that can be compared."""
-    ms, _, number = offset.partition("-")
-    return int(ms), int(number or 0)
 
 
 def loss(history: HistoryStore, reached: str) -> str:

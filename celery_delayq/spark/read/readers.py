@@ -11,11 +11,11 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Fil
 from pyspark.sql.types import StructType
 
 from celery_delayq.errors import ConfigError, InvalidCursor
-from celery_delayq.model.history import check_range
+from celery_delayq.model.history import check_range, place_of
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.read.filters import Wanted
-from celery_delayq.spark.read.history import START, check_loss, last_runs, place_of, plan_runs
+from celery_delayq.spark.read.history import START, check_loss, last_runs, plan_runs
 from celery_delayq.spark.read.partitions import plan
 from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.spark.read.tables import columns_of

@@ -90,12 +90,3 @@ class PeriodicStores:
         if gate is None:
             gate = self._stores.of(self._queue_of(writing)).periodic
         return gate.write([writing]) != ["changed"]
-
-
-def periodic_of(
-    stores: Stores, queue_of: Callable[[Writing], str]
-) -> PeriodicStore | PeriodicStores:
-    """Return the periodic entries of a single Redis, or of all stores."""
-    if stores.has_one:
-        return stores.only.periodic
-    return PeriodicStores(stores, queue_of)

@@ -25,10 +25,10 @@ from pyspark.sql.datasource import (
 )
 
 from celery_delayq.errors import ConfigError
+from celery_delayq.model.history import place_of
 from celery_delayq.spark.arrow import arrow_schema
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.read.filters import Wanted
-from celery_delayq.spark.read.history import place_of
 from celery_delayq.spark.read.partitions import share
 from celery_delayq.spark.read.readers import BatchReader, StreamReader
 from celery_delayq.spark.read.table_rows import TableRows
