@@ -198,7 +198,7 @@ def test_a_page_for_newcomers_is_short(name: str) -> None:
 
 def test_the_overview_names_every_call_and_command() -> None:
     text = (ROOT / "docs/overview.md").read_text("utf-8")
-    calls = {name for name, value in vars(DelayQ).items() if inspect.isfunction(value)}
+    calls = {name for name, _ in inspect.getmembers(DelayQ, inspect.isfunction)}
     calls = {name for name in calls if name[0] != "_"} - {"init_app", "close"}
     commands = {*COMMANDS, *(f"dead {name}" for name in dead.commands)} - {"dead"}
 
