@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import celery.app
@@ -32,14 +33,14 @@ _REGISTERED = "_delayq_registered"
 OTHER_NAMES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
 
 
-def returning_kept(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
+def returning_kept(owner: Celery, send: Callable[..., Any]) -> MethodType:
     """Wrap ``send_task``: if a unique key keeps an older task, return that one's result; if the new
     task replaces it, report the old one.
     """
 
-    report = partial(not_run.note_outcomes, app, kept=True)
+    report = partial(not_run.note_outcomes, owner, kept=True)
 
-    def send_task(name: str, *args: Any, **kwargs: Any) -> Any:
+    def send_task(app: Celery, /, name: str, *args: Any, **kwargs: Any) -> Any:
         task_options.check_expires(kwargs.get("expires"))
         name = OTHER_NAMES.get(name, name)
         register(app, name)
@@ -54,7 +55,8 @@ def returning_kept(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
                 _running_request().superseded = True
         return result
 
-    return send_task
+    # A method of the app by itself: `Replace` would put a function between.
+    return MethodType(send_task, owner)
 
 
 #: The modules whose functions register a task when an app is finalized: ``shared_task``,
