@@ -135,14 +135,12 @@ def gather(stores: Stores, consumed: Iterable[str]) -> Stats:
     def steps(store: Store, name: str) -> Steps[QueueStats]:
         return _queue(store, name, known.get(name, store.layout), name in controls.queues)
 
-    queues: list[QueueStats] = []
-    for name, found in stores.try_each(names, steps, SAMPLED_QUEUES).items():
-        if isinstance(found, QueueStats):
-            queues.append(found)
-        elif is_denied(found) or not isinstance(found, CommandRefused):
-            raise found
-        else:
-            broken[name] = str(found)
+    refused: dict[str, Exception] = {}
+    queues = [*stores.run_each(names, steps, SAMPLED_QUEUES, refused).values()]
+    for name, exc in refused.items():
+        if is_denied(exc) or not isinstance(exc, CommandRefused):
+            raise exc
+        broken[name] = str(exc)
     return Stats(
         **{name: sum(getattr(each, name) for each in queues) for name in _SUMS},
         oldest_age=max((each.oldest_age for each in queues), default=0.0),

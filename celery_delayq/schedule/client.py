@@ -43,13 +43,13 @@ from celery_delayq.store.paging import counts_of, queues_of, read_page, schedule
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.session import Session
-from celery_delayq.store.stores import Stores
+from celery_delayq.store.stores import Stores, finding
 
 #: Attempts to move an entry by an amount while others move it.
 ATTEMPTS = 5
 
-#: The steps of a change in one queue, which is repeatable by its token.
-_Change = Callable[[Store, str, Layout, str], Steps[list[StatusCode]]]
+#: The steps of a change in one queue, which may be repeated: they have a token.
+_ChangeSteps = Callable[[Store, str, Layout], Steps[list[StatusCode]]]
 
 
 class Schedule:
@@ -99,7 +99,8 @@ class Schedule:
         id = id_of(id)
 
         def ask(stores: Stores) -> Sequence[ScheduledTask]:
-            found = stores.find_each(queues_of(stores, queue), [id])
+            queues = stores.queues_with(queues_of(stores, queue), [id])
+            found = stores.run_each(queues, finding([id]))
             return [
                 ScheduledTask.of_place(name, place)
                 for name, places in found.items()
@@ -271,18 +272,19 @@ class Schedule:
     ) -> Sequence[Outcome]:
         if not ids:
             return []
-        token, places = uuid4().hex, _Places()
+        token = uuid4().hex
 
-        def cancel(store: Store, name: str, layout: Layout) -> Steps[list[StatusCode]]:
+        def steps(store: Store, name: str, layout: Layout) -> Steps[list[StatusCode]]:
             return store.control.cancel_steps(
                 name, layout, ids, if_due=if_due, ready=ready, token=token
             )
 
-        codes = self._ask(lambda stores: places.change(stores, ids, queue, cancel))
+        change = _Change(ids, queue, steps)
+        codes = self._ask(change.make)
         outcomes = [outcome_of(each) for each in zip(*codes, strict=True)]
         outcomes = outcomes or [Outcome.UNKNOWN] * len(ids)
         done = {id for id, outcome in zip(ids, outcomes, strict=True) if outcome}
-        note_cancelled(self._session.app, done, places.scheduled(), reason)
+        note_cancelled(self._session.app, done, change.scheduled(), reason)
         return outcomes
 
     def reschedule(
@@ -322,10 +324,11 @@ class Schedule:
         if due is None:
             outcome = self._shift(id, shift_ms(by), queue, if_due)
         else:
+            token = uuid4().hex
             outcome = self._change(
                 id,
                 queue,
-                lambda store, name, _, token: store.control.reschedule_steps(
+                lambda store, name, _: store.control.reschedule_steps(
                     name, [(id, due, if_due)], token
                 ),
             )
@@ -343,28 +346,18 @@ class Schedule:
 
         A paused task is due at once when it resumes. The outcome is as for :meth:`reschedule`.
         """
-        id, if_due = id_of(id), bound_ms("if_eta", if_eta)
+        id, if_due, token = id_of(id), bound_ms("if_eta", if_eta), uuid4().hex
         return self._change(
             id,
             queue,
-            lambda store, name, layout, token: store.control.run_now_steps(
+            lambda store, name, layout: store.control.run_now_steps(
                 name, layout, [id], if_due=if_due, token=token
             ),
         )
 
-    def _change(
-        self,
-        id: str,
-        queue: str | None,
-        change: _Change,
-    ) -> Outcome:
-        """Change entries in all queues; a repeated request changes nothing twice."""
-        token, places = uuid4().hex, _Places()
-
-        def steps(store: Store, name: str, layout: Layout) -> Steps[list[StatusCode]]:
-            return change(store, name, layout, token)
-
-        codes = self._ask(lambda stores: places.change(stores, [id], queue, steps))
+    def _change(self, id: str, queue: str | None, steps: _ChangeSteps) -> Outcome:
+        """Change entries in all queues."""
+        codes = self._ask(_Change([id], queue, steps).make)
         return outcome_of([*chain.from_iterable(codes)])
 
     def _shift(self, id: str, by_ms: int, queue: str | None, if_due: int | None) -> Outcome:
@@ -611,30 +604,29 @@ class Schedule:
         )
 
 
-class _Places:
-    """Where the entries of a change are: it is made in those queues only.
+class _Change:
+    """A change of the entries with some ids, in those queues only that have them.
 
-    Kept when Redis is asked again, since that does not find what the first request cancelled.
+    Keeps their places when Redis is asked again, which does not find what the first request
+    cancelled.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ids: Sequence[str], queue: str | None, steps: _ChangeSteps) -> None:
+        self._ids = ids
+        self._queue = queue
+        self._steps = steps
         self._found: dict[str, dict[str, Location]] = {}
 
-    def change(
-        self,
-        stores: Stores,
-        ids: Sequence[str],
-        queue: str | None,
-        change: Callable[[Store, str, Layout], Steps[list[StatusCode]]],
-    ) -> list[list[StatusCode]]:
-        """Change entries with some ids; return what became of each of them, for each queue."""
-        layouts = queues_of(stores, queue)
-        for name, places in stores.find_each(layouts, ids).items():
-            self._found.setdefault(name, {}).update({each.name: each for each in places})
-        its = [name for name in layouts if name in self._found]
-        return [
-            *stores.run_each(its, lambda store, name: change(store, name, layouts[name])).values()
-        ]
+    def make(self, stores: Stores) -> list[list[StatusCode]]:
+        """Make the change; return what became of each of the ids, for each queue."""
+        layouts = queues_of(stores, self._queue)
+        places = stores.run_each(stores.queues_with(layouts, self._ids), finding(self._ids))
+        for name, its in places.items():
+            if its:
+                self._found.setdefault(name, {}).update({each.name: each for each in its})
+        queues = [name for name in layouts if name in self._found]
+        codes = stores.run_each(queues, lambda store, name: self._steps(store, name, layouts[name]))
+        return [*codes.values()]
 
     def scheduled(self) -> list[ScheduledTask]:
         """Return those that were scheduled, with messages."""

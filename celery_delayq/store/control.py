@@ -80,9 +80,10 @@ class ControlStore(StorePart):
 
     def queues_with(self, queues: Sequence[str], ids: Sequence[str]) -> list[str]:
         """Return those of *queues* that may have messages with one of *ids*: mostly one."""
-        return self._runner.run_steps(self._queues_with(queues, ids))
+        return self._runner.run_steps(self.queues_with_steps(queues, ids))
 
-    def _queues_with(self, queues: Sequence[str], ids: Sequence[str]) -> Steps[list[str]]:
+    def queues_with_steps(self, queues: Sequence[str], ids: Sequence[str]) -> Steps[list[str]]:
+        """Do as :meth:`queues_with`."""
         names = [to_bytes(id if isinstance(id, Name) else entry_id(id)) for id in ids]
         found: set[str] = set()
         for some in batches(names, BATCH):

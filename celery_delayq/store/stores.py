@@ -13,6 +13,7 @@ from celery_delayq.model.cluster_tags import tag_of
 from celery_delayq.model.history import place_of
 from celery_delayq.model.lookup import Location, PausedNames
 from celery_delayq.store.history import HistoryStore
+from celery_delayq.store.scan import answered
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.scripting.runner import QUEUES_TOGETHER
@@ -135,8 +136,20 @@ class Stores:
         self,
         queues: Iterable[str],
         steps: Callable[[Store, str], Steps[T]],
+        together: int = QUEUES_TOGETHER,
+        refused: dict[str, Exception] | None = None,
     ) -> dict[str, T]:
         """Run the steps of many queues together: :meth:`ScriptRunner.run_each`.
+
+        Parameters
+        ----------
+        refused : dict[str, Exception] | None
+            Gets the errors of queues a call of which was refused; None to raise the first one.
+
+        Returns
+        -------
+        dict[str, T]
+            The results of the others, in the order of *queues*.
 
         Raises
         ------
@@ -145,47 +158,37 @@ class Stores:
         BrokerUnavailable
             A server is gone.
         """
-        found: dict[str, T] = {}
-        refused: Exception | None = None
-        for queue, result in self.try_each(queues, steps).items():
-            if isinstance(result, Exception):
-                refused = refused or result
-            else:
-                found[queue] = result
-        if refused is not None:
-            raise refused
-        return found
-
-    def try_each(
-        self,
-        queues: Iterable[str],
-        steps: Callable[[Store, str], Steps[T]],
-        together: int = QUEUES_TOGETHER,
-    ) -> dict[str, T | Exception]:
-        """Do the same, and return why one was refused in place of its result."""
         names = [*queues]
-        found: dict[str, T | Exception] = {}
+        results: dict[str, T | Exception] = {}
         for store, its in self._by_store(names).items():
-            results = store.run_each((steps(store, queue) for queue in its), together)
-            found.update(zip(its, results, strict=True))
-        return {queue: found[queue] for queue in names}
+            found = store.run_each((steps(store, queue) for queue in its), together)
+            results.update(zip(its, found, strict=True))
+        errors = {} if refused is None else refused
+        done: dict[str, T] = {}
+        for queue in names:
+            result = results[queue]
+            if isinstance(result, Exception):
+                errors[queue] = result
+            else:
+                done[queue] = result
+        if errors and refused is None:
+            raise next(iter(errors.values()))
+        return done
 
-    def find_each(self, queues: Collection[str], ids: Sequence[str]) -> dict[str, list[Location]]:
-        """Return the places of all messages with one of *ids*, by the queues that have any.
+    def queues_with(self, queues: Collection[str], ids: Sequence[str]) -> Collection[str]:
+        """Return the queues that may have messages with one of *ids*; of one it is not asked.
 
         Raises
         ------
         CommandRefused, BrokerUnavailable
             As by :meth:`run_each`.
         """
-        if len(queues) > 1:
-            queues = [
-                queue
-                for store, its in self._by_store(queues).items()
-                for queue in store.control.queues_with(its, ids)
-            ]
-        found = self.run_each(queues, lambda store, queue: store.control.find_steps(queue, ids))
-        return {queue: places for queue, places in found.items() if places}
+        if len(queues) < 2:
+            return queues
+        found: list[str] = []
+        for store, its in self._by_store(queues).items():
+            found += answered(store.run_each([store.control.queues_with_steps(its, ids)]))[0]
+        return found
 
     def _by_store(self, queues: Iterable[str]) -> dict[Store, list[str]]:
         by_store: dict[Store, list[str]] = {}
@@ -213,7 +216,10 @@ class Stores:
 
     def registry(self) -> dict[str, bytes]:
         """Return the stored layout of every registered queue."""
-        return {queue: layout for store in self for queue, layout in store.registry().items()}
+        found: dict[str, bytes] = {}
+        for store in self:
+            found.update(store.registry())
+        return found
 
     def controls(self) -> PausedNames:
         """Return the paused queues and tasks: a pause is written to all stores."""
@@ -279,6 +285,11 @@ class Stores:
         """Close the connections, with *inuse* also those in use."""
         for store in self:
             store.client.connection_pool.disconnect(inuse_connections=inuse)
+
+
+def finding(ids: Sequence[str]) -> Callable[[Store, str], Steps[list[Location]]]:
+    """Return the steps that find the places of all messages with one of *ids* in a queue."""
+    return lambda store, queue: store.control.find_steps(queue, ids)
 
 
 def write_pause(

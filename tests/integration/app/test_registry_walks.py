@@ -137,7 +137,7 @@ SITES = {
     "metrics/from_redis.py _read_store": "exporter",
     "metrics/slow_numbers.py _count": "exporter, slow",
     "schedule/bulk.py change_all": "cancel_all",
-    "schedule/client.py change": "cancel",
+    "schedule/client.py make": "cancel",
     "schedule/client.py ask": "find",
     "schedule/client.py count": "count",
     "schedule/revocation.py _with_ready": "cancel_canvas",
