@@ -24,7 +24,8 @@ from celery_delayq.integration.replace import make
 from celery_delayq.model.broker import Capability
 from celery_delayq.settings import ON_RABBITMQ, Settings, misplaced
 from celery_delayq.store import server_checks
-from celery_delayq.store.scripting.client import TLSConnection, dropping_refused, translating
+from celery_delayq.store.scripting.client import TLSConnection, dropping_refused
+from celery_delayq.store.scripting.errors import translating
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
 from celery_delayq.transport.poller import Poller, Readers, leaving_poller

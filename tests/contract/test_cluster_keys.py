@@ -8,8 +8,8 @@ from tests.contract.test_script_headers import NAMES, QUEUE, call_of, each_scrip
 
 @each_script
 def test_on_a_cluster_all_keys_of_a_call_begin_with_the_hash_tag(name: str) -> None:
-    single = call_of(name).keys
-    tagged = call_of(name, Keys("shop:").of_tag("dq07-12")).keys
+    single = call_of(name).call.keys
+    tagged = call_of(name, Keys("shop:").of_tag("dq07-12")).call.keys
 
     given = {key for key in single if key in tagged}  # by the caller here
     assert given <= NAMES["unacked"] | NAMES["unacked_index"] | {QUEUE.deliveries, QUEUE.dead}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from redis import Redis
 
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import Where
@@ -233,17 +234,17 @@ class Item(NamedTuple):
     name: str
 
 
-class Recorder:
-    """Stands for a client: keeps the command and gives the prepared reply."""
+class Recorder(Store):
+    """A store that keeps the call and gives the prepared reply."""
 
-    def __init__(self, reply: Any) -> None:
+    def __init__(self, reply: Any, names: Keys) -> None:
+        super().__init__(Redis(), names, Layout())  # never connects
         self.reply = reply
-        self.keys: list[str] = []
-        self.args: list[Any] = []
+        self.call = Call("", [], [])
 
-    def execute_command(self, _name: str, _sha: str, count: int, *rest: Any) -> Any:
-        keys = [key.decode() if isinstance(key, bytes) else key for key in rest[:count]]
-        self.keys, self.args = keys, list(rest[count:])
+    def run(self, call: Call) -> Any:
+        keys = [key.decode() if isinstance(key, bytes) else key for key in call.keys]
+        self.call = Call(call.name, keys, [*call.args])
         return self.reply
 
 
@@ -268,9 +269,10 @@ def header(name: str, part: str) -> list[Item]:
 
 def call_of(name: str, names: Keys | None = None) -> Recorder:
     call, reply = CALLS[name]
-    recorder = Recorder(reply)
-    call(Store(recorder, names or Keys(), Layout()))
-    recorder.keys = [re.sub(r":answer:[\w-]+", ":answer:token", key) for key in recorder.keys]
+    recorder = Recorder(reply, names or Keys())
+    call(recorder)
+    keys = [re.sub(r":answer:[\w-]+", ":answer:token", key) for key in recorder.call.keys]
+    recorder.call.keys = keys
     return recorder
 
 
@@ -294,12 +296,12 @@ def test_every_script_has_a_call_here() -> None:
 def test_the_call_passes_the_keys_and_arguments_that_the_header_names(name: str) -> None:
     recorder = call_of(name)
 
-    for part, given in (("KEYS", recorder.keys), ("ARGV", recorder.args)):
+    for part, given in (("KEYS", recorder.call.keys), ("ARGV", recorder.call.args)):
         items = header(name, part)
         more = items and items[-1].more
         assert len(given) == len(items) or (more and len(given) > len(items))
 
-    given = recorder.keys
+    given = recorder.call.keys
     for item in header(name, "KEYS"):
         here = given[item.number - 1 :] if item.more else given[item.number - 1 : item.number]
         assert set(here) <= keys_named(item.name), f"{name}.lua KEYS[{item.number}]"
@@ -336,7 +338,7 @@ def test_the_replies_prepared_here_are_like_those_of_redis(
     recorder = call_of(name)
     prepared = recorder.reply
     # On an empty database a field, a mark or a batch may be missing; what is there is alike.
-    reply = scripts.load(name)(delayq_redis.client, recorder.keys, recorder.args)
+    reply = Store(delayq_redis.client, Keys(), Layout()).run(recorder.call)
 
     assert type(reply) is type(prepared)
     if isinstance(reply, list):

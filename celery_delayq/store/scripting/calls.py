@@ -34,8 +34,10 @@ class Call:
         """Return it as a command; with *source* for a server that may not know the script."""
         return (*_how(self.script, source), len(self.keys), *self.keys, *self.args)
 
-    def packed(self) -> bytes:
+    def packed(self, *, source: bool = False) -> bytes:
         """Return it as :func:`pack` does, in a third of the time where its KEYS came before."""
+        if source:
+            return pack([self.command(source=True)])
         count = 3 + len(self.keys) + len(self.args)
         return b"*%d\r\n" % count + _packed_head(self.name, *self.keys) + _packed(self.args)
 

@@ -3,115 +3,18 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from redis import Redis, SSLConnection
 from redis.client import Pipeline, PubSub
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    ConnectionError,
-    NoScriptError,
-    RedisError,
-    ResponseError,
-    TimeoutError,
-)
+from redis.exceptions import RedisError, ResponseError, TimeoutError
 
-from celery_delayq.errors import (
-    BrokerTimeout,
-    BrokerUnavailable,
-    CommandRefused,
-    NotAllowed,
-    StoreFull,
-)
-from celery_delayq.store.scripting.refusals import Refusal, code_of, refusal_of
+from celery_delayq.store.scripting.errors import error_of, raise_ours, translating
+from celery_delayq.store.scripting.refusals import Refusal, refusal_of
+from celery_delayq.store.scripting.wire import Wire
 
 #: Celery's default of ``broker_connection_timeout``.
 HANDSHAKE_SECONDS: Final = 4.0
-
-_LOGIN: Final = (
-    "check user and password in the URL of the broker, and those that Redis has (ACL LIST, "
-    "requirepass)"
-)
-
-_FULL: Final = (
-    "Redis has no memory left and refused to store the task (%s); raise maxmemory or let tasks be "
-    "consumed, then send it again"
-)
-
-# Each is of redis-py's class too: kombu and Celery reconnect and retry by that.
-
-
-class _Coded(RedisError):
-    """An error reply with its code, which redis-py cuts off from some texts."""
-
-    code = ""
-
-
-class _Unavailable(BrokerUnavailable, ConnectionError):
-    __doc__ = BrokerUnavailable.__doc__
-
-
-class _TimedOut(BrokerTimeout, TimeoutError):
-    __doc__ = BrokerTimeout.__doc__
-
-
-class _Refused(CommandRefused, ResponseError, _Coded):
-    __doc__ = CommandRefused.__doc__
-
-
-class _Full(StoreFull, ResponseError, _Coded):
-    __doc__ = StoreFull.__doc__
-
-
-class ConnectAnew(BrokerUnavailable, _Coded):
-    """The server refuses a connection that it had: it is no master any more, say.
-
-    No lost connection to redis-py, which would try the same server again and again.
-    """
-
-
-class _RefusedForNow(BrokerUnavailable, ResponseError, _Coded):
-    __doc__ = BrokerUnavailable.__doc__
-
-
-#: The class of an error reply by what it means; of any other it is :class:`CommandRefused`.
-_BY_REFUSAL: dict[Refusal | None, type[_Coded]] = {
-    Refusal.RECONNECT: ConnectAnew,
-    Refusal.LATER: _RefusedForNow,
-    Refusal.FULL: _Full,
-}
-
-
-class _LoginRefused(NotAllowed, BrokerUnavailable, AuthenticationError):
-    """Redis refuses user or password: an outage to a worker, which waits for the right ones."""
-
-
-def error_of(exc: RedisError) -> RedisError:
-    """Return one of our errors for one of redis-py's; the same where we have none."""
-    # Those of redis-py's that a script call answers by sending the source stay as they are.
-    if isinstance(exc, (BrokerUnavailable, CommandRefused, StoreFull, NoScriptError)):
-        return exc
-    if isinstance(exc, (AuthenticationError, AuthorizationError)):
-        return _LoginRefused(f"{str(exc).rstrip('.')}; {_LOGIN}")
-    if isinstance(exc, TimeoutError):
-        return _TimedOut(*exc.args)
-    if isinstance(exc, ConnectionError):
-        return _Unavailable(*exc.args)
-    if not isinstance(exc, ResponseError):
-        return exc
-    refusal = refusal_of(exc)
-    text = _FULL % exc if refusal is Refusal.FULL else str(exc)
-    error = _BY_REFUSAL.get(refusal, _Refused)(text)
-    error.code = code_of(exc)
-    return error
-
-
-def unavailable(why: object) -> BrokerUnavailable:
-    """Return the error for a server that is to be asked no more, such as a former master."""
-    return _Unavailable(str(why))
 
 
 def dropping_refused(connection_class: type[Any]) -> type[Any]:
@@ -128,21 +31,9 @@ def dropping_refused(connection_class: type[Any]) -> type[Any]:
                 if refusal_of(exc) is not Refusal.RECONNECT:
                     raise
                 self.disconnect()
-                raise error_of(exc) from exc
+                raise_ours(exc)
 
     return DroppingConnection
-
-
-@contextmanager
-def translating() -> Iterator[None]:
-    """Raise our errors in place of redis-py's, where a connection is used without a client."""
-    try:
-        yield
-    except RedisError as exc:
-        error = error_of(exc)
-        if error is exc:
-            raise
-        raise error from exc
 
 
 class TLSConnection(SSLConnection):
@@ -180,10 +71,11 @@ class Client(Redis):
         try:
             return super().execute_command(*args, **options)
         except RedisError as exc:
-            error = error_of(exc)
-            if error is exc:
-                raise
-            raise error from exc
+            raise_ours(exc)
+
+    def wire(self) -> Wire:
+        """Return a connection for one command at a time, to close after use."""
+        return Wire(self.connection_pool)
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> _ClientPipeline:
         """Return a pipeline that raises our errors too."""

@@ -22,7 +22,7 @@ from redis.exceptions import (
 
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.scripting.calls import Call, Puts, pack
-from celery_delayq.store.scripting.client import unavailable
+from celery_delayq.store.scripting.errors import unavailable
 from celery_delayq.store.scripting.replies import Puts as Reply
 from celery_delayq.store.scripting.runner import ScriptRunner
 from celery_delayq.store.scripting.wire import Wire

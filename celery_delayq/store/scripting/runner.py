@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, islice
 from typing import Any, TypeVar
 
 from redis import Redis
+from redis.exceptions import NoScriptError
 
 from celery_delayq.errors import BrokerUnavailable, CommandRefused, StoreFull
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.scripting.calls import Call, Command, Puts, Steps, pack
-from celery_delayq.store.scripting.client import Client, ConnectAnew
+from celery_delayq.store.scripting.client import Client
+from celery_delayq.store.scripting.errors import ConnectAnew
+from celery_delayq.store.scripting.rounds import Rounds
 from celery_delayq.store.scripting.wire import Wire, few_replicas
 from celery_delayq.utils.bridge import off_loop
 from celery_delayq.utils.portions import batches
@@ -53,8 +55,9 @@ class ScriptRunner:
     ) -> None:
         # Kept alive: redis-py closes the pool of a client that is collected.
         self._given = client
-        plain = type(client) is Redis
-        self.client = Client(connection_pool=client.connection_pool) if plain else client
+        self.client = (
+            client if isinstance(client, Client) else Client(connection_pool=client.connection_pool)
+        )
         self.keys = keys
         self.layout = layout
         self.limits = limits
@@ -73,7 +76,11 @@ class ScriptRunner:
         return self
 
     def run(self, call: Call) -> Any:
-        """Run a script.
+        """Run a script, and return the reply.
+
+        A server that does not know the script, as after a restart or a failover, is sent the
+        source. Where the connection is lost, the call is repeated once: on a held connection, and
+        on others if redis-py's ``retry`` of the connection says so.
 
         Raises
         ------
@@ -84,14 +91,28 @@ class ScriptRunner:
         CommandRefused
             The server or the script refused.
         """
+        held = self._held
+        wire = held or self.client.wire()
+        source = repeated = False
         try:
-            if self._held is not None:
-                return self._held.run(call)
-            return call.script(self.client, call.keys, call.args)
-        except ConnectAnew:
-            # The others go to that server too; those that wait for a reply are of other threads.
-            self.client.connection_pool.disconnect(inuse_connections=False)
-            raise
+            while True:
+                try:
+                    wire.send(call.packed(source=source))
+                    return wire.read()
+                except NoScriptError:
+                    if source:
+                        raise
+                    source = True
+                except BrokerUnavailable as exc:
+                    if isinstance(exc, ConnectAnew):
+                        # Idle connections go to that server too. Others wait for a reply.
+                        self.client.connection_pool.disconnect(inuse_connections=False)
+                    if repeated or not (held or wire.repeats_after(exc)):
+                        raise
+                    repeated = True
+        finally:
+            if wire is not held:
+                wire.close()
 
     @off_loop
     def run_all(self, calls: Sequence[Call | Command], *, transaction: bool = False) -> list[Any]:
@@ -154,47 +175,23 @@ class ScriptRunner:
         BrokerUnavailable
             The server is gone, or is no master any more.
         """
-        return [
-            result for some in batches(steps, together) for result in self._run_together([*some])
-        ]
-
-    def _run_together(self, steps: Sequence[Steps[T]]) -> list[T | Exception]:
-        results: dict[int, T | Exception] = {}
-        replies: dict[int, Any] = dict.fromkeys(range(len(steps)))
-        while replies:
-            calls: dict[int, Call | Command | Sequence[Call | Command]] = {}
-            for place, reply in replies.items():
-                if isinstance(reply, Exception):
-                    steps[place].close()
-                    results[place] = reply
-                    continue
+        results: list[T | Exception] = []
+        for some in batches(steps, together):
+            rounds = Rounds(some)
+            while calls := rounds.calls:
+                first, *others = calls
                 try:
-                    calls[place] = steps[place].send(reply)
-                except StopIteration as end:
-                    results[place] = end.value
-                except CommandRefused as exc:
-                    results[place] = exc
-            found = iter(self._round([*chain.from_iterable(map(_several, calls.values()))]))
-            replies = {
-                place: next(found)
-                if isinstance(call, (Call, Command))
-                else [*islice(found, len(call))]
-                for place, call in calls.items()
-            }
-        return [results[place] for place in range(len(steps))]
-
-    def _round(self, calls: Sequence[Call | Command]) -> list[Any]:
-        if len(calls) > 1:
-            return self.run_all(calls)
-        try:  # on an event loop without a thread
-            return [
-                self.run(call)
-                if isinstance(call, Call)
-                else self.client.execute_command(*call.args)
-                for call in calls
-            ]
-        except (CommandRefused, StoreFull) as exc:
-            return [exc]
+                    if others:
+                        replies = self.run_all(calls)
+                    elif isinstance(first, Call):  # one needs no thread on an event loop
+                        replies = [self.run(first)]
+                    else:
+                        replies = [self.client.execute_command(*first.args)]
+                except (CommandRefused, StoreFull) as exc:
+                    replies = [exc]
+                rounds.answer(replies)
+            results += rounds.results
+        return results
 
     @off_loop
     def run_replicated(self, call: Call, replicas: int, seconds: float) -> Any:
@@ -259,10 +256,6 @@ def _named(call: Call | Command, exc: CommandRefused) -> Exception:
     if isinstance(call, Command):
         exc.args = (f"{exc}: {' '.join(map(str, call.args[:2]))}",)
     return exc
-
-
-def _several(calls: Call | Command | Sequence[Call | Command]) -> Sequence[Call | Command]:
-    return [calls] if isinstance(calls, (Call, Command)) else calls
 
 
 def with_sources(calls: Iterable[Call | Command]) -> Iterable[tuple[Any, ...]]:

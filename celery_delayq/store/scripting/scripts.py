@@ -1,16 +1,11 @@
-"""Load the Lua files, put their includes in, and run them by their SHA1."""
+"""Load the Lua files, and put their includes in."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
-
-from redis import Redis
-from redis.exceptions import NoScriptError
 
 _LUA = files("celery_delayq").joinpath("store", "lua")
 _INCLUDE = re.compile(r"^-- @include ([\w/]+)$", re.MULTILINE)
@@ -20,7 +15,7 @@ _NAME, _COMMENT = re.compile(r"\w+"), re.compile(r"--.*")
 
 
 class Script:
-    """One Lua file, ready to run.
+    """One Lua file: its source with all includes, and the SHA1 of that.
 
     Parameters
     ----------
@@ -32,16 +27,6 @@ class Script:
         self.name = name
         self.source = _read(name)
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
-
-    def __call__(self, client: Redis, keys: Sequence[str | bytes], args: Sequence[Any]) -> Any:
-        """Run the script on *client* and return its reply.
-
-        A server that does not know it, as after a restart or a failover, is sent the source.
-        """
-        try:
-            return client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
-        except NoScriptError:
-            return client.execute_command("EVAL", self.source, len(keys), *keys, *args)
 
 
 @cache

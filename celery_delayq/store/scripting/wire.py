@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from redis import VERSION, ConnectionPool
-from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
+from redis import VERSION
+from redis.exceptions import ResponseError
 
 from celery_delayq.errors import NotReplicated
-from celery_delayq.store.scripting.calls import Call, pack
-from celery_delayq.store.scripting.client import error_of, translating, unavailable
+from celery_delayq.store.scripting.calls import pack
+from celery_delayq.store.scripting.errors import error_of, raise_ours, unavailable
+
+#: Before redis-py 5.3 a pool wants the name of a command.
+_COMMAND_NAME = () if VERSION >= (5, 3) else ("_",)
+
+
+class Pool(Protocol):
+    """Where connections come from, and go back to: that of redis-py, or of an event loop."""
+
+    def get_connection(self, *command_name: str) -> Any:
+        """Return a connection that is ready for commands."""
+        ...
+
+    def release(self, connection: Any, /) -> object:
+        """Take a connection back."""
+        ...
 
 
 class Wire:
@@ -21,7 +36,7 @@ class Wire:
 
     Parameters
     ----------
-    pool : ConnectionPool
+    pool : Pool
         Where the connection comes from, and goes back to.
 
     Attributes
@@ -30,10 +45,11 @@ class Wire:
         How many replies have not been read.
     """
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: Pool) -> None:
         self.unread = 0
         self._pool = pool
         self._connection: Any = None
+        self._retry: Any = None
 
     @property
     def socket(self) -> Any:
@@ -48,18 +64,17 @@ class Wire:
         BrokerUnavailable
             The server is gone; whether it has got the commands is not known.
         """
-        with translating():
-            if self._connection is None:
-                # Before redis-py 5.3 this wants the name of a command.
-                names = () if VERSION >= (5, 3) else ("_",)
-                self._connection = self._pool.get_connection(*names)
+        try:
+            connection = self._connection
+            if connection is None:
+                connection = self._connection = self._pool.get_connection(*_COMMAND_NAME)
+                self._retry = connection.retry
             # Counted first: a signal may end this at any moment.
             self.unread += number
-            try:
-                self._connection.send_packed_command([commands])
-            except BaseException:
-                self.drop()
-                raise
+            connection.send_packed_command([commands])
+        except BaseException as exc:
+            self.drop()
+            raise_ours(exc)
 
     def read(self) -> Any:
         """Return the next reply.
@@ -73,17 +88,16 @@ class Wire:
         """
         if self._connection is None:
             raise unavailable("the connection to Redis is lost, and with it the replies")
-        with translating():
-            try:
-                reply = self._connection.read_response()
-            except ResponseError:
+        try:
+            reply = self._connection.read_response()
+        except BaseException as exc:
+            if isinstance(exc, ResponseError):
                 self.unread -= 1
-                raise
-            except BaseException:
+            else:
                 self.drop()
-                raise
-            self.unread -= 1
-            return reply
+            raise_ours(exc)
+        self.unread -= 1
+        return reply
 
     def read_all(self) -> list[Any]:
         """Return all replies that are unread; a refusal is one too."""
@@ -95,20 +109,10 @@ class Wire:
                 found.append(error_of(exc))
         return found
 
-    def run(self, call: Call) -> Any:
-        """Run a script, which may be repeated: it is once, where the connection is lost."""
-        try:
-            return self._run(call)
-        except (ConnectionError, TimeoutError, OSError):
-            return self._run(call)
-
-    def _run(self, call: Call) -> Any:
-        self.send(call.packed())
-        try:
-            return self.read()
-        except NoScriptError:
-            self.send(pack([call.command(source=True)]))
-            return self.read()
+    def repeats_after(self, exc: BaseException) -> bool:
+        """Return whether its connections repeat a command after such an error: as redis-py does."""
+        retry = self._retry
+        return bool(retry and retry._retries) and isinstance(exc, retry._supported_errors)
 
     def wait(self, replicas: int, seconds: float) -> None:
         """Wait at most so many *seconds* until so many *replicas* have what was sent.

@@ -13,7 +13,7 @@ from celery_delayq.store import server_checks
 from celery_delayq.store.cluster.nodes import Nodes
 from celery_delayq.store.cluster.slots import Address
 from celery_delayq.store.cluster.stores import check_number
-from celery_delayq.store.scripting.client import translating
+from celery_delayq.store.scripting.errors import translating
 from celery_delayq.transport import url
 from celery_delayq.transport.cluster.channel import ClusterChannel
 from celery_delayq.transport.cluster.poller import ClusterPoller

@@ -5,7 +5,7 @@ on shared connections, elsewhere it is the usual client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,10 @@ from redis import VERSION, ConnectionPool
 from redis.exceptions import ConnectionError
 
 from celery_delayq.store.scripting.calls import pack
-from celery_delayq.store.scripting.client import Client, translating
+from celery_delayq.store.scripting.client import Client
+from celery_delayq.store.scripting.errors import translating
 from celery_delayq.store.scripting.refusals import Refusal, refusal_of
+from celery_delayq.store.scripting.wire import Wire
 from celery_delayq.transport.loop.loop_socket import LoopSocket
 from celery_delayq.utils import bridge
 from celery_delayq.utils.bridge import Bridge
@@ -51,14 +53,13 @@ class LoopConnections:
         #: Whether they are closed for good.
         self.is_closed = False
 
-    def ask(self, request: bytes) -> Any:
-        """Send a request and return the reply, in a greenlet; the socket with the fewest waiting
-        requests takes it.
+    def get_connection(self, *_command_name: str) -> LoopConnection:
+        """Return the socket with the fewest waiting requests as a connection, in a greenlet.
 
         Raises
         ------
-        BrokerUnavailable, CommandRefused
-            Redis is away, or refuses the request.
+        redis.exceptions.ConnectionError, redis.exceptions.TimeoutError
+            Redis is away.
         """
         sockets = self.open_sockets()
         if len(sockets) < self._size:
@@ -66,10 +67,19 @@ class LoopConnections:
             if not sockets:
                 bridge.wait(asyncio.shield(opening))
                 sockets = self.open_sockets()
-        return self._checked(bridge.wait(_least_busy(sockets).ask(request)))
+        return LoopConnection(_least_busy(sockets), self._checked)
+
+    def release(self, _connection: LoopConnection) -> None:
+        """Take a connection back: others share its socket all the time."""
 
     async def fetch(self, request: bytes) -> Any:
-        """Do as :meth:`ask` in a coroutine."""
+        """Send a request and return the reply, in a coroutine.
+
+        Raises
+        ------
+        BrokerUnavailable, CommandRefused
+            Redis is away, or refuses the request.
+        """
         await self.open()
         with translating():
             return self._checked(await _least_busy(self.open_sockets()).ask(request))
@@ -79,7 +89,7 @@ class LoopConnections:
         return [each for each in self._sockets if each.is_open]
 
     async def open(self) -> None:
-        """Open the connections that are missing; raises the errors of :meth:`ask`."""
+        """Open the connections that are missing; raises the errors of :meth:`fetch`."""
         if len(self.open_sockets()) < self._size:
             with translating():
                 # A caller that is cancelled leaves it to the others.
@@ -122,6 +132,37 @@ class LoopConnections:
         raise reply
 
 
+class LoopConnection:
+    """What a :class:`Wire` needs of a connection to send one request and read its reply.
+
+    Parameters
+    ----------
+    socket : LoopSocket
+        Others send over it too.
+    checked : Callable[[Any], Any]
+        Returns a reply, or raises it.
+    """
+
+    #: None: kombu, or the session, repeats a lost request.
+    retry = None
+
+    def __init__(self, socket: LoopSocket, checked: Callable[[Any], Any]) -> None:
+        self._socket = socket
+        self._checked = checked
+
+    def send_packed_command(self, commands: Sequence[bytes]) -> None:
+        """Send a request."""
+        [request] = commands
+        self._reply = self._socket.ask(request)
+
+    def read_response(self) -> Any:
+        """Wait for the reply in a greenlet, and return it; raises an error reply."""
+        return self._checked(bridge.wait(self._reply))
+
+    def disconnect(self) -> None:
+        """Leave the socket to the others."""
+
+
 def _least_busy(sockets: list[LoopSocket]) -> LoopSocket:
     if not sockets:
         raise ConnectionError("the connections were closed meanwhile")
@@ -154,11 +195,16 @@ class LoopClient(Client):
         """Run a command."""
         if not bridge.is_running():
             return super().execute_command(*args, **options)
-        with translating():
-            reply = self.connections.ask(pack([args]))
+        wire = self.wire()
+        wire.send(pack([args]))
+        reply = wire.read()
         options.pop("keys", None)  # for redis-py's own cache
         read: Callable[..., Any] | None = self.response_callbacks.get(args[0])
         return reply if read is None else read(reply, **options)
+
+    def wire(self) -> Wire:
+        """Return a connection for one command at a time; calls on a loop share it."""
+        return Wire(self.connections) if bridge.is_running() else super().wire()
 
     def pipeline(self, *args: Any, **kwargs: Any) -> Any:
         """Return a pipeline, which needs a connection alone and so blocks: not on a loop."""

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from celery_delayq.errors import BrokerUnavailable, CommandRefused
-from celery_delayq.store.scripting.calls import Call, pack
+from celery_delayq.store.scripting.calls import pack
 from celery_delayq.store.scripting.wire import Wire
 from celery_delayq.testing.fixtures import RedisUnderTest
 
@@ -46,15 +46,6 @@ def test_a_refusal_leaves_the_connection_in_step(wire: Wire) -> None:
     assert (wire.read(), wire.unread) == (b"next", 0)
 
 
-def test_a_script_that_the_server_has_forgotten_is_sent_again(
-    wire: Wire, delayq_redis: RedisUnderTest
-) -> None:
-    call = Call("leases/signs", ["list"], [])
-    for _ in range(2):
-        delayq_redis.client.script_flush()
-        assert wire.run(call) == []
-
-
 @pytest.mark.parametrize("unread", [0, 1])
 def test_a_connection_goes_back_to_its_pool_unless_a_reply_is_unread(
     wire: Wire, client: Redis, unread: int
@@ -85,13 +76,3 @@ def test_a_lost_connection_loses_its_replies_and_the_next_command_has_another_on
 
     wire.send(pack([("ECHO", "here")]))
     assert (wire.read(), wire.unread) == (b"here", 0)
-
-
-def test_a_script_call_is_repeated_once_where_the_connection_was_lost(
-    wire: Wire, delayq_redis: RedisUnderTest
-) -> None:
-    call = Call("leases/signs", ["list"], [])
-    wire.run(call)
-    delayq_redis.client.client_kill_filter(_type="normal", skipme=True)
-
-    assert wire.run(call) == []

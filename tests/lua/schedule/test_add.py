@@ -120,7 +120,7 @@ def test_one_call_takes_many_messages(store: Bench) -> None:
     call = store.puts(QUEUE)
     for each in entries:
         call.add(each)
-    now, states = call.script(store.client, call.keys, call.args)
+    now, states = store.run(call)
 
     assert abs(now - store.now_ms()) < 1000
     assert states == b"sssrsssd" + b"s" * 494

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.acks import MOST_FAILURES, Changes, Tally
 from celery_delayq.errors import BrokerUnavailable, CommandRefused, StoreFull
-from celery_delayq.store.scripting.client import error_of
+from celery_delayq.store.scripting.errors import error_of
 from tests.support.leases import keeper, take
 
 STORE: Any = object()

@@ -6,7 +6,7 @@ import pytest
 from redis import exceptions
 
 from celery_delayq.errors import BrokerUnavailable, CommandRefused, DelayQError
-from celery_delayq.store.scripting.client import error_of
+from celery_delayq.store.scripting.errors import error_of
 
 
 @pytest.mark.parametrize(

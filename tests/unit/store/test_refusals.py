@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import exceptions
 
-from celery_delayq.store.scripting.client import error_of
+from celery_delayq.store.scripting.errors import error_of
 from celery_delayq.store.scripting.refusals import REFUSALS, Refusal, code_of, refusal_of
 
 DENIED = "the user has no permissions to run the 'set' command"
