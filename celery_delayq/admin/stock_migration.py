@@ -98,10 +98,9 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
             try:
                 raw, exchange, routing_key = foreign.loads(data)
                 envelope.check_envelope(raw)
-                queues = sorted(channel._lookup(exchange, routing_key))
+                queues = channel.bound_queues(exchange, routing_key)
                 due = envelope.due_of(raw) or Due(0)
-                step = channel.priority(channel._get_message_priority(raw, reverse=False))
-                entry = _entry(raw, step, due)
+                entry = _entry(raw, store.layout.step_of(raw), due)
             except (ValueError, TypeError, InvalidETA):
                 queues = []
             if not queues:

@@ -28,7 +28,7 @@ from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.retries import attempts_of, hold_chord
 from celery_delayq.integration.run_history import RequestBase, RunMixin
 from celery_delayq.model import delivery
-from celery_delayq.model.broker import Delivery
+from celery_delayq.model.broker import Deliveries, deliveries_of
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.dead_letter import details_of, pack_details
 from celery_delayq.model.envelope import own_of
@@ -92,12 +92,12 @@ class RequestMixin(RequestBase):
             crash.__cause__ = exc
             exc_info = _info_of(crash)
             exc = crash
-        channel = self._delivery
-        if channel is not None and isinstance(exc, WorkerLostError):
+        deliveries = self._deliveries
+        if deliveries is not None and isinstance(exc, WorkerLostError):
             told = {} if self._ending is None else self._ending.details
             # A message that comes back has not ended, and no chord was notified.
             details = {name: value for name, value in told.items() if name != "told"}
-            channel.note_failure(
+            deliveries.note_failure(
                 self.message.delivery_tag, crashed=True, details=pack_details(details)
             )
         try:
@@ -167,8 +167,8 @@ class RequestMixin(RequestBase):
         finally:
             if ends:
                 self._already_cancelled = self._already_cancelled or bool(self.time_start)
-                if self._delivery is not None:
-                    self._delivery.note_cancelled(self.message.delivery_tag)
+                if self._deliveries is not None:
+                    self._deliveries.note_cancelled(self.message.delivery_tag)
 
     def terminate(self, *args: Any, **kwargs: Any) -> Any:
         """End the task, which is revoked."""
@@ -241,10 +241,9 @@ class RequestMixin(RequestBase):
         return goes_back and not isinstance(exc, (Ignore, Reject, Retry))
 
     @property
-    def _delivery(self) -> Delivery | None:
-        """The channel of the message, or None for another transport."""
-        channel = self.message.channel
-        return channel if hasattr(channel, "note_failure") else None
+    def _deliveries(self) -> Deliveries | None:
+        """What ends the delivery of the message, None for another transport."""
+        return deliveries_of(self.message.channel, self.message.delivery_tag)
 
     def _end(self, exc: BaseException, traceback: str | None) -> None:
         """Note the last failure; errors here must not stop Celery."""
@@ -256,10 +255,10 @@ class RequestMixin(RequestBase):
 
     def _note_last(self, exc: BaseException, traceback: str | None) -> None:
         message = self.message
-        channel = self._delivery
+        deliveries = self._deliveries
         task = self.task
         if (
-            channel is None
+            deliveries is None
             or self._is_dead_lettered
             or self._ended_by is EndedBy.CANCEL
             or getattr(self, "_already_revoked", False)
@@ -271,7 +270,7 @@ class RequestMixin(RequestBase):
         if isinstance(exc, Reject):
             reason = "rejected" if exc.reason is None else described(exc.reason)
         elif (
-            channel.settings.dead_letters
+            deliveries.settings.dead_letters
             and getattr(task, "dead_letter", True)
             and "queue" in own_of(message.properties)  # else it was not leased
         ):
@@ -300,9 +299,9 @@ class RequestMixin(RequestBase):
             return
         ending, self._ending = self._ending, None
         self._is_dead_lettered = True
-        if self._delivery is not None:
+        if self._deliveries is not None:
             tag, details = self.message.delivery_tag, pack_details(ending.details)
-            self._delivery.note_failure(tag, reason=ending.reason, details=details)
+            self._deliveries.note_failure(tag, reason=ending.reason, details=details)
 
     def _after_failure(self) -> None:
         """Make a dead letter of an early acknowledged message."""
@@ -311,12 +310,12 @@ class RequestMixin(RequestBase):
             return
         self._is_dead_lettered = True
         message = self.message
-        channel, tag = self._delivery, message.delivery_tag
+        deliveries, tag = self._deliveries, message.delivery_tag
         queue = own_of(message.properties).get("queue")
-        if queue is None or channel is None:
+        if queue is None or deliveries is None:
             return
         data = delivery.packed(message._raw)
-        channel.add_dead_letter_copy(
+        deliveries.add_dead_letter_copy(
             tag, queue, str(self.id), ending.reason, data, pack_details(ending.details)
         )
 

@@ -19,6 +19,7 @@ from celery._state import get_current_task
 
 from celery_delayq.errors import InvalidETA
 from celery_delayq.integration.endings.turn import EndedBy
+from celery_delayq.model.broker import is_leased
 from celery_delayq.model.envelope import PROPERTY, due_of_eta
 from celery_delayq.model.history import SUCCEEDED, Ending, RunRecord, reason_of
 
@@ -102,10 +103,9 @@ class RunMixin(RequestBase):
         """Send a line together with the end of the message, if it is held."""
         ending = self._run_ending
         message = self.message
-        keeper = getattr(message.channel, "keeper", None)
-        if ending is None or keeper is None:
+        if ending is None or not is_leased(message.channel, message.delivery_tag):
             return
-        holding = keeper.held.get(message.delivery_tag)
+        holding = message.channel.deliveries.keeper.held.get(message.delivery_tag)
         if holding is not None:
             holding.run = self._line(ending)
 
@@ -116,9 +116,8 @@ class RunMixin(RequestBase):
             return
         self._is_early = False
         message = self.message
-        keeper = getattr(message.channel, "keeper", None)
-        if keeper is not None and keeper.owns(message.delivery_tag):
-            keeper.runs.add(self._line(ending))
+        if is_leased(message.channel, message.delivery_tag):
+            message.channel.deliveries.keeper.runs.add(self._line(ending))
 
     def _line(self, ending: Ending) -> bytes:
         try:

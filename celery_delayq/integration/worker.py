@@ -24,6 +24,7 @@ from vine import promise
 from celery_delayq.dispatch.acks import LOST
 from celery_delayq.errors import CommandRefused, NotAllowed, StoreFull
 from celery_delayq.integration import not_run
+from celery_delayq.model.broker import is_leased
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.payload import TaskMessage, request_of
 
@@ -117,7 +118,7 @@ def settling_at_once(_owner: type, create: Callable[..., Any]) -> Callable[..., 
             channel = message.channel
             # Until the prefetch is what it was before a lost connection, each promise raises it.
             if consumer._maximum_prefetch_restored and is_leased(channel, message.delivery_tag):
-                return partial(channel.settle_soon, method)
+                return partial(channel.hand_out.settle_soon, method)
             return promise(call_soon, args, **options)
 
         return create(consumer, promise=settling)
@@ -132,11 +133,6 @@ def looking_up_tracer(_owner: Any, _stock: Callable[..., Any]) -> Callable[..., 
         return trace.build_tracer(*args, **kwargs)
 
     return build_tracer
-
-
-def is_leased(channel: Any, tag: str) -> bool:
-    """Return whether a message came through a channel of ours, which leases it."""
-    return hasattr(channel, "leased") and channel.leased(tag)
 
 
 def outliving_refusals(_owner: type, start: Callable[..., Any]) -> Callable[..., None]:

@@ -1,6 +1,7 @@
 """Protocols of a broker, Redis or RabbitMQ, for the rest of the code.
 
-A channel of ours is a :class:`Publisher` and a :class:`Delivery`. ``tests/contract/test_broker.py``
+A channel of ours is a :class:`Publisher`, and :func:`deliveries_of` a message are
+:class:`Deliveries`. ``tests/contract/test_broker.py``
 says what they promise, and runs for each broker. Pauses, revokes, periodic entries, the history and
 the next-due index are always in Redis, so they have no protocol.
 """
@@ -52,21 +53,14 @@ class Publisher(Protocol):
 
 
 @runtime_checkable
-class Delivery(Protocol):
-    """The kombu channel by which a task's message came, also after its connection was lost.
+class Deliveries(Protocol):
+    """Ends deliveries of messages, also after their connection was lost.
 
     A delivery tag names the message. It ends in one of: acknowledged, given back, dead letter.
+    kombu's channel does the first two, by ``basic_ack`` and ``basic_reject``.
     """
 
     settings: Settings
-
-    def basic_ack(self, delivery_tag: str) -> Any:
-        """The task is done."""
-        ...
-
-    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> Any:
-        """Give the message back with *requeue*; otherwise make a dead letter of it."""
-        ...
 
     def note_failure(
         self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
@@ -105,3 +99,16 @@ class Delivery(Protocol):
         In a solo worker the acknowledgement waits for the end of the task.
         """
         ...
+
+
+def is_leased(channel: Any, tag: Any) -> bool:
+    """Return whether a message came by a channel of ours to Redis, which leases it."""
+    return hasattr(channel, "leased") and channel.leased(tag)
+
+
+def deliveries_of(channel: Any, tag: Any) -> Deliveries | None:
+    """Return what ends the delivery of a message; None for a transport that is not ours."""
+    if hasattr(channel, "leased") and not channel.leased(tag):
+        return None
+    found: Deliveries | None = getattr(channel, "deliveries", None)
+    return found

@@ -13,6 +13,9 @@ from celery_delayq.model.envelope import PROPERTY
 from celery_delayq.utils import message_json
 from celery_delayq.utils.foreign import reading
 
+#: What stands for the queues of a message that no queue is bound to get.
+UNBOUND = "\0unbound"
+
 #: Characters of the text that stands for a value which JSON cannot hold.
 _LONGEST_TEXT = 1000
 
@@ -47,8 +50,10 @@ def retry_of(message: Mapping[str, Any]) -> HeldBy | None:
     return None if found is None else HeldBy(*found)
 
 
-def without_retry_of(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a message that is to be sent like any other."""
+def as_new(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message that is to be sent like any other, a retry as a copy without the note."""
+    if retry_of(message) is None:
+        return message
     return _without(message, "retry_of", "retried_to")
 
 

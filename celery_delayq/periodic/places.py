@@ -42,7 +42,8 @@ def queues_of(app: Celery, definition: Definition) -> list[str]:
         if hasattr(exchange, "name"):
             exchange = exchange(channel)
             exchange.declare()
-        return sorted(channel._lookup(getattr(exchange, "name", exchange), key))
+        queues: list[str] = channel.bound_queues(getattr(exchange, "name", exchange), key)
+        return queues
 
 
 def entries_of(app: Celery, stores: Stores) -> Entries:

@@ -103,7 +103,7 @@ class MessageFactory:
     def _keep(self, queue: str, message: dict[str, Any], **_: Any) -> None:
         self._kept.append((queue, message))
 
-    def _have_made(self, job: Job) -> tuple[Routed, dict[str, Any]]:
+    def _have_made(self, job: Job) -> tuple[Routed, Mapping[str, Any]]:
         """Have Celery make a message; once more when a queue could not be declared."""
         try:
             return self._by_celery(job)
@@ -114,11 +114,11 @@ class MessageFactory:
             self._connect()
             return self._by_celery(job)
 
-    def _by_celery(self, job: Job) -> tuple[Routed, dict[str, Any]]:
+    def _by_celery(self, job: Job) -> tuple[Routed, Mapping[str, Any]]:
         """Have Celery make a message and send it, all the way through routing."""
         self._kept.clear()
         call(self.app, job, self._common, self._producer)
-        kept = [(q, m) for q, m in self._kept if envelope.is_task(m)]
+        kept = [(q, m) for q, m in self._kept if q is not delivery.UNBOUND and envelope.is_task(m)]
         # An `apply_async` of a task's own may send others too; a handler may change the id.
         kept = [(q, m) for q, m in kept if m["headers"]["id"] == job.id] or kept[-1:]
         temporary = [queue for queue, _ in kept if not self.channel.can_schedule(queue)]
@@ -128,14 +128,12 @@ class MessageFactory:
                 f"task {job.id} goes to {where}: expected a queue that lasts, not one that is "
                 "deleted by itself, expires or belongs to a fanout exchange; send it by apply_async"
             )
-        message = kept[0][1]
-        if delivery.retry_of(message) is not None:
-            message = delivery.without_retry_of(message)
+        message = delivery.as_new(kept[0][1])
         # As for all messages, the tag begins with the message id.
         properties = message["properties"]
         properties["delivery_tag"] = job.message_id + properties["delivery_tag"][16:]
         properties.setdefault(PROPERTY, {})["message_id"] = job.message_id
-        step = self.channel.priority(self.channel._get_message_priority(message, reverse=False))
+        step = self.channel.layout.step_of(message)
         entry = Entry.of(message, step, envelope.due_when_sent(message) or Due(0))
         return Routed(tuple(queue for queue, _ in kept), entry), message
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from operator import attrgetter
+from typing import Any
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.lookup import to_bytes
@@ -50,6 +51,14 @@ class Layout:
     def step(self, priority: int) -> int:
         """Return the step whose list takes *priority*, by kombu's rule."""
         return self.steps[bisect(self.steps, priority) - 1]
+
+    def step_of(self, message: Mapping[str, Any]) -> int:
+        """Return the step whose list takes a message, as kombu chooses it: 0 without a priority."""
+        try:
+            priority = int(message["properties"]["priority"])
+        except (TypeError, ValueError, KeyError):
+            return self.step(0)
+        return self.step(max(0, min(priority, 9)))
 
     @property
     def text(self) -> str:

@@ -29,7 +29,7 @@ class PublishBatch:
 
     Parameters
     ----------
-    channel : PublishChannel
+    channel : Channel
         Routes the messages.
     max_size : int
         Buffered commands and entries at which they are sent.
@@ -71,14 +71,12 @@ class PublishBatch:
         command = (name.upper(), f"{self.channel.global_keyprefix}{key}", *args)
         self._routed.append((self.channel.store, None, "", command))
 
-    def add_entry(self, queue: str, entry: Entry) -> None:
+    def add_entry(self, store: Store, queue: str, entry: Entry) -> None:
         """Add an entry for the message being routed."""
-        store = self.channel.store_of(queue)
         self._routed.append((store, store.puts, queue, (entry,)))
 
-    def add_ready(self, queue: str, step: int, message: bytes) -> None:
+    def add_ready(self, store: Store, queue: str, step: int, message: bytes) -> None:
         """Add a message that is to run at once."""
-        store = self.channel.store_of(queue)
         self._routed.append((store, store.ready_call, queue, (step, message)))
 
     def flush(self) -> None:

@@ -54,6 +54,12 @@ class FairShare:
 
     #: By queue: the place of the first ready list with something left, 0 when all are empty.
     _first: dict[str, int] = field(default_factory=dict)
+    #: The queue whose message waits to be delivered alone, ``""`` for none.
+    _alone: str = ""
+
+    def serve_alone(self, queue: str) -> None:
+        """Ask next for one message of a queue only, since it must be delivered alone."""
+        self._alone = queue
 
     def learn(self, queue: str, first: int) -> None:
         """Take note of the first ready list of *queue* with something left, 0 for none."""
@@ -94,6 +100,9 @@ class FairShare:
         """
         if credit <= 0:
             return []
+        alone, self._alone = self._alone, ""
+        if alone in order:
+            return [Share(alone, 1, lists)]
         filled = [queue for queue in order if self._first.get(queue) != 0]
         if len(filled) == 1:
             return [Share(filled[0], credit, lists)]

@@ -1,25 +1,25 @@
-"""What an idle channel waits for."""
+"""What an idle consumer waits for."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from celery_delayq.settings import Settings
+from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import pack_arg, pack_command
 from celery_delayq.store.server_checks import closes_idle_after
 from celery_delayq.transport.requests import SignsCall
-from celery_delayq.transport.settle import SettleChannel
 
-#: Seconds for which a channel waits for a sign where the fleet looks at ready lists for it.
+#: Seconds for which a consumer waits for a sign where the fleet looks at ready lists for it.
 LONG = 15.0
 
 #: Seconds from the last messages of a worker to its look at the ready lists. The look comes at once
 #: where stock producers have pushed some of the messages of the last ``PUSHED_SECONDS``.
 IDLE_SECONDS, PUSHED_SECONDS = 0.05, 10.0
 
-#: The longest setting of ``block_timeout``; with a shorter one a channel looks itself.
+#: The longest setting of ``block_timeout``; with a shorter one a consumer looks itself.
 LEAVES_IT = Settings().block_timeout
 
 
@@ -27,11 +27,37 @@ class IdleWait:
     """Waits for a sign that a queue has got something.
 
     Stock producers leave none. The dispatchers of the fleet look at the ready lists for all idle
-    consumers (:mod:`celery_delayq.dispatch.ready_lists`); where they do not, this channel does.
+    consumers (:mod:`celery_delayq.dispatch.ready_lists`); where they do not, this consumer does.
+
+    Parameters
+    ----------
+    store : Store
+        Our data.
+    settings : Settings
+        ``block_timeout`` is read.
+    fleet_looks : Callable[[], bool]
+        Returns whether the fleet looks at the ready lists.
+    looks_after_work : bool
+        Whether to look at the ready lists each time when the consumer gets idle, and not to leave
+        that to the fleet.
+    health_check_interval : float
+        Seconds after which kombu takes a connection for dead where a reply is late, 0 for none.
     """
 
-    def __init__(self, channel: SettleChannel) -> None:
-        self._channel = channel
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        fleet_looks: Callable[[], bool],
+        *,
+        looks_after_work: bool = True,
+        health_check_interval: float = 0,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._fleet_looks = fleet_looks
+        self._looks_after_work = looks_after_work
+        self._health_check_interval = health_check_interval
         self._looked = 0.0
         #: When something was found that a stock producer had pushed.
         self._others_at = float("-inf")
@@ -41,16 +67,15 @@ class IdleWait:
         self._signs: dict[str, bytes] = {}
         self._ready: dict[str, list[bytes]] = {}
         self._interrupt = secrets.token_hex(6)
-        self._is_long = False
         #: Seconds after which Redis closes a connection that waits, None where it does not say.
         self._closes_after: float | None = None
-        #: For how long the last wait lasts.
+        #: For how many seconds the last wait lasts, 0 where it is ended.
         self.seconds = 0.0
 
     def ask_server(self) -> None:
         """Ask Redis, before the first wait, when it closes a connection that waits."""
         if self._closes_after is None:
-            self._closes_after = closes_idle_after(self._channel.store.client)
+            self._closes_after = closes_idle_after(self._store.client)
 
     def took_some(self, *, from_others: bool) -> None:
         """Note that it is busy: stock producers, the *others*, may push meanwhile.
@@ -62,7 +87,7 @@ class IdleWait:
         self._others_at = now if from_others else self._others_at
         if not self._may_be_long():
             self._looked = 0.0
-        elif not self._channel.looks_after_work:
+        elif not self._looks_after_work:
             self._looked = now
         else:
             is_pushed = now - self._others_at < PUSHED_SECONDS
@@ -73,12 +98,11 @@ class IdleWait:
 
         One each ``block_timeout``, however many queues there are.
         """
-        if not leased:  # replies of remote control need no lease keeper
+        if not leased:  # replies of remote control need no dispatcher
             return None
-        channel = self._channel
         now = time.monotonic()
-        wait = LONG if self._may_be_long() else channel.settings.block_timeout
-        if now - self._looked < wait or channel.keeper.makes_room:
+        wait = LONG if self._may_be_long() else self._settings.block_timeout
+        if now - self._looked < wait:
             return None
         self._looked = now
         look = SignsCall()
@@ -91,8 +115,8 @@ class IdleWait:
         return self._ready.get(queue) or self._ready_of(queue)
 
     def _ready_of(self, queue: str) -> list[bytes]:
-        keys = self._channel.store.keys
-        lists = [*keys.ready_lists(queue, self._channel.layout), keys.queue(queue).quarantined]
+        keys = self._store.keys
+        lists = [*keys.ready_lists(queue, self._store.layout), keys.queue(queue).quarantined]
         return self._ready.setdefault(queue, [*map(pack_arg, lists)])
 
     def sign(self, queue: str) -> bytes:
@@ -100,7 +124,7 @@ class IdleWait:
         return self._signs.get(queue) or self._sign_of(queue)
 
     def _sign_of(self, queue: str) -> bytes:
-        keys = self._channel.store.keys
+        keys = self._store.keys
         key = keys.queue(queue).wake if queue else keys.interrupt(self._interrupt)
         self._queues[key] = queue
         return self._signs.setdefault(queue, pack_arg(key))
@@ -110,19 +134,17 @@ class IdleWait:
 
         With *briefly* some queue is left alone for a moment.
         """
-        channel = self._channel
         if not (leased or popped):
             return None
         signs = [*map(self.sign, leased)]
+        timeout = self._settings.block_timeout
         # Redis may close a connection that has waited for so long together with what it popped: a
         # sign, which only makes its message late, or a message itself.
         loses_none = self._closes_after is not None or not popped
-        self._is_long = bool(leased) and not briefly and loses_none and self._may_be_long()
-        timeout = channel.settings.block_timeout
-        if self._is_long:
+        if leased and not briefly and loses_none and self._may_be_long():
             signs.append(self.sign(""))
             # kombu takes a connection for dead where a reply is so late.
-            health = channel.health_check_interval or 2 * LONG
+            health = self._health_check_interval or 2 * LONG
             timeout = max(timeout, min(LONG, 0.6 * health))
         if self._closes_after is not None:  # Redis counts whole seconds
             timeout = min(timeout, self._closes_after / 2)
@@ -134,15 +156,10 @@ class IdleWait:
         return self._queues.get(sign)
 
     def interrupt(self) -> None:
-        """End a long wait, as the channel consumes other queues now."""
-        if self._is_long and self._channel._in_poll:
-            self._is_long = False
-            self._channel.store.interrupt(self._interrupt)
+        """End a long wait, as the consumer has other queues now."""
+        if self.seconds > self._settings.block_timeout:
+            self.seconds = 0.0
+            self._store.interrupt(self._interrupt)
 
     def _may_be_long(self) -> bool:
-        channel = self._channel
-        return (
-            channel.settings.block_timeout >= LEAVES_IT
-            and not channel.keeper.makes_room
-            and bool(channel.connection.looks_at_ready_lists(channel.place))
-        )
+        return self._settings.block_timeout >= LEAVES_IT and self._fleet_looks()

@@ -12,6 +12,9 @@ from typing import Any, ClassVar
 
 from kombu.transport import redis as stock
 
+from celery_delayq.transport.consumer import Consumer
+from celery_delayq.transport.hand_out import HandOut
+
 #: Whether kombu's event loop polls no more once a connection was closed, until all are made anew:
 #: before kombu 5.7.
 STOPS_POLLING = not hasattr(stock.MultiChannelPoller, "_discard_paused_connection")
@@ -25,24 +28,6 @@ def is_readable(sock: Any) -> bool:
         return bool(poller.poll(0))
     finally:
         poller.close()
-
-
-def leaving_poller(connection_class: type[Any], channel: Any) -> type[Any]:
-    """Return a class of connections that leave the poller of *channel* before they close.
-
-    An epoll reports a closed socket for ever where another process has it open, as the children of
-    a prefork pool have that were forked meanwhile, and a closed descriptor cannot be unregistered.
-    The next connection with the number of that descriptor would be read, and waited for, where
-    nothing has come.
-    """
-
-    class LeavingConnection(connection_class):
-        def disconnect(self, *args: Any, **kwargs: Any) -> None:
-            if self._sock is not None and channel.connection:
-                channel.connection.cycle.leave(self._sock.fileno())
-            super().disconnect(*args, **kwargs)
-
-    return LeavingConnection
 
 
 class Wakeup:
@@ -235,21 +220,47 @@ class Poller(stock.MultiChannelPoller):
 
     def on_poll_start(self) -> None:
         """Ask, listen and connect, if any channel needs it."""
-        if getattr(self, "_paused_brpop", None) or not all(
-            channel.is_settled for channel in self._channels
-        ):
+        if getattr(self, "_paused_brpop", None) or not all(map(self._is_settled, self._channels)):
             super().on_poll_start()
+
+    def _is_settled(self, channel: Any) -> bool:
+        """Return whether there is nothing to send, connect or register for a channel."""
+        if channel.active_fanout_queues:
+            listening = channel._in_listen and channel.subclient.connection
+            if not (listening and listening._sock):
+                return False
+        consumer: Consumer | None = vars(channel).get("consumer")
+        if consumer is None or not consumer.queues:
+            return True
+        awaiting = consumer.awaiting
+        if awaiting is not None:
+            return awaiting._sock is not None and self._may_be_read(channel)
+        return consumer.is_content
+
+    def _may_be_read(self, channel: Any) -> bool:
+        """Return whether a reply may be read when it comes; kombu pauses the poll else."""
+        return bool(channel.qos.can_consume())
 
     def get(self, callback: Callable[..., Any], timeout: float | None = None) -> Any:
         """Deliver one message that is here, or wait for one. Raises Empty when none came."""
         for channel in tuple(self._channels):
-            if self._deliver_by(channel, channel.deliver_one):
+            if self.deliver_one(channel):
                 return None
         return super().get(callback, timeout)
 
-    def _deliver_by(self, _channel: Any, deliver: Callable[[], Any]) -> Any:
-        """Deliver messages of a channel that are here; return whether there were any, if known."""
-        return deliver()
+    def deliver_one(self, channel: Any) -> bool:
+        """Hand out one message of a channel that is here; return whether there was one."""
+        hand_out: HandOut | None = vars(channel).get("hand_out")
+        return hand_out is not None and hand_out.one()
+
+    def deliver(self, channel: Any) -> None:
+        """Hand out messages of a channel that are here: in an event loop for a moment, else one."""
+        if self._in_protected_read:
+            self.deliver_one(channel)
+            return
+        hand_out: HandOut | None = vars(channel).get("hand_out")
+        if hand_out is not None and hand_out.some():
+            self.wakeup.give()
 
     def handle_event(self, fileno: int, event: int) -> Any:
         """Handle an event of a file descriptor."""
@@ -267,4 +278,4 @@ class Poller(stock.MultiChannelPoller):
         """Deliver, from an event loop."""
         self.wakeup.take_back()
         for channel in tuple(self._channels):
-            self._deliver_by(channel, channel.deliver)
+            self.deliver(channel)

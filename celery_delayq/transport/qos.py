@@ -9,6 +9,7 @@ from kombu.transport import redis as stock
 from kombu.transport import virtual
 from redis.exceptions import ResponseError
 
+from celery_delayq.integration import worker
 from celery_delayq.transport.rejected import RejectsUndecodable, reason_of
 
 logger = logging.getLogger(__name__)
@@ -27,39 +28,43 @@ class QoS(stock.QoS):
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge a message."""
         if self.channel.leased(delivery_tag):
-            self.channel.acknowledge(delivery_tag)
+            at_once = not self.channel.consumer.serves_worker
+            self.channel.deliveries.ack(delivery_tag, at_once=at_once)
             self.forget(delivery_tag)
         elif delivery_tag in self._delivered:
             super().ack(delivery_tag)
         else:
-            self.channel.keeper.drop(delivery_tag)  # counts it
+            self.channel.deliveries.keeper.drop(delivery_tag)  # counts it
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Put a message back behind all that is ready, or make a dead letter of it."""
         if not self.channel.leased(delivery_tag):
             super().reject(delivery_tag, requeue)
         elif requeue:
-            self.channel.requeue([delivery_tag], last=True, counted="requeued")
+            self.channel.deliveries.requeue([delivery_tag], last=True, counted="requeued")
             self.forget(delivery_tag)
         else:
             # Not of `_delivered`, which is empty once the connection was lost.
-            message = self.channel.keeper.message_of(delivery_tag)
+            deliveries = self.channel.deliveries
+            message = deliveries.keeper.message_of(delivery_tag)
             id = (getattr(message, "headers", None) or {}).get("id") or delivery_tag
-            self.channel.add_dead_letter(delivery_tag, str(id), reason_of(message))
+            deliveries.add_dead_letter(delivery_tag, str(id), reason_of(message))
             self.forget(delivery_tag)
 
     def restore_unacked(self, client: Any = None) -> None:
         """Put back all unacknowledged messages."""
-        self.channel.hand_back(self.take_leased())  # first: what is left to kombu may fail
+        self.hand_back_leased()  # first: what is left to kombu may fail
         super().restore_unacked(client)
 
-    def take_leased(self) -> list[str]:
-        """Forget the messages that this process leases, and return their tags."""
+    def hand_back_leased(self) -> None:
+        """Put back the messages that this channel leases, and forget them."""
         self._flush()
         leased = [tag for tag in self._delivered if self.channel.leased(tag)]
         for tag in leased:
             del self._delivered[tag]
-        return leased
+        if leased:
+            reconnects = worker.lost_connection(self.channel.whole)
+            self.channel.deliveries.hand_back(leased, reconnects=reconnects)
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
         """Put back messages that kombu keeps for killed workers; where Redis refuses, later."""
@@ -82,4 +87,8 @@ class QoS(stock.QoS):
         """Make room for another message."""
         if delivery_tag in self._delivered:
             virtual.QoS.ack(self, delivery_tag)
-        self.channel.on_credit()
+        channel = self.channel
+        connection = channel.connection  # another thread may close this channel
+        # A poller that waits in another thread may ask for more now.
+        if connection is not None and channel.consumer.is_elsewhere:
+            connection.cycle.on_credit(channel)

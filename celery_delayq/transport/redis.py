@@ -6,13 +6,11 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from kombu import Connection
 from kombu.transport import redis as stock
 from redis.exceptions import ResponseError
-from redis.sentinel import SentinelManagedConnection
 
 from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.dispatch.promotion_loop import PromotionLoop
@@ -21,92 +19,22 @@ from celery_delayq.integration import worker
 from celery_delayq.integration.flower import change_flower
 from celery_delayq.integration.install import TRANSPORT
 from celery_delayq.integration.replace import make
-from celery_delayq.model.broker import Capability
 from celery_delayq.settings import ON_RABBITMQ, Settings, misplaced
 from celery_delayq.store import server_checks
-from celery_delayq.store.scripting.client import TLSConnection, dropping_refused
 from celery_delayq.store.scripting.errors import translating
 from celery_delayq.transport import url
-from celery_delayq.transport.consume import ConsumeChannel
-from celery_delayq.transport.poller import Poller, Readers, leaving_poller
-from celery_delayq.utils import native_threads
+from celery_delayq.transport.channel import Channel as RedisChannel
+from celery_delayq.transport.channel import SentinelChannel
+from celery_delayq.transport.poller import Poller, Readers
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
 
 
-class Channel(ConsumeChannel):
-    """A channel to one Redis server, which can do all."""
-
-    capabilities = frozenset(Capability)
-    connection_class_ssl: type[Any] = TLSConnection
-
-    def _size(self, queue: str) -> int:
-        """Return how many messages wait in *queue*, ready and scheduled, as on stock."""
-        ready: int = super()._size(queue)
-        return ready + self.store.scheduled(queue)
-
-    def _purge(self, queue: str) -> int:
-        """Empty *queue* and return how many messages were in it, ready and scheduled."""
-        if not self.can_schedule(queue):
-            return int(super()._purge(queue))
-        store = self.store_of(queue)
-        scheduled, ready = store.purge(queue)
-        store.repair.forget_counts(queue, store.layout)
-        logger.info("Purged queue %r: %d ready, %d scheduled", queue, ready, scheduled)
-        return ready + scheduled
-
-    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
-        if self.can_schedule(queue):
-            self.store_of(queue).purge(queue, deleted=True)
-        super()._delete(queue, *args, **kwargs)
-
-    def _get_pool(self, asynchronous: bool = False) -> Any:
-        with self.connection.plain_client():
-            pool = super()._get_pool(asynchronous)
-        sentinels = getattr(getattr(pool, "sentinel_manager", None), "sentinels", ())
-        for each in (pool, *(sentinel.connection_pool for sentinel in sentinels)):
-            # Both of redis-py: with the first it takes the second when it sees that it was forked.
-            native_threads.renew_locks(each, "_fork_lock", "_lock")
-        pool.connection_class = dropping_refused(pool.connection_class)
-        if native_threads.is_eventlet():
-            pool.connection_class = waking(pool.connection_class)
-        if asynchronous:
-            pool.connection_class = leaving_poller(pool.connection_class, self)
-        return pool
-
-
-def waking(connection_class: type[Any]) -> type[Any]:
-    """Return a class of connections that wake the greenlets of eventlet that wait for a reply.
-
-    By itself eventlet wakes them when the number of the descriptor is used again, which may be
-    never. Celery's heartbeat would wait for ever with the lock that the worker needs to stop.
-    """
-    notify_opened = import_module("eventlet.hubs").notify_opened
-
-    class WakingConnection(connection_class):
-        def disconnect(self, *args: Any, **kwargs: Any) -> None:
-            if self._sock is not None and not native_threads.is_native():
-                notify_opened(self._sock.fileno())
-            super().disconnect(*args, **kwargs)
-
-    return WakingConnection
-
-
-class _ManagedTLSConnection(SentinelManagedConnection, TLSConnection):
-    """A connection over TLS to the master that Sentinels name."""
-
-
-class SentinelChannel(Channel, stock.SentinelChannel):
-    """A channel to the master that Sentinels name."""
-
-    connection_class_ssl = _ManagedTLSConnection
-
-
 class Transport(stock.Transport):
     """kombu's Redis transport with a schedule."""
 
-    Channel: type[ConsumeChannel] = Channel
+    Channel: type[RedisChannel] = RedisChannel
     Poller: type[Poller] = Poller
     cycle: Any
 
@@ -127,7 +55,7 @@ class Transport(stock.Transport):
         self.batches = 0
         #: By the place of a channel.
         self._dispatchers: dict[str, Dispatcher] = {}
-        self._dispatching: set[ConsumeChannel] = set()
+        self._dispatching: set[RedisChannel] = set()
         if self.plain.transport_cls == "sentinel":
             self.Channel = SentinelChannel
             self.default_port = stock.SentinelTransport.default_port
@@ -211,7 +139,7 @@ class Transport(stock.Transport):
         dispatcher = self._dispatchers.get(place)
         return dispatcher is not None and dispatcher.ready_lists.are_looked_at
 
-    def start_dispatcher(self, channel: ConsumeChannel) -> None:
+    def start_dispatcher(self, channel: RedisChannel) -> None:
         """Promote due entries while *channel* consumes."""
         self._dispatching.add(channel)
         if channel.place not in self._dispatchers and self.settings.dispatch:
@@ -229,9 +157,9 @@ class Transport(stock.Transport):
     def _consumed_at(self, place: str) -> list[str]:
         """Return the queues from which is leased at a place. For any thread."""
         channels = [each for each in self._dispatching.copy() if each.place == place]
-        return [queue for channel in channels for queue in channel.leased_queues]
+        return [queue for channel in channels for queue in channel.consumer.leased_queues]
 
-    def stop_dispatcher(self, channel: ConsumeChannel) -> None:
+    def stop_dispatcher(self, channel: RedisChannel) -> None:
         """Stop promoting when the last channel that consumes there has gone."""
         self._dispatching.discard(channel)
         if all(each.place != channel.place for each in self._dispatching):
@@ -256,5 +184,3 @@ class Transport(stock.Transport):
 
 # A worker needs these also without ``DelayQ(app)``.
 make(TRANSPORT)
-
-__all__ = ["Channel", "SentinelChannel", "Transport"]

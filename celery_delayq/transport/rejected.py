@@ -122,6 +122,13 @@ def log_refused(exc: Exception, *, by_worker: bool) -> str:
     return f"rejected: {described(exc)}"
 
 
+def log_undecodable(queue: str, item: bytes, exc: Exception) -> None:
+    """Log a message that is a dead letter since it cannot be read."""
+    logger.error(
+        "An undecodable message in queue %r is now a dead letter: %s: %r", queue, exc, item[:200]
+    )
+
+
 def dropping_malformed(callback: Callable[[Any], Any]) -> Callable[[Any], None]:
     """Wrap what handles messages that nobody acknowledges: events, and commands to all workers.
 

@@ -103,7 +103,7 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
 def test_it_has_what_the_protocols_name(scene: Scene) -> None:
     parts = {
         broker.Publisher: scene.channel,
-        broker.Delivery: scene.channel,
+        broker.Deliveries: scene.channel.deliveries,
     }
     for protocol, part in parts.items():
         assert isinstance(part, protocol)
@@ -202,20 +202,20 @@ def test_only_a_queue_that_lasts_can_have_a_schedule(scene: Scene) -> None:
     assert [scene.channel.can_schedule(name) for name in (QUEUE, "temporary")] == [True, False]
 
 
-# -- Delivery
+# -- Deliveries
 
 DETAILS = pack_details({"exception": "ValueError", "message": "no stock"})
 
 
-def _fail(channel: Any, message: Any) -> None:
-    assert channel.note_failure(message.delivery_tag, reason="failed: no stock", details=DETAILS)
+def _fail(deliveries: Any, message: Any) -> None:
+    assert deliveries.note_failure(message.delivery_tag, reason="failed: no stock", details=DETAILS)
     message.reject()
 
 
-def _fail_after_ack(channel: Any, message: Any) -> None:
+def _fail_after_ack(deliveries: Any, message: Any) -> None:
     data = message_json.encode(message._raw)
     message.ack()
-    channel.add_dead_letter_copy(
+    deliveries.add_dead_letter_copy(
         message.delivery_tag, QUEUE, "a", "failed: no stock", data, DETAILS
     )
 
@@ -227,7 +227,9 @@ ENDINGS: dict[str, tuple[Callable[[Any, Any], Any], list[Any], bool]] = {
     "given back": (lambda _, message: message.requeue(), [], True),
     "failed": (_fail, [("a", QUEUE, "failed: no stock", "ValueError")], False),
     "dead-lettered": (
-        lambda channel, message: channel.add_dead_letter(message.delivery_tag, "a", "too old"),
+        lambda deliveries, message: deliveries.add_dead_letter(
+            message.delivery_tag, "a", "too old"
+        ),
         [("a", QUEUE, "too old", None)],
         False,
     ),
@@ -236,7 +238,11 @@ ENDINGS: dict[str, tuple[Callable[[Any, Any], Any], list[Any], bool]] = {
         [("a", QUEUE, "failed: no stock", "ValueError")],
         False,
     ),
-    "connection closed": (lambda channel, _: channel.connection.client.release(), [], True),
+    "connection closed": (
+        lambda _, message: message.channel.connection.client.release(),
+        [],
+        True,
+    ),
 }
 
 
@@ -246,7 +252,7 @@ def test_a_delivery_ends_in_one_place(scene: Scene, ending: str) -> None:
     scene.send("a")
     [message] = scene.receive()
 
-    end(scene.channel, message)
+    end(message.channel.deliveries, message)
 
     if comes_back:
         [again] = scene.receive()
@@ -258,11 +264,11 @@ def test_a_delivery_ends_in_one_place(scene: Scene, ending: str) -> None:
 
 
 def test_a_tag_that_is_not_held_is_said_to_be_none(scene: Scene) -> None:
-    channel = scene.channel
+    deliveries = scene.channel.deliveries
 
-    assert not channel.note_failure("unknown", reason="failed")
-    assert not channel.add_dead_letter("unknown", "a", "failed")
-    channel.note_cancelled("unknown")
+    assert not deliveries.note_failure("unknown", reason="failed")
+    assert not deliveries.add_dead_letter("unknown", "a", "failed")
+    deliveries.note_cancelled("unknown")
     assert scene.dead_letters() == []
 
 

@@ -270,6 +270,11 @@ class Channel(PublishChannel):
 
     # -- to settle
 
+    @property
+    def deliveries(self) -> Channel:
+        """What ends deliveries: RabbitMQ settles a message on the channel by which it came."""
+        return self
+
     def basic_ack(self, delivery_tag: Any, multiple: bool = False, **options: Any) -> Any:
         self._held.pop(delivery_tag, None)
         return super().basic_ack(delivery_tag, multiple, **options)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any
 
 from kombu.utils.json import dumps
 
 from celery_delayq.model.cluster_tags import cluster_tags, tag_of
-from celery_delayq.store.cluster.nodes import HURRIED, quick
+from celery_delayq.store.cluster.nodes import HURRIED, SlotConnection, SlotSSLConnection, quick
 from celery_delayq.store.cluster.stores import cluster_stores
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores
+from celery_delayq.transport.channel import Channel, is_for_replies
 from celery_delayq.transport.cluster.bindings import LateBindings
 from celery_delayq.transport.cluster.shard import ShardChannel, TolerantQoS
-from celery_delayq.transport.cluster.tagged import TaggedChannel
-from celery_delayq.transport.settle import is_for_replies
+from celery_delayq.transport.cluster.slot import Slot, slot_pool, slot_prefix, unpinged
 
 logger = logging.getLogger(__name__)
 
@@ -28,30 +28,39 @@ logger = logging.getLogger(__name__)
 PAUSE = 0.2
 
 
-class ClusterChannel(TaggedChannel):
+class ClusterChannel(Channel):
     """Sends each message to the shard of its queue, and consumes by a channel for each shard.
 
     The bindings of kombu have one hash tag, so that its transactions stay in one slot.
     """
 
     QoS = TolerantQoS
+    connection_class = SlotConnection
+    connection_class_ssl = SlotSSLConnection
+    global_keyprefix = slot_prefix
+    pool = slot_pool
 
     #: Whether it declares a queue now.
     _declares = False
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         self.tags = cluster_tags(connection.settings.cluster_tags)
+        self.tag = self.tags[0]
+        self.slot = Slot(self.tag)
         self._parts: dict[str, ShardChannel] = {}
-        #: How many parts are about to ask for messages.
-        self.asking = 0
-        self._counted: int | None = None
         #: By consumer tag.
         self._consuming: dict[str, ShardChannel] = {}
-        super().__init__(connection, self.tags[0], **kwargs)
+        with unpinged(self):
+            super().__init__(connection, **kwargs)
         _ = self.pool  # makes `nodes`
         self._bindings = LateBindings(
-            self.name, self.connection_errors, lambda: not (self.closed or self._closing)
+            self.slot.name, self.connection_errors, lambda: not (self.closed or self._closing)
         )
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        params: dict[str, Any] = super()._connparams(asynchronous)
+        nodes = self.connection.nodes_by(params)
+        return self.slot.options(nodes, params, asynchronous=asynchronous)
 
     # -- where things are
 
@@ -75,7 +84,7 @@ class ClusterChannel(TaggedChannel):
     def _new_stores(self, **options: Any) -> Stores:
         settings = self.settings
         return cluster_stores(
-            *(self.connection.nodes, self.keys, self.layout, settings.limits),
+            *(self.connection.nodes, self.slot.keys, self.layout, settings.limits),
             number=settings.cluster_tags,
             **options,
         )
@@ -98,22 +107,6 @@ class ClusterChannel(TaggedChannel):
 
     # -- to consume
 
-    @property
-    def fetched(self) -> int:
-        """How many messages of all shards are here, or may come, that are not handed out."""
-        if self._counted is not None:
-            return self._counted
-        return super().fetched + sum([each._fetcher.waiting for each in self._parts.values()])
-
-    @contextmanager
-    def counted_once(self) -> Iterator[None]:
-        """Count :attr:`fetched` once for all shards, while none asks or delivers."""
-        self._counted = self.fetched
-        try:
-            yield
-        finally:
-            self._counted = None
-
     def basic_consume(
         self,
         queue: str,
@@ -123,7 +116,8 @@ class ClusterChannel(TaggedChannel):
         **kwargs: Any,
     ) -> None:
         if queue in self._fanout_queues:
-            super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+            noting = self.connection.cycle.noting_failure(self, callback)
+            super().basic_consume(queue, no_ack, noting, consumer_tag, **kwargs)
             return
         part = self._consuming[consumer_tag] = self.part_of(queue)
         part.basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
@@ -169,28 +163,6 @@ class ClusterChannel(TaggedChannel):
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> Any:
         part = self._part_with(delivery_tag)
         return (part.basic_reject if part else super().basic_reject)(delivery_tag, requeue)
-
-    def note_failure(
-        self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
-    ) -> bool:
-        part = self._part_with(tag)
-        if part is None:
-            return False
-        return part.note_failure(tag, crashed=crashed, reason=reason, details=details)
-
-    def note_cancelled(self, tag: str) -> None:
-        part = self._part_with(tag)
-        if part is not None:
-            part.note_cancelled(tag)
-
-    def add_dead_letter(self, tag: str, id: str, reason: str) -> bool:
-        part = self._part_with(tag)
-        return part is not None and part.add_dead_letter(tag, id, reason)
-
-    def add_dead_letter_copy(
-        self, tag: str, queue: str, id: str, reason: str, message: bytes, details: bytes
-    ) -> None:
-        self.part_of(queue).add_dead_letter_copy(tag, queue, id, reason, message, details)
 
     # -- what kombu asks of a queue
 
@@ -241,9 +213,10 @@ class ClusterChannel(TaggedChannel):
         except self.connection_errors as exc:
             logger.warning("reply of remote control dropped, the shard is away: %s", exc)
 
-    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
+    def bound_queues(self, exchange: str, routing_key: str) -> list[str]:
+        """Return the queues that get a message, sorted."""
         try:
-            return super()._lookup(exchange, routing_key, default)
+            return super().bound_queues(exchange, routing_key)
         except self.connection_errors:  # the bindings are away
             if is_for_replies(exchange):
                 return [f"{routing_key}.{exchange}"]  # kombu's name for the queue of an asker
@@ -307,6 +280,6 @@ class ClusterChannel(TaggedChannel):
 
     def ping(self) -> None:
         """Raise an error of a connection if no node answers; not of a channel that is closed."""
-        if (connection := self.connection) is not None:  # threads ask
+        if (connection := self.connection) is not None:  # closed meanwhile, by another thread
             with connection.nodes.briefly(None) as client:
                 client.ping()

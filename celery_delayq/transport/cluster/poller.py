@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from queue import Empty
 from typing import Any
 
+from redis.client import PubSub
 from redis.exceptions import TimeoutError
 
 from celery_delayq.store.cluster.nodes import ASK_TIMEOUT
-from celery_delayq.transport.poller import Poller
+from celery_delayq.store.scripting.wire import socket_of
+from celery_delayq.transport.cluster.shard import ShardChannel
+from celery_delayq.transport.consumer import Consumer, State
+from celery_delayq.transport.poller import Poller, is_readable
 from celery_delayq.utils import native_threads
 
 logger = logging.getLogger(__name__)
+
+#: To which redis-py knows the reply.
+PING = PubSub.HEALTH_CHECK_MESSAGE
 
 #: Seconds between two looks at whether a lost shard is back.
 PROBE = 0.25
@@ -48,9 +55,14 @@ class ClusterPoller(Poller):
         self._channels = Turns()
         #: Channels whose shard is away.
         self._away: set[Any] = set()
+        #: Channels whose last error of a connection is that of a callback for a message. The error
+        #: itself would keep the message alive.
+        self._failed: set[Any] = set()
+        #: By channel: when the node of its subscription was asked for a sign of life.
+        self._pinged_at: dict[Any, float] = {}
         self._look_at = 0.0
 
-    def had_its_turn(self, channel: Any) -> None:
+    def _had_its_turn(self, channel: Any) -> None:
         """Let the other channels deliver, and ask for messages, before this one."""
         if channel in self._channels:
             self._channels.discard(channel)
@@ -60,6 +72,8 @@ class ClusterPoller(Poller):
         """Stop polling for a channel."""
         super().discard(channel)
         self._away.discard(channel)
+        self._failed.discard(channel)
+        self._pinged_at.pop(channel, None)
 
     def on_poll_start(self) -> None:
         """Ask, listen and connect for each channel that needs it."""
@@ -70,14 +84,16 @@ class ClusterPoller(Poller):
         away = self._away
         with ExitStack() as stack:
             for whole in {each.whole for each in self._channels}:
-                stack.enter_context(whole.counted_once())
-            asking = [each for each in self._channels if not (each in away or each.is_settled)]
+                stack.enter_context(whole.prefetch.counted_once())
+            asking = [
+                each for each in self._channels if not (each in away or self._is_settled(each))
+            ]
         # Only where there is credit: else kombu would stop to poll all descriptors each time.
         paused = getattr(self, "_paused_brpop", None)
         if paused and next(iter(paused.values()))[0].qos.can_consume():
             self._update_brpop_polling()
         for number, channel in enumerate(asking):
-            channel.whole.asking = len(asking) - number
+            channel.whole.prefetch.asking = len(asking) - number
             if channel.active_queues and channel.qos.can_consume():
                 self._register_BRPOP(channel)
             if channel.active_fanout_queues:
@@ -86,12 +102,37 @@ class ClusterPoller(Poller):
     def _leave_silent(self) -> None:
         """Close connections without a reply: no timeout of a socket ends a poll."""
         for channel in tuple(self._channels):
-            if channel not in self._away and channel.overdue > ASK_TIMEOUT:
-                self.lost(channel, TimeoutError(f"no reply for {channel.overdue:.1f} s"))
+            overdue = _overdue_seconds(channel)
+            if channel not in self._away and overdue > ASK_TIMEOUT:
+                self.lost(channel, TimeoutError(f"no reply for {overdue:.1f} s"))
             try:
-                channel.watch_subscription()
+                self._watch_subscription(channel)
             except channel.connection_errors as exc:
                 self.lost(channel, exc)
+
+    def _watch_subscription(self, channel: Any) -> None:
+        """Leave a node that is silent, and ask the one that is subscribed to for a sign of life.
+
+        No timeout of a socket ends the wait for a message.
+        """
+        connection = channel._in_listen and channel.subclient.connection
+        if not (connection and connection._sock):
+            return
+        now, pinged_at = time.monotonic(), self._pinged_at.get(channel, 0.0)
+        if not channel.subclient.health_check_response_counter:
+            if now - pinged_at >= ASK_TIMEOUT:
+                self._pinged_at[channel] = now
+                connection.send_command("PING", PING, check_health=False)
+                channel.subclient.health_check_response_counter = 1
+        elif now - pinged_at > ASK_TIMEOUT and not is_readable(connection._sock):
+            logger.warning(
+                "%s:%s is silent, events and commands of remote control go over other nodes",
+                connection.host,
+                connection.port,
+            )
+            connection.note_silent()
+            connection.disconnect()
+            channel.subclient.health_check_response_counter = 0
 
     def _register_BRPOP(self, channel: Any) -> None:  # noqa: N802
         self._register_by(channel, super()._register_BRPOP)
@@ -107,7 +148,8 @@ class ClusterPoller(Poller):
         if channel in self._away:
             return
         try:
-            channel.resume()
+            if isinstance(channel, ShardChannel):
+                channel.resume()
             register(channel)
         except channel.connection_errors as exc:
             self.lost(channel, exc)
@@ -121,13 +163,51 @@ class ClusterPoller(Poller):
             self.lost(channel, exc)
             raise Empty() from exc  # else `drain_events` would end, and a caller count anew
 
-    def _deliver_by(self, channel: Any, deliver: Callable[[], Any]) -> Any:
-        """Deliver messages of a channel that are here; return whether there were any, if known."""
+    def _may_be_read(self, _channel: Any) -> bool:
+        """Return True: a reply that comes while nothing may be taken is left for later."""
+        return True
+
+    def deliver_one(self, channel: Any) -> bool:
+        """Hand out one message of a channel that is here; return whether there was one."""
+        with self._leaving_lost(channel):
+            delivered = super().deliver_one(channel)
+            if delivered:
+                self._had_its_turn(channel)
+            return delivered
+        return False
+
+    def deliver(self, channel: Any) -> None:
+        """Hand out messages of a channel that are here: in an event loop for a moment, else one."""
+        with self._leaving_lost(channel):
+            super().deliver(channel)
+            self._had_its_turn(channel)
+
+    @contextmanager
+    def _leaving_lost(self, channel: Any) -> Iterator[None]:
+        """Leave a channel alone whose shard goes away while its messages are handed out."""
         try:
-            return deliver()
+            yield
         except channel.connection_errors as exc:
+            if channel not in self._failed and "deliveries" in vars(channel):
+                # One could not be put off. The next ones would wait for the shard as long. The
+                # keeper gives them back when the shard is there.
+                fetched = channel.consumer.take_all()
+                channel.deliveries.keeper.orphan(each.tag for each in fetched)
             self.lost(channel, exc)
-            return False
+
+    def noting_failure(self, channel: Any, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Wrap what handles messages of a channel: note a lost connection of its own, such as that
+        of a result backend.
+        """
+
+        def noting(message: Any) -> Any:
+            try:
+                return callback(message)
+            except channel.connection_errors:
+                self._failed.add(channel)
+                raise
+
+        return noting
 
     def on_credit(self, _channel: Any) -> None:
         """Wake the poll: any shard may wait for it, since all share one prefetch."""
@@ -142,15 +222,16 @@ class ClusterPoller(Poller):
 
         An error of whoever got a message is raised: only a new connection gives that back.
         """
-        of_callback, channel.callback_failed = channel.callback_failed, False
+        of_callback = channel in self._failed
+        self._failed.discard(channel)
         if channel.closed or of_callback:
             raise exc
         if channel in self._away:  # a message that was here already needed the shard
-            channel.disconnect()
+            _disconnect(channel)
             return
-        logger.warning("%s is away, its queues wait: %s", channel.name, exc)
+        logger.warning("%s is away, its queues wait: %s", channel.slot.name, exc)
         self._away.add(channel)
-        channel.disconnect()
+        _disconnect(channel)
         native_threads.start(partial(self._probe, channel, self.wakeup))
 
     def _probe(self, channel: Any, wakeup: Any) -> None:
@@ -162,7 +243,7 @@ class ClusterPoller(Poller):
                 break
         if channel in self._away and not channel.closed:
             self._away.discard(channel)
-            logger.info("%s is back", channel.name)
+            logger.info("%s is back", channel.slot.name)
             wakeup.give()
 
     def _on_connection_disconnect(self, connection: Any) -> None:
@@ -174,3 +255,28 @@ class ClusterPoller(Poller):
                 del self._chan_to_sock[channel, client, kind]
                 for fd in [fd for fd, of in self._fd_to_chan.items() if of == (channel, kind)]:
                     del self._fd_to_chan[fd]
+
+
+def _overdue_seconds(channel: Any) -> float:
+    """Return for how long the reply that a channel awaits has been missing."""
+    consumer: Consumer | None = vars(channel).get("consumer")
+    sock = None if consumer is None else socket_of(consumer.awaiting)
+    if consumer is None or sock is None:
+        return 0.0
+    wait = consumer.idle.seconds if consumer.state is State.WAITING else 0.0
+    seconds = time.monotonic() - consumer.sent_at - wait
+    # It may be here: the event loop was busy, or nothing may be taken now.
+    return 0.0 if seconds <= 0 or is_readable(sock) else seconds
+
+
+def _disconnect(channel: Any) -> None:
+    """Close the connections that the poller has, and forget requests without a reply."""
+    consumer: Consumer | None = vars(channel).get("consumer")
+    if consumer is not None:
+        consumer.lost()
+        # They would take up the prefetch of all shards for as long as this one is away.
+        consumer.abandon()
+    for name in ("client", "subclient"):
+        connection = getattr(vars(channel).get(name), "connection", None)
+        if connection is not None:
+            connection.disconnect()

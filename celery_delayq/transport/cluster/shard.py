@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from celery_delayq.transport.cluster.tagged import TaggedChannel
-from celery_delayq.transport.fair_share import DEPTH
-from celery_delayq.transport.qos import Message, QoS
-from celery_delayq.transport.requests import Taken
+from celery_delayq.store.cluster.nodes import SlotConnection, SlotSSLConnection
+from celery_delayq.transport.channel import Channel
+from celery_delayq.transport.cluster.slot import Slot, slot_pool, slot_prefix, unpinged
+from celery_delayq.transport.qos import QoS
 
 
 class TolerantQoS(QoS):
@@ -21,7 +22,7 @@ class TolerantQoS(QoS):
         which all is leased, would hold up the others.
         """
         channel = self.channel
-        if channel.leased_queues.issuperset(channel.consumed):
+        if channel.consumer.leased_queues.issuperset(channel.consumer.queues):
             return
         with suppress(*channel.connection_errors):
             super().restore_visible(*args, **kwargs)
@@ -51,7 +52,7 @@ class SharedQoS(TolerantQoS):
 
     def restore_unacked(self, _client: Any = None) -> None:
         """Put back the unacknowledged messages of this shard."""
-        self.channel.hand_back(self.take_leased())
+        self.hand_back_leased()
         own = [tag for tag, each in self._delivered.items() if each.channel is self.channel]
         for tag in own:  # what kombu keeps
             self.restore_by_tag(tag)
@@ -63,7 +64,7 @@ class SharedQoS(TolerantQoS):
         self.restore_unacked()
 
 
-class ShardChannel(TaggedChannel):
+class ShardChannel(Channel):
     """Consumes the queues of one hash tag, as a channel of its own to a Redis of its own.
 
     Parameters
@@ -73,6 +74,11 @@ class ShardChannel(TaggedChannel):
     tag : str
         The hash tag.
     """
+
+    connection_class = SlotConnection
+    connection_class_ssl = SlotSSLConnection
+    global_keyprefix = slot_prefix
+    pool = slot_pool
 
     #: As a process has a lease keeper for each shard, each looks more rarely.
     ack_interval = 0.05
@@ -86,21 +92,31 @@ class ShardChannel(TaggedChannel):
     _qos: SharedQoS | None
 
     def __init__(self, whole: Any, tag: str) -> None:
-        self._whole = whole
-        #: Queues to begin with when the shard is back.
-        self._late: list[str] = []
-        super().__init__(whole.connection, tag)
+        self.tag = tag
+        self.slot = Slot(tag)
+        #: Queues to begin with when the shard is back, and what handles their messages.
+        self._late: dict[str, Callable[[Any], Any]] = {}
+        with unpinged(self):
+            super().__init__(whole.connection)
+        self.whole = whole
+        self.prefetch = whole.prefetch
         # Which of its queues do not last.
         self._expires, self.auto_delete_queues = whole._expires, whole.auto_delete_queues
 
-    @property
-    def whole(self) -> Any:
-        """The channel that Celery knows."""
-        return self._whole
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        params: dict[str, Any] = super()._connparams(asynchronous)
+        nodes = self.connection.nodes_by(params)
+        return self.slot.options(nodes, params, asynchronous=asynchronous)
 
-    def _begin(self, queue: str) -> None:
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Callable[[Any], Any], *args: Any, **kwargs: Any
+    ) -> None:
+        noting = self.connection.cycle.noting_failure(self, callback)
+        super().basic_consume(queue, no_ack, noting, *args, **kwargs)
+
+    def _begin(self, queue: str, callback: Callable[[Any], Any]) -> None:
         """Begin to consume a queue; where the shard is away, when it is back."""
-        self._late.append(queue)
+        self._late[queue] = callback
         cycle = self.connection.cycle
         if not cycle.is_away(self):
             try:
@@ -108,12 +124,21 @@ class ShardChannel(TaggedChannel):
             except self.connection_errors as exc:
                 cycle.lost(self, exc)
 
+    def _basic_cancel(self, consumer_tag: str) -> Any:
+        self._late.pop(self._tag_to_queue.get(consumer_tag, ""), None)
+        return super()._basic_cancel(consumer_tag)
+
     def resume(self) -> None:
         """Begin with the queues that could not be consumed while the shard was away."""
-        while self._late:
-            if self._late[0] in self.consumed:
-                super()._begin(self._late[0])
-            del self._late[0]
+        for queue, callback in [*self._late.items()]:
+            super()._begin(queue, callback)
+            self._late.pop(queue, None)
+
+    def ping(self) -> None:
+        """Raise an error of a connection if the shard is away."""
+        connection = self.connection
+        if connection is not None:  # closed meanwhile, by another thread
+            self.slot.ping(connection.nodes)
 
     def has(self, tag: str) -> bool:
         """Return whether a message came by this channel."""
@@ -127,60 +152,5 @@ class ShardChannel(TaggedChannel):
     def qos(self) -> Any:
         """The messages of this shard that are handed out."""
         if self._qos is None:
-            self._qos = SharedQoS(self, self._whole.qos)
+            self._qos = SharedQoS(self, self.whole.qos)
         return self._qos
-
-    @property
-    def fetched(self) -> int:
-        """How many messages of all shards are here, or may come, that are not handed out."""
-        return int(self._whole.fetched)
-
-    def credit_for(self, credit: int, has_more: bool) -> int:
-        """Return for how many of the messages that may be taken to ask now.
-
-        The shards ask at the same time. One that may have a single message leaves room to all
-        others. One that has more asks for at least :data:`DEPTH`, and leaves room for one at least.
-        """
-        asking: int = self._whole.asking
-        if asking <= 1:
-            return credit
-        if has_more:
-            return min(max(1, credit - 1), max(DEPTH, credit // 2))
-        return max(1, credit // asking)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the poller has nothing to send, connect or register for this channel."""
-        in_poll = self._in_poll
-        if in_poll:  # a reply that comes while nothing may be taken is left for later
-            return in_poll._sock is not None
-        return not self._consumers_of or self._fetcher.is_content
-
-    @property
-    def asks_for_each(self) -> bool:
-        """Whether Celery wants to be asked for each message (``worker_disable_prefetch``)."""
-        return bool(self._whole.asks_for_each)
-
-    def deliver_one(self) -> bool:
-        """Hand out one fetched message; return whether there was one."""
-        delivered = super().deliver_one()
-        self._had_its_turn(delivered)
-        return delivered
-
-    def deliver(self) -> None:
-        """Hand out fetched messages in an event loop, for a moment at a time."""
-        super().deliver()
-        self._had_its_turn(True)
-
-    def _put_off(self, taken: Taken, message: Message) -> bool:
-        try:
-            return super()._put_off(taken, message)
-        except self.connection_errors:
-            # The next ones would wait for the shard as long. The keeper gives them back when the
-            # shard is there.
-            self.keeper.orphan(each.tag for each in self._fetcher.take_all())
-            raise
-
-    def _had_its_turn(self, delivered: bool) -> None:
-        if delivered and self.connection is not None:
-            self.connection.cycle.had_its_turn(self)

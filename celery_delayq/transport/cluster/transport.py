@@ -74,7 +74,7 @@ class ClusterTransport(Transport):
         """Connect, and refuse servers that lack what the scripts need."""
         with translating():
             connection = super().establish_connection()
-        check_number(self.nodes, self._avail_channels[0].keys, self.settings.cluster_tags)
+        check_number(self.nodes, self._avail_channels[0].slot.keys, self.settings.cluster_tags)
         return connection
 
     def check_server(self, _client: Any) -> None:

@@ -23,7 +23,7 @@ def channel(connection: Connection) -> Iterator[Any]:
     channel = connection.channel()
     # A keeper belongs to the process: others may have counted before.
     for each in fields(Tally):
-        setattr(channel.keeper.tally, each.name, 0)
+        setattr(channel.deliveries.keeper.tally, each.name, 0)
     yield channel
     channel.close()
 
@@ -45,15 +45,15 @@ def test_an_ack_for_what_is_not_held_here_does_nothing_and_is_counted(
     before = snapshot(redis)
     assert redis.llen("a") == 1
 
-    own = f"{channel.keeper.worker_id}:999:1"
+    own = f"{channel.deliveries.keeper.worker_id}:999:1"
     for tag in ("host.1.0123456789ab:1:1", "0123456789abcdef", own, message.delivery_tag):
         channel.basic_ack(tag)
     channel.basic_reject(message.delivery_tag, requeue=False)
     channel.basic_reject(message.delivery_tag, requeue=True)
-    channel.keeper.acks.drain(channel.store)
+    channel.deliveries.keeper.acks.drain(channel.store)
 
     assert snapshot(redis) == before
-    assert channel.keeper.tally == Tally(foreign_acks=6)
+    assert channel.deliveries.keeper.tally == Tally(foreign_acks=6)
 
 
 @pytest.mark.parametrize("tag", ["host.1.0123456789ab:1:1", "{own}:999:1"])
@@ -62,7 +62,7 @@ def test_an_ack_for_a_foreign_tag_makes_no_room_in_the_prefetch(tag: str, channe
     got: list[Any] = []
     with Consumer(channel, [Queue("a")], on_message=got.append, prefetch_count=1):
         channel.connection.client.drain_events(timeout=5)
-        channel.basic_ack(tag.format(own=channel.keeper.worker_id))
+        channel.basic_ack(tag.format(own=channel.deliveries.keeper.worker_id))
         drain(channel.connection.client)
 
     assert [message.payload for message in got] == ["0"]
@@ -73,7 +73,7 @@ def test_an_ack_that_comes_after_the_message_was_given_to_others_is_counted(
 ) -> None:
     publish(channel.connection.client, "a", 1)
     message = get(channel)
-    keeper = channel.keeper
+    keeper = channel.deliveries.keeper
     channel.store.leases.requeue("a", keeper.worker_id, [keeper.field(message.delivery_tag)])
     message.ack()
     keeper.acks.drain(channel.store)

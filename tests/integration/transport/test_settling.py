@@ -18,8 +18,8 @@ from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.transport import fair_share, settle
-from celery_delayq.transport.fetcher import LAST_REPLY
+from celery_delayq.transport import deliveries, fair_share
+from celery_delayq.transport.consumer import LAST_REPLY_SECONDS, State
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import Through
 from tests.integration.dispatch.conftest import publish
@@ -51,12 +51,12 @@ def test_whoever_is_killed_while_it_makes_a_dead_letter_leaves_it_to_the_keeper(
         add(self, queue, id, *args)
 
     monkeypatch.setattr(DeadLetterStore, "add", fail_first)
-    monkeypatch.setattr(settle.logger, "warning", be_killed)
+    monkeypatch.setattr(deliveries.logger, "warning", be_killed)
     with Connection(delayq_redis.server.url_for("delayq+redis")) as connection:
         channel: Any = connection.channel()
 
         with pytest.raises(Killed):
-            channel.add_dead_letter_copy("tag", "q", "id", "failed", b"{}", b"")
+            channel.deliveries.add_dead_letter_copy("tag", "q", "id", "failed", b"{}", b"")
         wait_until(lambda: list(channel.store.dead_letters.all("q")), what="the keeper makes it")
 
         assert [dead_letter.id for dead_letter in channel.store.dead_letters.all("q")] == ["id"]
@@ -75,9 +75,9 @@ def test_a_channel_settles_all_where_it_closes_as_its_connection_is_lost(
         while len(got) < 2:
             connection.drain_events(timeout=5)
         proxy.hold("leases/ack", "leases/acquire")
-        channel.serves_worker = True  # whose acknowledgements wait for the next request
+        channel.consumer.serves_worker = True  # whose acknowledgements wait for the next request
         got[0].ack()
-        while not channel._fetcher._requests:
+        while channel.consumer.state is not State.ASKED:
             with suppress(TimeoutError):
                 connection.drain_events(timeout=0.1)
         sock = channel._in_poll._sock
@@ -119,17 +119,17 @@ def test_fetched_messages_go_back_in_order_with_what_a_late_reply_brings(
     with delayq.app.connection_for_read() as connection:
         publish(connection, "q", 150)
         channel: Any = connection.default_channel
-        channel.serves_worker = True
+        channel.consumer.serves_worker = True
         got: list[Any] = []
         consumer = Consumer(channel, [Queue("q")], on_message=got.append)
         consumer.consume()
-        while channel._fetcher.batch.size < 16:
+        while channel.consumer._batch.size < 16:
             connection.drain_events(timeout=5)
-        late = proxy.on("leases/acquire", Fault.DELAY, seconds=3 * LAST_REPLY)
+        late = proxy.on("leases/acquire", Fault.DELAY, seconds=3 * LAST_REPLY_SECONDS)
         while not late.fired.wait(0.01):
             connection.drain_events(timeout=5)
         there = sum(held(delayq_redis.client).values())
-        assert there > len(got) + len(channel._fetcher.taken) > len(got)
+        assert there > len(got) + len(channel.consumer.taken) > len(got)
         if "cancel" in ends:
             consumer.cancel()
         while "read" in ends and len(got) < sum(held(delayq_redis.client).values()):
@@ -174,7 +174,7 @@ def test_a_message_is_settled_when_its_handler_has_returned_and_at_once_by_other
     waiting: dict[str, int] = {}
 
     def handle(message: Any) -> None:
-        settling = partial(channel.settle_soon, message.ack)
+        settling = partial(channel.hand_out.settle_soon, message.ack)
         if message.payload == "0":
             settling()
         else:
@@ -209,14 +209,14 @@ def test_an_error_in_settling_is_logged_and_keeps_nothing_else(
 
     def handle(message: Any) -> None:
         for method in (fail, message.ack):
-            channel.settle_soon(method)
+            channel.hand_out.settle_soon(method)
 
     with Connection(delayq_redis.server.url_for("delayq+redis")) as connection:
         channel: Any = connection.channel()
         publish(connection, "q", 1)
         Consumer(channel, [Queue("q")], on_message=handle).consume()
         connection.drain_events(timeout=5)
-        channel.settle_soon(fail)
+        channel.hand_out.settle_soon(fail)
 
         assert not held(delayq_redis.client)
     assert [record.message for record in caplog.records if record.exc_info] == [

@@ -1,4 +1,4 @@
-"""When an idle channel looks at the ready lists itself, on a clock that the test moves."""
+"""When an idle consumer looks at the ready lists itself, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -35,16 +35,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def wait_of(*, fleet_looks: bool = True, looks_after_work: bool = True) -> IdleWait:
-    channel: Any = SimpleNamespace(
-        looks_after_work=looks_after_work,
-        settings=SimpleNamespace(block_timeout=LEAVES_IT),
-        keeper=SimpleNamespace(makes_room=False),
-        connection=SimpleNamespace(looks_at_ready_lists=lambda _place: fleet_looks),
-        place="here",
-        store=SimpleNamespace(keys=Keys()),
-        layout=Layout(),
-    )
-    return IdleWait(channel)
+    store: Any = SimpleNamespace(keys=Keys(), layout=Layout())
+    settings: Any = SimpleNamespace(block_timeout=LEAVES_IT)
+    return IdleWait(store, settings, lambda: fleet_looks, looks_after_work=looks_after_work)
 
 
 @pytest.mark.parametrize(

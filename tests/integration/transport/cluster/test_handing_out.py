@@ -106,12 +106,12 @@ def test_a_message_that_cannot_be_put_off_holds_up_its_shard_only(
     shards = DelayQ.of(app).session.stores
     channel = connection.default_channel
     part = channel.part_of(LOST)
-    part._fetcher.batch.size = 4  # so that one request gets all
+    part.consumer._batch.size = 4  # so that one request gets all
 
     def receive(_body: Any, got: Any) -> None:
         came.append(got.headers["id"])
         if came == ["now"]:
-            assert [id_of(each) for each in part._fetcher.taken] == ["far-1", "far-2", "last"]
+            assert [id_of(each) for each in part.consumer.taken] == ["far-1", "far-2", "last"]
             moving.begin()
             push(app, OTHER, "other")
 
@@ -172,7 +172,7 @@ def test_a_message_that_is_done_in_another_thread_wakes_the_shard_that_waits_for
             wait_until(lambda: come(1) and channel.part_of(OTHER)._in_poll, 30, "its shard waits")
             push(app, LOST, "a", "b")
             wait_until(lambda: come(2), 30, "the second")
-            done = threading.Timer(0.3, channel.part_of(OTHER).settle_soon, [came[0].ack])
+            done = threading.Timer(0.3, channel.part_of(OTHER).hand_out.settle_soon, [came[0].ack])
             done.start()
 
             connection.drain_events(timeout=10)

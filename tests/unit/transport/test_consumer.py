@@ -1,4 +1,4 @@
-"""When a fetcher asks for messages."""
+"""When a consumer asks for messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from celery_delayq.integration import worker
-from celery_delayq.transport.fetcher import Fetcher
+from celery_delayq.transport.consumer import Consumer
+from celery_delayq.transport.prefetch import Prefetch
 
 #: What a channel may have handed out.
 PREFETCH = 8
@@ -43,17 +44,12 @@ def test_it_asks_where_it_may_take_a_message_and_that_is_worth_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker, "backlog", lambda: backlog)
-    fetcher: Any = Fetcher.__new__(Fetcher)
-    fetcher.taken, fetcher._requests, fetcher._popped_wait = [], [], False
-    fetcher._channel = SimpleNamespace(
-        qos=SimpleNamespace(
-            prefetch_count=PREFETCH,
-            can_consume_max_estimate=lambda: PREFETCH - handed_out,
-        ),
-        asks_for_each=False,
-        serves_worker=True,
-        leased_queues=frozenset({"q"} if leased else ()),
-        fetched=0,
+    qos = SimpleNamespace(
+        prefetch_count=PREFETCH, can_consume_max_estimate=lambda: PREFETCH - handed_out
     )
+    nothing: Any = SimpleNamespace()
+    consumer = Consumer(nothing, nothing, nothing, Prefetch(qos), nothing, nothing)
+    consumer.serves_worker = True
+    consumer.leased_queues = frozenset({"q"} if leased else ())
 
-    assert fetcher.is_content is not asks
+    assert consumer.is_content is not asks

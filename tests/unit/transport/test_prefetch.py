@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.transport.cluster.shard import ShardChannel
+from celery_delayq.transport.prefetch import Prefetch
 
 
 def asked(credit: int, has_more: list[bool]) -> list[int]:
     """Return for how many messages each shard asks, one after the other."""
+    prefetch = Prefetch(qos=None)
     found = []
     for number, more in enumerate(has_more):
-        shard = ShardChannel.__new__(ShardChannel)
-        shard._whole = SimpleNamespace(asking=len(has_more) - number)
-        found.append(shard.credit_for(credit, more) if credit else 0)
+        prefetch.asking = len(has_more) - number
+        found.append(prefetch.part_of(credit, has_more=more) if credit else 0)
         credit -= found[-1]
     return found
 

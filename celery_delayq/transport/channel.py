@@ -1,0 +1,610 @@
+"""kombu's channel to Redis, over a publisher, a consumer and the leases of this process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from hashlib import sha1
+from queue import Empty
+from types import MappingProxyType
+from typing import Any
+from uuid import uuid4
+
+from amqp import RecoverableConnectionError
+from kombu.pidbox import Mailbox
+from kombu.transport import redis as stock
+from kombu.utils.encoding import bytes_to_str
+from redis import ConnectionPool, Redis
+from redis.exceptions import ResponseError
+
+from celery_delayq.dispatch.lease_keeper import ACK_INTERVAL, LeaseKeeper, keeper_of
+from celery_delayq.dispatch.pacing import GATHER
+from celery_delayq.errors import InvalidOption, NotAllowed, RecordError
+from celery_delayq.integration import worker, worker_checks
+from celery_delayq.integration.install import EVENTLET, change_consumer
+from celery_delayq.integration.replace import make
+from celery_delayq.model import delivery, envelope
+from celery_delayq.model.broker import Capability
+from celery_delayq.model.dead_letter import pack_details
+from celery_delayq.model.names import NOT_OWN_KEY, is_own_key
+from celery_delayq.model.task_options import check_identity, check_text
+from celery_delayq.settings import Settings
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.client import TLSConnection, dropping_refused
+from celery_delayq.store.scripting.refusals import is_denied, is_full
+from celery_delayq.store.scripting.replies import Held
+from celery_delayq.store.stores import Stores
+from celery_delayq.transport import qos
+from celery_delayq.transport.batch import PublishBatch
+from celery_delayq.transport.connections import ManagedTLSConnection, leaving_poller, waking
+from celery_delayq.transport.consumer import Consumer
+from celery_delayq.transport.deliveries import Deliveries
+from celery_delayq.transport.hand_out import HandOut
+from celery_delayq.transport.idle import IdleWait
+from celery_delayq.transport.poller import STOPS_POLLING
+from celery_delayq.transport.prefetch import Prefetch
+from celery_delayq.transport.publisher import Publisher, entry_of_received
+from celery_delayq.transport.put_off import PutOff
+from celery_delayq.transport.rejected import dropping_malformed, log_undecodable
+from celery_delayq.transport.requests import Popped
+from celery_delayq.utils import message_json, native_threads
+
+logger = logging.getLogger(__name__)
+
+#: Prefix and suffix of the names of reply exchanges of remote control.
+_REPLY_PREFIX, _REPLY_SUFFIX = Mailbox.reply_exchange_fmt.split("%s")
+
+
+def is_for_replies(exchange: str) -> bool:
+    """Return whether an exchange is for the replies of remote control."""
+    return exchange.startswith(_REPLY_PREFIX) and exchange.endswith(_REPLY_SUFFIX)
+
+
+class Channel(stock.Channel):
+    """A channel that schedules tasks with an ETA, and leases messages.
+
+    Queues that do not last, and those consumed without acknowledgement, are popped as on stock.
+    kombu would note a popped message in ``unacked`` by a second command, between which it could be
+    lost.
+    """
+
+    QoS = qos.QoS
+    Message = qos.Message
+    connection_class_ssl: type[Any] = TLSConnection
+
+    #: What this broker can do: all.
+    capabilities = frozenset(Capability)
+
+    #: The hash tag of its queues, on a Redis Cluster.
+    tag = ""
+
+    #: Seconds between two looks at acknowledgements that no request took along.
+    ack_interval = ACK_INTERVAL
+
+    #: Whether it looks at the ready lists each time when it gets idle, and does not leave that to
+    #: the fleet of dispatchers.
+    looks_after_work = True
+
+    #: Seconds between two promotions of a steady stream by the channel's dispatcher.
+    gather = GATHER
+
+    #: Queues with ``x-expires``; kombu before 5.6 knows none.
+    _expires: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self, connection: Any, *args: Any, **kwargs: Any) -> None:
+        #: The ``delayq`` settings of the connection. Tasks may end after it was closed.
+        self.settings: Settings = connection.settings
+        #: The channel that Celery knows: this one, or the one of which it is a part.
+        self.whole: Channel = self
+        self.publisher = Publisher(self.settings)
+        super().__init__(connection, *args, **kwargs)
+
+    # -- where the data is
+
+    @cached_property
+    def layout(self) -> Layout:
+        """How this channel lays out the ready lists of its queues."""
+        return Layout(self.sep, tuple(self.priority_steps))
+
+    @cached_property
+    def store(self) -> Store:
+        """Our data, by the connections of this channel.
+
+        The client is a plain one: kombu's own prefixes only some commands, and only the first
+        key of a script.
+        """
+        return self._store_by(self.pool)
+
+    def _store_by(self, pool: ConnectionPool) -> Store:
+        database = int(pool.connection_kwargs.get("db") or 0)
+        keys = Keys(self.global_keyprefix, database, self.tag)
+        client = Redis(connection_pool=pool)
+        return Store(client, keys, self.layout, self.settings.limits)
+
+    def new_store(self) -> Store:
+        """Return a store with connections of its own, which outlive this channel."""
+        return self._store_by(self.new_pool())
+
+    def new_pool(self) -> ConnectionPool:
+        """Return a pool of as many connections as there are threads that use it.
+
+        kombu's limit is for one channel.
+        """
+        pool: ConnectionPool = self._get_pool()
+        pool.max_connections = sys.maxsize
+        return pool
+
+    @property
+    def stores(self) -> Stores:
+        """Our data of all queues."""
+        return Stores.single(self.store)
+
+    def new_stores(self) -> Stores:
+        """Return our data of all queues by connections of their own, as :meth:`new_store` does."""
+        return Stores.single(self.new_store())
+
+    def store_of(self, _queue: str) -> Store:
+        """Return our data of a queue."""
+        return self.store
+
+    @cached_property
+    def place(self) -> str:
+        """Which Redis database, under which prefix: the same for all channels that share it."""
+        return self._place_by(self.store.keys)
+
+    def place_of(self, _queue: str) -> str:
+        """Return the :attr:`place` where the messages of a queue are."""
+        return self.place
+
+    def _place_by(self, keys: Keys) -> str:
+        """Return the :attr:`place` of data under other keys."""
+        where = f"{self.connection.place} {keys}"
+        return sha1(where.encode(), usedforsecurity=False).hexdigest()[:16]
+
+    # -- connections
+
+    def _get_pool(self, asynchronous: bool = False) -> Any:
+        with self.connection.plain_client():
+            pool = super()._get_pool(asynchronous)
+        sentinels = getattr(getattr(pool, "sentinel_manager", None), "sentinels", ())
+        for each in (pool, *(sentinel.connection_pool for sentinel in sentinels)):
+            # Both of redis-py: with the first it takes the second when it sees that it was forked.
+            native_threads.renew_locks(each, "_fork_lock", "_lock")
+        pool.connection_class = dropping_refused(pool.connection_class)
+        if native_threads.is_eventlet():
+            pool.connection_class = waking(pool.connection_class)
+        if asynchronous:
+            pool.connection_class = leaving_poller(pool.connection_class, self)
+        return pool
+
+    def _disconnect_pools(self) -> None:
+        super()._disconnect_pools()
+        for name in ("store", "_commands"):  # the next ones go by another pool
+            self.__dict__.pop(name, None)
+
+    @cached_property
+    def _commands(self) -> Any:
+        return super()._create_client()
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        """Return kombu's client; the one for commands is kept, not made for each of them."""
+        return super()._create_client(asynchronous=True) if asynchronous else self._commands
+
+    # By Python's own cached_property, where the second look costs nothing: kombu's is a call each
+    # time, and the event loop looks several times at each turn.
+    @cached_property
+    def client(self) -> Any:
+        """The client that waits for messages."""
+        return self._create_client(asynchronous=True)
+
+    @cached_property
+    def subclient(self) -> Any:
+        """The subscription to fanout exchanges."""
+        return self._create_client(asynchronous=True).pubsub()
+
+    # -- queues and bindings
+
+    def can_schedule(self, queue: str) -> bool:
+        """Return whether *queue* lasts, so that something may wait in it for a year.
+
+        Fanout, reply, auto-delete, exclusive and expiring queues do not.
+        """
+        return not (
+            queue in self.connection.temporary_queues
+            or queue in self.auto_delete_queues
+            or queue in self._expires
+            or queue in self._fanout_queues
+        )
+
+    def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
+        check_text("queue", queue)
+        if is_own_key(queue):
+            raise InvalidOption(f"queue={queue!r}: expected {NOT_OWN_KEY}")
+        super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
+        # A queue is declared on one channel and used on others of the same connection.
+        if auto_delete or kwargs.get("exclusive") or queue in self._expires:
+            self.connection.temporary_queues.add(queue)
+        else:
+            self.connection.temporary_queues.discard(queue)
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
+        """Bind a queue; where it is bound already, or needs no binding, a full Redis is no matter.
+
+        A worker that connects anew must be able to go on, or nothing would make room.
+        """
+        try:
+            super()._queue_bind(exchange, routing_key, pattern, queue)
+        except ResponseError as exc:
+            is_fanout = queue in self._fanout_queues
+            binding = routing_key or "", pattern or "", queue or ""
+            if not is_full(exc) or not (is_fanout or binding in self.get_table(exchange)):
+                raise
+
+    def bound_queues(self, exchange: str, routing_key: str) -> list[str]:
+        """Return the queues that get a message, sorted."""
+        return sorted(super()._lookup(exchange, routing_key))
+
+    def _lookup(self, exchange: str, routing_key: str, _default: str | None = None) -> Any:
+        return self.bound_queues(exchange, routing_key) or [delivery.UNBOUND]
+
+    def _size(self, queue: str) -> int:
+        """Return how many messages wait in *queue*, ready and scheduled, as on stock."""
+        ready: int = super()._size(queue)
+        return ready + self.store.scheduled(queue)
+
+    def _purge(self, queue: str) -> int:
+        """Empty *queue* and return how many messages were in it, ready and scheduled."""
+        if not self.can_schedule(queue):
+            return int(super()._purge(queue))
+        store = self.store_of(queue)
+        scheduled, ready = store.purge(queue)
+        store.repair.forget_counts(queue, store.layout)
+        logger.info("Purged queue %r: %d ready, %d scheduled", queue, ready, scheduled)
+        return ready + scheduled
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        if self.can_schedule(queue):
+            self.store_of(queue).purge(queue, deleted=True)
+        super()._delete(queue, *args, **kwargs)
+
+    # -- to publish
+
+    def _next_delivery_tag(self) -> str:
+        """Return a tag as unique as kombu's UUID, at a tenth of its cost."""
+        return os.urandom(16).hex()
+
+    def _inplace_augment_message(self, message: Any, exchange: str, routing_key: str) -> None:
+        """Check a message that is about to be published, and do what kombu does."""
+        worker_checks.warn_of_call(message)
+        check_text("exchange", exchange)
+        check_text("routing_key", routing_key)
+        if envelope.is_task(message):
+            check_identity(message["headers"])
+        super()._inplace_augment_message(message, exchange, routing_key)
+
+    def create_publish_batch(self, max_size: int) -> PublishBatch:
+        """Return the pipeline behind :meth:`kombu.Producer.batch`."""
+        return PublishBatch(self, max_size)
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        """Publish a message to one queue.
+
+        Raises
+        ------
+        NotAllowed
+            The account lacks a right. kombu must not repeat the call: the script may have written a
+            part, and would take the repeat for a duplicate of a task that was never scheduled.
+        """
+        if self.connection is None:
+            # Closed by a failover; kombu connects and publishes again.
+            raise RecoverableConnectionError("channel disconnected")
+        if queue is delivery.UNBOUND:
+            self._add_unbound(message)
+            return
+        if not self.can_schedule(queue):
+            super()._put(queue, delivery.as_new(message), **kwargs)
+            return
+        store = self.store_of(queue)
+        batch = kwargs.get("_publish_batch")
+        if batch is not None:
+            self.publisher.add_to(batch, store, queue, message)
+            return
+        call, read = self.publisher.publication(store, queue, message, self.place_of(queue))
+        replicas, seconds = self.settings.wait_replicas, self.settings.wait_timeout
+        try:
+            reply = store.run_replicated(call, replicas, seconds) if replicas else store.run(call)
+        except ResponseError as exc:
+            if is_denied(exc):
+                raise NotAllowed(
+                    f"docs/accounts.md lists the rights that an account of Redis needs: {exc}"
+                ) from exc
+            raise
+        read(reply)
+
+    def _add_unbound(self, message: dict[str, Any]) -> None:
+        """Make a dead letter of a task that no queue is bound to get; kombu drops other messages.
+
+        The bindings are in Redis, too, and may have been evicted or deleted.
+        """
+        if not envelope.is_task(message):
+            return
+        info = message["properties"]["delivery_info"]
+        exchange, routing_key = info["exchange"], info["routing_key"]
+        why = f"no queue is bound to exchange {exchange!r} with routing key {routing_key!r}"
+        task_id = str(message["headers"]["id"])
+        logger.error("Task %r is a dead letter: %s", task_id, why)
+        details = pack_details({"unbound": [exchange, routing_key]})
+        # Under the exchange, of which there are few: a routing key may be anything.
+        data = message_json.encode(message)
+        self.store_of(exchange).dead_letters.add(exchange, task_id, why, data, details)
+
+    # -- to consume
+
+    @cached_property
+    def prefetch(self) -> Prefetch:
+        """How many more messages may be taken."""
+        return Prefetch(self.qos)
+
+    @cached_property
+    def consumer(self) -> Consumer:
+        """What asks Redis for messages."""
+        idle = IdleWait(
+            *(self.store, self.settings),
+            partial(self.connection.looks_at_ready_lists, self.place),
+            looks_after_work=self.looks_after_work,
+            health_check_interval=self.health_check_interval,
+        )
+        return Consumer(
+            *(self.client, self.store, self._queue_cycle),
+            *(self.prefetch, idle, self.settings),
+        )
+
+    @cached_property
+    def deliveries(self) -> Deliveries:
+        """What becomes of the messages that this channel leases; usable after :meth:`close`."""
+        keeper = keeper_of(
+            self.place,
+            lambda: LeaseKeeper(
+                *(self.new_store(), self.store.leases.claim, self.settings),
+                ack_interval=self.ack_interval,
+            ),
+        )
+        keeper.join()
+        return Deliveries(keeper, self.store, self.settings)
+
+    @cached_property
+    def hand_out(self) -> HandOut:
+        """What gives leased messages to their callbacks."""
+        controls, new_message = self.consumer.controls, partial(self.Message, channel=self)
+        put_off = PutOff(self.store, self.deliveries, self.publisher, controls, self.qos)
+        return HandOut(
+            *(self.consumer, self.deliveries, put_off, self.qos, self.place, new_message)
+        )
+
+    def leased(self, tag: str) -> bool:
+        """Return whether a delivery tag is that of a lease."""
+        deliveries: Deliveries | None = vars(self).get("deliveries")
+        return deliveries is not None and deliveries.keeper.owns(tag)
+
+    def basic_consume(
+        self,
+        queue: str,
+        no_ack: bool,
+        callback: Callable[[Any], Any],
+        consumer_tag: str,
+        **kwargs: Any,
+    ) -> None:
+        if queue in self._fanout_queues:
+            handle = dropping_malformed(callback)
+            super().basic_consume(queue, no_ack, handle, consumer_tag, **kwargs)
+            return
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        if worker.consumes_tasks(self.whole):
+            self.consumer.serves_worker = True
+        if no_ack or not self.can_schedule(queue):
+            self.consumer.consume(queue)
+            return
+        wakeup = self.connection.cycle.wakeup  # before other threads may give it
+        if self.consumer.serves_worker:
+            wakeup.give_for_signals()
+            change_consumer()
+        make(EVENTLET)  # the lease keeper logs in a thread
+        self._begin(queue, callback)
+
+    def _begin(self, queue: str, callback: Callable[[Any], Any]) -> None:
+        """Note in Redis that a queue is consumed, lease from it, and dispatch."""
+        self.store.register(queue)
+        # Claims a worker id, which a server that is full later would refuse.
+        self.hand_out.callbacks[queue] = callback
+        keeper = self.deliveries.keeper if self.ack_emulation else None
+        self.consumer.consume(queue, keeper)
+        self.connection.start_dispatcher(self)
+
+    def _basic_cancel(self, consumer_tag: str) -> Any:
+        queue = self._tag_to_queue.get(consumer_tag)
+        if queue is not None and queue not in self._fanout_queues:
+            if queue in self.consumer.leased_queues:
+                del self.hand_out.callbacks[queue]
+            self.consumer.cancel(queue)
+            self._give_back_cancelled()
+        return super()._basic_cancel(consumer_tag)
+
+    def _give_back_cancelled(self) -> None:
+        """Put messages of cancelled queues back where they were, in the same order."""
+        cancelled = [each.tag for each in self.consumer.take_cancelled()]
+        if cancelled:
+            self.deliveries.requeue(cancelled, counted="nothing")
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Return one message of *queue*, leased unless *no_ack*, or None."""
+        if no_ack or not self.ack_emulation or not self.can_schedule(queue):
+            return super().basic_get(queue, no_ack=no_ack, **kwargs)
+        self.store.register(queue)
+        while (taken := self.consumer.get(queue, self.deliveries.keeper)) is not None:
+            message = self.hand_out.message_of(taken)
+            if message is not None:
+                return message
+        return None
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.connection.stop_dispatcher(self)
+        self._closing = True
+        reconnects = worker.lost_connection(self.whole)
+        consumer: Consumer | None = vars(self).get("consumer")
+        deliveries: Deliveries | None = vars(self).get("deliveries")
+        try:
+            fetched = consumer.close(wait=not reconnects) if consumer else []
+            if deliveries is not None:
+                deliveries.end(
+                    [each.tag for each in fetched],
+                    reconnects=reconnects,
+                    holds_others=bool(self.qos._delivered),
+                )
+            super().close()
+        finally:
+            if deliveries is not None:
+                deliveries.close()
+
+    # -- what kombu's poller calls
+
+    @property
+    def _in_poll(self) -> Any:
+        """kombu's word for the connection on which a reply is awaited."""
+        consumer: Consumer | None = vars(self).get("consumer")
+        return None if consumer is None else consumer.awaiting
+
+    @_in_poll.setter
+    def _in_poll(self, _none: None) -> None:
+        """Note, as kombu does, that no reply comes on that connection."""
+        if self._in_poll is not None:
+            self.consumer.lost()
+
+    @property
+    def _brpop_sent_at(self) -> float:
+        """kombu's word for when the commands were sent whose replies are awaited."""
+        return self.consumer.sent_at
+
+    def _brpop_start(self, *_: Any, **__: Any) -> None:
+        """Ask for the next messages."""
+        self.consumer.start()
+
+    def _brpop_read(self, **_: Any) -> bool:
+        """Read replies, and hand messages out."""
+        consumer = self.consumer
+        if consumer.awaiting is None:
+            # So this is the end of the connection, and the next request makes another one.
+            self.client.connection.disconnect()
+            if STOPS_POLLING:
+                raise ConnectionResetError("Redis has closed the connection")
+            raise Empty()
+        try:
+            popped = consumer.read()
+        except self.connection_errors:
+            # So that the next turn of the loop connects again.
+            consumer.lost()
+            self.client.connection.disconnect()
+            raise
+        finally:
+            if hasattr(self, "_flush_brpop_reauth"):  # kombu 5.7 and newer
+                self._flush_brpop_reauth()
+        self._give_back_cancelled()
+        if popped is not None:
+            self._deliver_popped(popped)
+        elif not consumer.taken:
+            raise Empty()
+        else:
+            self.connection.cycle.deliver(self)
+        return True
+
+    def _deliver_popped(self, popped: Popped) -> None:
+        """Hand out a message that is not leased."""
+        queue, item = popped
+        try:
+            raw = message_json.decode(item)
+            envelope.check_envelope(raw)
+            due = None
+            if not self.ack_emulation and queue in self.hand_out.callbacks:
+                due = self.publisher.due_later(self.store, raw)
+            entry = None if due is None else entry_of_received(self.store, raw, due)
+        except Exception as exc:
+            self._add_undecodable(queue, item, exc)
+            return
+        if entry is not None:
+            self.store.schedule(queue, entry)
+        else:
+            self.connection._deliver(raw, queue)
+
+    def _handle_message(self, client: Any, response: Any) -> Any:
+        """Read a message of a fanout exchange; what is none of kombu's comes without its data."""
+        payload = super()._handle_message(client, response)
+        if payload["data"] and bytes_to_str(payload["type"]).endswith("message"):
+            try:
+                envelope.check_envelope(message_json.decode(payload["data"]))
+            except Exception as exc:  # whoever may publish may send anything
+                logger.warning("dropped from channel %r: %s", payload["channel"], exc)
+                payload["data"] = None
+        return payload
+
+    # -- messages that kombu keeps, or that cannot be read
+
+    def _do_restore_message(
+        self, payload: Any, exchange: str, routing_key: str, *rest: Any
+    ) -> None:
+        """Put back a message that kombu keeps; a reply without a bound queue is dropped."""
+        if not self.bound_queues(exchange, routing_key):
+            if is_for_replies(exchange):
+                return  # whoever asked the workers has gone
+            raise LookupError(f"no queue is bound to exchange {exchange!r} for {routing_key!r}")
+        # kombu logs what it cannot put back, and then forgets it.
+        envelope.check_envelope(payload)
+        if not isinstance(payload.get("headers"), dict):
+            raise RecordError("the message has no headers")
+        self._get_message_priority(payload)
+        super()._do_restore_message(payload, exchange, routing_key, *rest)
+
+    def held(self, tag: str | bytes) -> Held:
+        """Return where kombu keeps the message *tag* while a stock worker holds it."""
+        stock_name = self.store.keys.stock
+        return Held(stock_name(self.unacked_key), stock_name(self.unacked_index_key), tag)
+
+    def add_dead_letter_held(self, tag: str | bytes, exc: Exception) -> None:
+        """Make a dead letter of a message that kombu keeps and that cannot be put back."""
+        held = self.held(tag)
+        item = self.store.held_message(held)
+        if item is not None:
+            queue = _queue_of(item)
+            # The list of a queue that is called like kombu's hash would be that hash.
+            details = b"" if queue else pack_details({"unbound": []})
+            self._add_undecodable(queue or self.unacked_key, item, exc, details)
+        # In this order: an index without its message does no harm.
+        self.store.client.hdel(held.unacked, tag)
+        self.store.client.zrem(held.unacked_index, tag)
+
+    def _add_undecodable(
+        self, queue: str, item: bytes, exc: Exception, details: bytes = b""
+    ) -> None:
+        log_undecodable(queue, item, exc)
+        self.store_of(queue).dead_letters.add(
+            queue, f"undecodable-{uuid4()}", f"undecodable message: {exc}", item, details
+        )
+
+
+def _queue_of(held: bytes) -> str | None:
+    """Return the routing key behind a held message that cannot be read."""
+    try:
+        queue = message_json.decode(held.rpartition(b", ")[2].removesuffix(b"]"))
+    except Exception:
+        return None
+    return queue if isinstance(queue, str) and held.startswith(b"[") else None
+
+
+class SentinelChannel(Channel, stock.SentinelChannel):
+    """A channel to the master that Sentinels name."""
+
+    connection_class_ssl = ManagedTLSConnection

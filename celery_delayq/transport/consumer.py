@@ -1,0 +1,573 @@
+"""Asks Redis for messages: when, for how many, and what the replies mean."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import Enum, auto
+from itertools import chain, zip_longest
+from threading import get_ident
+from typing import Any
+
+from kombu.utils.scheduling import priority_cycle, round_robin_cycle
+from redis.exceptions import ConnectionError, NoScriptError, RedisError, ResponseError
+
+from celery_delayq.dispatch.acks import AckBatch
+from celery_delayq.dispatch.lease_keeper import LeaseKeeper
+from celery_delayq.integration import worker
+from celery_delayq.integration.pauses_and_revokes import Controls
+from celery_delayq.integration.request import refuse_reserved
+from celery_delayq.settings import Settings
+from celery_delayq.store.leases import Reserved
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import pack
+from celery_delayq.store.scripting.wire import socket_of
+from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
+from celery_delayq.transport.idle import IdleWait
+from celery_delayq.transport.prefetch import Prefetch
+from celery_delayq.transport.requests import Popped, Request, SignsCall, Taken
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which a queue is left alone that Redis refuses to lease from.
+REFUSED_SECONDS = 1.0
+
+#: Seconds to wait for the reply to a request when a queue is cancelled or the channel closes.
+LAST_REPLY_SECONDS = 1.0
+
+#: Seconds for which a BRPOP waits where a look has found something to pop.
+POP_SECONDS = 0.001
+
+
+class State(Enum):
+    """What a :class:`Consumer` awaits, and what it sends next."""
+
+    #: Nothing is awaited. Next: requests, a look or a wait.
+    READY = auto()
+    #: Nothing is awaited. Next: a short BRPOP, since a queue that is not leased has something.
+    POP = auto()
+    #: Nothing is awaited. Next: the same requests again, whose replies are lost.
+    REPEAT = auto()
+    #: Replies to requests are awaited, and to what went with them: acknowledgements and looks.
+    ASKED = auto()
+    #: The reply to a look at the ready lists is awaited.
+    LOOKED = auto()
+    #: The reply to a BRPOP is awaited.
+    WAITING = auto()
+    #: The channel is closed. Nothing is sent any more.
+    CLOSED = auto()
+
+
+class Consumer:
+    """Asks for messages on the connection of one channel, one round trip at a time.
+
+    From state to state, by the method that is called:
+
+    ======== ===================================== =========================
+    from     by                                    to
+    ======== ===================================== =========================
+    READY    `start`, `next`: something to ask for ASKED
+    READY    `start`: all queues are empty         LOOKED or WAITING
+    READY    `start`: nothing may be taken now     READY
+    POP      `start`                               WAITING, or READY if no
+                                                   queue is popped any more
+    REPEAT   `start`, `next`                       ASKED
+    ASKED    `read`                                READY; POP: a look found
+                                                   something to pop; REPEAT:
+                                                   Redis lacks the script
+    LOOKED   `read`                                READY
+    WAITING  `read`                                READY
+    ASKED    `lost`, an error in `read` or `send`  REPEAT
+    LOOKED   `lost`                                READY
+    WAITING  `lost`                                READY
+    REPEAT   `abandon`                             READY
+    any      `close`                               CLOSED
+    ======== ===================================== =========================
+
+    In all other states these methods change nothing.
+
+    Parameters
+    ----------
+    client : redis.Redis
+        kombu's client for waiting. The poller opens its connection.
+    store : Store
+        Our data.
+    cycle : kombu.utils.scheduling.round_robin_cycle
+        kombu's order of the consumed queues.
+    prefetch : Prefetch
+        How many messages may be taken.
+    idle : IdleWait
+        What to wait for where all queues are empty.
+    settings : Settings
+        ``revoke_expires`` is read.
+    """
+
+    #: The lease keeper, from the first leased queue on.
+    _keeper: LeaseKeeper
+
+    def __init__(
+        self,
+        client: Any,
+        store: Store,
+        cycle: round_robin_cycle,
+        prefetch: Prefetch,
+        idle: IdleWait,
+        settings: Settings,
+    ) -> None:
+        self.state = State.READY
+        #: Whether the tasks of a Celery worker come by this consumer, or have come.
+        self.serves_worker = False
+        #: The queues that are consumed, and those of them whose messages are leased.
+        self.queues: frozenset[str] = frozenset()
+        self.leased_queues: frozenset[str] = frozenset()
+        #: Messages that are not handed out yet.
+        self.taken: deque[Taken] = deque()
+        self.controls = Controls()
+        self.idle = idle
+        #: Monotonic time at which the commands were sent whose replies are awaited.
+        self.sent_at = 0.0
+        self._client = client
+        self._store = store
+        self._cycle = cycle
+        self._prefetch = prefetch
+        self._settings = settings
+        self._fair_share = FairShare()
+        self._batch = BatchSize()
+        self._connection: Any = None
+        #: The thread or greenlet that polls.
+        self._thread = 0
+        #: The socket of the server that has got the sources of all scripts.
+        self._taught: Any = None
+        #: Requests whose replies are awaited, or to be sent again.
+        self._requests: list[Request] = []
+        #: Acknowledgements that were sent with the requests.
+        self._riding = AckBatch({})
+        #: What looks the last commands had.
+        self._signs = SignsCall()
+        self._looked_lists: list[str] = []
+        #: Fetched messages of queues that were cancelled while a reply was awaited.
+        self._cancelled: list[Taken] = []
+        #: Until when a queue is left alone, by the monotonic clock.
+        self._refused: dict[str, float] = {}
+        prefetch.join(self)
+
+    # -- the queues
+
+    def consume(self, queue: str, keeper: LeaseKeeper | None = None) -> None:
+        """Ask for the messages of a queue from now on.
+
+        Parameters
+        ----------
+        keeper : LeaseKeeper | None
+            Keeps their leases; None where messages are popped as on stock.
+        """
+        self.queues |= {queue}
+        if keeper is not None:
+            self._keeper = keeper
+            self.leased_queues |= {queue}
+            self.idle.ask_server()
+        self._fair_share.forget([queue])
+        self._interrupt()
+
+    def cancel(self, queue: str) -> None:
+        """Ask for no more messages of a queue; :meth:`take_cancelled` returns those that came."""
+        self.queues -= {queue}
+        self.leased_queues -= {queue}
+        self._interrupt()
+        self._read_last()
+
+    def take_cancelled(self) -> list[Taken]:
+        """Return the messages of cancelled queues, which are to be given back.
+
+        Not while a reply may bring more of them: each call that gives messages back puts them at
+        the head, so those that came first go last, or with the others.
+        """
+        fetched = self.take_all()
+        self.taken.extend(each for each in fetched if each.queue in self.queues)
+        self._cancelled += [each for each in fetched if each.queue not in self.queues]
+        if self.state is State.ASKED:
+            return []
+        cancelled, self._cancelled = self._cancelled, []
+        return cancelled
+
+    def _interrupt(self) -> None:
+        """End a long wait, which is for other queues."""
+        if self.state is State.WAITING:
+            self.idle.interrupt()
+
+    # -- asking
+
+    def start(self) -> None:
+        """Ask for messages or, where all queues are empty, wait until that changes."""
+        self._thread = get_ident()
+        if self.state is State.POP:
+            self._pop()
+        elif self.state is State.REPEAT:
+            self._ask()
+        elif self.state is State.READY:
+            shares = self._shares()
+            if shares:
+                self._ask(shares)
+            elif shares is not None and not self.taken:
+                self._wait()
+
+    def next(self) -> Taken | None:
+        """Return the next message to hand out.
+
+        Where messages go quickly, the next ones are asked for before those here are done.
+        """
+        if not self.taken:
+            return None
+        size = self._batch.size
+        if size > 1 and len(self.taken) <= size // 2 and self._is_connected:
+            if self.state is State.REPEAT:
+                self._ask()
+            elif self.state is State.READY and (shares := self._shares()):
+                self._ask(shares)
+        return self.taken.popleft()
+
+    def handed_out(self, number: int, seconds: float) -> None:
+        """Note how many *seconds* it took to hand out so many messages."""
+        self._batch.after(number, seconds)
+
+    @property
+    def is_content(self) -> bool:
+        """Whether there is nothing to send now that no reply is awaited."""
+        if self.state is not State.READY or self._prefetch.asks_for_each:
+            return False
+        return bool(self.leased_queues) and not self._is_worth_it(self._credit())
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the caller is another thread or greenlet than the one that polls."""
+        return self._thread != get_ident()
+
+    @property
+    def fetched(self) -> int:
+        """How many messages are here, or may come, that are not handed out."""
+        asked = sum([each.share.limit for each in self._requests]) if self._requests else 0
+        return len(self.taken) + asked
+
+    @property
+    def _is_connected(self) -> bool:
+        """Whether the poller has a connection: one that is closed has to be registered first."""
+        return socket_of(self._client.connection) is not None
+
+    def _credit(self) -> int:
+        # Without a limit one at a time, but for a worker that wants it so.
+        return self._prefetch.credit(self._batch.size if self.serves_worker else 1)
+
+    def _is_worth_it(self, credit: int) -> bool:
+        """Return whether to ask now; not for each message alone while the pool has enough to do."""
+        if credit <= 0:
+            return False
+        enough = credit >= self._prefetch.half  # so that some are worked on meanwhile
+        return enough or not (self.taken or (self.serves_worker and worker.backlog()))
+
+    def _shares(self) -> list[Share] | None:
+        """Return what to ask for: nothing where all queues are empty, None for nothing now."""
+        if not self.leased_queues:
+            return []
+        credit = self._credit()
+        if not self._is_worth_it(credit):
+            return None
+        leased, _ = self._queues_in_turn()
+        if not leased:
+            return []
+        if self._keeper.makes_room:
+            return None
+        credit = self._prefetch.part_of(credit, has_more=self._fair_share.has_more(leased))
+        return self._fair_share.deal(
+            leased,
+            min(credit, self._batch.size),
+            len(self._store.layout.steps),
+            fair=not isinstance(self._cycle, priority_cycle),
+        )
+
+    def _ask(self, shares: Sequence[Share] = ()) -> None:
+        """Send requests for *shares*; without any, the same requests as before."""
+        keeper = self._keeper
+        if shares:
+            self._requests = [Request(s, keeper.new_request_number(s.queue)) for s in shares]
+            self.state = State.REPEAT
+        self._put_back_acks()
+        self._riding = keeper.acks.take(ride=True)
+        self._send(State.ASKED, self._calls() + self._looks())
+
+    def _calls(self) -> bytes:
+        """Return the calls for acknowledgements and requests, packed."""
+        keeper, leases = self._keeper, self._store.leases
+        me, lease, others, reports = (
+            *(keeper.worker_id, keeper.lease),
+            *(keeper.others, self.serves_worker),
+        )
+        # Acknowledgements first: they may make room for a message that is delivered alone.
+        calls = keeper.acks.calls(self._store, self._riding)
+        calls += [
+            leases.acquire_call(s.queue, me, lease, number, s.limit, s.lists, others, reports)
+            for s, number in self._requests
+        ]
+        sock = socket_of(self._client.connection)
+        if sock is not None and sock is self._taught:
+            return b"".join([call.packed() for call in calls])
+        self._taught = sock
+        return pack([call.command(source=True) for call in calls])
+
+    def _looks(self) -> bytes:
+        """Return the commands that ask which other queues have got something, packed."""
+        leased, popped = self._queues_in_turn()
+        look = self._signs = SignsCall()
+        for queue in self._fair_share.empty(leased):
+            look.add(queue, self.idle.sign(queue))
+        if len(leased) > 1:
+            for queue, lists in self._fair_share.behind(leased):
+                look.add(queue, *self.idle.ready(queue)[:lists])
+        looks = look.packed()
+        self._looked_lists = self._ready_lists(popped)
+        if self._looked_lists:
+            looks += pack([("EXISTS", *self._looked_lists)])
+        return looks
+
+    def _pop(self) -> None:
+        """Take a message of a queue that is not leased, if there is still one."""
+        self.state = State.READY
+        _, popped = self._queues_in_turn()
+        if lists := self._ready_lists(popped):
+            self._send(State.WAITING, pack([("BRPOP", *lists, POP_SECONDS)]))
+
+    def _wait(self) -> None:
+        """Look at the ready lists, or wait for a sign."""
+        leased, popped = self._queues_in_turn()
+        lists = self._ready_lists(popped)
+        if look := self.idle.look(leased):
+            self._signs = look
+            self._send(State.LOOKED, look.packed())
+        elif wait := self.idle.wait(leased, lists, briefly=bool(self._refused)):
+            self._send(State.WAITING, wait)
+
+    def _queues_in_turn(self) -> tuple[list[str], list[str]]:
+        """Return the queues to lease from and those to pop from, the one whose turn it is first.
+
+        Queues that Redis just refused are left out.
+        """
+        now = time.monotonic()
+        self._refused = {queue: until for queue, until in self._refused.items() if until > now}
+        leased, popped = list[str](), list[str]()
+        for queue in self._cycle.consume(len(self._cycle.items)):
+            if queue not in self._refused:
+                (leased if queue in self.leased_queues else popped).append(queue)
+        return leased, popped
+
+    def _ready_lists(self, queues: Sequence[str]) -> list[str]:
+        """Return the ready lists of queues, the most urgent first."""
+        ready, layout = self._store.keys.ready, self._store.layout
+        return [ready(queue, step, layout) for step in layout.steps for queue in queues]
+
+    def _send(self, state: State, commands: bytes) -> None:
+        self._connection = self._client.connection
+        # No health check: it would wait for its reply here, and where it fails redis-py connects
+        # again by itself, unknown to the poller.
+        self._connection.send_packed_command([commands], check_health=False)
+        self.state = state
+        self.sent_at = time.monotonic()
+
+    # -- reading
+
+    @property
+    def awaiting(self) -> Any:
+        """The connection on which a reply is awaited, None where none is."""
+        state = self.state
+        if state is State.ASKED or state is State.WAITING or state is State.LOOKED:
+            return self._connection
+        return None
+
+    def read(self) -> Popped | None:
+        """Read replies into :attr:`taken`; return a message that was popped.
+
+        Raises
+        ------
+        redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError
+            The connection is lost, or its server is no longer a master.
+        """
+        state = self.state
+        try:
+            if state is State.ASKED:
+                self._read_requests()
+                return None
+            self.state = State.READY
+            if state is State.WAITING:
+                return self._read_popped()
+            if reply := self._connection.read_response():
+                self._fair_share.forget(self._signs.found(reply))
+            return None
+        except ResponseError as exc:
+            logger.error("waiting for messages failed: retry_s=%g: %s", REFUSED_SECONDS, exc)
+            self._refused = dict.fromkeys(self.queues, time.monotonic() + REFUSED_SECONDS)
+            return None
+
+    def lost(self) -> None:
+        """Note that the connection is lost: outstanding requests are sent again."""
+        self._put_back_acks()
+        if self.state is State.ASKED:
+            self.state = State.REPEAT
+        elif self.state is State.LOOKED or self.state is State.WAITING:
+            self.state = State.READY
+
+    def _read(self) -> Any:
+        """Return the next reply, which may be an error."""
+        try:
+            return self._connection.read_response()
+        except ResponseError as exc:
+            if isinstance(exc, NoScriptError):
+                self._taught = None
+            return exc
+
+    def _read_requests(self) -> None:
+        """Read the replies to all requests, and to what went with them."""
+        self.state = State.REPEAT  # until all replies are here, and have been handled
+        acked = [self._read() for _ in self._riding.fields]
+        replies = [self._read() for _ in self._requests]
+        for (_, request_number), reply in zip(self._requests, replies, strict=True):
+            if not (isinstance(reply, ResponseError) or Reserved.answers(reply, request_number)):
+                raise ConnectionError("out of step: the reply to another request has come")
+        if self._signs.lists:
+            self._fair_share.forget(self._signs.found(self._read()))
+        may_pop = self._read() if self._looked_lists else 0
+        # Before anything is handed out; where this fails, the same requests are sent again.
+        self._learn([reply for reply in replies if not isinstance(reply, ResponseError)])
+        self._acknowledged(acked)
+        requests, self._requests = self._requests, []
+        came = []
+        for request, reply in zip(requests, replies, strict=True):
+            queue = request.share.queue
+            if isinstance(reply, NoScriptError):
+                self._requests.append(request)
+            elif isinstance(reply, ResponseError):
+                logger.error(
+                    "fetching failed: queue=%s retry_s=%g: %s", queue, REFUSED_SECONDS, reply
+                )
+                self._keeper.abandon(queue, request.request_number)
+                self._refused[queue] = time.monotonic() + REFUSED_SECONDS
+            else:
+                came.append(self._hold(queue, request.request_number, Reserved.read(reply)))
+                # A queue whose messages were all cancelled has had its turn, too.
+                self._cycle.rotate(queue)
+        for taken in chain.from_iterable(zip_longest(*came)):
+            if taken is not None:
+                self.taken.append(taken)
+                self._cycle.rotate(taken.queue)
+        if not self._requests:
+            self.state = State.POP if may_pop else State.READY
+
+    def _put_back_acks(self) -> None:
+        """Put back acknowledgements that did not arrive."""
+        if self._riding:
+            self._keeper.acks.put_back(self._riding)
+            self._riding = AckBatch({})
+
+    def _acknowledged(self, replies: list[Any]) -> None:
+        """Handle the replies to acknowledgements, which may be errors."""
+        errors = [reply for reply in replies if isinstance(reply, ResponseError)]
+        if not errors and self._riding:
+            self._keeper.acks.confirm(self._riding, replies)
+            self._riding = AckBatch({})
+        if errors and not isinstance(errors[0], NoScriptError):
+            logger.error("Redis refused acknowledgements, which are sent again: %s", errors[0])
+        self._put_back_acks()
+
+    def _learn(self, replies: list[Any]) -> None:
+        """Read pauses and revokes that are older than the messages."""
+        revisions = {Reserved.revision_in(reply) for reply in replies}
+        # A lower one, too: a server that has taken over may not have got all.
+        if revisions - {self.controls.revision}:
+            expires = self._settings.revoke_expires
+            self.controls.learn(self._store, for_worker=self.serves_worker, expires=expires)
+            if self.serves_worker:
+                refuse_reserved()
+
+    def _hold(self, queue: str, request_number: str, reserved: Reserved) -> list[Taken]:
+        """Note the messages of a reply as held, and return them."""
+        self._fair_share.learn(queue, reserved.more)
+        if reserved.messages:
+            self.idle.took_some(from_others=reserved.others)
+        if reserved.room:
+            self._keeper.make_room()
+            self._fair_share.serve_alone(queue)
+        fields = [field for field, _, _ in reserved.messages]
+        tags = self._keeper.take(queue, request_number, fields, alone=reserved.alone)
+        return [
+            Taken(queue, tag, message, deliveries, *reserved.about(field))
+            for tag, (field, message, deliveries) in zip(tags, reserved.messages, strict=True)
+        ]
+
+    def _read_popped(self) -> Popped | None:
+        """Read a sign, or a message of a queue that is not leased."""
+        reply = self._connection.read_response()
+        if not reply:
+            return None
+        key = reply[0].decode()
+        sign = self.idle.queue_of(key)
+        if sign is not None:
+            self._fair_share.forget([sign])
+            return None
+        queue = key[len(self._store.keys.prefix) :].rsplit(self._store.layout.sep, 1)[0]
+        self._cycle.rotate(queue)
+        return Popped(queue, reply[1])
+
+    # -- one message, and the end
+
+    def get(self, queue: str, keeper: LeaseKeeper) -> Taken | None:
+        """Lease one message of a queue, and wait for it; None where there is none."""
+        self._keeper = keeper
+        while True:
+            others = keeper.busy
+            request_number = keeper.new_request_number(queue)
+            reserved = self._store.leases.acquire(
+                queue, keeper.worker_id, keeper.lease, request_number, 1, others
+            )
+            taken = self._hold(queue, request_number, reserved)
+            if taken:
+                return taken[0]
+            if reserved.room or not reserved.more:
+                return None
+            # A later request, of another thread, has overtaken this one.
+
+    def take_all(self) -> list[Taken]:
+        """Return the fetched messages, and forget them."""
+        taken = list(self.taken)
+        self.taken.clear()
+        return taken
+
+    def abandon(self) -> None:
+        """Forget the outstanding requests: the keeper gives back what they may have got."""
+        for request in self._requests:
+            self._keeper.abandon(request.share.queue, request.request_number)
+        self._requests = []
+        if self.state is State.REPEAT:
+            self.state = State.READY
+
+    def close(self, *, wait: bool) -> list[Taken]:
+        """Return the fetched messages; with *wait* also those that come soon.
+
+        Other requests are abandoned.
+        """
+        connection = self.awaiting
+        if wait:
+            self._read_last()
+        if connection:
+            connection.disconnect()
+        self._put_back_acks()
+        self.abandon()
+        self.state = State.CLOSED
+        self._prefetch.leave(self)
+        return self._cancelled + self.take_all()
+
+    def _read_last(self) -> None:
+        """Read the replies to outstanding requests, if they come soon."""
+        # Not `LOST`: this connection raises redis-py's own errors.
+        with suppress(RedisError, OSError):
+            if self.state is State.ASKED and self._connection.can_read(LAST_REPLY_SECONDS):
+                self._read_requests()

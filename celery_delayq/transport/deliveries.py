@@ -1,0 +1,188 @@
+"""What becomes of the messages that a channel leases."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from celery_delayq.dispatch.lease_keeper import LeaseKeeper
+from celery_delayq.integration import worker
+from celery_delayq.settings import Settings
+from celery_delayq.store.leases import Counted
+from celery_delayq.store.schedule import Store
+
+logger = logging.getLogger(__name__)
+
+#: Dead letters after which to look whether there are too many dead letters.
+TRIM_AFTER = 100
+
+
+class Deliveries:
+    """Ends the deliveries of one channel: each is acknowledged, given back, or a dead letter.
+
+    Tasks may end after their channel was closed. Then the thread of the lease keeper makes the
+    changes, and the keeper also makes those that fail at first.
+
+    Parameters
+    ----------
+    keeper : LeaseKeeper
+        That of this process for this Redis database.
+    store : Store
+        Our data, by the connections of the channel.
+    settings : Settings
+        The settings of the connection.
+    """
+
+    def __init__(self, keeper: LeaseKeeper, store: Store, settings: Settings) -> None:
+        self.keeper = keeper
+        self.settings = settings
+        #: None where the channel is closed.
+        self._store: Store | None = store
+        self._dead_lettered = 0
+
+    def ack(self, tag: str, *, at_once: bool) -> None:
+        """Acknowledge a message: with the next request, or *at_once*."""
+        self.keeper.ack(tag)
+        if at_once and self._store is not None:
+            self.keeper.acks.flush(self._store)
+
+    def requeue(self, tags: Iterable[str], *, last: bool = False, counted: Counted) -> None:
+        """Put messages back into their ready lists, after all others with *last*."""
+        fields: dict[tuple[str, Counted, bytes], list[str]] = {}
+        for tag in tags:
+            holding = self.keeper.drop(tag)
+            if holding is not None:
+                why: Counted = "crashed" if holding.crashed else counted
+                details = holding.details if holding.crashed else b""
+                key = holding.queue, why, details
+                fields.setdefault(key, []).append(self.keeper.field(tag))
+        if not fields:
+            return
+        me, most = self.keeper.worker_id, self.keeper.max_deliveries
+
+        def put_back(store: Store) -> None:
+            for (queue, why, details), names in fields.items():
+                _, dead_lettered = store.leases.requeue(
+                    queue, me, names, last=last, counted=why, most=most, details=details
+                )
+                if dead_lettered:
+                    logger.error(
+                        "task that kills its process: queue=%s dead_lettered=%d",
+                        queue,
+                        dead_lettered,
+                    )
+
+        self._change(put_back)
+
+    def hand_back(self, tags: Iterable[str], *, reconnects: bool) -> None:
+        """Put unacknowledged messages back: at once or, where a worker *reconnects* while its tasks
+        run on, when they have ended.
+        """
+        held = [tag for tag in tags if tag in self.keeper.held]
+        if reconnects:
+            gc.collect()  # what Celery has dropped must not look alive
+            self.keeper.orphan(held)
+        else:
+            self.requeue(held, counted="died" if worker.failed() else "requeued")
+
+    def note_failure(
+        self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
+    ) -> bool:
+        """Note why a held message is about to be requeued or rejected."""
+        holding = self.keeper.held.get(tag)
+        if holding is None:
+            return False
+        holding.crashed, holding.reason, holding.details = crashed, reason, details
+        return True
+
+    def note_cancelled(self, tag: str) -> None:
+        """Note that no task works on a message any more, though its object may live on."""
+        holding = self.keeper.held.get(tag)
+        if holding is not None:
+            holding.message = None
+            if self._store is None:
+                self.keeper.orphan([tag])
+
+    def add_dead_letter(self, tag: str, id: str, reason: str) -> bool:
+        """Make a dead letter of a held message; return whether it was held."""
+        holding = self.keeper.drop(tag)
+        if holding is None:
+            return False
+        why, queue, field = holding.reason or reason, holding.queue, self.keeper.field(tag)
+        me, details, run = self.keeper.worker_id, holding.details, holding.run
+        self._change(
+            lambda store: store.leases.dead_letter(queue, me, field, id, why, details, run)
+        )
+        self._trim_sometimes(queue)
+        return True
+
+    def add_dead_letter_copy(
+        self, tag: str, queue: str, id: str, reason: str, message: bytes, details: bytes
+    ) -> None:
+        """Make a dead letter of a task that failed after its acknowledgement, or before it: the
+        acknowledgement that comes then does nothing.
+        """
+        if self.note_failure(tag, reason=reason, details=details) and self.add_dead_letter(
+            tag, id, reason
+        ):
+            return
+        lost = f"Task {id!r} is no dead letter, and its message is lost: {reason!r}"
+        self._change(lambda store: store.dead_letters.add(queue, id, reason, message, details), lost)
+        self._trim_sometimes(queue)
+
+    def end(self, fetched: Sequence[str], *, reconnects: bool, holds_others: bool) -> None:
+        """Give back messages that were fetched and not handed out, and send acknowledgements.
+
+        Parameters
+        ----------
+        fetched : Sequence[str]
+            Their tags.
+        reconnects : bool
+            Whether the connection is lost.
+        holds_others : bool
+            Whether other messages are handed out and not acknowledged.
+        """
+        if reconnects or self._store is None:
+            # No message stands for these, so the keeper gives them back.
+            self.keeper.orphan(fetched)
+            return
+        if fetched or holds_others:  # else nothing waits for a server that is silent
+            with suppress(Exception):  # the keeper does
+                self.keeper.give_back_abandoned(self._store)
+        self.requeue(fetched, counted="nothing")
+        with suppress(Exception):  # the keeper sends them
+            self.keeper.acks.drain(self._store)
+
+    def close(self) -> None:
+        """Leave the rest to the keeper, as the channel is closed."""
+        self._store = None
+        self.keeper.finish()
+        self.keeper.leave()
+
+    def _trim_sometimes(self, queue: str) -> None:
+        """Delete dead letters beyond the limits, once in a while."""
+        self._dead_lettered += 1
+        if self._dead_lettered % TRIM_AFTER == 0:
+            self._change(lambda store: store.dead_letters.trim_by(queue, store.layout_of(queue)))
+
+    def _change(self, change: Callable[[Store], Any], lost: str = "") -> None:
+        """Change something in Redis: at once, or by the keeper where there is no connection.
+
+        *lost* says what is lost if the process ends before Redis is back.
+        """
+        if self._store is None:
+            self.keeper.changes.add(change, lost)
+            return
+        try:
+            change(self._store)
+        except BaseException as exc:
+            # First of all: whoever logs may be ended, too.
+            self.keeper.changes.add(change, lost)
+            # Else a greenlet is killed while it waits, or the process is to end.
+            if not isinstance(exc, Exception):
+                raise
+            # Redis is away, or a signal handler runs where greenlets may not wait.
+            logger.warning("Done a little later: %r", exc)

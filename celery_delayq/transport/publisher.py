@@ -1,0 +1,165 @@
+"""How a message is published: into the schedule, into its ready list, or in place of the message
+that it retries.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from celery_delayq.errors import InvalidETA
+from celery_delayq.integration import run_history
+from celery_delayq.model import delivery, envelope, publish_outcome
+from celery_delayq.model.delivery import HeldBy
+from celery_delayq.model.envelope import Due, Entry
+from celery_delayq.model.publish_outcome import PublishOutcome, Put
+from celery_delayq.model.task_options import check_own
+from celery_delayq.settings import Settings
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.scripting.replies import Puts
+from celery_delayq.transport.batch import PublishBatch
+from celery_delayq.utils import message_json
+
+logger = logging.getLogger(__name__)
+
+
+class Publication(NamedTuple):
+    """A script call that publishes one message, and what reads its reply."""
+
+    call: Call
+    read: Callable[[Any], None]
+
+
+class Publisher:
+    """Decides how messages are published.
+
+    Parameters
+    ----------
+    settings : Settings
+        ``min_delay`` and ``history`` are read.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def publication(
+        self, store: Store, queue: str, message: Mapping[str, Any], place: str
+    ) -> Publication:
+        """Return how a message is published to a queue that lasts.
+
+        Parameters
+        ----------
+        place : str
+            Where the messages of the queue are; a retry that was held elsewhere is a new message.
+        """
+        held = delivery.retry_of(message)
+        if held is not None:
+            if held.place == place and _is_first(message, queue):
+                return self._retry(store, queue, message, held)
+            message = delivery.as_new(message)
+        entry = self.entry_of(store, message)
+        if entry is None:
+            ready = store.ready_call(queue)
+            ready.add(store.layout.step_of(message), message_json.encode(message))
+            return Publication(ready, _read_nothing)
+        # A retry that is refused would be lost where its message is acknowledged already.
+        call = store.puts(queue, retry=bool(message["headers"].get("retries")))
+        call.add(entry)
+        task_id = str(message["headers"]["id"])
+        return Publication(call, partial(_read_scheduled, queue, task_id, entry.data))
+
+    def add_to(
+        self, batch: PublishBatch, store: Store, queue: str, message: Mapping[str, Any]
+    ) -> None:
+        """Add a message for a queue that lasts to a batch, in which a retry is a new message."""
+        message = delivery.as_new(message)
+        entry = self.entry_of(store, message)
+        if entry is None:
+            step = store.layout.step_of(message)
+            batch.add_ready(store, queue, step, message_json.encode(message))
+        else:
+            batch.add_entry(store, queue, entry)
+
+    def entry_of(self, store: Store, message: Mapping[str, Any]) -> Entry | None:
+        """Return the entry that the schedule is to have, None for a message that is to be ready.
+
+        A task with an option that a script decides about, such as a unique key, is an entry too.
+        """
+        due = envelope.due_when_sent(message)
+        if envelope.is_special(message) or not (due is None or self._is_short(store, due)):
+            return Entry.of(message, store.layout.step_of(message), due or Due(0))
+        return None
+
+    def due_later(self, store: Store, message: Mapping[str, Any]) -> Due | None:
+        """Return the ETA of a received message that must be scheduled, else None."""
+        try:
+            due = envelope.due_of(message)
+        except InvalidETA:
+            return None  # Celery rejects it, with its own error in the log
+        return None if due is None or self._is_short(store, due) else due
+
+    def _is_short(self, store: Store, due: Due) -> bool:
+        """Return whether a delay is so short that the worker waits itself (``min_delay``)."""
+        least = self._settings.min_delay
+        if not least:
+            return False
+        wait_ms = due.ms if due.relative else due.ms - store.now_ms()
+        return 0 < wait_ms < least * 1000
+
+    def _retry(
+        self, store: Store, queue: str, message: Mapping[str, Any], held: HeldBy
+    ) -> Publication:
+        """Schedule a retry in place of the running task's message."""
+        due = envelope.due_when_sent(message) or Due(0)
+        entry = Entry.of(message, store.layout.step_of(message), due)
+        worker_id, _, field = held.tag.partition(":")
+        run = run_history.of_retry() if self._settings.history else b""
+        head = envelope.head_with(held.label)
+        call = store.leases.replace_call(
+            queue, entry, held.queue, worker_id, field, head=head, when_due="push", run=run
+        )
+        return Publication(call, partial(_read_retry, queue, entry.id))
+
+
+def entry_of_received(store: Store, message: Mapping[str, Any], due: Due) -> Entry:
+    """Return the entry for a message that a stock producer may have sent.
+
+    Raises
+    ------
+    RecordError
+        Its data of ours is not what scripts expect.
+    """
+    check_own(message["properties"])
+    return Entry.of(message, store.layout.step_of(message), due)
+
+
+def _is_first(message: Mapping[str, Any], queue: str) -> bool:
+    """Return whether *queue* is the first to which a message goes; a topic may have several."""
+    first: str = message["properties"][envelope.PROPERTY].setdefault("retried_to", queue)
+    return first == queue
+
+
+def _read_nothing(_reply: Any) -> None:
+    """Read the reply to a push, which says nothing."""
+
+
+def _read_scheduled(queue: str, task_id: str, record: bytes, reply: Any) -> None:
+    """Note the outcome of an entry; raises what :func:`publish_outcome.note` does."""
+    _, [put], replaced = Puts.read(reply)
+    publish_outcome.note(PublishOutcome(task_id, put, queue, record, replaced.get(0, b"")))
+
+
+def _read_retry(queue: str, task_id: str, reply: Any) -> None:
+    """Log why a retry is void, if it is."""
+    if reply == b"superseded":
+        publish_outcome.note(PublishOutcome(task_id, Put("superseded"), queue))
+        logger.info("Task %r is not tried again: another one has taken its unique key", task_id)
+    if reply == b"gone":
+        logger.warning(
+            "The retry of task %r is void: its message was given to another worker, "
+            "which runs it again",
+            task_id,
+        )

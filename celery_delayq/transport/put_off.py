@@ -1,0 +1,122 @@
+"""Puts messages back into the schedule that have a future ETA, or whose task is paused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_delayq.dispatch.acks import LOST
+from celery_delayq.errors import CommandRefused, RecordError, StoreFull
+from celery_delayq.integration.pauses_and_revokes import Controls
+from celery_delayq.model import envelope
+from celery_delayq.model.envelope import Due
+from celery_delayq.store.leases import WhenDue
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.runner import is_fault_of_script
+from celery_delayq.transport.deliveries import Deliveries
+from celery_delayq.transport.publisher import Publisher, entry_of_received
+from celery_delayq.transport.qos import Message
+from celery_delayq.transport.requests import Taken
+from celery_delayq.utils import message_json
+
+#: ms by which the last message of a paused task may be due later than now: more is a clock that was
+#: set back.
+SET_BACK_MS = 60_000
+
+
+class PutOff:
+    """Schedules leased messages that must not start now.
+
+    Parameters
+    ----------
+    store : Store
+        Our data.
+    deliveries : Deliveries
+        What becomes of leased messages.
+    publisher : Publisher
+        Says which ETA is one to wait for.
+    controls : Controls
+        What is paused.
+    qos : QoS
+        kombu's record of the messages that are handed out.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        deliveries: Deliveries,
+        publisher: Publisher,
+        controls: Controls,
+        qos: Any,
+    ) -> None:
+        self._store = store
+        self._deliveries = deliveries
+        self._publisher = publisher
+        self._controls = controls
+        self._qos = qos
+        #: ms since 1970 at which the last message was paused and due.
+        self._paused_due_at = 0
+
+    def put_off(self, taken: Taken, message: Message) -> bool:
+        """Schedule a message that must not start now; return whether it was scheduled.
+
+        Raises
+        ------
+        RecordError
+            The scripts cannot store this message.
+        """
+        try:
+            return self._by_eta(taken, message) or self._by_pause(taken, message)
+        except (*LOST, CommandRefused, StoreFull) as exc:
+            if is_fault_of_script(exc):
+                raise RecordError(f"it cannot be scheduled: {exc}") from exc
+            # No task works on it, though the error keeps it alive: the keeper gives it back.
+            self._deliveries.note_cancelled(taken.tag)
+            self._qos.forget(taken.tag)
+            self._deliveries.keeper.orphan([taken.tag])
+            raise
+
+    def _by_pause(self, taken: Taken, message: Message) -> bool:
+        """Put a message whose task is paused back into the schedule."""
+        paused = self._controls.paused
+        if not paused or message.headers.get("task") not in paused:
+            return False
+        raw = message_json.decode(taken.message)
+        if not envelope.is_task(raw):
+            return False
+        # One after the other, so that they go on in the order in which they came.
+        now = self._store.now_ms()
+        is_set_back = self._paused_due_at - now > SET_BACK_MS
+        self._paused_due_at = now if is_set_back else max(self._paused_due_at + 1, now)
+        due = envelope.due_of(raw) or Due(0)  # not long to go: else it is in the schedule by now
+        self._schedule(taken, raw, Due(max(self._paused_due_at, due.ms)), "keep")
+        return True
+
+    def _by_eta(self, taken: Taken, message: Message) -> bool:
+        """Move a message that a stock producer sent with a future ETA to the schedule.
+
+        A message whose moment has passed loses its ETA: the worker would keep it in memory and
+        raise prefetch.
+        """
+        due = self._publisher.due_later(self._store, message._raw)
+        if due is None:
+            return False
+        # The message as it came, without the data of this delivery.
+        if self._schedule(taken, message_json.decode(taken.message), due, "leave"):
+            return True
+        message.properties[envelope.PROPERTY]["eta"] = message.headers["eta"]
+        message.headers["eta"] = None
+        return False
+
+    def _schedule(self, taken: Taken, raw: dict[str, Any], due: Due, when_due: WhenDue) -> bool:
+        """Schedule a held message in place of itself; return whether it is not held any more."""
+        queue, keeper = taken.queue, self._deliveries.keeper
+        entry, head = entry_of_received(self._store, raw, due), envelope.head_of(taken.message)
+        call = self._store.leases.replace_call(
+            *(queue, entry, queue, keeper.worker_id, keeper.field(taken.tag)),
+            head=head,
+            when_due=when_due,
+        )
+        if self._store.run(call) == b"due":
+            return False
+        self._qos.ack(taken.tag)
+        return True
