@@ -41,11 +41,11 @@ class LoopPublisher:
         self._connection.ensure = self._ensure
         channel = self._channel = self._connection.channel()
         _ = channel.stores.only  # raises NotSupported for several
-        channel.pool.disconnect()
+        channel._disconnect_pools()
         channel._pool = channel.new_pool()
         self.client: LoopClient = new_loop_client(channel.pool, threads, size)
         store = channel.store
-        channel._store = Store(self.client, store.keys, store.layout, store.limits)
+        channel.store = Store(self.client, store.keys, store.layout, store.limits)
         # Each as a whole: a call that is cancelled meanwhile leaves the thread its connection.
         for name in _BLOCKING:
             setattr(channel, name, bridge.off_loop(getattr(channel, name)))
