@@ -34,6 +34,10 @@ class Channel:
     def leased(self, tag: int) -> bool:
         return tag == 1
 
+    @property
+    def hand_out(self) -> Channel:
+        return self
+
     def settle_soon(self, method: Any, *args: Any) -> None:
         self.settled.append((method, *args))
 
