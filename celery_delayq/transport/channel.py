@@ -506,9 +506,7 @@ class Channel(stock.Channel):
         try:
             popped = consumer.read()
         except self.connection_errors:
-            # So that the next turn of the loop connects again.
-            consumer.lost()
-            self.client.connection.disconnect()
+            consumer.lost()  # so that the next turn of the loop connects again
             raise
         finally:
             if hasattr(self, "_flush_brpop_reauth"):  # kombu 5.7 and newer

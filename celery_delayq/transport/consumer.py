@@ -6,7 +6,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from enum import Enum, auto
 from itertools import chain, zip_longest
 from threading import get_ident
@@ -23,8 +22,8 @@ from celery_delayq.integration.request import refuse_reserved
 from celery_delayq.settings import Settings
 from celery_delayq.store.leases import Reserved
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.calls import pack
-from celery_delayq.store.scripting.wire import socket_of
+from celery_delayq.store.scripting.calls import Call, pack
+from celery_delayq.store.scripting.wire import Wire, socket_of
 from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
 from celery_delayq.transport.idle import IdleWait
 from celery_delayq.transport.prefetch import Prefetch
@@ -61,6 +60,55 @@ class State(Enum):
     CLOSED = auto()
 
 
+class PolledConnection:
+    """The connection that kombu's poller opens and watches, as a pool for a :class:`Wire`.
+
+    Parameters
+    ----------
+    client : redis.Redis
+        kombu's client for waiting.
+    """
+
+    #: None: nothing is repeated here, where it would be unknown to the poller.
+    retry = None
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    @property
+    def socket(self) -> Any:
+        """The socket, None where the poller has to connect first."""
+        return socket_of(self._client.connection)
+
+    @property
+    def connection(self) -> Any:
+        """redis-py's connection, None before the first one."""
+        return self._client.connection
+
+    def get_connection(self, *_command_name: str) -> PolledConnection:
+        """Return this."""
+        return self
+
+    def release(self, _connection: PolledConnection) -> None:
+        """Leave the connection to the poller."""
+
+    def send_packed_command(self, commands: Sequence[bytes]) -> None:
+        """Send commands. A health check would wait for its reply here."""
+        self._client.connection.send_packed_command(commands, check_health=False)
+
+    def read_response(self) -> Any:
+        """Return the next reply, or raise it."""
+        return self._client.connection.read_response()
+
+    def can_read(self, seconds: float) -> bool:
+        """Return whether there is something to read, after at most so many *seconds*."""
+        return bool(self._client.connection.can_read(seconds))
+
+    def disconnect(self) -> None:
+        """Close the connection."""
+        self._client.connection.disconnect()
+
+
 class Consumer:
     """Asks for messages on the connection of one channel, one round trip at a time.
 
@@ -80,7 +128,7 @@ class Consumer:
                                                    Redis lacks the script
     LOOKED   `read`                                READY
     WAITING  `read`                                READY
-    ASKED    `lost`, an error in `read` or `send`  REPEAT
+    ASKED    `lost`, an error in `read`            REPEAT
     LOOKED   `lost`                                READY
     WAITING  `lost`                                READY
     REPEAT   `abandon`                             READY
@@ -129,14 +177,14 @@ class Consumer:
         self.idle = idle
         #: Monotonic time at which the commands were sent whose replies are awaited.
         self.sent_at = 0.0
-        self._client = client
+        self._polled = PolledConnection(client)
+        self._wire = Wire(self._polled)
         self._store = store
         self._cycle = cycle
         self._prefetch = prefetch
         self._settings = settings
         self._fair_share = FairShare()
         self._batch = BatchSize()
-        self._connection: Any = None
         #: The thread or greenlet that polls.
         self._thread = 0
         #: The socket of the server that has got the sources of all scripts.
@@ -178,6 +226,8 @@ class Consumer:
         self.leased_queues -= {queue}
         self._interrupt()
         self._read_last()
+        for taken in self.take_all():
+            (self._cancelled if taken.queue == queue else self.taken).append(taken)
 
     def take_cancelled(self) -> list[Taken]:
         """Return the messages of cancelled queues, which are to be given back.
@@ -185,9 +235,6 @@ class Consumer:
         Not while a reply may bring more of them: each call that gives messages back puts them at
         the head, so those that came first go last, or with the others.
         """
-        fetched = self.take_all()
-        self.taken.extend(each for each in fetched if each.queue in self.queues)
-        self._cancelled += [each for each in fetched if each.queue not in self.queues]
         if self.state is State.ASKED:
             return []
         cancelled, self._cancelled = self._cancelled, []
@@ -222,7 +269,8 @@ class Consumer:
         if not self.taken:
             return None
         size = self._batch.size
-        if size > 1 and len(self.taken) <= size // 2 and self._is_connected:
+        # A connection that was closed has to be registered with the poller first.
+        if size > 1 and len(self.taken) <= size // 2 and self._polled.socket is not None:
             if self.state is State.REPEAT:
                 self._ask()
             elif self.state is State.READY and (shares := self._shares()):
@@ -250,11 +298,6 @@ class Consumer:
         """How many messages are here, or may come, that are not handed out."""
         asked = sum([each.share.limit for each in self._requests]) if self._requests else 0
         return len(self.taken) + asked
-
-    @property
-    def _is_connected(self) -> bool:
-        """Whether the poller has a connection: one that is closed has to be registered first."""
-        return socket_of(self._client.connection) is not None
 
     def _credit(self) -> int:
         # Without a limit one at a time, but for a worker that wants it so.
@@ -295,10 +338,12 @@ class Consumer:
             self.state = State.REPEAT
         self._put_back_acks()
         self._riding = keeper.acks.take(ride=True)
-        self._send(State.ASKED, self._calls() + self._looks())
+        calls = self._calls()
+        looks, looked = self._looks()
+        self._send(State.ASKED, self._packed(calls) + looks, len(calls) + looked)
 
-    def _calls(self) -> bytes:
-        """Return the calls for acknowledgements and requests, packed."""
+    def _calls(self) -> list[Call]:
+        """Return the calls for acknowledgements and requests."""
         keeper, leases = self._keeper, self._store.leases
         me, lease, others, reports = (
             *(keeper.worker_id, keeper.lease),
@@ -310,14 +355,19 @@ class Consumer:
             leases.acquire_call(s.queue, me, lease, number, s.limit, s.lists, others, reports)
             for s, number in self._requests
         ]
-        sock = socket_of(self._client.connection)
-        if sock is not None and sock is self._taught:
-            return b"".join([call.packed() for call in calls])
-        self._taught = sock
-        return pack([call.command(source=True) for call in calls])
+        return calls
 
-    def _looks(self) -> bytes:
-        """Return the commands that ask which other queues have got something, packed."""
+    def _packed(self, calls: Sequence[Call]) -> bytes:
+        """Return calls packed, with their sources where the server may not have them."""
+        sock = self._polled.socket
+        source = sock is None or sock is not self._taught
+        self._taught = sock
+        return b"".join([call.packed(source=source) for call in calls])
+
+    def _looks(self) -> tuple[bytes, int]:
+        """Return the commands that ask which other queues have got something, packed, and how many
+        these are.
+        """
         leased, popped = self._queues_in_turn()
         look = self._signs = SignsCall()
         for queue in self._fair_share.empty(leased):
@@ -329,7 +379,7 @@ class Consumer:
         self._looked_lists = self._ready_lists(popped)
         if self._looked_lists:
             looks += pack([("EXISTS", *self._looked_lists)])
-        return looks
+        return looks, bool(look.lists) + bool(self._looked_lists)
 
     def _pop(self) -> None:
         """Take a message of a queue that is not leased, if there is still one."""
@@ -366,11 +416,8 @@ class Consumer:
         ready, layout = self._store.keys.ready, self._store.layout
         return [ready(queue, step, layout) for step in layout.steps for queue in queues]
 
-    def _send(self, state: State, commands: bytes) -> None:
-        self._connection = self._client.connection
-        # No health check: it would wait for its reply here, and where it fails redis-py connects
-        # again by itself, unknown to the poller.
-        self._connection.send_packed_command([commands], check_health=False)
+    def _send(self, state: State, commands: bytes, number: int = 1) -> None:
+        self._wire.send(commands, number)
         self.state = state
         self.sent_at = time.monotonic()
 
@@ -381,7 +428,7 @@ class Consumer:
         """The connection on which a reply is awaited, None where none is."""
         state = self.state
         if state is State.ASKED or state is State.WAITING or state is State.LOOKED:
-            return self._connection
+            return self._polled.connection
         return None
 
     def read(self) -> Popped | None:
@@ -400,7 +447,7 @@ class Consumer:
             self.state = State.READY
             if state is State.WAITING:
                 return self._read_popped()
-            if reply := self._connection.read_response():
+            if reply := self._wire.read():
                 self._fair_share.forget(self._signs.found(reply))
             return None
         except ResponseError as exc:
@@ -409,17 +456,19 @@ class Consumer:
             return None
 
     def lost(self) -> None:
-        """Note that the connection is lost: outstanding requests are sent again."""
-        self._put_back_acks()
+        """Close the connection, as it is lost: outstanding requests are sent again."""
+        # First: to close it calls this again.
         if self.state is State.ASKED:
             self.state = State.REPEAT
         elif self.state is State.LOOKED or self.state is State.WAITING:
             self.state = State.READY
+        self._put_back_acks()
+        self._wire.drop()
 
     def _read(self) -> Any:
         """Return the next reply, which may be an error."""
         try:
-            return self._connection.read_response()
+            return self._wire.read()
         except ResponseError as exc:
             if isinstance(exc, NoScriptError):
                 self._taught = None
@@ -457,7 +506,7 @@ class Consumer:
                 self._cycle.rotate(queue)
         for taken in chain.from_iterable(zip_longest(*came)):
             if taken is not None:
-                self.taken.append(taken)
+                (self.taken if taken.queue in self.queues else self._cancelled).append(taken)
                 self._cycle.rotate(taken.queue)
         if not self._requests:
             self.state = State.POP if may_pop else State.READY
@@ -505,7 +554,7 @@ class Consumer:
 
     def _read_popped(self) -> Popped | None:
         """Read a sign, or a message of a queue that is not leased."""
-        reply = self._connection.read_response()
+        reply = self._wire.read()
         if not reply:
             return None
         key = reply[0].decode()
@@ -554,11 +603,11 @@ class Consumer:
 
         Other requests are abandoned.
         """
-        connection = self.awaiting
+        is_awaiting = self.awaiting is not None
         if wait:
             self._read_last()
-        if connection:
-            connection.disconnect()
+        if is_awaiting:
+            self.lost()
         self._put_back_acks()
         self.abandon()
         self.state = State.CLOSED
@@ -567,7 +616,8 @@ class Consumer:
 
     def _read_last(self) -> None:
         """Read the replies to outstanding requests, if they come soon."""
-        # Not `LOST`: this connection raises redis-py's own errors.
-        with suppress(RedisError, OSError):
-            if self.state is State.ASKED and self._connection.can_read(LAST_REPLY_SECONDS):
+        try:
+            if self.state is State.ASKED and self._polled.can_read(LAST_REPLY_SECONDS):
                 self._read_requests()
+        except (RedisError, OSError):
+            self.lost()

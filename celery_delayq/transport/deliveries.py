@@ -130,7 +130,9 @@ class Deliveries:
         ):
             return
         lost = f"Task {id!r} is no dead letter, and its message is lost: {reason!r}"
-        self._change(lambda store: store.dead_letters.add(queue, id, reason, message, details), lost)
+        self._change(
+            lambda store: store.dead_letters.add(queue, id, reason, message, details), lost
+        )
         self._trim_sometimes(queue)
 
     def end(self, fetched: Sequence[str], *, reconnects: bool, holds_others: bool) -> None:
