@@ -603,6 +603,8 @@ class Consumer:
 
         Other requests are abandoned.
         """
+        if self.state is State.CLOSED:
+            return []
         is_awaiting = self.awaiting is not None
         if wait:
             self._read_last()

@@ -1,0 +1,275 @@
+"""Every transition between the states of a consumer, with a real Redis."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kombu import Connection, Queue
+
+from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.transport.consumer import Consumer, State
+from tests.integration.dispatch.conftest import publish
+
+#: A transition: from where, by which method, to where.
+Step = tuple[State, str, State]
+
+
+class Stage:
+    """A consumer of two queues, ``q`` that is leased and ``brief`` that is popped.
+
+    Parameters
+    ----------
+    connection : Connection
+        To Redis.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.channel: Any = connection.default_channel
+        Queue("brief", auto_delete=True)(self.channel).declare()
+        for name in ("q", "brief"):
+            self.channel.basic_consume(name, False, self.handle, f"tag of {name}")
+        self.consumer: Consumer = self.channel.consumer
+        client = self.channel.client
+        client.connection = client.connection_pool.get_connection()
+        self.messages: list[Any] = []
+        #: What has been done.
+        self.steps: list[Step] = []
+
+    def handle(self, message: Any) -> None:
+        self.messages.append(message)
+
+    def call(self, name: str, **options: Any) -> Any:
+        """Call a method of the consumer, and note the transition."""
+        before = self.consumer.state
+        result = getattr(self.consumer, name)(**options)
+        self.steps.append((before, name, self.consumer.state))
+        return result
+
+    def publish(self, queue: str = "q", number: int = 1) -> None:
+        publish(self.connection, queue, number)
+
+    def connect(self) -> None:
+        """Open the connection, as the poller does."""
+        self.channel.client.connection.connect()
+
+    # -- to each state
+
+    def be_ready(self) -> None:
+        assert self.consumer.state is State.READY
+
+    def be_asked(self) -> None:
+        self.publish()
+        self.call("start")
+
+    def be_looked(self) -> None:
+        self._go_on(State.LOOKED)
+
+    def be_waiting(self) -> None:
+        self._go_on(State.WAITING)
+
+    def _go_on(self, state: State) -> None:
+        """Ask and read until the consumer is idle; the queues are empty."""
+        while self.consumer.state is not state:
+            self.call("start" if self.consumer.state is State.READY else "read")
+
+    def be_repeating(self) -> None:
+        self.be_asked()
+        self.call("lost")
+        self.connect()
+
+    def be_about_to_pop(self) -> None:
+        self.publish("brief")
+        self.be_asked()
+        self.call("read")
+
+    def be_closed(self) -> None:
+        self.call("close", wait=False)
+
+
+#: How to come to each state.
+WAYS: dict[State, Callable[[Stage], None]] = {
+    State.READY: Stage.be_ready,
+    State.POP: Stage.be_about_to_pop,
+    State.REPEAT: Stage.be_repeating,
+    State.ASKED: Stage.be_asked,
+    State.LOOKED: Stage.be_looked,
+    State.WAITING: Stage.be_waiting,
+    State.CLOSED: Stage.be_closed,
+}
+
+
+def ask_and_read(stage: Stage) -> None:
+    stage.be_asked()
+    stage.call("read")
+    assert [each.queue for each in stage.consumer.taken] == ["q"]
+
+
+def ask_while_handing_out(stage: Stage) -> None:
+    stage.channel.basic_qos(0, 100, False)
+    stage.publish(number=200)
+    while not (stage.consumer.taken and stage.consumer.state is State.ASKED):
+        if stage.consumer.taken:
+            stage.call("next")
+            stage.consumer.handed_out(1, 0.0)
+        else:
+            stage.call("read" if stage.consumer.state is State.ASKED else "start")
+
+
+def repeat_while_handing_out(stage: Stage) -> None:
+    ask_while_handing_out(stage)
+    stage.call("lost")
+    stage.connect()
+    stage.call("next")
+    stage.call("read")
+
+
+def repeat(stage: Stage) -> None:
+    stage.be_repeating()
+    stage.call("start")
+    stage.call("read")
+    assert [each.queue for each in stage.consumer.taken] == ["q"]
+
+
+def teach_the_script(stage: Stage) -> None:
+    stage.publish()
+    ask_and_read(stage)
+    stage.consumer.take_all()
+    stage.channel.store.client.script_flush()
+    for method in ("start", "read", "start", "read"):
+        stage.call(method)
+    assert [each.queue for each in stage.consumer.taken] == ["q"]
+
+
+def lose_the_connection_while_reading(stage: Stage) -> None:
+    stage.be_asked()
+    stage.channel.client.connection._sock.close()
+    with pytest.raises((*stage.connection.connection_errors, OSError)):
+        stage.channel._brpop_read()
+    stage.steps.append((State.ASKED, "read", stage.consumer.state))
+
+
+def look_and_wait(stage: Stage) -> None:
+    stage.be_looked()
+    stage.be_waiting()
+    stage.publish()
+    stage.call("read")
+
+
+def pop(stage: Stage) -> None:
+    stage.be_about_to_pop()
+    stage.call("start")
+    assert stage.call("read").queue == "brief"
+
+
+def cancel_what_would_be_popped(stage: Stage) -> None:
+    stage.be_about_to_pop()
+    stage.channel.basic_cancel("tag of brief")
+    stage.call("start")
+
+
+def have_no_room(stage: Stage) -> None:
+    stage.channel.basic_qos(0, 1, False)
+    ask_and_read(stage)
+    stage.channel.hand_out.one()
+    stage.call("start")
+
+
+def lose_it_while_it_looks(stage: Stage) -> None:
+    stage.be_looked()
+    stage.call("lost")
+
+
+def lose_it_while_it_waits(stage: Stage) -> None:
+    stage.be_waiting()
+    stage.call("lost")
+
+
+def abandon(stage: Stage) -> None:
+    stage.be_repeating()
+    stage.call("abandon")
+
+
+WALKS = (
+    ask_and_read,
+    ask_while_handing_out,
+    repeat_while_handing_out,
+    repeat,
+    teach_the_script,
+    lose_the_connection_while_reading,
+    look_and_wait,
+    pop,
+    cancel_what_would_be_popped,
+    have_no_room,
+    lose_it_while_it_looks,
+    lose_it_while_it_waits,
+    abandon,
+)
+
+
+@pytest.fixture
+def new_stage(delayq_redis: RedisUnderTest) -> Iterator[Callable[[], Stage]]:
+    """Make a stage on an empty Redis."""
+    connections: list[Connection] = []
+
+    def make() -> Stage:
+        delayq_redis.client.flushall()
+        connections.append(Connection(delayq_redis.server.url_for("delayq+redis")))
+        return Stage(connections[-1])
+
+    yield make
+    for each in connections:
+        each.release()
+
+
+def documented() -> set[Step]:
+    """Return the transitions in the table of the docstring."""
+    assert Consumer.__doc__ is not None
+    _, head, table, *_ = re.split(r"^ *=[= ]+$", Consumer.__doc__, flags=re.MULTILINE)
+    assert head.split() == ["from", "by", "to"]
+    found: set[Step] = set()
+    for row in re.findall(r"^    (?:[A-Za-z]).*\n(?:     +.*\n)*", table, flags=re.MULTILINE):
+        before, _, rest = row.strip().partition(" ")
+        starts = [*State][:-1] if before == "any" else [State[before]]
+        ends = [
+            State[word] for word in re.findall(r"\b[A-Z]{3,}\b", rest) if word in State.__members__
+        ]
+        for method in re.findall(r"`(\w+)`", rest):
+            found |= {(start, method, end) for start in starts for end in ends}
+    return found
+
+
+def test_the_table_of_transitions_is_true_and_whole(new_stage: Callable[[], Stage]) -> None:
+    done: set[Step] = set()
+    for walk in WALKS:
+        stage = new_stage()
+        walk(stage)
+        done |= {*stage.steps}
+    for state, reach in WAYS.items():
+        stage = new_stage()
+        reach(stage)
+        assert stage.consumer.state is state
+        if state is not State.CLOSED:
+            stage.call("close", wait=False)
+        done |= {*stage.steps}
+
+    handing_out = (State.READY, "next", State.READY), (State.ASKED, "next", State.ASKED)
+    assert done - {*handing_out} == documented()
+
+
+@pytest.mark.parametrize("state", State)
+def test_all_other_calls_change_nothing(new_stage: Callable[[], Stage], state: State) -> None:
+    """Reading is left out: it needs a reply that is awaited."""
+    methods = ("start", "next", "lost", "abandon")
+    for method in methods:
+        if any((state, method) == (start, by) for start, by, _ in documented()):
+            continue
+        stage = new_stage()
+        WAYS[state](stage)
+
+        stage.call(method)
+
+        assert stage.consumer.state is state, method
