@@ -56,7 +56,7 @@ class Layout:
         """Return the step whose list takes a message, as kombu chooses it: 0 without a priority."""
         try:
             priority = int(message["properties"]["priority"])
-        except (TypeError, ValueError, KeyError):
+        except (TypeError, ValueError, OverflowError, KeyError):
             return self.step(0)
         return self.step(max(0, min(priority, 9)))
 
