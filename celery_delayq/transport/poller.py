@@ -114,12 +114,11 @@ class Readers:
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop
+        self.poller, self.on_tick = loop.poller, loop.on_tick
+        self.remove, self.remove_reader = loop.remove, loop.remove_reader
         self._timers: list[Any] = []
         self._of_others = frozenset(loop.on_tick)
         self._callbacks: frozenset[Callable[[], Any]] = frozenset()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
 
     def call_repeatedly(self, *args: Any, **kwargs: Any) -> Any:
         """Start a timer."""

@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from celery_delayq.transport import channel as redis_channel
+from celery_delayq.transport.amqp import channel as amqp_channel
+from celery_delayq.transport.cluster.channel import ClusterChannel
+from celery_delayq.transport.cluster.shard import ShardChannel
+
 PROJECT = Path(__file__).parents[3]
 PACKAGE = PROJECT / "celery_delayq"
 
@@ -42,3 +47,19 @@ def test_the_top_of_the_package_has_at_most_22_entries() -> None:
     entries = {path.name for path in PACKAGE.iterdir()} - {"__init__.py", "__pycache__", "py.typed"}
 
     assert len(entries) <= 22, sorted(entries)
+
+
+def test_a_channel_is_composed_and_not_inherited_in_slices() -> None:
+    channels = (
+        redis_channel.Channel,
+        redis_channel.SentinelChannel,
+        ClusterChannel,
+        ShardChannel,
+        amqp_channel.Channel,
+    )
+    ours = {
+        channel: [each for each in channel.__mro__ if each.__module__.startswith("celery_delayq")]
+        for channel in channels
+    }
+
+    assert {channel: len(each) for channel, each in ours.items() if len(each) > 2} == {}
