@@ -173,6 +173,8 @@ class Consumer:
         self.leased_queues: frozenset[str] = frozenset()
         #: Messages that are not handed out yet.
         self.taken: deque[Taken] = deque()
+        #: How many to ask for at once.
+        self.batch = BatchSize()
         self.controls = Controls()
         self.idle = idle
         #: Monotonic time at which the commands were sent whose replies are awaited.
@@ -184,7 +186,6 @@ class Consumer:
         self._prefetch = prefetch
         self._settings = settings
         self._fair_share = FairShare()
-        self._batch = BatchSize()
         #: The thread or greenlet that polls.
         self._thread = 0
         #: The socket of the server that has got the sources of all scripts.
@@ -268,7 +269,7 @@ class Consumer:
         """
         if not self.taken:
             return None
-        size = self._batch.size
+        size = self.batch.size
         # A connection that was closed has to be registered with the poller first.
         if size > 1 and len(self.taken) <= size // 2 and self._polled.socket is not None:
             if self.state is State.REPEAT:
@@ -276,10 +277,6 @@ class Consumer:
             elif self.state is State.READY and (shares := self._shares()):
                 self._ask(shares)
         return self.taken.popleft()
-
-    def handed_out(self, number: int, seconds: float) -> None:
-        """Note how many *seconds* it took to hand out so many messages."""
-        self._batch.after(number, seconds)
 
     @property
     def is_content(self) -> bool:
@@ -301,7 +298,7 @@ class Consumer:
 
     def _credit(self) -> int:
         # Without a limit one at a time, but for a worker that wants it so.
-        return self._prefetch.credit(self._batch.size if self.serves_worker else 1)
+        return self._prefetch.credit(self.batch.size if self.serves_worker else 1)
 
     def _is_worth_it(self, credit: int) -> bool:
         """Return whether to ask now; not for each message alone while the pool has enough to do."""
@@ -325,7 +322,7 @@ class Consumer:
         credit = self._prefetch.part_of(credit, has_more=self._fair_share.has_more(leased))
         return self._fair_share.deal(
             leased,
-            min(credit, self._batch.size),
+            min(credit, self.batch.size),
             len(self._store.layout.steps),
             fair=not isinstance(self._cycle, priority_cycle),
         )

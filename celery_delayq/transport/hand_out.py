@@ -82,7 +82,7 @@ class HandOut:
             return False
         started = time.monotonic()
         self._hand_out(taken)
-        self._consumer.handed_out(1, time.monotonic() - started)
+        self._consumer.batch.after(1, time.monotonic() - started)
         return True
 
     def some(self) -> bool:
@@ -100,7 +100,7 @@ class HandOut:
             self._hand_out(taken)
             number += 1
         if number:
-            consumer.handed_out(number, time.monotonic() - started)
+            consumer.batch.after(number, time.monotonic() - started)
         return bool(consumer.taken)
 
     def settle_soon(self, method: Callable[..., Any], *args: Any) -> None:

@@ -114,7 +114,7 @@ def ask_while_handing_out(stage: Stage) -> None:
     while not (stage.consumer.taken and stage.consumer.state is State.ASKED):
         if stage.consumer.taken:
             stage.call("next")
-            stage.consumer.handed_out(1, 0.0)
+            stage.consumer.batch.after(1, 0.0)
         else:
             stage.call("read" if stage.consumer.state is State.ASKED else "start")
 
