@@ -16,8 +16,7 @@ from celery_delayq.store.scripting import scripts
 Role = Literal["producer", "worker", "dispatcher", "operator", "exporter"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
-#: A command, and its subcommand where Redis has a right for each.
-_COMMAND = re.compile(r"redis\.p?call\(\s*'(\w+)'(?:, '(USAGE)')?")
+_COMMAND = re.compile(r"redis\.p?call\(\s*'(\w+)'")
 
 
 def _scripts(**names: str) -> list[str]:
@@ -30,7 +29,7 @@ _SCRIPTS: dict[Role, Sequence[str]] = {
     "producer": _scripts(schedule="add push_ready", deadletters="add"),
     "worker": _scripts(
         schedule="add push_ready",
-        dispatch="promote next_queue defer_queue resign wake_ready",
+        dispatch="promote next_queue planned_looks defer_queue resign wake_ready",
         leases="acquire extend ack requeue dead_letter replace reclaim_expired use_retry_budget",
         control="cancel find queues_with revoke",  # for remote control, as scan/range
         deadletters="add page delete trim",
@@ -41,7 +40,7 @@ _SCRIPTS: dict[Role, Sequence[str]] = {
     ),
     "dispatcher": _scripts(
         schedule="add push_ready",
-        dispatch="promote next_queue defer_queue resign wake_ready",
+        dispatch="promote next_queue planned_looks defer_queue resign wake_ready",
         leases="reclaim_expired",
         deadletters="add trim",
         periodic="claim_due fire compare_and_set announce_version",
@@ -84,8 +83,7 @@ def commands(role: Role) -> list[str]:
     """Return the commands that a role runs, in lower case."""
     found = set(_PLAIN[role]) | _PROBES
     for name in _SCRIPTS[role] or scripts.names():
-        called = _COMMAND.findall(scripts.load(name).source)
-        found.update("|".join(filter(None, each)).lower() for each in called)
+        found.update(map(str.lower, _COMMAND.findall(scripts.load(name).source)))
     if role == "exporter":
         # Functions of includes that the script does not call.
         found -= {"hdel", "hset", "unlink", "zadd", "zrem"}

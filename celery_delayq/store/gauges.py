@@ -191,8 +191,9 @@ class GaugeStore(StorePart):
 
     def memory_steps(self, queue: str) -> Steps[int | None]:
         """Return about how many bytes the schedule of a queue takes, None where not told."""
-        [size] = yield [Call("scan/memory", [*self._keys.queue(queue).state], [])]
-        return None if isinstance(size, Exception) else size
+        sizes = yield [Command.of("MEMORY", "USAGE", key) for key in self._keys.queue(queue).state]
+        is_told = not any(isinstance(each, Exception) for each in sizes)
+        return sum(size or 0 for size in sizes) if is_told else None
 
     def sample_steps(
         self, queue: str, layout: Layout, read: Callable[[bytes], T]

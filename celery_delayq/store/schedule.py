@@ -332,28 +332,39 @@ class Store(ScriptRunner):
     def announce_missing(self, queues: Sequence[tuple[str, Layout]], now_ms: int) -> list[str]:
         """Have queues looked at that the next-due index has not, or too late; return them.
 
-        A look that comes too early does no harm, so these calls need not be one.
+        A look that comes too early does no harm, so nothing is done atomically.
         """
-        with self.client.pipeline(transaction=False) as pipe:
-            for queue, _ in queues:
-                pipe.zrange(self.keys.queue(queue).due, 0, 0, withscores=True)
-                pipe.zscore(self.keys.next_due, queue)
-                pipe.hget(self.keys.control, f"q{queue}")
-            found = replies.in_threes(pipe.execute(raise_on_error=False))
         late: dict[str, float] = {}
-        for (queue, layout), (first, look, paused) in zip(queues, found, strict=True):
-            if paused is not None or not isinstance(first, list) or not first:
-                continue  # or an account that may not read it
-            due: float = first[0][1]
+        planned = self._planned_looks([queue for queue, _ in queues])
+        for (queue, layout), (first, look, is_paused) in zip(queues, planned, strict=True):
+            if is_paused or not first:
+                continue
+            due = float(first)
             rate = layout.limits.promote_rate
             latest = max(due, now_ms) + LATE_MS + (1000 / rate if rate else 0)
-            # No look is planned, or one that comes too late; a refusal says nothing.
-            is_late = look is None or (isinstance(look, float) and look > latest)
-            if due < LATEST_MS and is_late:
+            # No look is planned, or one that comes too late.
+            if due < LATEST_MS and (not look or float(look) > latest):
                 late[queue] = due
         if late:
             self.client.zadd(self.keys.next_due, cast("dict[Any, Any]", late), lt=True)
         return [*late]
+
+    def _planned_looks(self, queues: Sequence[str]) -> Sequence[tuple[bytes, bytes, int]]:
+        """Return what ``dispatch/planned_looks.lua`` tells of each queue; ``""`` for the dues of
+        one that the account may not read.
+        """
+        if not queues:
+            return []
+        try:
+            return cast("list[tuple[bytes, bytes, int]]", self.run(self._planned_call(*queues)))
+        except CommandRefused:  # of one queue, so of all
+            alone = self.run_all([self._planned_call(queue) for queue in queues])
+            return [(b"", b"", 0) if isinstance(each, Exception) else each[0] for each in alone]
+
+    def _planned_call(self, *queues: str) -> Call:
+        dues = [self.keys.queue(queue).due for queue in queues]
+        keys = [self.keys.next_due, self.keys.control, *dues]
+        return Call("dispatch/planned_looks", keys, [*queues])
 
     # -- to look at
 

@@ -88,11 +88,12 @@ def test_every_script_that_is_called_is_listed_here(
     passes(traffic.stage.verdict())
 
     # Once in ten seconds, and nothing of it is a task that may run: see
-    # tests/lua/deadletters/test_trim.py and tests/lua/periodic/test_announce_version.py. And once
-    # at the start, to read only; or at the end, where it is a hint; or where a look at ready lists
-    # happens to find something.
+    # tests/lua/deadletters/test_trim.py and tests/lua/periodic/test_announce_version.py; the audit
+    # reads only. And once at the start, to read only; or at the end, where it is a hint; or where a
+    # look at ready lists happens to find something.
     known = set(scripts.names()) - {
         "deadletters/trim",
+        "dispatch/planned_looks",
         "dispatch/resign",
         "dispatch/wake_ready",
         "periodic/announce_version",

@@ -55,6 +55,10 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "schedule/add": (lambda s: s.schedule("q", ENTRY), [5, b"s"]),
     "dispatch/promote": (lambda s: s.promote("q", Layout(), 100), [5, b"", b"", 1, 0, 0]),
     "dispatch/next_queue": (lambda s: s.next_queue(left=["r"]), [5, b"q", b"7", 0, 1, 2, 1, b"q"]),
+    "dispatch/planned_looks": (
+        lambda s: s.announce_missing([("q", Layout())], 5),
+        [[b"7", b"7", 0]],
+    ),
     "schedule/push_ready": (ready, 1),
     "leases/acquire": (
         lambda s: s.leases.acquire("q", "me", 30.0, "1", 5),
@@ -88,7 +92,6 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "schedule/exists": (lambda s: s.control.exists("q", [("id", "message_id")]), b"-"),
     "control/find": (lambda s: s.control.find("q", ["id"]), [1, b"["]),
     "control/queues_with": (lambda s: s.control.queues_with(["q"], ["id"]), [1]),
-    "scan/memory": (lambda s: s.run_steps(s.gauges.memory_steps("q")), 1000),
     "scan/hash_scan": (lambda s: [*s.scan.fields("{q}:dead")], [b"0", b"2 3", b"idone"]),
     "scan/hash_values": (lambda s: s.scan.values("{q}:dead", [b"id"]), [b"3", b"one"]),
     "scan/list_range": (

@@ -88,3 +88,38 @@ def test_a_queue_is_late_unless_its_rate_holds_it_up(rate: float, store: Store) 
     late = store.announce_missing([("q", layout)], now)
 
     assert late == ([] if rate else ["q"])
+
+
+def test_one_call_audits_many_queues(store: Store, delayq_redis: RedisUnderTest) -> None:
+    queues = [(f"q{number}", Layout()) for number in range(audit.AUDITED_QUEUES)]
+    for queue, _ in queues:
+        store.schedule(queue, entry(queue, 60_000, relative=True))
+    now = store.now_ms()
+    assert store.announce_missing(queues, now) == []
+    sent = 0
+    with Redis(port=delayq_redis.port, decode_responses=True).monitor() as watcher:
+        assert store.announce_missing(queues, now) == []
+        store.client.echo("last")
+        while (seen := watcher.next_command())["command"] != "ECHO last":
+            sent += seen["client_type"] != "lua"
+    assert sent == 1
+
+    store.client.zrem(KEYS.next_due, "q7", "q49")
+
+    assert store.announce_missing(queues, now) == ["q7", "q49"]
+
+
+def test_an_account_audits_the_queues_that_it_may_read(
+    store: Store, delayq_redis: RedisUnderTest
+) -> None:
+    for queue in ("mine", "other"):
+        store.schedule(queue, entry(queue, 60_000, relative=True))
+    store.client.unlink(KEYS.next_due)
+    rules = accounts.rules("dispatcher", ["mine"])
+    store.client.execute_command("ACL", "SETUSER", "mine", "on", ">pw", *rules)
+    with Redis(port=delayq_redis.port, username="mine", password="pw") as client:
+        its = Store(client, KEYS, Layout())
+
+        late = its.announce_missing([("mine", Layout()), ("other", Layout())], its.now_ms())
+
+    assert late == ["mine"]

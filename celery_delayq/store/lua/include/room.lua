@@ -13,23 +13,12 @@ local long, wanted, most_at_once = 0, 0.5, 40
 
 local function few(most)
   wanted = wanted * 2
-  local number = long > 0 and room / long or 1
-  if number > wanted then
-    number = wanted
-  end
-  if number > most_at_once then
-    number = most_at_once
-  end
-  if number > most then
-    number = most
-  end
-  return number < 1 and 1 or math.floor(number)
+  local fit = long > 0 and room / long or 1
+  return math.max(1, math.floor(math.min(fit, wanted, most_at_once, most)))
 end
 
 -- Count messages that were read, and their bytes.
 local function take_read(number, bytes)
   take_room(bytes)
-  if number > 0 and bytes / number > long then
-    long = bytes / number
-  end
+  long = math.max(long, bytes / math.max(1, number))
 end

@@ -13,7 +13,7 @@
 expect_type(KEYS[1], 'list')
 local from, left = tonumber(ARGV[1]), tonumber(ARGV[2])
 local back = from < 0
--- Each LRANGE walks from the nearer end of the list to its place, so few of them are to read a part.
+-- Each LRANGE walks from the nearer end of the list to its place, so a part takes few of them.
 long, most_at_once = tonumber(ARGV[3]), 128
 if long > 0 then
   wanted = 32
@@ -21,12 +21,9 @@ end
 local parts, sizes = {}, {}
 while left > 0 and room > 0 do
   local number = few(left)
-  local first, last = from, from + number - 1
-  if back then
-    first, last = from - number + 1, from
-  end
-  local found = redis.call('LRANGE', KEYS[1], first, last)
-  first, last = 1, #found
+  local lowest = back and from - number + 1 or from
+  local found = redis.call('LRANGE', KEYS[1], lowest, lowest + number - 1)
+  local first, last = 1, #found
   if back then
     first, last = last, first
   end
