@@ -332,7 +332,7 @@ class Store(ScriptRunner):
     def announce_missing(self, queues: Sequence[tuple[str, Layout]], now_ms: int) -> list[str]:
         """Have queues looked at that the next-due index has not, or too late; return them.
 
-        A look that comes too early does no harm, so nothing is done atomically.
+        A look that comes too early does no harm, so the calls need not be one step.
         """
         late: dict[str, float] = {}
         planned = self._planned_looks([queue for queue, _ in queues])
