@@ -15,7 +15,6 @@ from operator import attrgetter
 
 from celery_delayq.admin.findings import Report
 from celery_delayq.admin.hash_tags import unfinished
-from celery_delayq.dispatch.acks import LOST
 from celery_delayq.dispatch.dispatcher import DEFER
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
@@ -23,6 +22,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import BATCH, Batch, Found
 from celery_delayq.store.repair_tracking import Tracked
 from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
 
@@ -58,7 +58,7 @@ def check(
         for each in unfinished(stores, settings.revoke_expires, queue):
             repaired = each.finish() if repair else 0
             report.add(each.queue, Found(each.kind, each.number, repaired, each.examples))
-    except (*LOST, CommandRefused) as exc:  # of a shard, perhaps not that of the queue
+    except (*OUTAGE_ERRORS, CommandRefused) as exc:  # of a shard, perhaps not that of the queue
         report.notes.append(f"the pauses and revokes of all hash tags were not compared: {exc}")
     for store in stores if queue is None else [stores.of(queue)]:
         yield from _Check(store, settings.lease, repair, report).run(queue)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_delayq.dispatch import start_gate
-from celery_delayq.dispatch.acks import LOST
 from celery_delayq.dispatch.audit import Audit
 from celery_delayq.dispatch.lease_keeper import new_worker_id
 from celery_delayq.dispatch.pacing import GATHER, POLL_UNTIL, LeftToOthers, PollTimer
@@ -28,6 +27,7 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Look, read_wake_up
 from celery_delayq.store.scripting.wire import socket_of
@@ -148,7 +148,7 @@ class Dispatcher(threading.Thread):
             go_on=lambda: not self._stopping.is_set(),
             wait=self._stopping.wait,
             retry=seconds,
-            outages={"Redis is away": LOST},
+            outages={"Redis is away": OUTAGE_ERRORS},
             on_failure=self._after_failure,
         )
         self._reconnecting.run(self._connected)

@@ -14,19 +14,24 @@ import re
 import secrets
 import socket
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import count
 from typing import Any
 from weakref import ReferenceType, ref
 
-from celery_delayq.dispatch.acks import LOST, Acks, Changes, EarlyRuns, Tally
+from celery_delayq.dispatch.acks import Acks
+from celery_delayq.dispatch.lease_tally import LeaseTally
+from celery_delayq.dispatch.pending_changes import PendingChanges
+from celery_delayq.dispatch.quarantine_room import QuarantineRoom, RoomState
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
 from celery_delayq.store.leases import place_of
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
@@ -36,21 +41,14 @@ logger = logging.getLogger(__name__)
 #: the second look, after at most twice as long, has found no request to ride on.
 ACK_INTERVAL = 0.005
 
-#: Seconds without any after which the thread sleeps until it is woken: that costs the waking thread
-#: more than a look.
-ACK_QUIET = 0.1
-
-#: Seconds between two looks at the tasks of a lost connection.
-ORPHAN_INTERVAL = 0.5
+#: Seconds between two looks at messages that are to be given back.
+GIVE_BACK_INTERVAL = 0.5
 
 #: Seconds for which a process that ends waits for Redis, where it has something to send.
 SHUTDOWN_TIMEOUT = 5.0
 
 #: Seconds for which it waits then for the end of the thread.
 JOIN_TIMEOUT = 1.0
-
-#: Leases for which a process with long tasks leaves a quarantined message to others.
-TIRED = 10
 
 
 def new_worker_id() -> str:
@@ -78,8 +76,38 @@ class Holding:
     run: bytes = b""
 
 
+class ThreadState(Enum):
+    """What the thread of a :class:`LeaseKeeper` does.
+
+    From state to state:
+
+    ======== ================================= ========
+    from     by                                to
+    ======== ================================= ========
+    STOPPED  `join`, or something is to do     RUNNING
+    RUNNING  the end of a turn                 DECIDING
+    DECIDING a channel is open, or something   RUNNING
+             is to do
+    DECIDING nothing is to do                  STOPPED
+    any      `end`                             ENDED
+    ======== ================================= ========
+    """
+
+    #: There is none, or it closes its connections. What is to do starts one.
+    STOPPED = auto()
+    #: It finds what is to do.
+    RUNNING = auto()
+    #: It may have looked already. Whoever has something to do waits until it has decided.
+    DECIDING = auto()
+    #: The process ends, and no thread starts any more.
+    ENDED = auto()
+
+
 class LeaseKeeper:
     """Holds messages for one process in one Redis database.
+
+    A channel calls :meth:`hold` for what it leases. Each message is released by :meth:`ack` or
+    :meth:`release`, or :meth:`give_back_later` leaves it to the thread.
 
     Parameters
     ----------
@@ -96,6 +124,17 @@ class LeaseKeeper:
         Starts the thread.
     ack_interval : float
         Seconds between two looks at acknowledgements while there are any.
+
+    Attributes
+    ----------
+    acks : Acks
+        Acknowledgements that Redis has not answered.
+    changes : PendingChanges
+        What could not be changed in Redis at once.
+    held : dict[str, Holding]
+        The held messages by their delivery tags.
+    tally : LeaseTally
+        Numbers of what went wrong.
     """
 
     def __init__(
@@ -114,42 +153,41 @@ class LeaseKeeper:
             worker_id = name()
         self.worker_id = worker_id
         self.lease = settings.lease
-        self.tally = Tally()
+        self.max_deliveries = settings.max_deliveries
+        self.tally = LeaseTally()
+        self.acks = Acks(worker_id, settings.history, self.tally, self._wake)
+        self.changes = PendingChanges(self._wake)
         self.held: dict[str, Holding] = {}
-        #: Monotonic time at which all leases were extended last.
-        self.heard = time.monotonic()
         self._store = store
-        self._prefix = len(worker_id) + 1
+        self._tag_prefix_length = len(worker_id) + 1
         self._request_numbers = count(1)
         #: By request number: the queue that was asked, and when by the monotonic clock.
         self._asked: dict[str, tuple[str, float]] = {}
+        #: Tags of held messages beside which nothing else is to run.
         self._alone: set[str] = set()
-        self._room_until = 0.0
-        self._tired_until = 0.0
-        #: By queue: what Redis says that this process holds, and it does not know of.
-        self._strangers: dict[str, set[str]] = {}
-        self._renew_at = 0.0
-        self._late_acks = 0
-        self.max_deliveries = settings.max_deliveries
-        self._orphans: deque[str] = deque()
-        self._abandoned: set[tuple[str, str]] = set()
-        self._signal = native_threads.Signal()
+        self._room = QuarantineRoom()
+        #: By queue: fields that Redis keeps for this process, and that it does not know of.
+        self._unknown_fields: dict[str, set[str]] = {}
+        self._tags_to_give_back: deque[str] = deque()
+        #: Queue and request number of each.
+        self._abandoned_requests: set[tuple[str, str]] = set()
+        #: Open channels.
         self._users = 0
-        self._lock = native_threads.lock()
-        self._thread_lock = native_threads.lock()
-        self._running = False
-        self._is_ending = False
-        self._extend_at = 0.0
-        self._orphans_at = 0.0
-        self._quiet_at = 0.0
-        self._first_ack: object | None = None
+        self._warned_late_acks = 0
+        self._thread_state = ThreadState.STOPPED
         self._start = start
-        self.acks = Acks(self.worker_id, self.tally, self._wake)
-        #: What could not be changed in Redis at once.
-        self.changes = Changes(self._wake)
-        self.runs = EarlyRuns(self.worker_id, settings.history, self._begin)
+        self._signal = native_threads.Signal()
+        #: For the state and the open channels.
+        self._lock = native_threads.lock()
+        #: Held by the thread.
+        self._thread_lock = native_threads.lock()
+        # Monotonic times: when all leases were extended last, and when to do what next.
+        self._extended_at = time.monotonic()
+        self._extend_at = 0.0
+        self._renew_at = 0.0
+        self._give_back_at = 0.0
 
-    # -- what channels ask for, take and hold
+    # -- what channels ask for and hold
 
     def new_request_number(self, queue: str) -> str:
         """Return the request number of a request that is about to be sent."""
@@ -157,7 +195,7 @@ class LeaseKeeper:
         self._asked[request_number] = queue, time.monotonic()
         return request_number
 
-    def take(
+    def hold(
         self, queue: str, request_number: str, fields: Iterable[str], *, alone: bool = False
     ) -> list[str]:
         """Note the messages that came for *request_number* as held; return their delivery tags."""
@@ -180,10 +218,10 @@ class LeaseKeeper:
 
     def field(self, tag: str) -> str:
         """Return the field under which Redis keeps the message *tag*."""
-        return tag[self._prefix :]
+        return tag[self._tag_prefix_length :]
 
-    def drop(self, tag: str) -> Holding | None:
-        """Drop a message and return it, or None if it was not held."""
+    def release(self, tag: str) -> Holding | None:
+        """Hold a message no more, and return it; None if it was not held."""
         holding = self._pop(tag)
         if holding is None:
             self.tally.foreign_acks += 1
@@ -200,24 +238,22 @@ class LeaseKeeper:
 
     @property
     def others(self) -> int:
-        """:attr:`busy` without the current request; -1 after making room in vain."""
-        busy = self.busy - 1
-        return -1 if busy and time.monotonic() < self._tired_until else busy
+        """:attr:`busy` without the current request; -1 if it leaves quarantined ones to others."""
+        busy, room = self.busy - 1, self._room
+        leaves = room.state is RoomState.LEAVES_TO_OTHERS and time.monotonic() < room.until
+        return -1 if busy and leaves else busy
 
     def make_room(self) -> None:
-        """Take nothing until nothing is held: a message waits that must be delivered alone."""
-        self._room_until = time.monotonic() + self.lease
+        """Take nothing until nothing is held: a quarantined message waits."""
+        self._room = QuarantineRoom(RoomState.MAKES_ROOM, time.monotonic() + self.lease)
 
-    @property
-    def makes_room(self) -> bool:
-        """Whether to take nothing now; after one lease it is another process' turn."""
-        now = time.monotonic()
-        if self._room_until and not self.held:
-            self._room_until = 0.0
-        elif self._room_until and now > self._room_until:
-            self._room_until = 0.0
-            self._tired_until = now + TIRED * self.lease
-        return bool(self._room_until) or bool(self._alone)
+    def may_take(self) -> bool:
+        """Return whether to take messages now, and not to make room for one, or leave one alone."""
+        before = self._room
+        room = before.at(time.monotonic(), self.lease, is_empty=not self.held)
+        if room is not before:  # else one that another thread has begun to make might be lost
+            self._room = room
+        return room.state is not RoomState.MAKES_ROOM and not self._alone
 
     # -- what channels begin and end
 
@@ -228,17 +264,17 @@ class LeaseKeeper:
         self._begin()
 
     def _begin(self) -> None:
-        """Wake the thread, and start it if it has ended."""
+        """Wake the thread, and start one if there is none."""
         with self._lock:
-            if not self._running:
-                self._running = True
+            if self._thread_state is ThreadState.STOPPED:
                 self._extend_at = time.monotonic() + self.lease / 3
                 self._start(self._run)
+                self._thread_state = ThreadState.RUNNING
         self._signal.give()
 
     def _wake(self) -> None:
-        """Wake the thread. It may have ended, with the last channel and nothing held."""
-        if self._running:
+        """Have the thread look for what is to do. It has stopped without channels and messages."""
+        if self._thread_state is ThreadState.RUNNING:
             self._signal.give()
         else:
             self._begin()
@@ -251,8 +287,9 @@ class LeaseKeeper:
 
     def finish(self, timeout: float = 1.0) -> None:
         """Let the thread finish its work, for *timeout* seconds at most."""
-        self.runs.send_soon()
-        self._wait_while(lambda: self.changes or self.runs, time.monotonic() + timeout)
+        runs = self.acks.early_runs
+        runs.send_soon()
+        self._wait_while(lambda: self.changes or runs, time.monotonic() + timeout)
 
     def end(self, until: float) -> None:
         """Let the thread finish all work: the process ends, and no task runs any more.
@@ -264,15 +301,15 @@ class LeaseKeeper:
         """
         for holding in self.held.copy().values():
             holding.message = None
-        self._orphans_at = 0.0
-        self.runs.send_soon()
+        self._give_back_at = 0.0
+        self.acks.early_runs.send_soon()
         self._wait_while(
             lambda: (
                 self.changes
-                or self.runs
+                or self.acks.early_runs
                 or self.acks.unanswered
-                or self._abandoned
-                or self._orphans
+                or self._abandoned_requests
+                or self._tags_to_give_back
             ),
             until,
         )
@@ -284,7 +321,8 @@ class LeaseKeeper:
 
         With gevent and eventlet that thread may be in a greenlet, and the process would crash.
         """
-        self._is_ending = True
+        with self._lock:
+            self._thread_state = ThreadState.ENDED
         self._signal.give()
         if self._thread_lock.acquire(True, JOIN_TIMEOUT):
             self._thread_lock.release()
@@ -297,11 +335,11 @@ class LeaseKeeper:
 
     def ack(self, tag: str) -> None:
         """Acknowledge a message; it is sent soon, and again until Redis has answered."""
-        holding = self.drop(tag)
+        holding = self.release(tag)
         if holding is not None:
             self.acks.add(holding.queue, self.field(tag), holding.run)
 
-    def handed_out(self, tag: str, message: Any) -> bool:
+    def note_handed_out(self, tag: str, message: Any) -> bool:
         """Note the object of a message; False if it is not held, or its lease may have ended.
 
         Then others may run it by now; if not, it is given back.
@@ -309,47 +347,47 @@ class LeaseKeeper:
         holding = self.held.get(tag)
         if holding is None:
             return False
-        if time.monotonic() > max(self.heard, holding.since) + self.lease:
-            self.orphan([tag])
+        if time.monotonic() > max(self._extended_at, holding.since) + self.lease:
+            self.give_back_later([tag])
             return False
         holding.message = ref(message)
         return True
 
-    def orphan(self, tags: Iterable[str]) -> None:
+    def give_back_later(self, tags: Iterable[str]) -> None:
         """Give messages of a closed channel back once no task works on them."""
-        before = len(self._orphans)
-        self._orphans.extend(tags)
-        if len(self._orphans) > before:
+        before = len(self._tags_to_give_back)
+        self._tags_to_give_back.extend(tags)
+        if len(self._tags_to_give_back) > before:
             self._wake()
 
-    def abandon(self, queue: str, request_number: str) -> None:
+    def abandon_request(self, queue: str, request_number: str) -> None:
         """Give back what a request may have got whose reply is lost for good."""
         self._asked.pop(request_number, None)
-        self._abandoned.add((queue, request_number))
+        self._abandoned_requests.add((queue, request_number))
         self._wake()
 
     def give_back_abandoned(self, store: Store) -> Iterable[tuple[str, str]]:
-        """Give back what abandoned requests have got by now, and return them.
+        """Give back what abandoned requests have got by now, and return the requests.
 
         A channel calls this before it gives older messages back: each call puts its messages at the
         head. What Redis executes later comes back when the lease ends.
         """
-        abandoned = tuple(self._abandoned)
-        for queue, request_number in abandoned:
+        requests = tuple(self._abandoned_requests)
+        for queue, request_number in requests:
             there = store.leases.held(queue, self.worker_id)
             fields = {name for name in there if name.partition(":")[0] == request_number}
             self._give_back(store, queue, fields)
-        return abandoned
+        return requests
 
     # -- the thread
 
     def _run(self) -> None:
         # The thread before this one may still close its connections, or wait for a silent server.
-        alone = self._thread_lock.acquire(True, self.lease / 3)
+        is_only_one = self._thread_lock.acquire(True, self.lease / 3)
         try:
             self._keep()
         finally:
-            if alone:
+            if is_only_one:
                 self._thread_lock.release()
 
     def _keep(self) -> None:
@@ -357,10 +395,10 @@ class LeaseKeeper:
         loop = ReconnectingLoop(
             self._store.keys.named("lease keeper"),
             logger,
-            go_on=self._needed,
+            go_on=self._is_needed,
             wait=native_threads.sleep,
             retry=seconds,
-            outages={"Redis is away": LOST},
+            outages={"Redis is away": OUTAGE_ERRORS},
             on_failure=self._extend_next,
         )
 
@@ -370,7 +408,7 @@ class LeaseKeeper:
 
         loop.run(turn)
         try:
-            with suppress(*LOST):  # it expires
+            with suppress(*OUTAGE_ERRORS):  # it expires
                 self._store.leases.disclaim(self.worker_id)
         finally:
             self._renew_at = 0.0
@@ -381,102 +419,92 @@ class LeaseKeeper:
         if is_outage:
             self._extend_at = self._renew_at = 0.0
 
-    def _needed(self) -> bool:
+    def _is_needed(self) -> bool:
+        """Decide whether the thread makes another turn."""
         with self._lock:
+            if self._thread_state is ThreadState.ENDED:
+                return False
             # First: whoever adds something from now on finds that the thread may be ending.
-            self._running = False
-            work = (self.held, self.acks, self.changes, self._abandoned, self._orphans, self.runs)
-            self._running = not self._is_ending and bool(self._users or any(work))
-            return self._running
+            self._thread_state = ThreadState.DECIDING
+            work = (
+                *(self.held, self.changes, self.acks, self.acks.early_runs),
+                *(self._abandoned_requests, self._tags_to_give_back),
+            )
+            goes_on = bool(self._users or any(work))
+            self._thread_state = ThreadState.RUNNING if goes_on else ThreadState.STOPPED
+            return goes_on
 
     def _turn(self) -> None:
         """Wait for something to do, and do it."""
-        now = time.monotonic()
-        if now < self._quiet_at:
-            native_threads.sleep(self._ack_interval)
-        else:
-            wait = min(self._extend_at, self.runs.due) - now
-            if self._orphans or self._abandoned:
-                wait = min(wait, self._orphans_at - now)
-            self._signal.take_back()
-            if not (self.acks or self.changes):
-                self._signal.wait(wait)
+        self._wait_for_work()
         try:
             self.changes.flush(self._store, self._extend_at)
-            self._send_old_acks()
-            if time.monotonic() >= self.runs.due:
-                self.runs.flush(self._store)
+            self.acks.send_due(self._store)
         finally:  # what fails is tried again, and no lease is to end meanwhile
             now = time.monotonic()
             if now >= self._extend_at:
                 self.extend()
                 self._extend_at = now + self.lease / 3
-        if now >= self._orphans_at and (self._orphans or self._abandoned):
-            self._orphans_at = now + ORPHAN_INTERVAL
-            self._give_back_orphans()
+        if now >= self._give_back_at and (self._tags_to_give_back or self._abandoned_requests):
+            self._give_back_at = now + GIVE_BACK_INTERVAL
+            self._abandoned_requests.difference_update(self.give_back_abandoned(self._store))
+            self._give_back_idle()
 
-    def _send_old_acks(self) -> None:
-        """Send the acknowledgements that have waited since the last look."""
-        first = self.acks.first
-        waited = first is not None and first is self._first_ack
-        self._first_ack = None if waited else first
-        if first is not None:
-            self._quiet_at = time.monotonic() + ACK_QUIET
-        if waited:
-            self.acks.flush(self._store)
+    def _wait_for_work(self) -> None:
+        """Wait until something is to do; while acknowledgements come, until the next look."""
+        if time.monotonic() < self.acks.look_until:
+            native_threads.sleep(self._ack_interval)
+            return
+        self._signal.take_back()  # first: what is added from now on gives it anew
+        if self.acks or self.changes:
+            return
+        until = min(self._extend_at, self.acks.early_runs.due)
+        if self._tags_to_give_back or self._abandoned_requests:
+            until = min(until, self._give_back_at)
+        self._signal.wait(until - time.monotonic())
 
-    def _give_back_orphans(self) -> None:
-        """Give back messages on which no task works any more."""
-        abandoned = self.give_back_abandoned(self._store)
-        self._abandoned.difference_update(abandoned)
-        seen, owned = self._orphans.copy(), []
-        unowned: dict[str, list[str]] = defaultdict(list)
-        for tag in seen:
+    def _give_back_idle(self) -> None:
+        """Give back those of the messages to give back on which no task works any more."""
+        tags, in_work = self._tags_to_give_back.copy(), []
+        idle: dict[str, list[str]] = defaultdict(list)
+        for tag in tags:
             holding = self.held.get(tag)
             if holding is None:
                 continue
             if holding.message is not None and holding.message() is not None:
-                owned.append(tag)
+                in_work.append(tag)
             else:
-                unowned[holding.queue].append(tag)
+                idle[holding.queue].append(tag)
         try:
-            for queue, tags in unowned.items():
-                self._give_back(self._store, queue, map(self.field, tags), counted=True)
-                for tag in tags:
+            for queue, idle_tags in idle.items():
+                self._give_back(self._store, queue, map(self.field, idle_tags), counted=True)
+                for tag in idle_tags:
                     self._pop(tag)
         finally:
             # Add before removing: `end` waits until there are none.
-            failed = (tag for tags in unowned.values() for tag in tags if tag in self.held)
-            self._orphans.extend([*owned, *failed])
-            for _ in seen:
-                self._orphans.popleft()
+            failed = (tag for each in idle.values() for tag in each if tag in self.held)
+            self._tags_to_give_back.extend([*in_work, *failed])
+            for _ in tags:
+                self._tags_to_give_back.popleft()
 
     # -- the heartbeat
 
     def extend(self) -> None:
         """Extend the lease, and reconcile if Redis counts other messages than this process."""
         self.acks.send_stuck(self._store)
-        if self.tally.late_acks > self._late_acks:
-            logger.warning(
-                "lease of %g s expired while tasks ran, others run them again: late_acks=%d",
-                self.lease,
-                self.tally.late_acks - self._late_acks,
-            )
-            self._late_acks = self.tally.late_acks
+        self._warn_of_late_acks()
         now = time.monotonic()
         if now >= self._renew_at:
             self._store.leases.renew(self.worker_id, 3 * self.lease)
             self._renew_at = now + 0.9 * self.lease
-        believed: dict[str, int] = defaultdict(int)
-        for holding in self.held.copy().values():
-            believed[holding.queue] += 1
+        known = Counter(holding.queue for holding in self.held.copy().values())
         asked = {queue for queue, _ in self._asked.copy().values()}
         are_known = True
-        for queue in {*believed, *self._strangers, *asked}:
+        for queue in {*known, *self._unknown_fields, *asked}:
             try:
                 held = self._store.leases.extend(queue, self.worker_id, self.lease)
-                if held == believed[queue]:
-                    self._strangers.pop(queue, None)
+                if held == known[queue]:
+                    self._unknown_fields.pop(queue, None)
                 elif not self.changes:
                     self.reconcile(queue)
                 else:  # Redis holds what these are about, and we do not
@@ -485,7 +513,17 @@ class LeaseKeeper:
                 # One broken queue must not end the leases on the others.
                 logger.error("The lease on queue %r could not be extended: %s", queue, exc)
         if are_known:
-            self.heard = now
+            self._extended_at = now
+
+    def _warn_of_late_acks(self) -> None:
+        late_acks = self.tally.late_acks - self._warned_late_acks
+        if late_acks > 0:
+            logger.warning(
+                "lease of %g s expired while tasks ran, others run them again: late_acks=%d",
+                self.lease,
+                late_acks,
+            )
+            self._warned_late_acks += late_acks
 
     def reconcile(self, queue: str) -> None:
         """Compare the held messages of *queue* in Redis with those known here.
@@ -509,13 +547,13 @@ class LeaseKeeper:
         asked = set(self._asked.copy())
         waiting = self.acks.of(queue)
         now_held = {self.field(tag) for tag in self.held.copy()}
-        strangers = {
+        unknown = {
             name
             for name in there - now_held - waiting - {self.field(tag) for tag in known}
             if name.partition(":")[0] not in asked
         }
-        again = strangers & self._strangers.get(queue, set())
-        self._strangers[queue] = strangers - again
+        again = unknown & self._unknown_fields.get(queue, set())
+        self._unknown_fields[queue] = unknown - again
         self._give_back(self._store, queue, again)
 
     def _give_back(

@@ -117,7 +117,7 @@ class RunMixin(RequestBase):
         self._is_early = False
         message = self.message
         if is_leased(message.channel, message.delivery_tag):
-            message.channel.deliveries.keeper.runs.add(self._line(ending))
+            message.channel.deliveries.keeper.acks.early_runs.add(self._line(ending))
 
     def _line(self, ending: Ending) -> bytes:
         try:

@@ -21,12 +21,12 @@ from celery.worker import state
 from kombu.asynchronous.hub import Hub
 from vine import promise
 
-from celery_delayq.dispatch.acks import LOST
 from celery_delayq.errors import CommandRefused, NotAllowed, StoreFull
 from celery_delayq.integration import not_run
 from celery_delayq.model.broker import is_leased
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.payload import TaskMessage, request_of
+from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def noting_failure(controller: Any, stop: Callable[..., Any]) -> Callable[..., N
     def stop_and_note(*args: Any, **kwargs: Any) -> None:
         # Celery calls this while it handles what has ended its loop.
         exc = sys.exc_info()[1]
-        controller.delayq_failed = isinstance(exc, Exception) and not isinstance(exc, LOST)
+        controller.delayq_failed = isinstance(exc, Exception) and not isinstance(exc, OUTAGE_ERRORS)
         stop(*args, **kwargs)
 
     return stop_and_note

@@ -317,7 +317,7 @@ class Consumer:
         leased, _ = self._queues_in_turn()
         if not leased:
             return []
-        if self._keeper.makes_room:
+        if not self._keeper.may_take():
             return None
         credit = self._prefetch.part_of(credit, has_more=self._fair_share.has_more(leased))
         return self._fair_share.deal(
@@ -334,7 +334,7 @@ class Consumer:
             self._requests = [Request(s, keeper.new_request_number(s.queue)) for s in shares]
             self.state = State.REPEAT
         self._put_back_acks()
-        self._riding = keeper.acks.take(ride=True)
+        self._riding = keeper.acks.take(rides=True)
         calls = self._calls()
         looks, looked = self._looks()
         self._send(State.ASKED, self._packed(calls) + looks, len(calls) + looked)
@@ -495,7 +495,7 @@ class Consumer:
                 logger.error(
                     "fetching failed: queue=%s retry_s=%g: %s", queue, REFUSED_SECONDS, reply
                 )
-                self._keeper.abandon(queue, request.request_number)
+                self._keeper.abandon_request(queue, request.request_number)
                 self._refused[queue] = time.monotonic() + REFUSED_SECONDS
             else:
                 came.append(self._hold(queue, request.request_number, Reserved.read(reply)))
@@ -543,7 +543,7 @@ class Consumer:
             self._keeper.make_room()
             self._fair_share.serve_alone(queue)
         fields = [field for field, _, _ in reserved.messages]
-        tags = self._keeper.take(queue, request_number, fields, alone=reserved.alone)
+        tags = self._keeper.hold(queue, request_number, fields, alone=reserved.alone)
         return [
             Taken(queue, tag, message, deliveries, *reserved.about(field))
             for tag, (field, message, deliveries) in zip(tags, reserved.messages, strict=True)
@@ -590,7 +590,7 @@ class Consumer:
     def abandon(self) -> None:
         """Forget the outstanding requests: the keeper gives back what they may have got."""
         for request in self._requests:
-            self._keeper.abandon(request.share.queue, request.request_number)
+            self._keeper.abandon_request(request.share.queue, request.request_number)
         self._requests = []
         if self.state is State.REPEAT:
             self.state = State.READY

@@ -53,7 +53,7 @@ class Deliveries:
         """Put messages back into their ready lists, after all others with *last*."""
         fields: dict[tuple[str, Counted, bytes], list[str]] = {}
         for tag in tags:
-            holding = self.keeper.drop(tag)
+            holding = self.keeper.release(tag)
             if holding is not None:
                 why: Counted = "crashed" if holding.crashed else counted
                 details = holding.details if holding.crashed else b""
@@ -84,7 +84,7 @@ class Deliveries:
         held = [tag for tag in tags if tag in self.keeper.held]
         if reconnects:
             gc.collect()  # what Celery has dropped must not look alive
-            self.keeper.orphan(held)
+            self.keeper.give_back_later(held)
         else:
             self.requeue(held, counted="died" if worker.failed() else "requeued")
 
@@ -104,11 +104,11 @@ class Deliveries:
         if holding is not None:
             holding.message = None
             if self._store is None:
-                self.keeper.orphan([tag])
+                self.keeper.give_back_later([tag])
 
     def add_dead_letter(self, tag: str, id: str, reason: str) -> bool:
         """Make a dead letter of a held message; return whether it was held."""
-        holding = self.keeper.drop(tag)
+        holding = self.keeper.release(tag)
         if holding is None:
             return False
         why, queue, field = holding.reason or reason, holding.queue, self.keeper.field(tag)
@@ -149,7 +149,7 @@ class Deliveries:
         """
         if reconnects or self._store is None:
             # No message stands for these, so the keeper gives them back.
-            self.keeper.orphan(fetched)
+            self.keeper.give_back_later(fetched)
             return
         if fetched or holds_others:  # else nothing waits for a server that is silent
             with suppress(Exception):  # the keeper does

@@ -128,7 +128,7 @@ class HandOut:
                 taken.tag, f"undecodable-{uuid4()}", f"undecodable message: {exc}"
             )
             return None
-        if not self._deliveries.keeper.handed_out(taken.tag, message):
+        if not self._deliveries.keeper.note_handed_out(taken.tag, message):
             return None
         virtual.QoS.append(self._qos, message, taken.tag)
         return message

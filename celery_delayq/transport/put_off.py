@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_delayq.dispatch.acks import LOST
 from celery_delayq.errors import CommandRefused, RecordError, StoreFull
 from celery_delayq.integration.pauses_and_revokes import Controls
 from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due
 from celery_delayq.store.leases import WhenDue
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 from celery_delayq.store.scripting.runner import is_fault_of_script
 from celery_delayq.transport.deliveries import Deliveries
 from celery_delayq.transport.publisher import Publisher, entry_of_received
@@ -66,13 +66,13 @@ class PutOff:
         """
         try:
             return self._by_eta(taken, message) or self._by_pause(taken, message)
-        except (*LOST, CommandRefused, StoreFull) as exc:
+        except (*OUTAGE_ERRORS, CommandRefused, StoreFull) as exc:
             if is_fault_of_script(exc):
                 raise RecordError(f"it cannot be scheduled: {exc}") from exc
             # No task works on it, though the error keeps it alive: the keeper gives it back.
             self._deliveries.note_cancelled(taken.tag)
             self._qos.forget(taken.tag)
-            self._deliveries.keeper.orphan([taken.tag])
+            self._deliveries.keeper.give_back_later([taken.tag])
             raise
 
     def _by_pause(self, taken: Taken, message: Message) -> bool:

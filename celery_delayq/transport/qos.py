@@ -34,7 +34,7 @@ class QoS(stock.QoS):
         elif delivery_tag in self._delivered:
             super().ack(delivery_tag)
         else:
-            self.channel.deliveries.keeper.drop(delivery_tag)  # counts it
+            self.channel.deliveries.keeper.release(delivery_tag)  # counts it
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Put a message back behind all that is ready, or make a dead letter of it."""

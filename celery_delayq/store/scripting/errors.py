@@ -35,6 +35,9 @@ _FULL: Final = (
     "consumed, then send it again"
 )
 
+#: Errors of an outage: Redis cannot be reached, or is no master. The same call may succeed later.
+OUTAGE_ERRORS: Final = (BrokerUnavailable, OSError)
+
 # Each is of redis-py's class too: kombu and Celery reconnect and retry by that.
 
 

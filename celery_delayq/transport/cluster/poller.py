@@ -192,7 +192,7 @@ class ClusterPoller(Poller):
                 # One could not be put off. The next ones would wait for the shard as long. The
                 # keeper gives them back when the shard is there.
                 fetched = channel.consumer.take_all()
-                channel.deliveries.keeper.orphan(each.tag for each in fetched)
+                channel.deliveries.keeper.give_back_later(each.tag for each in fetched)
             self.lost(channel, exc)
 
     def noting_failure(self, channel: Any, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:

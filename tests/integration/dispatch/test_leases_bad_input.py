@@ -10,8 +10,8 @@ import pytest
 from kombu import Connection, Consumer, Queue
 from redis import Redis
 
-from celery_delayq.dispatch.acks import Tally
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
+from celery_delayq.dispatch.lease_tally import LeaseTally
 from celery_delayq.settings import Settings
 from celery_delayq.testing import wait_until
 from tests.integration.dispatch.conftest import drain, publish
@@ -22,7 +22,7 @@ from tests.support.keyspace import snapshot
 def channel(connection: Connection) -> Iterator[Any]:
     channel = connection.channel()
     # A keeper belongs to the process: others may have counted before.
-    for each in fields(Tally):
+    for each in fields(LeaseTally):
         setattr(channel.deliveries.keeper.tally, each.name, 0)
     yield channel
     channel.close()
@@ -53,7 +53,7 @@ def test_an_ack_for_what_is_not_held_here_does_nothing_and_is_counted(
     channel.deliveries.keeper.acks.drain(channel.store)
 
     assert snapshot(redis) == before
-    assert channel.deliveries.keeper.tally == Tally(foreign_acks=6)
+    assert channel.deliveries.keeper.tally == LeaseTally(foreign_acks=6)
 
 
 @pytest.mark.parametrize("tag", ["host.1.0123456789ab:1:1", "{own}:999:1"])
@@ -78,7 +78,7 @@ def test_an_ack_that_comes_after_the_message_was_given_to_others_is_counted(
     message.ack()
     keeper.acks.drain(channel.store)
 
-    wait_until(lambda: keeper.tally == Tally(late_acks=1), 5, "it is counted")
+    wait_until(lambda: keeper.tally == LeaseTally(late_acks=1), 5, "it is counted")
     assert redis.llen("a") == 1
 
 

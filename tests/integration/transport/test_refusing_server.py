@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from celery_delayq.dispatch.acks import Changes
+from celery_delayq.dispatch.pending_changes import PendingChanges
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.store.keys import Keys, Layout
@@ -26,7 +26,7 @@ def test_a_dead_letter_waits_until_a_master_has_its_replicas_again(
 ) -> None:
     with delayq_redis_factory().client() as client:
         store = Store(client, Keys(), Layout())
-        changes = Changes(lambda: None)
+        changes = PendingChanges(lambda: None)
         changes.add(
             lambda store: store.dead_letters.add("q", "id", "failed", b"{}"), "its message is lost"
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from celery_delayq.dispatch.lease_keeper import LeaseKeeper, new_worker_id
+from celery_delayq.dispatch.lease_keeper import LeaseKeeper, ThreadState, new_worker_id
 from celery_delayq.errors import CommandRefused
 from celery_delayq.testing import wait_until
 from tests.support.leases import AnyStore, BeatingStore, Message, keeper, take
@@ -60,11 +60,11 @@ def test_tags_tell_the_process_the_request_and_the_place() -> None:
 def test_what_was_handed_out_is_told_from_what_was_taken_away() -> None:
     one = keeper()
     kept, gone = take(one, "q", 2)
-    one.drop(gone)
+    one.release(gone)
     message = Message()
 
-    assert one.handed_out(kept, message)
-    assert not one.handed_out(gone, message)
+    assert one.note_handed_out(kept, message)
+    assert not one.note_handed_out(gone, message)
     kept_by = one.held[kept].message
     assert kept_by is not None
     assert kept_by() is message
@@ -81,8 +81,8 @@ def test_what_was_taken_before_a_lease_ended_is_not_handed_out_and_what_comes_th
 
     [late] = take(one, "q", 1)
 
-    assert not one.handed_out(early, message)
-    assert one.handed_out(late, message)
+    assert not one.note_handed_out(early, message)
+    assert one.note_handed_out(late, message)
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["delivered alone", "making room"])
@@ -91,10 +91,10 @@ def test_nothing_is_taken_until_nothing_is_held(alone: bool) -> None:
     [tag] = take(one, "q", 1, alone=alone)
     if not alone:
         one.make_room()
-    assert one.makes_room
+    assert not one.may_take()
     one.ack(tag)
 
-    assert not one.makes_room
+    assert one.may_take()
 
 
 def test_room_is_not_made_for_longer_than_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_room_is_not_made_for_longer_than_a_lease(monkeypatch: pytest.MonkeyPatc
     later = time.monotonic() + 7.001
     monkeypatch.setattr(time, "monotonic", lambda: later)
 
-    assert not one.makes_room
+    assert one.may_take()
 
 
 def test_what_is_held_and_what_is_asked_for_keeps_a_process_busy() -> None:
@@ -116,7 +116,68 @@ def test_what_is_held_and_what_is_asked_for_keeps_a_process_busy() -> None:
     assert one.busy == 6
 
 
+def test_after_making_room_in_vain_quarantined_messages_are_left_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = keeper(lease=7)
+    [tag] = take(one, "q", 1)
+    one.make_room()
+    one.new_request_number("q")
+    assert one.others == 1
+    later = time.monotonic() + 7.001
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert one.may_take()
+
+    assert one.others == -1
+    one.release(tag)
+    assert one.others == 0
+
+
 # -- its thread
+
+
+def test_the_thread_goes_from_state_to_state() -> None:
+    """As the table in the docstring of its states says."""
+    started: list[Callable[[], None]] = []
+    seen: list[ThreadState] = []
+
+    class Held(dict[str, Any]):
+        """Notes the state in which the thread looks for something to do."""
+
+        def __len__(self) -> int:
+            seen.append(one._thread_state)
+            return super().__len__()
+
+    def see(_: object) -> None:
+        seen.append(one._thread_state)
+
+    def state() -> ThreadState:
+        return one._thread_state
+
+    one = keeper(store=AnyStore(), start=started.append)
+    one.held = Held()
+    assert state() is ThreadState.STOPPED
+    one.join()
+    one.join()
+    assert state() is ThreadState.RUNNING
+    one.leave()
+    one.leave()
+    one.changes.add(see)
+
+    [run] = started
+    run()
+    assert seen == [ThreadState.DECIDING, ThreadState.RUNNING, ThreadState.DECIDING]
+    assert state() is ThreadState.STOPPED
+
+    one.changes.add(see)
+    assert state() is ThreadState.RUNNING
+    one.end(until=0.0)
+    assert state() is ThreadState.ENDED
+    _, again = started
+    again()
+    one.changes.add(see)
+    assert state() is ThreadState.ENDED
+    assert (len(started), len(seen)) == (2, 3)
 
 
 def test_what_is_left_to_do_starts_a_thread_that_has_ended() -> None:
@@ -140,7 +201,7 @@ def test_what_is_left_to_do_starts_a_thread_that_has_ended() -> None:
 
 @pytest.mark.parametrize(
     "leave",
-    [lambda one: one.orphan(["me:1:1"]), lambda one: one.abandon("q", "1")],
+    [lambda one: one.give_back_later(["me:1:1"]), lambda one: one.abandon_request("q", "1")],
     ids=["a task that was cut off", "a request without a reply"],
 )
 def test_what_is_to_be_given_back_starts_a_thread_that_has_ended(
@@ -163,8 +224,8 @@ def test_what_is_to_be_given_back_starts_a_thread_that_has_ended(
     run()
 
     one.end(time.monotonic() + 60)
-    assert not one._orphans
-    assert not one._abandoned
+    assert not one._tags_to_give_back
+    assert not one._abandoned_requests
 
 
 def test_no_thread_begins_before_the_last_one_has_closed_its_connections() -> None:
@@ -221,7 +282,7 @@ def test_a_process_does_not_end_while_something_is_being_given_back() -> None:
     one = keeper(store=Store(), start=None)
     one.join()
     [tag] = take(one, "q", 1)
-    one.orphan([tag])
+    one.give_back_later([tag])
     asked.wait(10)
 
     threading.Timer(0.2, answered.set).start()
@@ -245,7 +306,7 @@ def test_changes_that_come_all_the_time_let_no_lease_end() -> None:
 
     one.changes.add(make_another)
     wait_until(lambda: not one.changes, what="three beats")
-    one.drop(tag)
+    one.release(tag)
 
     assert store.beats == ["q"] * 3
 
@@ -275,7 +336,7 @@ def test_changes_are_made_where_no_lease_can_be_extended() -> None:
         one.changes.add(partial(make, number))
 
     wait_until(lambda: not one.changes, what="all changes are made")
-    one.drop(tag)
+    one.release(tag)
     one.leave()
     assert made == [0, 1, 2]
 
@@ -285,13 +346,13 @@ def test_a_process_ends_at_once_where_a_task_outlived_its_connection() -> None:
     one.join()
     [tag] = take(one, "q", 1)
     message = Message()
-    one.handed_out(tag, message)
-    one.orphan([tag])
-    one.drop(tag)
+    one.note_handed_out(tag, message)
+    one.give_back_later([tag])
+    one.release(tag)
     one.leave()
 
     one.end(time.monotonic() + 60)
-    assert not one._orphans
+    assert not one._tags_to_give_back
 
 
 def test_a_change_that_fails_again_and_again_lets_no_lease_end() -> None:
@@ -310,7 +371,7 @@ def test_a_change_that_fails_again_and_again_lets_no_lease_end() -> None:
     one.changes.add(fail)
     one.changes.add(lambda _: done.append(None))
     wait_until(lambda: done, what="it is given up")
-    one.drop(tag)
+    one.release(tag)
 
     assert len(beats_before) == 10
     assert beats_before[-1] >= 3

@@ -1,0 +1,80 @@
+"""History lines of runs whose messages were acknowledged early, on their way to Redis."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from celery_delayq.store.schedule import Store
+
+#: Seconds for which lines are collected, and most lines of one call.
+COLLECT_SECONDS = 0.1
+MOST_RUNS = 500
+
+
+class EarlyRuns:
+    """Runs whose messages were acknowledged before they began, on their way to the history.
+
+    Any thread may add some, one thread sends them. Redis ignores a call whose number is not above
+    that of the last call, so a call that fails is repeated before any later one.
+
+    Parameters
+    ----------
+    worker_id : str
+        The name of the process.
+    most : int
+        About how many runs the history keeps; 0 without a history.
+    wake : Callable[[], None]
+        Wakes the thread that sends them.
+
+    Attributes
+    ----------
+    due : float
+        Monotonic time of the next :meth:`flush`; infinite while nothing waits.
+    """
+
+    def __init__(self, worker_id: str, most: int, wake: Callable[[], None]) -> None:
+        self.most = most
+        self.due = math.inf
+        self._worker_id = worker_id
+        self._wake = wake
+        self._waiting: list[bytes] = []
+        self._is_due_set = False
+        self._sending: list[bytes] = []
+        self._call_number = 1  # that of no call: `claim` leaves it in Redis
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._sending)
+
+    def add(self, run: bytes) -> None:
+        """Note a run in the history: soon."""
+        if not self.most:
+            return
+        self._waiting.append(run)
+        if not self._is_due_set:
+            self._is_due_set = True
+            self.due = time.monotonic() + COLLECT_SECONDS
+            self._wake()
+
+    def send_soon(self) -> None:
+        """Send all at once, since the process ends soon."""
+        if self:
+            self.due = 0.0
+
+    def flush(self, store: Store) -> None:
+        """Send what waits; after a lost connection repeat the same call, which Redis recognizes."""
+        # In this order: a run that is added meanwhile sets both again, or is sent here.
+        self.due = math.inf
+        self._is_due_set = False
+        try:
+            while self:
+                if not self._sending:
+                    self._sending = self._waiting[:MOST_RUNS]
+                    del self._waiting[:MOST_RUNS]  # meanwhile others may only have added some
+                    self._call_number += 1
+                store.history.add(self._worker_id, self._call_number, self.most, self._sending)
+                self._sending = []
+        except BaseException:
+            self.due = 0.0
+            raise
