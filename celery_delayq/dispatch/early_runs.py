@@ -40,20 +40,19 @@ class EarlyRuns:
         self._worker_id = worker_id
         self._wake = wake
         self._waiting: list[bytes] = []
-        self._is_due_set = False
         self._sending: list[bytes] = []
         self._call_number = 1  # that of no call: `claim` leaves it in Redis
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._sending)
+        # Until it is due the thread must not stop: a run that is added meanwhile does not wake it.
+        return bool(self._waiting or self._sending) or self.due < math.inf
 
     def add(self, run: bytes) -> None:
         """Note a run in the history: soon."""
         if not self.most:
             return
         self._waiting.append(run)
-        if not self._is_due_set:
-            self._is_due_set = True
+        if self.due == math.inf:
             self.due = time.monotonic() + COLLECT_SECONDS
             self._wake()
 
@@ -64,11 +63,10 @@ class EarlyRuns:
 
     def flush(self, store: Store) -> None:
         """Send what waits; after a lost connection repeat the same call, which Redis recognizes."""
-        # In this order: a run that is added meanwhile sets both again, or is sent here.
+        # First: a run that is added meanwhile sets it again, or is sent here.
         self.due = math.inf
-        self._is_due_set = False
         try:
-            while self:
+            while self._sending or self._waiting:
                 if not self._sending:
                     self._sending = self._waiting[:MOST_RUNS]
                     del self._waiting[:MOST_RUNS]  # meanwhile others may only have added some

@@ -207,6 +207,20 @@ class LeaseKeeper:
             self._alone.update(tags)
         return tags
 
+    def note_handed_out(self, tag: str, message: Any) -> bool:
+        """Note the object of a message; False if it is not held, or its lease may have ended.
+
+        Then others may run it by now; if not, it is given back.
+        """
+        holding = self.held.get(tag)
+        if holding is None:
+            return False
+        if time.monotonic() > max(self._extended_at, holding.since) + self.lease:
+            self.give_back_later([tag])
+            return False
+        holding.message = ref(message)
+        return True
+
     def message_of(self, tag: str) -> Any:
         """Return the object of a held message, or None after its garbage collection."""
         holding = self.held.get(tag)
@@ -220,6 +234,12 @@ class LeaseKeeper:
         """Return the field under which Redis keeps the message *tag*."""
         return tag[self._tag_prefix_length :]
 
+    def ack(self, tag: str) -> None:
+        """Acknowledge a message; it is sent soon, and again until Redis has answered."""
+        holding = self.release(tag)
+        if holding is not None:
+            self.acks.add(holding.queue, self.field(tag), holding.run)
+
     def release(self, tag: str) -> Holding | None:
         """Hold a message no more, and return it; None if it was not held."""
         holding = self._pop(tag)
@@ -231,6 +251,34 @@ class LeaseKeeper:
         self._alone.discard(tag)
         return self.held.pop(tag, None)
 
+    def give_back_later(self, tags: Iterable[str]) -> None:
+        """Give messages of a closed channel back once no task works on them."""
+        before = len(self._tags_to_give_back)
+        self._tags_to_give_back.extend(tags)
+        if len(self._tags_to_give_back) > before:
+            self._wake()
+
+    def abandon_request(self, queue: str, request_number: str) -> None:
+        """Give back what a request may have got whose reply is lost for good."""
+        self._asked.pop(request_number, None)
+        self._abandoned_requests.add((queue, request_number))
+        self._wake()
+
+    def give_back_abandoned(self, store: Store) -> Iterable[tuple[str, str]]:
+        """Give back what abandoned requests have got by now, and return the requests.
+
+        A channel calls this before it gives older messages back: each call puts its messages at the
+        head. What Redis executes later comes back when the lease ends.
+        """
+        requests = tuple(self._abandoned_requests)
+        for queue, request_number in requests:
+            there = store.leases.held(queue, self.worker_id)
+            fields = {name for name in there if name.partition(":")[0] == request_number}
+            self._give_back(store, queue, fields)
+        return requests
+
+    # -- whether channels ask for more
+
     @property
     def busy(self) -> int:
         """The number of held messages and of requests that may bring more."""
@@ -238,7 +286,7 @@ class LeaseKeeper:
 
     @property
     def others(self) -> int:
-        """:attr:`busy` without the current request; -1 if it leaves quarantined ones to others."""
+        """:attr:`busy` without the current request; -1 to leave quarantined messages to others."""
         busy, room = self.busy - 1, self._room
         leaves = room.state is RoomState.LEAVES_TO_OTHERS and time.monotonic() < room.until
         return -1 if busy and leaves else busy
@@ -248,7 +296,7 @@ class LeaseKeeper:
         self._room = QuarantineRoom(RoomState.MAKES_ROOM, time.monotonic() + self.lease)
 
     def may_take(self) -> bool:
-        """Return whether to take messages now, and not to make room for one, or leave one alone."""
+        """Return whether to take messages: not to make room, or beside one that runs alone."""
         before = self._room
         room = before.at(time.monotonic(), self.lease, is_empty=not self.held)
         if room is not before:  # else one that another thread has begun to make might be lost
@@ -261,23 +309,7 @@ class LeaseKeeper:
         """Keep leases while a channel uses this object."""
         with self._lock:
             self._users += 1
-        self._begin()
-
-    def _begin(self) -> None:
-        """Wake the thread, and start one if there is none."""
-        with self._lock:
-            if self._thread_state is ThreadState.STOPPED:
-                self._extend_at = time.monotonic() + self.lease / 3
-                self._start(self._run)
-                self._thread_state = ThreadState.RUNNING
-        self._signal.give()
-
-    def _wake(self) -> None:
-        """Have the thread look for what is to do. It has stopped without channels and messages."""
-        if self._thread_state is ThreadState.RUNNING:
-            self._signal.give()
-        else:
-            self._begin()
+        self._wake()
 
     def leave(self) -> None:
         """Note that a channel has closed; messages that it handed out stay held."""
@@ -333,53 +365,17 @@ class LeaseKeeper:
             native_threads.sleep(0.005)
         native_threads.say()
 
-    def ack(self, tag: str) -> None:
-        """Acknowledge a message; it is sent soon, and again until Redis has answered."""
-        holding = self.release(tag)
-        if holding is not None:
-            self.acks.add(holding.queue, self.field(tag), holding.run)
-
-    def note_handed_out(self, tag: str, message: Any) -> bool:
-        """Note the object of a message; False if it is not held, or its lease may have ended.
-
-        Then others may run it by now; if not, it is given back.
-        """
-        holding = self.held.get(tag)
-        if holding is None:
-            return False
-        if time.monotonic() > max(self._extended_at, holding.since) + self.lease:
-            self.give_back_later([tag])
-            return False
-        holding.message = ref(message)
-        return True
-
-    def give_back_later(self, tags: Iterable[str]) -> None:
-        """Give messages of a closed channel back once no task works on them."""
-        before = len(self._tags_to_give_back)
-        self._tags_to_give_back.extend(tags)
-        if len(self._tags_to_give_back) > before:
-            self._wake()
-
-    def abandon_request(self, queue: str, request_number: str) -> None:
-        """Give back what a request may have got whose reply is lost for good."""
-        self._asked.pop(request_number, None)
-        self._abandoned_requests.add((queue, request_number))
-        self._wake()
-
-    def give_back_abandoned(self, store: Store) -> Iterable[tuple[str, str]]:
-        """Give back what abandoned requests have got by now, and return the requests.
-
-        A channel calls this before it gives older messages back: each call puts its messages at the
-        head. What Redis executes later comes back when the lease ends.
-        """
-        requests = tuple(self._abandoned_requests)
-        for queue, request_number in requests:
-            there = store.leases.held(queue, self.worker_id)
-            fields = {name for name in there if name.partition(":")[0] == request_number}
-            self._give_back(store, queue, fields)
-        return requests
-
     # -- the thread
+
+    def _wake(self) -> None:
+        """Have the thread look for what is to do; start one if there is none."""
+        if self._thread_state is not ThreadState.RUNNING:
+            with self._lock:
+                if self._thread_state is ThreadState.STOPPED:
+                    self._extend_at = time.monotonic() + self.lease / 3
+                    self._start(self._run)
+                    self._thread_state = ThreadState.RUNNING
+        self._signal.give()
 
     def _run(self) -> None:
         # The thread before this one may still close its connections, or wait for a silent server.
@@ -518,11 +514,8 @@ class LeaseKeeper:
     def _warn_of_late_acks(self) -> None:
         late_acks = self.tally.late_acks - self._warned_late_acks
         if late_acks > 0:
-            logger.warning(
-                "lease of %g s expired while tasks ran, others run them again: late_acks=%d",
-                self.lease,
-                late_acks,
-            )
+            text = "lease of %g s expired while tasks ran, others run them again: late_acks=%d"
+            logger.warning(text, self.lease, late_acks)
             self._warned_late_acks += late_acks
 
     def reconcile(self, queue: str) -> None:

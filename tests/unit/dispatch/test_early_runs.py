@@ -104,3 +104,24 @@ def test_at_the_end_nothing_waits(runs: EarlyRuns) -> None:
     runs.add(b"a")
     runs.send_soon()
     assert runs.due == 0.0
+
+
+def test_while_a_call_is_due_the_thread_has_work_though_nothing_waits(
+    runs: EarlyRuns, writer: Any
+) -> None:
+    """A run that is added until then wakes nobody."""
+
+    class Slow(Writer):
+        def add(self, worker_id: str, number: int, most: int, runs_sent: list[bytes]) -> int:
+            if number == 2:
+                runs.add(b"meanwhile")
+            return super().add(worker_id, number, most, runs_sent)
+
+    slow: Any = Slow()
+    runs.add(b"first")
+    runs.flush(slow)
+    assert runs
+
+    runs.flush(writer)
+    assert not runs
+    assert writer.calls == []
