@@ -29,8 +29,8 @@ LOOK_SECONDS = 0.1
 class AckBatch:
     """Acknowledgements of one call: by queue their fields, each with its history line.
 
-    A batch that *rides* goes to Redis together with a channel's requests for messages, so that it
-    costs no round trip. The channel's own thread reads the reply.
+    A batch that *rides* goes to Redis together with a consumer's requests for messages, so that it
+    costs no round trip. The consumer reads the reply.
     """
 
     fields: dict[str, dict[str, bytes]]
@@ -186,7 +186,7 @@ class Acks:
     def drain(self, store: Store, timeout: float = 2.0) -> None:
         """Wait until Redis has answered all, at most *timeout* seconds.
 
-        Those that ride do not count: their channel puts them back when it closes.
+        Those that ride do not count: their consumer puts them back when it closes.
         """
         self.flush(store)
         deadline = time.monotonic() + timeout

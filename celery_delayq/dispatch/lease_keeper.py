@@ -106,7 +106,7 @@ class ThreadState(Enum):
 class LeaseKeeper:
     """Holds messages for one process in one Redis database.
 
-    A channel calls :meth:`hold` for what it leases. Each message is released by :meth:`ack` or
+    A consumer calls :meth:`hold` for what it leases. Each message is released by :meth:`ack` or
     :meth:`release`, or :meth:`give_back_later` leaves it to the thread.
 
     Parameters
@@ -187,7 +187,7 @@ class LeaseKeeper:
         self._renew_at = 0.0
         self._give_back_at = 0.0
 
-    # -- what channels ask for and hold
+    # -- what consumers ask for, and what this process holds
 
     def new_request_number(self, queue: str) -> str:
         """Return the request number of a request that is about to be sent."""
@@ -252,7 +252,7 @@ class LeaseKeeper:
         return self.held.pop(tag, None)
 
     def give_back_later(self, tags: Iterable[str]) -> None:
-        """Give messages of a closed channel back once no task works on them."""
+        """Give messages back once no task works on them."""
         before = len(self._tags_to_give_back)
         self._tags_to_give_back.extend(tags)
         if len(self._tags_to_give_back) > before:
@@ -267,7 +267,7 @@ class LeaseKeeper:
     def give_back_abandoned(self, store: Store) -> Iterable[tuple[str, str]]:
         """Give back what abandoned requests have got by now, and return the requests.
 
-        A channel calls this before it gives older messages back: each call puts its messages at the
+        Whoever gives older messages back calls this before: each call puts its messages at the
         head. What Redis executes later comes back when the lease ends.
         """
         requests = tuple(self._abandoned_requests)
@@ -277,7 +277,7 @@ class LeaseKeeper:
             self._give_back(store, queue, fields)
         return requests
 
-    # -- whether channels ask for more
+    # -- whether consumers ask for more
 
     @property
     def busy(self) -> int:

@@ -288,7 +288,7 @@ class Keys:
         return f"{self.prefix}delayq:answer:{token}"
 
     def interrupt(self, name: str) -> str:
-        """List: an element that ends the wait of one idle channel; expires."""
+        """List: an element that ends the wait of one idle consumer; expires."""
         return f"{self.prefix}delayq:interrupt:{name}"
 
     def budget(self, name: str) -> str:

@@ -260,7 +260,7 @@ class Store(ScriptRunner):
         return Call("dispatch/wake_ready", keys, [queue])
 
     def interrupt(self, name: str) -> None:
-        """End the wait of an idle channel."""
+        """End the wait of an idle consumer."""
         key = self.keys.interrupt(name)
         with self.client.pipeline(transaction=False) as pipe:
             pipe.lpush(key, "")

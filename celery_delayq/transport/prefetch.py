@@ -1,4 +1,4 @@
-"""How many more messages a channel may take."""
+"""How many more messages consumers may take."""
 
 from __future__ import annotations
 

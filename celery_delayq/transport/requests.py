@@ -1,4 +1,4 @@
-"""Requests of a fetcher, and the messages that it gets."""
+"""Requests of a consumer, and the messages that it gets."""
 
 from __future__ import annotations
 
