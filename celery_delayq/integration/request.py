@@ -52,7 +52,7 @@ class Ending(NamedTuple):
 
 
 class RequestMixin(RequestBase):
-    """Tells the channel why a task's message is about to be requeued or rejected."""
+    """Tells the deliveries why a task's message is about to be requeued or rejected."""
 
     acknowledged: bool
     _already_cancelled: bool
