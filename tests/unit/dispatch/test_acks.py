@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from celery_delayq.dispatch.lease_tally import LeaseTally
@@ -84,3 +86,37 @@ def test_putting_acknowledgements_back_wakes_the_thread() -> None:
     one.acks.put_back(batch)
 
     assert one._signal._given
+
+
+def test_the_thread_sends_at_its_second_look_what_no_request_took_along() -> None:
+    class Store:
+        """Acknowledges all."""
+
+        def __init__(self) -> None:
+            self.leases = self
+            self.sent: list[str] = []
+
+        def ack_call(self, _queue: str, _me: str, fields: dict[str, bytes]) -> list[str]:
+            """Return a call."""
+            return [*fields]
+
+        def run(self, call: list[str]) -> list[int]:
+            """Run it."""
+            self.sent += call
+            return [len(call)] * 2
+
+    store: Any = Store()
+    one = keeper()
+    tags = take(one, "q", 3)
+    one.ack(tags[0])
+    one.acks.send_due(store)
+    assert store.sent == []
+    one.acks.take(rides=True)
+    one.ack(tags[1])
+    one.acks.send_due(store)
+    assert store.sent == []
+    one.ack(tags[2])
+
+    one.acks.send_due(store)
+
+    assert store.sent == [one.field(tag) for tag in tags[1:]]
