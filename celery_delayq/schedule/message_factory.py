@@ -101,7 +101,10 @@ class MessageFactory:
         self._producer = self.app.amqp.Producer(self.channel, auto_declare=False)
 
     def _keep(self, queue: str, message: dict[str, Any], **_: Any) -> None:
-        self._kept.append((queue, message))
+        if queue is delivery.UNBOUND:
+            self.channel.add_unbound(message)
+        else:
+            self._kept.append((queue, message))
 
     def _have_made(self, job: Job) -> tuple[Routed, Mapping[str, Any]]:
         """Have Celery make a message; once more when a queue could not be declared."""
@@ -118,7 +121,7 @@ class MessageFactory:
         """Have Celery make a message and send it, all the way through routing."""
         self._kept.clear()
         call(self.app, job, self._common, self._producer)
-        kept = [(q, m) for q, m in self._kept if q is not delivery.UNBOUND and envelope.is_task(m)]
+        kept = [(q, m) for q, m in self._kept if envelope.is_task(m)]
         # An `apply_async` of a task's own may send others too; a handler may change the id.
         kept = [(q, m) for q, m in kept if m["headers"]["id"] == job.id] or kept[-1:]
         temporary = [queue for queue, _ in kept if not self.channel.can_schedule(queue)]

@@ -17,12 +17,13 @@ from amqp import RecoverableConnectionError
 from kombu.pidbox import Mailbox
 from kombu.transport import redis as stock
 from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps
 from redis import ConnectionPool, Redis
 from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.lease_keeper import ACK_INTERVAL, LeaseKeeper, keeper_of
 from celery_delayq.dispatch.pacing import GATHER
-from celery_delayq.errors import InvalidOption, NotAllowed, RecordError
+from celery_delayq.errors import InvalidOption, NotAllowed, RecordError, StoreFull
 from celery_delayq.integration import worker, worker_checks
 from celery_delayq.integration.install import EVENTLET, change_consumer
 from celery_delayq.integration.replace import make
@@ -101,6 +102,8 @@ class Channel(stock.Channel):
         #: The channel that Celery knows: this one, or the one of which it is a part.
         self.whole: Channel = self
         self.publisher = Publisher(self.settings)
+        #: By consumed queue: whether without acknowledgement, and what handles its messages.
+        self._handlers: dict[str, tuple[bool, Callable[[Any], Any]]] = {}
         super().__init__(connection, *args, **kwargs)
 
     # -- where the data is
@@ -295,6 +298,8 @@ class Channel(stock.Channel):
 
         Raises
         ------
+        StoreFull
+            Redis has no memory left; nothing was stored.
         NotAllowed
             The account lacks a right. kombu must not repeat the call: the script may have written a
             part, and would take the repeat for a duplicate of a task that was never scheduled.
@@ -303,7 +308,7 @@ class Channel(stock.Channel):
             # Closed by a failover; kombu connects and publishes again.
             raise RecoverableConnectionError("channel disconnected")
         if queue is delivery.UNBOUND:
-            self._add_unbound(message)
+            self.add_unbound(message)
             return
         if not self.can_schedule(queue):
             super()._put(queue, delivery.as_new(message), **kwargs)
@@ -317,7 +322,9 @@ class Channel(stock.Channel):
         replicas, seconds = self.settings.wait_replicas, self.settings.wait_timeout
         try:
             reply = store.run_replicated(call, replicas, seconds) if replicas else store.run(call)
-        except ResponseError as exc:
+        except ResponseError as exc:  # kombu repeats what raises one
+            if isinstance(exc, StoreFull):
+                raise StoreFull(*exc.args) from exc
             if is_denied(exc):
                 raise NotAllowed(
                     f"docs/accounts.md lists the rights that an account of Redis needs: {exc}"
@@ -325,7 +332,7 @@ class Channel(stock.Channel):
             raise
         read(reply)
 
-    def _add_unbound(self, message: dict[str, Any]) -> None:
+    def add_unbound(self, message: dict[str, Any]) -> None:
         """Make a dead letter of a task that no queue is bound to get; kombu drops other messages.
 
         The bindings are in Redis, too, and may have been evicted or deleted.
@@ -382,7 +389,8 @@ class Channel(stock.Channel):
         controls, new_message = self.consumer.controls, partial(self.Message, channel=self)
         put_off = PutOff(self.store, self.deliveries, self.publisher, controls, self.qos)
         return HandOut(
-            *(self.consumer, self.deliveries, put_off, self.qos, self.place, new_message)
+            *(self.consumer, self.deliveries, put_off, self.qos, self.place),
+            *(self._handlers, new_message),
         )
 
     def leased(self, tag: str) -> bool:
@@ -405,30 +413,30 @@ class Channel(stock.Channel):
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         if worker.consumes_tasks(self.whole):
             self.consumer.serves_worker = True
-        if no_ack or not self.can_schedule(queue):
-            self.consumer.consume(queue)
+        lasts = not no_ack and self.can_schedule(queue)
+        # First: where the server refuses what follows, messages are leased all the same.
+        self._handlers[queue] = no_ack, callback
+        self.consumer.consume(queue, leased=lasts and self.ack_emulation)
+        if not lasts:
             return
         wakeup = self.connection.cycle.wakeup  # before other threads may give it
         if self.consumer.serves_worker:
             wakeup.give_for_signals()
             change_consumer()
         make(EVENTLET)  # the lease keeper logs in a thread
-        self._begin(queue, callback)
+        self._begin(queue)
 
-    def _begin(self, queue: str, callback: Callable[[Any], Any]) -> None:
-        """Note in Redis that a queue is consumed, lease from it, and dispatch."""
+    def _begin(self, queue: str) -> None:
+        """Note in Redis that a queue is consumed, and dispatch."""
         self.store.register(queue)
-        # Claims a worker id, which a server that is full later would refuse.
-        self.hand_out.callbacks[queue] = callback
-        keeper = self.deliveries.keeper if self.ack_emulation else None
-        self.consumer.consume(queue, keeper)
+        _ = self.deliveries  # claims a worker id, which a server that is full later would refuse
+        self.consumer.idle.ask_server()
         self.connection.start_dispatcher(self)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
         queue = self._tag_to_queue.get(consumer_tag)
         if queue is not None and queue not in self._fanout_queues:
-            if queue in self.consumer.leased_queues:
-                del self.hand_out.callbacks[queue]
+            self._handlers.pop(queue, None)
             self.consumer.cancel(queue)
             self._give_back_cancelled()
         return super()._basic_cancel(consumer_tag)
@@ -459,8 +467,9 @@ class Channel(stock.Channel):
         consumer: Consumer | None = vars(self).get("consumer")
         deliveries: Deliveries | None = vars(self).get("deliveries")
         try:
-            fetched = consumer.close(wait=not reconnects) if consumer else []
+            # Else kombu reads the last reply, which may have a message that is popped.
             if deliveries is not None:
+                fetched = [] if consumer is None else consumer.close(wait=not reconnects)
                 deliveries.end(
                     [each.tag for each in fetched],
                     reconnects=reconnects,
@@ -468,6 +477,8 @@ class Channel(stock.Channel):
                 )
             super().close()
         finally:
+            if consumer is not None:
+                consumer.close(wait=False)
             if deliveries is not None:
                 deliveries.close()
 
@@ -492,7 +503,10 @@ class Channel(stock.Channel):
 
     def _brpop_start(self, *_: Any, **__: Any) -> None:
         """Ask for the next messages."""
-        self.consumer.start()
+        consumer = self.consumer
+        if consumer.leased_queues:
+            consumer.keeper = self.deliveries.keeper
+        consumer.start()
 
     def _brpop_read(self, **_: Any) -> bool:
         """Read replies, and hand messages out."""
@@ -527,7 +541,8 @@ class Channel(stock.Channel):
             raw = message_json.decode(item)
             envelope.check_envelope(raw)
             due = None
-            if not self.ack_emulation and queue in self.hand_out.callbacks:
+            no_ack, _ = self._handlers.get(queue, (True, None))
+            if not no_ack and self.can_schedule(queue):  # without ack emulation
                 due = self.publisher.due_later(self.store, raw)
             entry = None if due is None else entry_of_received(self.store, raw, due)
         except Exception as exc:
@@ -552,19 +567,23 @@ class Channel(stock.Channel):
     # -- messages that kombu keeps, or that cannot be read
 
     def _do_restore_message(
-        self, payload: Any, exchange: str, routing_key: str, *rest: Any
+        self, payload: Any, exchange: str, routing_key: str, pipe: Any, leftmost: bool = False
     ) -> None:
         """Put back a message that kombu keeps; a reply without a bound queue is dropped."""
-        if not self.bound_queues(exchange, routing_key):
+        queues = self.bound_queues(exchange, routing_key)
+        if not queues:
             if is_for_replies(exchange):
                 return  # whoever asked the workers has gone
             raise LookupError(f"no queue is bound to exchange {exchange!r} for {routing_key!r}")
-        # kombu logs what it cannot put back, and then forgets it.
+        # kombu would log what it cannot put back, and then forget it.
         envelope.check_envelope(payload)
         if not isinstance(payload.get("headers"), dict):
             raise RecordError("the message has no headers")
-        self._get_message_priority(payload)
-        super()._do_restore_message(payload, exchange, routing_key, *rest)
+        payload["headers"]["redelivered"] = True
+        payload["properties"]["delivery_info"]["redelivered"] = True
+        step, data = self.layout.step_of(payload), dumps(payload)
+        for queue in queues:
+            (pipe.lpush if leftmost else pipe.rpush)(self._q_for_pri(queue, step), data)
 
     def held(self, tag: str | bytes) -> Held:
         """Return where kombu keeps the message *tag* while a stock worker holds it."""

@@ -105,8 +105,9 @@ class PolledConnection:
         return bool(self._client.connection.can_read(seconds))
 
     def disconnect(self) -> None:
-        """Close the connection."""
-        self._client.connection.disconnect()
+        """Close the connection, unless kombu has let it go."""
+        if self._client.connection is not None:
+            self._client.connection.disconnect()
 
 
 class Consumer:
@@ -119,7 +120,8 @@ class Consumer:
     ======== ===================================== =========================
     READY    `start`, `next`: something to ask for ASKED
     READY    `start`: all queues are empty         LOOKED or WAITING
-    READY    `start`: nothing may be taken now     READY
+    READY    `start`: nothing may be taken now, or READY
+             Redis has just refused all queues
     POP      `start`                               WAITING, or READY if no
                                                    queue is popped any more
     REPEAT   `start`, `next`                       ASKED
@@ -128,10 +130,14 @@ class Consumer:
                                                    Redis lacks the script
     LOOKED   `read`                                READY
     WAITING  `read`                                READY
+    ASKED    `cancel`: the replies come soon       as by `read`
     ASKED    `lost`, an error in `read`            REPEAT
     LOOKED   `lost`                                READY
     WAITING  `lost`                                READY
+    ASKED    `abandon`                             READY
     REPEAT   `abandon`                             READY
+    LOOKED   `abandon`                             READY
+    WAITING  `abandon`                             READY
     any      `close`                               CLOSED
     ======== ===================================== =========================
 
@@ -153,8 +159,8 @@ class Consumer:
         ``revoke_expires`` is read.
     """
 
-    #: The lease keeper, from the first leased queue on.
-    _keeper: LeaseKeeper
+    #: The lease keeper, set before messages are asked for that are leased.
+    keeper: LeaseKeeper
 
     def __init__(
         self,
@@ -205,19 +211,11 @@ class Consumer:
 
     # -- the queues
 
-    def consume(self, queue: str, keeper: LeaseKeeper | None = None) -> None:
-        """Ask for the messages of a queue from now on.
-
-        Parameters
-        ----------
-        keeper : LeaseKeeper | None
-            Keeps their leases; None where messages are popped as on stock.
-        """
+    def consume(self, queue: str, *, leased: bool) -> None:
+        """Ask for the messages of a queue from now on; others than *leased* are popped."""
         self.queues |= {queue}
-        if keeper is not None:
-            self._keeper = keeper
-            self.leased_queues |= {queue}
-            self.idle.ask_server()
+        others = self.leased_queues - {queue}
+        self.leased_queues = others | {queue} if leased else others
         self._fair_share.forget([queue])
         self._interrupt()
 
@@ -317,7 +315,7 @@ class Consumer:
         leased, _ = self._queues_in_turn()
         if not leased:
             return []
-        if not self._keeper.may_take():
+        if not self.keeper.may_take():
             return None
         credit = self._prefetch.part_of(credit, has_more=self._fair_share.has_more(leased))
         return self._fair_share.deal(
@@ -329,7 +327,7 @@ class Consumer:
 
     def _ask(self, shares: Sequence[Share] = ()) -> None:
         """Send requests for *shares*; without any, the same requests as before."""
-        keeper = self._keeper
+        keeper = self.keeper
         if shares:
             self._requests = [Request(s, keeper.new_request_number(s.queue)) for s in shares]
             self.state = State.REPEAT
@@ -341,7 +339,7 @@ class Consumer:
 
     def _calls(self) -> list[Call]:
         """Return the calls for acknowledgements and requests."""
-        keeper, leases = self._keeper, self._store.leases
+        keeper, leases = self.keeper, self._store.leases
         me, lease, others, reports = (
             *(keeper.worker_id, keeper.lease),
             *(keeper.others, self.serves_worker),
@@ -454,7 +452,7 @@ class Consumer:
 
     def lost(self) -> None:
         """Close the connection, as it is lost: outstanding requests are sent again."""
-        # First: to close it calls this again.
+        # First: kombu is told of the closed connection, and calls this again.
         if self.state is State.ASKED:
             self.state = State.REPEAT
         elif self.state is State.LOOKED or self.state is State.WAITING:
@@ -495,7 +493,7 @@ class Consumer:
                 logger.error(
                     "fetching failed: queue=%s retry_s=%g: %s", queue, REFUSED_SECONDS, reply
                 )
-                self._keeper.abandon_request(queue, request.request_number)
+                self.keeper.abandon_request(queue, request.request_number)
                 self._refused[queue] = time.monotonic() + REFUSED_SECONDS
             else:
                 came.append(self._hold(queue, request.request_number, Reserved.read(reply)))
@@ -511,14 +509,14 @@ class Consumer:
     def _put_back_acks(self) -> None:
         """Put back acknowledgements that did not arrive."""
         if self._riding:
-            self._keeper.acks.put_back(self._riding)
+            self.keeper.acks.put_back(self._riding)
             self._riding = AckBatch({})
 
     def _acknowledged(self, replies: list[Any]) -> None:
         """Handle the replies to acknowledgements, which may be errors."""
         errors = [reply for reply in replies if isinstance(reply, ResponseError)]
         if not errors and self._riding:
-            self._keeper.acks.confirm(self._riding, replies)
+            self.keeper.acks.confirm(self._riding, replies)
             self._riding = AckBatch({})
         if errors and not isinstance(errors[0], NoScriptError):
             logger.error("Redis refused acknowledgements, which are sent again: %s", errors[0])
@@ -540,10 +538,10 @@ class Consumer:
         if reserved.messages:
             self.idle.took_some(from_others=reserved.others)
         if reserved.room:
-            self._keeper.make_room()
+            self.keeper.make_room()
             self._fair_share.serve_alone(queue)
         fields = [field for field, _, _ in reserved.messages]
-        tags = self._keeper.hold(queue, request_number, fields, alone=reserved.alone)
+        tags = self.keeper.hold(queue, request_number, fields, alone=reserved.alone)
         return [
             Taken(queue, tag, message, deliveries, *reserved.about(field))
             for tag, (field, message, deliveries) in zip(tags, reserved.messages, strict=True)
@@ -567,7 +565,7 @@ class Consumer:
 
     def get(self, queue: str, keeper: LeaseKeeper) -> Taken | None:
         """Lease one message of a queue, and wait for it; None where there is none."""
-        self._keeper = keeper
+        self.keeper = keeper
         while True:
             others = keeper.busy
             request_number = keeper.new_request_number(queue)
@@ -588,9 +586,12 @@ class Consumer:
         return taken
 
     def abandon(self) -> None:
-        """Forget the outstanding requests: the keeper gives back what they may have got."""
+        """Close the connection, and forget the outstanding requests: the keeper gives back what
+        they may have got.
+        """
+        self.lost()
         for request in self._requests:
-            self._keeper.abandon_request(request.share.queue, request.request_number)
+            self.keeper.abandon_request(request.share.queue, request.request_number)
         self._requests = []
         if self.state is State.REPEAT:
             self.state = State.READY
@@ -602,12 +603,8 @@ class Consumer:
         """
         if self.state is State.CLOSED:
             return []
-        is_awaiting = self.awaiting is not None
         if wait:
             self._read_last()
-        if is_awaiting:
-            self.lost()
-        self._put_back_acks()
         self.abandon()
         self.state = State.CLOSED
         self._prefetch.leave(self)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from kombu.transport import virtual
 
+from celery_delayq.dispatch.acks import LOST
 from celery_delayq.integration import worker
 from celery_delayq.integration.endings import not_begun
 from celery_delayq.model import delivery, envelope
@@ -51,6 +52,8 @@ class HandOut:
         kombu's record of the messages that are handed out.
     place : str
         The Redis database, see :attr:`Channel.place`.
+    handlers : Mapping[str, tuple[bool, Callable[[Any], Any]]]
+        By consumed queue: whether without acknowledgement, and what handles its messages.
     new_message : Callable[[dict[str, Any]], Message]
         Makes a message of kombu's, which knows its channel.
     """
@@ -62,10 +65,10 @@ class HandOut:
         put_off: PutOff,
         qos: Any,
         place: str,
+        handlers: Mapping[str, tuple[bool, Callable[[Any], Any]]],
         new_message: Callable[[dict[str, Any]], Message],
     ) -> None:
-        #: By queue, what handles its messages.
-        self.callbacks: dict[str, Callable[[Any], Any]] = {}
+        self._handlers = handlers
         self._consumer = consumer
         self._deliveries = deliveries
         self._put_off = put_off
@@ -153,8 +156,17 @@ class HandOut:
         refuse = partial(self._refuse, taken.tag, message)
         # A lost connection to the broker is not seen here; to kombu a KeyError is one.
         put_off = partial(self._put_off.put_off, taken)
-        if not handle_or_refuse(put_off, message, refuse, MALFORMED):
-            handle_or_refuse(self.callbacks[taken.queue], message, refuse)
+        try:
+            is_put_off = handle_or_refuse(put_off, message, refuse, MALFORMED)
+        except LOST:
+            # The next ones would wait for Redis as long. The keeper gives them back when it is
+            # there.
+            fetched = self._consumer.take_all()
+            self._deliveries.keeper.give_back_later(each.tag for each in fetched)
+            raise
+        if not is_put_off:
+            _, callback = self._handlers[taken.queue]
+            handle_or_refuse(callback, message, refuse)
 
     def _refuse(self, tag: str, message: Message, exc: Exception) -> None:
         """Make a dead letter of a message that a worker cannot handle."""

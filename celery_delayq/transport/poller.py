@@ -243,9 +243,13 @@ class Poller(stock.MultiChannelPoller):
     def get(self, callback: Callable[..., Any], timeout: float | None = None) -> Any:
         """Deliver one message that is here, or wait for one. Raises Empty when none came."""
         for channel in tuple(self._channels):
-            if self.deliver_one(channel):
+            if self._deliver_by(channel, self.deliver_one):
                 return None
         return super().get(callback, timeout)
+
+    def _deliver_by(self, channel: Any, deliver: Callable[[Any], Any]) -> Any:
+        """Hand out messages of a channel by a method of this object."""
+        return deliver(channel)
 
     def deliver_one(self, channel: Any) -> bool:
         """Hand out one message of a channel that is here; return whether there was one."""
@@ -277,4 +281,4 @@ class Poller(stock.MultiChannelPoller):
         """Deliver, from an event loop."""
         self.wakeup.take_back()
         for channel in tuple(self._channels):
-            self.deliver(channel)
+            self._deliver_by(channel, self.deliver)

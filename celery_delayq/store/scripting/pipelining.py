@@ -20,6 +20,7 @@ from redis.exceptions import (
     TimeoutError,
 )
 
+from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.scripting.calls import Call, Puts, pack
 from celery_delayq.store.scripting.errors import unavailable
@@ -245,8 +246,8 @@ class EntryPipeline:
         """Do something; when the connection is lost, send all that has no answer yet again."""
         try:
             step()
-        except LOST:
-            if self._retry is None:
+        except LOST as exc:
+            if self._retry is None or isinstance(exc, StoreFull):
                 raise
             retry_over_time(lambda: self._ask(self._resend), LOST, **self._retry)
 

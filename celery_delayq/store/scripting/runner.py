@@ -64,7 +64,7 @@ class ScriptRunner:
 
     def hold_connection(self) -> Wire:
         """Run scripts over one connection from now on: one thread at a time uses this runner."""
-        self._held = self._held or self.wire()
+        self._held = self._held or Wire(self.client.connection_pool, repeats=True)
         return self._held
 
     def wire(self) -> Wire:
@@ -79,8 +79,8 @@ class ScriptRunner:
         """Run a script, and return the reply.
 
         A server that does not know the script, as after a restart or a failover, is sent the
-        source. Where the connection is lost, the call is repeated once: on a held connection, and
-        on others if redis-py's ``retry`` of the connection says so.
+        source. Where the connection is lost, the call is repeated once and at once: on a held
+        connection always, on others if ``retry`` of the connection has any retries.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class ScriptRunner:
                     if isinstance(exc, ConnectAnew):
                         # Idle connections go to that server too. Others wait for a reply.
                         self.client.connection_pool.disconnect(inuse_connections=False)
-                    if repeated or not (held or wire.repeats_after(exc)):
+                    if repeated or not wire.repeats_after(exc):
                         raise
                     repeated = True
         finally:

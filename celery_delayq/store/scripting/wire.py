@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from redis import VERSION
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from celery_delayq.errors import NotReplicated
 from celery_delayq.store.scripting.calls import pack
@@ -38,6 +38,8 @@ class Wire:
     ----------
     pool : Pool
         Where the connection comes from, and goes back to.
+    repeats : bool
+        Whether a command is repeated after each lost connection.
 
     Attributes
     ----------
@@ -45,8 +47,9 @@ class Wire:
         How many replies have not been read.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, repeats: bool = False) -> None:
         self.unread = 0
+        self._repeats = repeats
         self._pool = pool
         self._connection: Any = None
         self._retry: Any = None
@@ -110,7 +113,12 @@ class Wire:
         return found
 
     def repeats_after(self, exc: BaseException) -> bool:
-        """Return whether its connections repeat a command after such an error: as redis-py does."""
+        """Return whether to repeat a command after such an error, which may be a lost connection.
+
+        A wire that *repeats* does, others where ``retry`` of the connection has retries.
+        """
+        if self._repeats:
+            return isinstance(exc, (ConnectionError, TimeoutError, OSError))
         retry = self._retry
         return bool(retry and retry._retries) and isinstance(exc, retry._supported_errors)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty
 from typing import Any
@@ -169,31 +169,23 @@ class ClusterPoller(Poller):
 
     def deliver_one(self, channel: Any) -> bool:
         """Hand out one message of a channel that is here; return whether there was one."""
-        with self._leaving_lost(channel):
-            delivered = super().deliver_one(channel)
-            if delivered:
-                self._had_its_turn(channel)
-            return delivered
-        return False
+        delivered = super().deliver_one(channel)
+        if delivered:
+            self._had_its_turn(channel)
+        return delivered
 
     def deliver(self, channel: Any) -> None:
         """Hand out messages of a channel that are here: in an event loop for a moment, else one."""
-        with self._leaving_lost(channel):
-            super().deliver(channel)
-            self._had_its_turn(channel)
+        super().deliver(channel)
+        self._had_its_turn(channel)
 
-    @contextmanager
-    def _leaving_lost(self, channel: Any) -> Iterator[None]:
-        """Leave a channel alone whose shard goes away while its messages are handed out."""
+    def _deliver_by(self, channel: Any, deliver: Callable[[Any], Any]) -> Any:
+        """Hand out messages of a channel; leave it alone where its shard goes away meanwhile."""
         try:
-            yield
+            return deliver(channel)
         except channel.connection_errors as exc:
-            if channel not in self._failed and "deliveries" in vars(channel):
-                # One could not be put off. The next ones would wait for the shard as long. The
-                # keeper gives them back when the shard is there.
-                fetched = channel.consumer.take_all()
-                channel.deliveries.keeper.give_back_later(each.tag for each in fetched)
             self.lost(channel, exc)
+            return False
 
     def noting_failure(self, channel: Any, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap what handles messages of a channel: note a lost connection of its own, such as that
@@ -273,7 +265,6 @@ def _disconnect(channel: Any) -> None:
     """Close the connections that the poller has, and forget requests without a reply."""
     consumer: Consumer | None = vars(channel).get("consumer")
     if consumer is not None:
-        consumer.lost()
         # They would take up the prefetch of all shards for as long as this one is away.
         consumer.abandon()
     for name in ("client", "subclient"):

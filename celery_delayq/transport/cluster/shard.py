@@ -94,8 +94,8 @@ class ShardChannel(Channel):
     def __init__(self, whole: Any, tag: str) -> None:
         self.tag = tag
         self.slot = Slot(tag)
-        #: Queues to begin with when the shard is back, and what handles their messages.
-        self._late: dict[str, Callable[[Any], Any]] = {}
+        #: Queues to begin with when the shard is back.
+        self._late: list[str] = []
         with unpinged(self):
             super().__init__(whole.connection)
         self.whole = whole
@@ -114,9 +114,9 @@ class ShardChannel(Channel):
         noting = self.connection.cycle.noting_failure(self, callback)
         super().basic_consume(queue, no_ack, noting, *args, **kwargs)
 
-    def _begin(self, queue: str, callback: Callable[[Any], Any]) -> None:
+    def _begin(self, queue: str) -> None:
         """Begin to consume a queue; where the shard is away, when it is back."""
-        self._late[queue] = callback
+        self._late.append(queue)
         cycle = self.connection.cycle
         if not cycle.is_away(self):
             try:
@@ -124,15 +124,12 @@ class ShardChannel(Channel):
             except self.connection_errors as exc:
                 cycle.lost(self, exc)
 
-    def _basic_cancel(self, consumer_tag: str) -> Any:
-        self._late.pop(self._tag_to_queue.get(consumer_tag, ""), None)
-        return super()._basic_cancel(consumer_tag)
-
     def resume(self) -> None:
         """Begin with the queues that could not be consumed while the shard was away."""
-        for queue, callback in [*self._late.items()]:
-            super()._begin(queue, callback)
-            self._late.pop(queue, None)
+        while self._late:
+            if self._late[0] in self.consumer.queues:
+                super()._begin(self._late[0])
+            del self._late[0]
 
     def ping(self) -> None:
         """Raise an error of a connection if the shard is away."""

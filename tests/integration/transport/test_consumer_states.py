@@ -33,6 +33,7 @@ class Stage:
         for name in ("q", "brief"):
             self.channel.basic_consume(name, False, self.handle, f"tag of {name}")
         self.consumer: Consumer = self.channel.consumer
+        self.consumer.keeper = self.channel.deliveries.keeper
         client = self.channel.client
         client.connection = client.connection_pool.get_connection()
         self.messages: list[Any] = []
@@ -193,6 +194,45 @@ def abandon(stage: Stage) -> None:
     stage.call("abandon")
 
 
+def cancel_while_a_reply_comes(stage: Stage) -> None:
+    stage.be_asked()
+    stage.call("cancel", queue="q")
+    assert [each.queue for each in stage.consumer.take_cancelled()] == ["q"]
+
+
+def cancel_while_a_look_finds_something(stage: Stage) -> None:
+    stage.publish("brief")
+    cancel_while_a_reply_comes(stage)
+
+
+def cancel_where_the_script_is_unknown(stage: Stage) -> None:
+    stage.publish()
+    ask_and_read(stage)
+    stage.consumer.take_all()
+    stage.channel.store.client.script_flush()
+    stage.call("start")
+    stage.call("cancel", queue="q")
+
+
+def find_all_refused(stage: Stage) -> None:
+    """A list of another type stands where a sign is waited for."""
+    stage.be_looked()
+    stage.call("read")
+    stage.channel.store.client.set("{q}:wake", "no list")
+    for method in ("start", "read", "start"):
+        stage.call(method)
+
+
+def _abandon_in(state: State) -> Callable[[Stage], None]:
+    def abandon_there(stage: Stage) -> None:
+        WAYS[state](stage)
+        stage.call("abandon")
+
+    return abandon_there
+
+
+ABANDONED = [_abandon_in(state) for state in (State.ASKED, State.LOOKED, State.WAITING)]
+
 WALKS = (
     ask_and_read,
     ask_while_handing_out,
@@ -207,6 +247,11 @@ WALKS = (
     lose_it_while_it_looks,
     lose_it_while_it_waits,
     abandon,
+    cancel_while_a_reply_comes,
+    cancel_while_a_look_finds_something,
+    cancel_where_the_script_is_unknown,
+    find_all_refused,
+    *ABANDONED,
 )
 
 
@@ -237,7 +282,9 @@ def documented() -> set[Step]:
         ends = [
             State[word] for word in re.findall(r"\b[A-Z]{3,}\b", rest) if word in State.__members__
         ]
-        for method in re.findall(r"`(\w+)`", rest):
+        if "as by" in rest:
+            ends = [State.READY, State.POP, State.REPEAT]
+        for method in re.findall(r"`(\w+)`", rest.partition("as by")[0]):
             found |= {(start, method, end) for start in starts for end in ends}
     return found
 
