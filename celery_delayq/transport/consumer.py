@@ -224,9 +224,9 @@ class Consumer:
         self.queues -= {queue}
         self.leased_queues -= {queue}
         self._interrupt()
-        self._read_last()
         for taken in self.take_all():
             (self._cancelled if taken.queue == queue else self.taken).append(taken)
+        self._read_last()  # behind those that are here
 
     def take_cancelled(self) -> list[Taken]:
         """Return the messages of cancelled queues, which are to be given back.

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from kombu.transport import redis as stock
 
 from celery_delayq.transport.consumer import Consumer
-from celery_delayq.transport.hand_out import HandOut
 
 #: Whether kombu's event loop polls no more once a connection was closed, until all are made anew:
 #: before kombu 5.7.
@@ -142,6 +141,12 @@ class Readers:
             self._loop.add_reader(fd, callback, *args)
 
 
+def _has_fetched(channel: Any) -> bool:
+    """Return whether messages of a channel are here that are not handed out."""
+    consumer: Consumer | None = vars(channel).get("consumer")
+    return consumer is not None and bool(consumer.taken)
+
+
 class Poller(stock.MultiChannelPoller):
     """Polls the connections of all channels, and the wakeup that stands for local messages."""
 
@@ -253,16 +258,14 @@ class Poller(stock.MultiChannelPoller):
 
     def deliver_one(self, channel: Any) -> bool:
         """Hand out one message of a channel that is here; return whether there was one."""
-        hand_out: HandOut | None = vars(channel).get("hand_out")
-        return hand_out is not None and hand_out.one()
+        return _has_fetched(channel) and channel.hand_out.one()
 
     def deliver(self, channel: Any) -> None:
         """Hand out messages of a channel that are here: in an event loop for a moment, else one."""
         if self._in_protected_read:
             self.deliver_one(channel)
             return
-        hand_out: HandOut | None = vars(channel).get("hand_out")
-        if hand_out is not None and hand_out.some():
+        if _has_fetched(channel) and channel.hand_out.some():
             self.wakeup.give()
 
     def handle_event(self, fileno: int, event: int) -> Any:
