@@ -59,7 +59,7 @@ class _Refused(CommandRefused, ResponseError, _Coded):
     __doc__ = CommandRefused.__doc__
 
 
-class _Full(StoreFull, ResponseError, _Coded):
+class _Full(StoreFull, CommandRefused, ResponseError, _Coded):
     __doc__ = StoreFull.__doc__
 
 
