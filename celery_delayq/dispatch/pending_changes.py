@@ -64,7 +64,7 @@ class PendingChange:
             return AfterFailure.GIVEN_UP
         if may_pass:
             return AfterFailure.GOES_LAST
-        if isinstance(error, CommandRefused):
+        if isinstance(error, CommandRefused) and not isinstance(error, StoreFull):
             return AfterFailure.GIVEN_UP
         # A client may raise anything while its connection is being closed.
         return AfterFailure.STAYS_FIRST

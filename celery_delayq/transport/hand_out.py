@@ -12,12 +12,12 @@ from uuid import uuid4
 
 from kombu.transport import virtual
 
-from celery_delayq.dispatch.acks import LOST
 from celery_delayq.integration import worker
 from celery_delayq.integration.endings import not_begun
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.delivery import HeldBy
 from celery_delayq.store.leases import Mark
+from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 from celery_delayq.transport.consumer import Consumer, State
 from celery_delayq.transport.deliveries import Deliveries
 from celery_delayq.transport.put_off import PutOff
@@ -158,7 +158,7 @@ class HandOut:
         put_off = partial(self._put_off.put_off, taken)
         try:
             is_put_off = handle_or_refuse(put_off, message, refuse, MALFORMED)
-        except LOST:
+        except OUTAGE_ERRORS:
             # The next ones would wait for Redis as long. The keeper gives them back when it is
             # there.
             fetched = self._consumer.take_all()
