@@ -452,7 +452,7 @@ class Consumer:
 
     def lost(self) -> None:
         """Close the connection, as it is lost: outstanding requests are sent again."""
-        # First: kombu is told of the closed connection, and calls this again.
+        # First: kombu notes the closed connection, and calls this again.
         if self.state is State.ASKED:
             self.state = State.REPEAT
         elif self.state is State.LOOKED or self.state is State.WAITING:
