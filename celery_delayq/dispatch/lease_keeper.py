@@ -84,20 +84,20 @@ class ThreadState(Enum):
     ======== ================================= ========
     from     by                                to
     ======== ================================= ========
-    STOPPED  `join`, or something is to do     RUNNING
+    STOPPED  `join`, or there is work          RUNNING
     RUNNING  the end of a turn                 DECIDING
-    DECIDING a channel is open, or something   RUNNING
-             is to do
-    DECIDING nothing is to do                  STOPPED
+    DECIDING a channel is open, or there is    RUNNING
+             work
+    DECIDING there is no work                  STOPPED
     any      `end`                             ENDED
     ======== ================================= ========
     """
 
-    #: There is none, or it closes its connections. What is to do starts one.
+    #: No thread runs, or the last one closes its connections. New work starts a thread.
     STOPPED = auto()
-    #: It finds what is to do.
+    #: The thread finds all work that is added.
     RUNNING = auto()
-    #: It may have looked already. Whoever has something to do waits until it has decided.
+    #: The thread decides whether to go on. Whoever adds work waits for the decision.
     DECIDING = auto()
     #: The process ends, and no thread starts any more.
     ENDED = auto()
@@ -368,7 +368,7 @@ class LeaseKeeper:
     # -- the thread
 
     def _wake(self) -> None:
-        """Have the thread look for what is to do; start one if there is none."""
+        """Wake the thread, or start one where none runs."""
         if self._thread_state is not ThreadState.RUNNING:
             with self._lock:
                 if self._thread_state is ThreadState.STOPPED:

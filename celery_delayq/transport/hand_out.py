@@ -147,6 +147,8 @@ class HandOut:
                 to_settle.popleft()()
 
     def _give(self, taken: Taken) -> None:
+        # Before any I/O, in which another greenlet may cancel the queue.
+        _, callback = self._handlers[taken.queue]
         message = self.message_of(taken)
         if message is None:
             return
@@ -165,7 +167,6 @@ class HandOut:
             self._deliveries.keeper.give_back_later(each.tag for each in fetched)
             raise
         if not is_put_off:
-            _, callback = self._handlers[taken.queue]
             handle_or_refuse(callback, message, refuse)
 
     def _refuse(self, tag: str, message: Message, exc: Exception) -> None:
