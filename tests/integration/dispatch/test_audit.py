@@ -5,6 +5,7 @@ seconds, and no longer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from redis import Redis
@@ -18,6 +19,8 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import entry
+from tests.support.proxy import Fault, Proxy
+from tests.support.replies import REPLIES
 
 pytestmark = pytest.mark.each_server
 
@@ -44,19 +47,26 @@ HARMS: dict[str, Callable[[Redis], object]] = {
 }
 
 
-@pytest.fixture
-def dispatcher(
-    delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Dispatcher]:
-    """A dispatcher of a process that consumes ``q``, whose audits come soon."""
-    monkeypatch.setattr(audit, "AUDIT_SECONDS", 0.2)
-    one = Dispatcher(
-        Store(Redis(port=delayq_redis.port), KEYS, Layout()), Settings(), consumed=lambda: ["q"]
-    )
+@contextmanager
+def dispatching(port: int) -> Iterator[Dispatcher]:
+    """A dispatcher of a process that consumes ``q``."""
+    one = Dispatcher(Store(Redis(port=port), KEYS, Layout()), Settings(), consumed=lambda: ["q"])
     one.start()
     yield one
     one.stop()
     one.join()
+
+
+@pytest.fixture
+def dispatcher(delayq_redis: RedisUnderTest, soon: None) -> Iterator[Dispatcher]:
+    with dispatching(delayq_redis.port) as one:
+        yield one
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audits come soon."""
+    monkeypatch.setattr(audit, "AUDIT_SECONDS", 0.2)
 
 
 @pytest.mark.parametrize("harm", HARMS)
@@ -73,6 +83,26 @@ def test_a_queue_goes_on(
 
     assert store.client.brpop("q", timeout=10) == (b"q", b'{"id": "e"}')
     wait_until(lambda: "q" in store.registry(), what="the registry has the queue")
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("soon")
+def test_a_dispatcher_outlives_each_refusal_of_an_audit(
+    store: Store, delayq_redis: RedisUnderTest
+) -> None:
+    """An audit that is refused is made again, and at last finds what is missing."""
+    store.register("q")
+    with Proxy(delayq_redis.port) as proxy, dispatching(proxy.port):
+        for reply in REPLIES.values():
+            # The call for all queues, then also the one for each queue that follows a refusal.
+            for answers in ([reply], [REPLIES["NOPERM"], reply]):
+                for nth, answer in enumerate(answers, start=1):
+                    rule = proxy.on("dispatch/planned_looks", Fault.REFUSE, nth=nth, answer=answer)
+                assert rule.fired.wait(20), reply
+        store.schedule("q", entry("e", 1500, relative=True))
+        store.client.unlink(KEYS.next_due)
+
+        assert store.client.brpop("q", timeout=20) == (b"q", b'{"id": "e"}')
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.0])

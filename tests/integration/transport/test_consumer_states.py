@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -272,11 +273,11 @@ def new_stage(delayq_redis: RedisUnderTest) -> Iterator[Callable[[], Stage]]:
 
 def documented() -> set[Step]:
     """Return the transitions in the table of the docstring."""
-    assert Consumer.__doc__ is not None
-    _, head, table, *_ = re.split(r"^ *=[= ]+$", Consumer.__doc__, flags=re.MULTILINE)
+    text = inspect.getdoc(Consumer) or ""
+    _, head, table, *_ = re.split(r"^=[= ]+$", text, flags=re.MULTILINE)
     assert head.split() == ["from", "by", "to"]
     found: set[Step] = set()
-    for row in re.findall(r"^    (?:[A-Za-z]).*\n(?:     +.*\n)*", table, flags=re.MULTILINE):
+    for row in re.findall(r"^[A-Za-z].*\n(?: +.*\n)*", table, flags=re.MULTILINE):
         before, _, rest = row.strip().partition(" ")
         starts = [*State][:-1] if before == "any" else [State[before]]
         ends = [

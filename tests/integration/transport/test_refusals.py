@@ -24,35 +24,10 @@ from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.proxy import Fault, Proxy, Rule
+from tests.support.replies import REPLIES
 from tests.support.scene import Scene, StartWorker, start_worker
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
-
-SCRIPT_BUSY = "Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
-#: What Redis says, by its code in the table.
-REPLIES = {
-    "READONLY": "READONLY You can't write against a read only replica.",
-    "UNBLOCKED": "UNBLOCKED force unblock from blocking operation, instance state changed",
-    "MASTERDOWN": "MASTERDOWN Link with MASTER is down",
-    "LOADING": "LOADING Redis is loading the dataset in memory",
-    "NOAUTH": "NOAUTH Authentication required.",
-    "WRONGPASS": "WRONGPASS invalid username-password pair or user is disabled.",
-    "MAXCLIENTS": "ERR max number of clients + cluster connections reached",
-    "BUSY": f"BUSY {SCRIPT_BUSY}",
-    "MISCONF": "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist",
-    "NOREPLICAS": "NOREPLICAS Not enough good replicas to write.",
-    "CLUSTERDOWN": "CLUSTERDOWN The cluster is down",
-    "TRYAGAIN": "TRYAGAIN Multiple keys request during rehashing of slot",
-    "OOM": "OOM command not allowed when used memory > 'maxmemory'.",
-    "NOPERM": "NOPERM No permissions to access a key",
-    # In a script, and what is wrong with a call or a key.
-    "NOPERM of 8": "ERR ACL failure in script: No permissions to access a key script: 5",
-    "NOPERM of 7": "ERR The user executing the script can't run this command script: 5",
-    "READONLY of 6": "ERR Error running script (call to f_5): @user_script:1: @user_script: 1: "
-    "-READONLY You can't write against a read only replica.",
-    "WRONGTYPE": "WRONGTYPE Operation against a key holding the wrong kind of value",
-    "ERR": "ERR user_script:1: attempt to perform arithmetic on a nil value script: 5",
-}
 
 #: Calls that are not made here, and why.
 ELSEWHERE = {
@@ -70,6 +45,7 @@ ELSEWHERE = {
     "scan/hash_scan": "reconciliation after a lost reply: test_lost_replies.py",
     "scan/hash_values": "entries of code: test_faults.py of periodic entries",
     "HMGET": "once, when periodic entries of code are read: test_faults.py of periodic entries",
+    "dispatch/planned_looks": "each 10 s on duty: test_audit.py",
     "dispatch/resign": "when a dispatcher stops: errors are ignored",
     "dispatch/defer_queue": "after an error of a promotion",
 }

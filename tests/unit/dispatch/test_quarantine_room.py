@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import pytest
@@ -40,7 +41,7 @@ def test_what_follows(
 
 
 def test_the_table_of_transitions_is_true() -> None:
-    rows = re.findall(r"^    ([A-Z_]+) .* ([A-Z_]+)$", RoomState.__doc__ or "", re.MULTILINE)
+    rows = re.findall(r"^([A-Z_]+) .* ([A-Z_]+)$", inspect.getdoc(RoomState) or "", re.MULTILINE)
 
     assert {*rows} == {
         (before.state.name, after.state.name) for before, _, _, after in STEPS if before != after
