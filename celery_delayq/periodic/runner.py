@@ -34,7 +34,7 @@ from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.store.periodic import Writing
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.pipelining import LOST
+from celery_delayq.store.scripting.pipelining import LOST_CONNECTION
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.reconnecting import ReconnectingLoop
@@ -109,7 +109,7 @@ class Ticker:
             wait=self._stopping.wait,
             retry=POLL,
             retry_error=AGAIN,
-            outages={"Redis is away": LOST, "Redis is full": (StoreFull,)},
+            outages={"Redis is away": LOST_CONNECTION, "Redis is full": (StoreFull,)},
             on_failure=self._after_failure,
             fatal=(NotSupported,),
         )
@@ -236,7 +236,7 @@ class Ticker:
             return
         try:
             self._deploy.keep(stores)
-        except LOST:
+        except LOST_CONNECTION:
             raise
         except Exception:
             logger.exception("Periodic entries in code are not written, and are tried again later")
@@ -332,7 +332,7 @@ class Ticker:
         """Raise if Redis is full or away: kombu raises the same errors for refused commands."""
         if isinstance(exc, StoreFull):
             raise exc
-        if isinstance(exc, (*LOST, BrokerUnavailable, CommandRefused)):
+        if isinstance(exc, (*LOST_CONNECTION, BrokerUnavailable, CommandRefused)):
             store.client.ping()
 
     def _failed(self, name: str, exc: Exception) -> None:

@@ -16,7 +16,7 @@ from celery_delayq.model import delivery, envelope
 from celery_delayq.model.envelope import PROPERTY, Due, Entry
 from celery_delayq.schedule.items import COMMON, InvalidItem
 from celery_delayq.schedule.message_template import Job, Routed, Template, kind
-from celery_delayq.store.scripting.pipelining import LOST
+from celery_delayq.store.scripting.pipelining import LOST_CONNECTION
 
 #: Most templates kept: more kinds than that come one after another, not all at once.
 KINDS = 256
@@ -110,7 +110,7 @@ class MessageFactory:
         """Have Celery make a message; once more when a queue could not be declared."""
         try:
             return self._by_celery(job)
-        except LOST:
+        except LOST_CONNECTION:
             with suppress(Exception):
                 self._connection.release()
             self._connection = self.app.connection_for_write()

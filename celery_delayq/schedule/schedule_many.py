@@ -30,7 +30,7 @@ from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.message_template import Routed
 from celery_delayq.schedule.publish_many import PublishRun
 from celery_delayq.store.scripting.calls import Puts
-from celery_delayq.store.scripting.pipelining import LOST, EntryPipeline
+from celery_delayq.store.scripting.pipelining import LOST_CONNECTION, EntryPipeline
 from celery_delayq.store.scripting.replies import Puts as Reply
 from celery_delayq.store.session import Session
 
@@ -136,7 +136,7 @@ class ManyRun(ManyCall):
                     pipeline.close()
         except Stopped as stopped:
             raise self.failed(stopped.cause) from stopped.cause
-        except (CommandRefused, *LOST) as exc:
+        except (CommandRefused, *LOST_CONNECTION) as exc:
             raise self.failed(exc) from exc
         self._report.position = self._report.taken
         return self._report
@@ -154,7 +154,7 @@ class ManyRun(ManyCall):
                 raise Stopped(exc) from exc
             try:
                 queues, entry = make(given)
-            except (CommandRefused, *LOST):
+            except (CommandRefused, *LOST_CONNECTION):
                 raise  # not the item's fault, which counts as not taken
             except Exception as exc:
                 report.taken += 1

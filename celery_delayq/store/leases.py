@@ -30,7 +30,7 @@ WhenDue = Literal["push", "leave", "keep"]
 Counted = Literal["nothing", "requeued", "crashed", "died"]
 
 
-class Deliveries(NamedTuple):
+class DeliveryCounts(NamedTuple):
     """How often a message came back before."""
 
     reclaimed: int = 0
@@ -38,12 +38,12 @@ class Deliveries(NamedTuple):
     requeued: int = 0
 
     @classmethod
-    def read(cls, text: bytes) -> Deliveries:
+    def read(cls, text: bytes) -> DeliveryCounts:
         """Read what ``write_deliveries`` in ``include/lease.lua`` wrote."""
         return cls(*map(int, text.split())) if text else cls()
 
 
-NO_DELIVERIES = Deliveries()
+NO_DELIVERIES = DeliveryCounts()
 
 
 class Mark(NamedTuple):
@@ -76,7 +76,7 @@ class Reserved(NamedTuple):
     more: int
     alone: bool
     room: bool
-    messages: list[tuple[str, bytes, Deliveries]]
+    messages: list[tuple[str, bytes, DeliveryCounts]]
     revision: int = 0
     promoted: Mapping[str, int] = MappingProxyType({})
     others: bool = False
@@ -113,7 +113,7 @@ class Reserved(NamedTuple):
         if b"!" in fields:
             marks = {name.partition("!")[0]: Mark.of(name) for name in names if "!" in name}
             names = [name.partition("!")[0] for name in names]
-        before = [Deliveries.read(text) for text in counts.split(b",")[1:]]
+        before = [DeliveryCounts.read(text) for text in counts.split(b",")[1:]]
         before = before or [NO_DELIVERIES] * len(names)
         return cls(
             int(more),

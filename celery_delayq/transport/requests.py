@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from celery_delayq.store.leases import Deliveries, Mark
+from celery_delayq.store.leases import DeliveryCounts, Mark
 from celery_delayq.store.scripting.calls import pack_keys
 from celery_delayq.transport.fair_share import Share
 
@@ -18,7 +18,7 @@ class Taken(NamedTuple):
     queue: str
     tag: str
     message: bytes
-    deliveries: Deliveries
+    deliveries: DeliveryCounts
     promoted: int | None = None
     #: Why it does not run, None for one that runs.
     mark: Mark | None = None

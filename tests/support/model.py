@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from celery_delayq.model.envelope import Record
 from celery_delayq.model.totals import kind_of
-from celery_delayq.store.leases import Counted, Deliveries, Mark, Reclaimed, Reserved
+from celery_delayq.store.leases import Counted, DeliveryCounts, Mark, Reclaimed, Reserved
 from tests.support.leases import Retried
 from tests.support.model_dead_letters import DeadLetterModel
 from tests.support.model_schedule import is_late
@@ -154,8 +154,8 @@ class QueueModel(DeadLetterModel):
             name.startswith(f"{label.id}\0") and name != own for name in self.duplicate_ids
         )
 
-    def _counts(self, one: Held) -> Deliveries:
-        return self.counts.get(one.message or b"", Deliveries())
+    def _counts(self, one: Held) -> DeliveryCounts:
+        return self.counts.get(one.message or b"", DeliveryCounts())
 
     def _hold(self, who: str, lease: int) -> None:
         end = self.ends[who] = self.now + lease

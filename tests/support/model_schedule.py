@@ -15,7 +15,7 @@ from celery_delayq.model.envelope import Record, task_field
 from celery_delayq.model.lookup import StatusCode as Outcome
 from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.leases import Deliveries
+from celery_delayq.store.leases import DeliveryCounts
 from tests.support.model_tracking import NOW, Label, Place, Plan, Scheduled, Tracked, Tracking
 
 #: What is due then has been due for long, ms.
@@ -42,7 +42,7 @@ class ScheduleModel(Tracking):
     layout: Layout
     published: list[bytes] = field(default_factory=list)
     ready: dict[int, list[bytes]] = field(default_factory=dict)
-    counts: dict[bytes, Deliveries] = field(default_factory=dict)
+    counts: dict[bytes, DeliveryCounts] = field(default_factory=dict)
     quarantined: list[tuple[int, bytes]] = field(default_factory=list)
     dead: list[StatusCode] = field(default_factory=list)
     done: list[bytes] = field(default_factory=list)

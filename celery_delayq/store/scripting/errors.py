@@ -31,8 +31,8 @@ _LOGIN: Final = (
 )
 
 _FULL: Final = (
-    "Redis has no memory left and refused to store the task (%s); raise maxmemory or let tasks be "
-    "consumed, then send it again"
+    "Redis has no memory left and refused a command (%s); raise maxmemory or let tasks be "
+    "consumed; a task that could not be sent is stored nowhere: send it again"
 )
 
 #: Errors of an outage: Redis cannot be reached, or is no master. The same call may succeed later.

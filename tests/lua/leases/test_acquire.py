@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.store.leases import Deliveries, Reserved
+from celery_delayq.store.leases import DeliveryCounts, Reserved
 from tests.lua.bench import FAR, LEASE, Bench, bodies, counts, entry
 
 
@@ -232,8 +232,8 @@ def test_former_deliveries_are_told_also_to_a_repeat(store: Bench) -> None:
     store.delivered(b"old", b"1 2 3")
 
     expected = [
-        ("1:1", b"new", Deliveries()),
-        ("1:2", b"old", Deliveries(reclaimed=1, crashed=2, requeued=3)),
+        ("1:1", b"new", DeliveryCounts()),
+        ("1:2", b"old", DeliveryCounts(reclaimed=1, crashed=2, requeued=3)),
     ]
     assert store.reserve().messages == expected
     assert store.reserve().messages == expected
@@ -251,7 +251,7 @@ def test_a_quarantined_goes_alone_and_before_what_is_ready(store: Bench) -> None
     reserved = store.reserve()
 
     assert reserved.alone
-    assert reserved.messages == [("1:1", b"deadly", Deliveries(reclaimed=5))]
+    assert reserved.messages == [("1:1", b"deadly", DeliveryCounts(reclaimed=5))]
     assert store.state() == {
         "delayq:lease_ends": {b"q": 10},
         "q": [b"b", b"a"],
@@ -289,7 +289,7 @@ def test_who_holds_something_takes_nothing_more_until_it_is_free_for_a_quarantin
     assert store.client.lrange("q", 0, -1) == [b"b"]
 
     store.ack(field)
-    message = ("3:1", b"deadly", Deliveries(reclaimed=5))
+    message = ("3:1", b"deadly", DeliveryCounts(reclaimed=5))
     assert store.reserve("3") == Reserved(1, True, False, [message])
     assert not store.client.exists("{q}:quarantine_turn")
 
