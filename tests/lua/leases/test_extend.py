@@ -83,3 +83,20 @@ def test_a_retried_message_counts_as_held_until_it_is_acknowledged(store: Bench)
     store.replace(entry("r", FAR), field=field)
 
     assert store.leases.extend(QUEUE, "me", LEASE) == 1
+
+
+def test_a_full_server_that_has_lost_a_worker_id_still_extends_its_lease(store: Bench) -> None:
+    store.hold(b"a")
+    store.pass_time(300)
+    store.fill()
+
+    store.leases.renew("me", 30)  # the id cannot be claimed again
+    held = store.leases.extend(QUEUE, "me", LEASE)
+
+    store.make_room()
+    assert held == 1
+    assert store.state() == {
+        "delayq:lease_ends": {b"q": 5},
+        "{q}:leased:me": {b"1:1": b"0\na"},
+        "{q}:leases": {b"me": 10},
+    }
