@@ -48,7 +48,7 @@ class State(Enum):
     READY = auto()
     #: Nothing is awaited. Next: a short BRPOP, since a queue that is not leased has something.
     POP = auto()
-    #: Nothing is awaited. Next: the same requests again, whose replies are lost.
+    #: Nothing is awaited. Next: the same requests again, whose replies are lost or not handled.
     REPEAT = auto()
     #: Replies to requests are awaited, and to what went with them: acknowledgements and looks.
     ASKED = auto()
@@ -102,7 +102,8 @@ class PolledConnection:
 
     def can_read(self, seconds: float) -> bool:
         """Return whether there is something to read, after at most so many *seconds*."""
-        return bool(self._client.connection.can_read(seconds))
+        connection = self._client.connection
+        return connection is not None and bool(connection.can_read(seconds))
 
     def disconnect(self) -> None:
         """Close the connection, unless kombu has let it go."""
@@ -118,20 +119,29 @@ class Consumer:
     ======== ===================================== =========================
     from     by                                    to
     ======== ===================================== =========================
-    READY    `start`, `next`: something to ask for ASKED
-    READY    `start`: all queues are empty         LOOKED or WAITING
-    READY    `start`: nothing may be taken now, or READY
-             Redis has just refused all queues
-    POP      `start`                               WAITING, or READY if no
-                                                   queue is popped any more
-    REPEAT   `start`, `next`                       ASKED
+    READY    `start`, `next`: something to ask for ASKED; REPEAT: it cannot
+                                                   be sent
+    READY    `start`: all queues are empty, or     LOOKED or WAITING
+             none is leased
+    READY    `start`: nothing may be taken now,    READY
+             some are here to hand out, Redis has
+             just refused all queues, or it
+             cannot be sent
+    POP      `start`                               WAITING; READY: no queue is
+                                                   popped any more, Redis has
+                                                   refused them, or it cannot
+                                                   be sent
+    REPEAT   `start`, `next`                       ASKED; REPEAT: it cannot be
+                                                   sent
     ASKED    `read`                                READY; POP: a look found
                                                    something to pop; REPEAT:
-                                                   Redis lacks the script
+                                                   Redis lacks the script of a
+                                                   request
     LOOKED   `read`                                READY
     WAITING  `read`                                READY
     ASKED    `cancel`: the replies come soon       as by `read`
-    ASKED    `lost`, an error in `read`            REPEAT
+    ASKED    `lost`, a connection that ends in     REPEAT
+             `read` or `cancel`
     LOOKED   `lost`                                READY
     WAITING  `lost`                                READY
     ASKED    `abandon`                             READY
@@ -141,7 +151,7 @@ class Consumer:
     any      `close`                               CLOSED
     ======== ===================================== =========================
 
-    In all other states these methods change nothing.
+    In all other states these methods leave the state; `read` is for a reply that is awaited.
 
     Parameters
     ----------
@@ -448,6 +458,7 @@ class Consumer:
         except ResponseError as exc:
             logger.error("waiting for messages failed: retry_s=%g: %s", REFUSED_SECONDS, exc)
             self._refused = dict.fromkeys(self.queues, time.monotonic() + REFUSED_SECONDS)
+            self._abandon_requests()
             return None
 
     def lost(self) -> None:
@@ -480,9 +491,9 @@ class Consumer:
         if self._signs.lists:
             self._fair_share.forget(self._signs.found(self._read()))
         may_pop = self._read() if self._looked_lists else 0
-        # Before anything is handed out; where this fails, the same requests are sent again.
-        self._learn([reply for reply in replies if not isinstance(reply, ResponseError)])
         self._acknowledged(acked)
+        # Before anything is handed out: what may not run is known then.
+        self._learn([reply for reply in replies if not isinstance(reply, ResponseError)])
         requests, self._requests = self._requests, []
         came = []
         for request, reply in zip(requests, replies, strict=True):
@@ -590,6 +601,9 @@ class Consumer:
         they may have got.
         """
         self.lost()
+        self._abandon_requests()
+
+    def _abandon_requests(self) -> None:
         for request in self._requests:
             self.keeper.abandon_request(request.share.queue, request.request_number)
         self._requests = []
@@ -608,7 +622,8 @@ class Consumer:
         self.abandon()
         self.state = State.CLOSED
         self._prefetch.leave(self)
-        return self._cancelled + self.take_all()
+        cancelled, self._cancelled = self._cancelled, []
+        return cancelled + self.take_all()
 
     def _read_last(self) -> None:
         """Read the replies to outstanding requests, if they come soon."""

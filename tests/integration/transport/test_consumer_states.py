@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -47,9 +48,10 @@ class Stage:
     def call(self, name: str, **options: Any) -> Any:
         """Call a method of the consumer, and note the transition."""
         before = self.consumer.state
-        result = getattr(self.consumer, name)(**options)
-        self.steps.append((before, name, self.consumer.state))
-        return result
+        try:
+            return getattr(self.consumer, name)(**options)
+        finally:
+            self.steps.append((before, name, self.consumer.state))
 
     def publish(self, queue: str = "q", number: int = 1) -> None:
         publish(self.connection, queue, number)
@@ -57,6 +59,13 @@ class Stage:
     def connect(self) -> None:
         """Open the connection, as the poller does."""
         self.channel.client.connection.connect()
+
+    @contextmanager
+    def break_connection(self) -> Iterator[None]:
+        """Have the next call fail that sends or reads."""
+        self.channel.client.connection._sock.close()
+        with pytest.raises((*self.connection.connection_errors, OSError)):
+            yield
 
     # -- to each state
 
@@ -148,8 +157,7 @@ def teach_the_script(stage: Stage) -> None:
 
 def lose_the_connection_while_reading(stage: Stage) -> None:
     stage.be_asked()
-    stage.channel.client.connection._sock.close()
-    with pytest.raises((*stage.connection.connection_errors, OSError)):
+    with stage.break_connection():
         stage.channel._brpop_read()
     stage.steps.append((State.ASKED, "read", stage.consumer.state))
 
@@ -224,6 +232,54 @@ def find_all_refused(stage: Stage) -> None:
         stage.call(method)
 
 
+def be_refused_what_may_not_run(stage: Stage) -> None:
+    """Where revokes cannot be read, nothing is handed out, and nothing asked for until later."""
+    store = stage.channel.store
+    stage.consumer.serves_worker = True
+    store.control.revoke(60, ["another"])
+    store.client.set(store.keys.revoked, "no set")
+    stage.be_asked()
+    stage.call("read")
+    assert not stage.consumer.taken
+    stage.call("start")
+    stage.consumer.keeper.give_back_abandoned(store)
+    assert store.client.llen("q") == 1
+
+
+def lose_it_before_it_asks(stage: Stage) -> None:
+    stage.publish()
+    with stage.break_connection():
+        stage.call("start")
+
+
+def lose_it_before_it_asks_again(stage: Stage) -> None:
+    stage.be_repeating()
+    with stage.break_connection():
+        stage.call("start")
+
+
+def lose_it_before_it_pops(stage: Stage) -> None:
+    stage.be_about_to_pop()
+    with stage.break_connection():
+        stage.call("start")
+
+
+def lose_it_before_it_asks_for_more(stage: Stage) -> None:
+    """Twice: the requests are the same as before."""
+    stage.channel.basic_qos(0, 100, False)
+    stage.publish(number=200)
+    while len(stage.consumer.taken) < 4:
+        stage.call("start")
+        stage.call("read")
+        stage.consumer.batch.after(1, 0.0)
+    with stage.break_connection():
+        while stage.consumer.taken:
+            stage.call("next")
+    stage.connect()
+    with stage.break_connection():
+        stage.call("next")
+
+
 def _abandon_in(state: State) -> Callable[[Stage], None]:
     def abandon_there(stage: Stage) -> None:
         WAYS[state](stage)
@@ -252,6 +308,11 @@ WALKS = (
     cancel_while_a_look_finds_something,
     cancel_where_the_script_is_unknown,
     find_all_refused,
+    be_refused_what_may_not_run,
+    lose_it_before_it_asks,
+    lose_it_before_it_asks_again,
+    lose_it_before_it_asks_for_more,
+    lose_it_before_it_pops,
     *ABANDONED,
 )
 
