@@ -232,7 +232,8 @@ class Stage:
     def _enter_broker(self, stack: ExitStack) -> None:
         """Start the broker, and have *stack* end it."""
         stack.enter_context(self.broker)
-        self.redis = stack.enter_context(self.broker.client())
+        # A look at all keys is one reply, which takes long on a busy machine.
+        self.redis = stack.enter_context(self.broker.client(socket_timeout=120.0))
 
     def _url(self, through: Proxy | None) -> str:
         """Return the URL of the broker, or of a proxy before it."""
