@@ -16,6 +16,7 @@ from amqp.exceptions import (
     NotFound,
     PreconditionFailed,
     RecoverableConnectionError,
+    ResourceLocked,
 )
 from kombu.transport import pyamqp
 
@@ -44,6 +45,9 @@ _ENCODE = json.JSONEncoder().encode
 
 #: Seconds between two attempts to send to a new queue.
 _UNTIL_LEADER = 0.05
+
+#: Exclusive queues that connections of this process have declared, such as a worker's mailbox.
+_EXCLUSIVE_QUEUES: set[str] = set()
 
 
 class PublishChannel(pyamqp.Channel):
@@ -235,7 +239,25 @@ class PublishChannel(pyamqp.Channel):
             return super().send_method(*args, **options)
 
     def queue_declare(self, queue: str = "", passive: bool = False, **options: Any) -> Any:
-        result = super().queue_declare(queue, passive=passive, **options)
+        """Declare a queue.
+
+        Raises
+        ------
+        amqp.exceptions.RecoverableConnectionError
+            An exclusive queue that an earlier connection of this process declared is still locked:
+            RabbitMQ has not noticed yet that the connection was lost, or that its node is down.
+            A worker connects again, and declares the queue when the lock is gone.
+        amqp.exceptions.ResourceLocked
+            Another process has declared the exclusive queue, as a worker of the same name does.
+        """
+        try:
+            result = super().queue_declare(queue, passive=passive, **options)
+        except ResourceLocked as exc:
+            if queue in _EXCLUSIVE_QUEUES:
+                raise RecoverableConnectionError(exc.reply_text) from exc
+            raise
+        if options.get("exclusive"):
+            _EXCLUSIVE_QUEUES.add(queue)
         if not passive:
             arguments = options.get("arguments") or {}
             ends = ("auto_delete", "exclusive")

@@ -8,9 +8,11 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from urllib.parse import urlsplit
 
+import amqp
 import pytest
-from amqp.exceptions import NotFound, RecoverableConnectionError
+from amqp.exceptions import NotFound, RecoverableConnectionError, ResourceLocked
 from celery import Celery
 from kombu.exceptions import OperationalError
 
@@ -20,6 +22,7 @@ from celery_delayq.errors import NotAllowed, UnsupportedServer
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.retry_tasks import TIMEOUT, RetryScene, tasks_of
+from tests.support.proxy_amqp import AmqpProxy
 from tests.support.rabbitmq import RabbitMQScene
 from tests.support.scene import StartWorker
 from tests.support.tls import Certificates, make_certificates
@@ -101,6 +104,64 @@ def test_a_temporary_queue_that_goes_before_it_is_bound_is_a_lost_connection(
             with pytest.raises(lost, match="no queue 'mailbox'"):
                 channel.queue_bind("mailbox", "amq.direct", "mailbox")
             channel = scene.connection.channel()
+
+
+# -- an exclusive queue that another connection has
+
+
+@contextmanager
+def _exclusive_queue(url: str, name: str) -> Iterator[None]:
+    """Have another connection declare an exclusive queue as soon as nobody else has the queue."""
+    parts = urlsplit(url)
+    with amqp.Connection(f"{HOST}:{parts.port}", virtual_host=parts.path[1:]) as other:
+
+        def declare() -> bool:
+            with suppress(ResourceLocked):
+                other.channel().queue_declare(name, exclusive=True)
+                return True
+            return False
+
+        wait_until(declare, TIMEOUT, f"{name} is not locked")
+        yield
+
+
+def test_an_exclusive_queue_is_a_lost_connection_only_where_this_process_declared_it_before(
+    delayq_rabbitmq: str,
+) -> None:
+    with RabbitMQScene(delayq_rabbitmq) as scene:
+        scene.channel.queue_declare("mailbox", exclusive=True)
+        scene.channel.queue_delete("mailbox")
+        for name, error in (("mailbox", RecoverableConnectionError), ("other", ResourceLocked)):
+            with (
+                _exclusive_queue(delayq_rabbitmq, name),
+                pytest.raises(error, match=f"exclusive access to locked queue '{name}'"),
+            ):
+                scene.connection.channel().queue_declare(name, exclusive=True)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_whose_mailbox_is_still_locked_connects_again_until_it_is_free(
+    pool: str,
+    app: Celery,
+    delayq_rabbitmq: str,
+    delayq_redis: RedisUnderTest,
+    port: int,
+    delayq_worker: StartWorker,
+) -> None:
+    """RabbitMQ may need a while to notice that a connection, or a node of a cluster, is gone."""
+    with AmqpProxy(port) as proxy:
+        through = delayq_rabbitmq.replace(f":{port}", f":{proxy.port}")
+        worker = delayq_worker("tests.apps.retry_tasks:app", broker_url=through, pool=pool)
+        proxy.refuse()
+        with _exclusive_queue(delayq_rabbitmq, f"{worker.hostname}.celery.pidbox"):
+            proxy.accept()
+            worker.wait_log("exclusive access to locked queue", TIMEOUT)
+
+        scene = RetryScene(delayq_redis, tasks_of(app), delayq_worker)
+        app.tasks["plain"].apply_async((["done"],), task_id="next")
+        wait_until(lambda: "next" in scene.runs("id"), TIMEOUT, "the worker goes on")
+        assert app.control.ping([worker.hostname], timeout=TIMEOUT, limit=1)
+        assert "Unrecoverable" not in worker.log
 
 
 # -- the wrong broker, or the wrong account
