@@ -16,7 +16,7 @@ from celery_delayq.store.stores import Stores
 from celery_delayq.utils.deadline import NotInTime, begin
 
 #: Seconds to wait for all masters together.
-PATIENCE = 5.0
+OUTAGE_TIMEOUT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class MasterAway:
         return f"the master{at} is away, which has {', '.join(self.tags)}: {self.why}"
 
 
-def masters_away(stores: Stores, timeout: float = PATIENCE) -> list[MasterAway]:
+def masters_away(stores: Stores, timeout: float = OUTAGE_TIMEOUT_SECONDS) -> list[MasterAway]:
     """Ask the masters of all hash tags at once, and return those without an answer.
 
     Of a single Redis there are none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from celery_delayq.store.repair import EXAMPLES, Found
+from celery_delayq.store.repair import MAX_EXAMPLES, Found
 
 
 class Kind(NamedTuple):
@@ -138,4 +138,4 @@ class Report:
         finding.found += found.number
         finding.repaired += found.repaired
         new = [id for id in found.examples if id not in finding.examples]
-        finding.examples += new[: EXAMPLES - len(finding.examples)]
+        finding.examples += new[: MAX_EXAMPLES - len(finding.examples)]

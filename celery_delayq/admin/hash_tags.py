@@ -14,22 +14,22 @@ from typing import NamedTuple
 
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.lookup import to_text
-from celery_delayq.store.repair import EXAMPLES
+from celery_delayq.store.repair import MAX_EXAMPLES
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores, write_pause
 from celery_delayq.utils.portions import batches
 
 #: Seconds between two looks at a difference: a call may be writing.
-SETTLE = 0.5
+SETTLE_SECONDS = 0.5
 
 #: How often to write again because the first tag has changed meanwhile.
-TRIES = 3
+WRITE_ATTEMPTS = 3
 
 #: Seconds before a revoke is forgotten in which tags may differ: each forgets at its own time.
-FORGETS = 60.0
+REVOKE_EXPIRY_SECONDS = 60.0
 
 #: Most revokes that are written by one call.
-BATCH = 100
+REVOKE_BATCH = 100
 
 
 class Unfinished(NamedTuple):
@@ -77,7 +77,7 @@ def unfinished(
         yield Unfinished(kind, pause.queue or "", 1, examples, finish)
     lacking = [] if queue is not None else _unfinished_revokes(stores, revoke_expires)
     if lacking:
-        examples = [to_text(member[1:]) for member in lacking[:EXAMPLES]]
+        examples = [to_text(member[1:]) for member in lacking[:MAX_EXAMPLES]]
         finish = partial(_finish_revokes, stores, revoke_expires, lacking)
         yield Unfinished("unfinished_revoke", "", len(lacking), examples, finish)
 
@@ -86,7 +86,7 @@ def _unfinished_pauses(stores: Stores, queue: str | None) -> Iterable[tuple[Paus
     """Return the pauses that are in some tags only, and whether they are in the first one."""
     if not (seen := _differing(stores, queue)):
         return []
-    time.sleep(SETTLE)
+    time.sleep(SETTLE_SECONDS)
     still = seen & _differing(stores, queue)
     first = _pauses(stores.common)
     return [(pause, pause in first) for pause in sorted(still, key=str)]
@@ -96,7 +96,7 @@ def _finish_pause(stores: Stores, pause: Pause) -> int:
     """Have all tags agree with the first one."""
     first, *others = stores
     with suppress(CommandRefused):
-        for _ in range(TRIES):
+        for _ in range(WRITE_ATTEMPTS):
             pausing = pause in _pauses(first)
             for store in others:
                 write_pause(store, *pause, resume=not pausing)
@@ -119,12 +119,12 @@ def _pauses(store: Store) -> set[Pause]:
 def _unfinished_revokes(stores: Stores, seconds: float) -> list[bytes]:
     """Return what the first tag remembers as revoked, and another one does not."""
     first, *others = stores
-    since = first.now_ms() - int((seconds - min(FORGETS, seconds / 2)) * 1000)
+    since = first.now_ms() - int((seconds - min(REVOKE_EXPIRY_SECONDS, seconds / 2)) * 1000)
     found = (_lacking(others, some) for some, _ in first.control.revoked_members(since))
     seen = [member for some in found for member in some]
     if seen:
-        time.sleep(SETTLE)
-    return [member for some in batches(seen, BATCH) for member in _lacking(others, some)]
+        time.sleep(SETTLE_SECONDS)
+    return [member for some in batches(seen, REVOKE_BATCH) for member in _lacking(others, some)]
 
 
 def _finish_revokes(stores: Stores, seconds: float, members: list[bytes]) -> int:
@@ -132,7 +132,7 @@ def _finish_revokes(stores: Stores, seconds: float, members: list[bytes]) -> int
     _, *others = stores
     finished = 0
     with suppress(CommandRefused):
-        for some in batches(members, BATCH):
+        for some in batches(members, REVOKE_BATCH):
             for store in others:
                 if lacking := store.control.not_remembered(some):
                     store.control.remember_revoked(seconds, lacking)

@@ -15,11 +15,11 @@ from operator import attrgetter
 
 from celery_delayq.admin.findings import Report
 from celery_delayq.admin.hash_tags import unfinished
-from celery_delayq.dispatch.dispatcher import DEFER
+from celery_delayq.dispatch.dispatcher import DEFER_SECONDS
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair import BATCH, Batch, Found
+from celery_delayq.store.repair import CALL_MEMBERS, Batch, Found
 from celery_delayq.store.repair_tracking import Tracked
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
@@ -27,10 +27,10 @@ from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
 
 #: How often to try to count messages at one moment: processes come and go.
-TRIES = 3
+COUNT_ATTEMPTS = 3
 
 #: Most messages that count as running to look at.
-MOST_TRACKED = 10_000
+MAX_TRACKED_MESSAGES = 10_000
 
 _WRONG_TYPE = re.compile(r"WRONGTYPE (.+?, expected an? \w+|[^,]+)")
 
@@ -112,14 +112,14 @@ class _Check:
             ):
                 yield from self._walk(name, look)
             with self._surviving(name):
-                for ids in [*batches(self._all_holders(name), BATCH)] or [[]]:
+                for ids in [*batches(self._all_holders(name), CALL_MEMBERS)] or [[]]:
                     self._take(
                         name, self._checks.leases(name, ids, self._lease, repair=self._repair)
                     )
             with self._surviving(name):
                 # At a rate of less than one a second it is looked at as rarely.
                 rate = layout.limits.promote_rate
-                deferred = max(DEFER, 1 / rate if rate else 0)
+                deferred = max(DEFER_SECONDS, 1 / rate if rate else 0)
                 self._take(name, self._checks.queue(name, layout, deferred, repair=self._repair))
             with self._surviving(name):
                 self._totals(name, layout)
@@ -143,7 +143,7 @@ class _Check:
         with self._surviving(queue):
             missing = {
                 each.message: each
-                for each in islice(self._tracks.tracked(queue, "running"), MOST_TRACKED)
+                for each in islice(self._tracks.tracked(queue, "running"), MAX_TRACKED_MESSAGES)
             }
             # The holder of a message that was seen is among those that are found after that.
             for worker_id in self._all_holders(queue):
@@ -154,7 +154,7 @@ class _Check:
             # Others may have moved meanwhile, and come back.
             by_holder = sorted(missing.values(), key=attrgetter("holder"))
             for holder, those in groupby(by_holder, attrgetter("holder")):
-                for group in batches(those, BATCH):
+                for group in batches(those, CALL_MEMBERS):
                     self._gone(queue, holder, group)
 
     def _gone(self, queue: str, holder: str, group: Sequence[Tracked]) -> None:
@@ -174,7 +174,7 @@ class _Check:
             each.queue == queue and each.found > each.repaired for each in self._report.findings
         ):
             return
-        for _ in range(TRIES):
+        for _ in range(COUNT_ATTEMPTS):
             holders = self._all_holders(queue)
             batch = self._tracks.totals(queue, layout, holders, repair=self._repair)
             if batch is not None:

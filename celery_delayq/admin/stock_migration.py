@@ -19,9 +19,9 @@ from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import place_of
 from celery_delayq.store.paging import listed_pages
-from celery_delayq.store.repair import BATCH, Release
+from celery_delayq.store.repair import CALL_MEMBERS, Release
 from celery_delayq.store.repair_tracking import Tracked, cancelled_in
-from celery_delayq.store.scan import MESSAGES
+from celery_delayq.store.scan import PAGE_MESSAGES
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
@@ -30,10 +30,10 @@ from celery_delayq.utils.portions import batches, portions
 
 #: Most cancelled messages of a ready list that are searched for one by one. With more, the list is
 #: turned around once, which takes as long as to search for a thousand.
-SEARCHED = 1000
+MAX_SEARCHED_MESSAGES = 1000
 
 #: How often to try again to give back an entry that others move at the same time.
-ATTEMPTS = 5
+GIVE_BACK_ATTEMPTS = 5
 
 
 @dataclass(slots=True)
@@ -216,7 +216,7 @@ class _Back:
         while found:
             found = False
             began = self.store.now_us()
-            pages = listed_pages(ask, queue, Where(), BATCH, began=began, records=False)
+            pages = listed_pages(ask, queue, Where(), CALL_MEMBERS, began=began, records=False)
             for page in pages:
                 names = [each.name for each in page.entries if each.name not in left]
                 for some in self._portions(queue, names):
@@ -228,12 +228,12 @@ class _Back:
         """Yield names in portions that do not keep Redis busy for long."""
         lengths = dict(zip(names, self.repair.lengths(queue, names), strict=True))
         # The call carries the record, and the message that takes its place.
-        return portions(names, BATCH, lambda name: 2 * lengths[name])
+        return portions(names, CALL_MEMBERS, lambda name: 2 * lengths[name])
 
     def _release(self, queue: str, layout: Layout, names: Sequence[str]) -> set[str]:
         """Give back entries, and return the names of unreadable ones."""
         moved, left = self.moved, set()
-        for _ in range(ATTEMPTS):
+        for _ in range(GIVE_BACK_ATTEMPTS):
             now, some = self.store.now_ms(), []
             for name, score, record in self.repair.scheduled(queue, names):
                 if score is None:
@@ -267,7 +267,7 @@ class _Back:
                 self.tracks.drop_cancelled(queue, ready_list, cancelled)
             if cancelled:
                 self._drop_cancelled(queue, layout, ready_list, cancelled)
-        for some in batches(self.tracks.tracked(queue, "waiting"), BATCH):
+        for some in batches(self.tracks.tracked(queue, "waiting"), CALL_MEMBERS):
             self.tracks.forget_ready(queue, layout, [(each, b"") for each in some])
         self.tracks.forget_ready(queue, layout)
 
@@ -276,12 +276,12 @@ class _Back:
     ) -> None:
         found = (
             (tracked, message)
-            for messages in self.store.scan.messages(ready_list, 0, sys.maxsize, MESSAGES)
+            for messages in self.store.scan.messages(ready_list, 0, sys.maxsize, PAGE_MESSAGES)
             for message in messages
             if (tracked := cancelled_in(message, cancelled))
         )
-        some = [*islice(found, SEARCHED + 1)]
-        if len(some) > SEARCHED:
+        some = [*islice(found, MAX_SEARCHED_MESSAGES + 1)]
+        if len(some) > MAX_SEARCHED_MESSAGES:
             self.tracks.drop_cancelled(queue, ready_list, cancelled)
             return
         for each in some:
@@ -293,8 +293,8 @@ class _Back:
         fields = sorted(leases.held(queue, worker_id), key=place_of)
         spared = self.spare_living and self.repair.lives(worker_id)
         # The last batch first, since each is put before the ready messages.
-        for end in range(len(fields), 0, -BATCH):
-            batch = fields[max(0, end - BATCH) : end]
+        for end in range(len(fields), 0, -CALL_MEMBERS):
+            batch = fields[max(0, end - CALL_MEMBERS) : end]
             if spared:
                 moved.held += len(batch)
             else:
@@ -329,7 +329,7 @@ class _Back:
         names = self.repair.leaseholders(queue)
         if self.spare_living:
             names = {name for name in names if not self.repair.lives(name)}
-        for worker_ids in [*batches(names, BATCH)] or [[]]:
+        for worker_ids in [*batches(names, CALL_MEMBERS)] or [[]]:
             self.repair.forget_empty_leases(queue, worker_ids)
 
 

@@ -23,11 +23,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 #: Threads of one client.
-THREADS = 16
+MAX_THREADS = 16
 
 #: Limit of the calls that one client runs on the loop at a time: enough to keep Redis busy, so few
 #: that they stay in the processor's caches.
-CALLS_AT_ONCE = 64
+MAX_LOOP_CALLS = 64
 
 
 class Binding:
@@ -46,9 +46,9 @@ class Binding:
     def __init__(self, delayq: DelayQ, connections: int) -> None:
         self._delayq = delayq
         self._connections = connections
-        self.bridge = Bridge(THREADS, CALLS_AT_ONCE)
+        self.bridge = Bridge(MAX_THREADS, MAX_LOOP_CALLS)
         #: Leaves threads to the calls that the async iterators given to ``schedule_many`` make.
-        self.feeding = asyncio.Semaphore(THREADS // 2)
+        self.feeding = asyncio.Semaphore(MAX_THREADS // 2)
         self.results = Results(delayq.app, self.bridge)
         self.publisher: LoopPublisher | None = None
         #: The same client on connections of the loop.

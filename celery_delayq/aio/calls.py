@@ -14,7 +14,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 #: Items that a thread takes out of an iterator at once.
-PORTION = 100
+PORTION_ITEMS = 100
 
 
 class Abandoned(BaseException):
@@ -87,7 +87,7 @@ def iterated(
 
 
 def _portion(items: Iterator[T], _client: Any) -> list[T]:
-    return [*islice(items, PORTION)]
+    return [*islice(items, PORTION_ITEMS)]
 
 
 def _stoppable(stop: threading.Event, progress: Any) -> Callable[[Any], None]:

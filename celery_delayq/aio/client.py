@@ -17,7 +17,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.errors import ConfigError, InvalidOption
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
-from celery_delayq.schedule.schedule_many import BATCH
+from celery_delayq.schedule.schedule_many import SEND_BATCH
 from celery_delayq.utils.bridge import read_error
 from celery_delayq.utils.delegation import delegate, method_of
 
@@ -151,7 +151,7 @@ class AsyncDelayQ:
         task: Any = None,
         on_outcome: Callable[[ItemOutcome], None] | None = None,
         signals: bool = True,
-        batch: int = BATCH,
+        batch: int = SEND_BATCH,
         **options: Any,
     ) -> ManyReport:
         """Schedule very many tasks: ``DelayQ.schedule_many`` in a thread.

@@ -11,7 +11,7 @@ from celery_delayq.aio.calls import Abandoned
 from celery_delayq.schedule.items import check_several
 
 #: Items of an async iterator that wait for the thread at most.
-WAITING = 100
+MAX_WAITING_ITEMS = 100
 
 _END = object()
 
@@ -50,7 +50,7 @@ class AsyncFeed(Feed):
     def __init__(self, items: AsyncIterable[Any]) -> None:
         super().__init__(())
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[Any] = asyncio.Queue(WAITING)
+        self._queue: asyncio.Queue[Any] = asyncio.Queue(MAX_WAITING_ITEMS)
         self._error: Exception | None = None
         self._pumping = asyncio.ensure_future(self._pump(items))
 

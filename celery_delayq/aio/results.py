@@ -20,13 +20,13 @@ from celery_delayq.utils.bridge import Bridge
 from celery_delayq.utils.numbers import is_finite
 
 #: Seconds after which a result is read again, should a notification be lost.
-POLL = 1.0
+POLL_SECONDS = 1.0
 
 #: Seconds between two looks into a backend that does not notify, as in ``AsyncResult.get``.
-INTERVAL = 0.5
+LOOK_SECONDS = 0.5
 
 #: Bytes of a result from which a thread decodes it.
-LARGE = 65536
+LARGE_RESULT_BYTES = 65536
 
 
 class Results:
@@ -89,12 +89,12 @@ class Results:
                     meta = {} if data is None else await self._decoded(data)
                     if _is_end(meta, first=number == 0):
                         return meta
-                await notified.wait(POLL)
+                await notified.wait(POLL_SECONDS)
 
     async def _decoded(self, data: bytes) -> dict[str, Any]:
         decode = partial(self._app.backend.decode_result, data)
         found: dict[str, Any]
-        found = decode() if len(data) < LARGE else await self._bridge.in_thread(decode)
+        found = decode() if len(data) < LARGE_RESULT_BYTES else await self._bridge.in_thread(decode)
         return found
 
     async def _polled(self, ids: list[str]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Results:
                 meta = await self._bridge.in_thread(partial(backend.get_task_meta, id))
                 if _is_end(meta, first=number == 0):
                     return {"task_id": id, **meta}
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 def _is_end(meta: dict[str, Any], *, first: bool) -> bool:

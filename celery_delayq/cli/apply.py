@@ -29,7 +29,7 @@ from celery_delayq.utils.text import spelled
 Counts = Counter[tuple[str, str]]
 
 #: Entries after which a bar moves on.
-READ = 100
+PROGRESS_ENTRIES = 100
 
 #: Shows a total, if known, and how many are counted.
 Bar = Callable[[int | None, int], None]
@@ -70,7 +70,7 @@ def count_entries(delayq: DelayQ, filter: Filter, bar: Bar = lambda *_: None) ->
         # All entries are read to find those of the priority.
         for number, each in enumerate(delayq.entries(filter), 1):
             counts[each.queue, each.task] += 1
-            if number % READ == 0:
+            if number % PROGRESS_ENTRIES == 0:
                 bar(None, number)
         return counts
     stores = delayq.session.stores

@@ -14,7 +14,7 @@ from celery_delayq.app import DelayQ
 
 #: Seconds to wait for a connection to Redis, and for a reply, unless the app sets others: kombu
 #: waits for ever.
-PATIENCE = 10.0
+REDIS_TIMEOUT_SECONDS = 10.0
 
 
 def command(
@@ -39,7 +39,7 @@ def command(
         def run(ctx: click.Context, /, **options: Any) -> None:
             delayq = _delayq_of(ctx)
             if timeouts:
-                expect_answers(delayq, PATIENCE)
+                expect_answers(delayq, REDIS_TIMEOUT_SECONDS)
             function(delayq, **options)
 
         # reporting_errors keeps the options, which click attached to the function.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from celery_delayq.app import DelayQ
 
 #: Seconds to wait for a Redis that does not answer.
-TIMEOUT = 1.0
+REDIS_TIMEOUT_SECONDS = 1.0
 
 #: Variables that ``celery`` sets from its own options when it runs a command.
 _VARIABLES = {
@@ -74,7 +74,10 @@ def _delayq(ctx: click.Context) -> DelayQ:
     from celery_delayq.app import DelayQ
 
     app = _app(ctx)
-    timeouts = {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
+    timeouts = {
+        "socket_timeout": REDIS_TIMEOUT_SECONDS,
+        "socket_connect_timeout": REDIS_TIMEOUT_SECONDS,
+    }
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, **timeouts}
-    app.conf.broker_connection_timeout = TIMEOUT
+    app.conf.broker_connection_timeout = REDIS_TIMEOUT_SECONDS
     return DelayQ.of(app)

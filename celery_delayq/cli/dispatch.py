@@ -30,10 +30,10 @@ from celery_delayq.store.stores import Stores
 from celery_delayq.utils.text import spelled
 
 #: Seconds between two lines of progress: on a terminal, and elsewhere.
-REFRESH = (0.5, 30.0)
+PROGRESS_SECONDS = (0.5, 30.0)
 
 #: Seconds to wait for Redis at the start, growing with each attempt, as in Celery's workers.
-WAIT, LONGEST_WAIT = 2.0, 30.0
+RETRY_SECONDS, MAX_RETRY_SECONDS = 2.0, 30.0
 
 
 @command(timeouts=False)
@@ -79,11 +79,11 @@ def dispatch(delayq: DelayQ) -> None:
 
     if output.is_terminal:
         with Live(console=output, auto_refresh=False) as live:
-            while not stopping.wait(REFRESH[0]):
+            while not stopping.wait(PROGRESS_SECONDS[0]):
                 live.update(progress(), refresh=True)
     else:
         output.print("dispatching")
-        while not stopping.wait(REFRESH[1]):
+        while not stopping.wait(PROGRESS_SECONDS[1]):
             output.print(progress())
     for each in dispatchers:
         each.stop()
@@ -116,7 +116,7 @@ def _connected(delayq: DelayQ, app: Celery, stopping: threading.Event) -> Stores
         except BROKER_ERRORS as exc:
             if not (retry and is_away(exc)) or (most and attempt > most):
                 raise
-            delay = min(LONGEST_WAIT, WAIT * attempt)
+            delay = min(MAX_RETRY_SECONDS, RETRY_SECONDS * attempt)
             text = f"{describe_error(exc, app)}. Trying again in {delay:g} s "
             text += f"({attempt}/{most or 'for ever'})"
             click.echo(spelled(text), err=True)

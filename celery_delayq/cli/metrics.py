@@ -19,11 +19,11 @@ from celery_delayq.store.error_text import BROKER_ERRORS, is_away
 
 #: Seconds for which one thread of Python computes before it lets others: a scrape waits for Redis
 #: several times, and for Python after each.
-SWITCH_INTERVAL = 0.0005
+SWITCH_SECONDS = 0.0005
 
 #: Seconds to wait for Redis. Without an end, a server that vanished with no last word is waited for
 #: until the kernel gives up.
-PATIENCE = 5.0
+REDIS_TIMEOUT_SECONDS = 5.0
 
 
 @command(timeouts=False)
@@ -59,7 +59,7 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
     except ImportError as exc:
         raise ConfigError(f'metrics need {exc.name}: pip install "celery-delayq[metrics]"') from exc
     try:
-        expect_answers(delayq, PATIENCE)
+        expect_answers(delayq, REDIS_TIMEOUT_SECONDS)
         # What will not change by itself is reported at once: another broker, a wrong password.
         _ = delayq.session.now_ms()
     except BROKER_ERRORS as exc:
@@ -73,7 +73,7 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
             f"cannot listen on {host}, port {port}: {exc.strerror or exc}; choose another --port "
             "or --host, or stop the program that uses it"
         ) from exc
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # what is there by now stays: no scrape waits for a search through it
     exporter.start()
     stopping = threading.Event()

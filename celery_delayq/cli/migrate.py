@@ -25,7 +25,7 @@ from celery_delayq.cli.text import number_of
 from celery_delayq.utils.text import spelled
 
 #: What becomes of tasks with a future ETA in ready lists, by whether the app goes back to stock.
-_OF_ETAS = {
+_ETA_NOTES = {
     False: "This command leaves them there: the first new worker that takes one moves it to the "
     "schedule.",
     True: "They stay there: a stock worker that takes one holds it in memory until its ETA.",
@@ -92,7 +92,7 @@ def migrate(
         output.print(
             f"{number_of(etas, 'task', 'tasks')} with a future ETA "
             f"{'is' if etas == 1 else 'are'} in the ready lists, where stock producers put such "
-            f"tasks. {_OF_ETAS[source is None]}"
+            f"tasks. {_ETA_NOTES[source is None]}"
         )
     _report(moved, [f"{moved.scheduled:,} to the schedule", f"{moved.ready:,} to ready"], dry_run)
 

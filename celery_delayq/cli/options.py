@@ -22,8 +22,8 @@ from celery_delayq.model.scheduled import Filter, moment
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ISO = "ISO 8601 such as 2030-01-31T09:00:00+01:00 (without an offset it is local time)"
-_SPAN = "a duration such as 90 (seconds), 5m, 1h30m or 2d"
+_ISO_HELP = "ISO 8601 such as 2030-01-31T09:00:00+01:00 (without an offset it is local time)"
+_DURATION_HELP = "a duration such as 90 (seconds), 5m, 1h30m or 2d"
 
 
 class NameType(click.ParamType):  # type: ignore[type-arg]
@@ -66,8 +66,12 @@ class TimeType(click.ParamType):  # type: ignore[type-arg]
                 return when.replace(microsecond=0).isoformat()
             return moment(due_of_eta(read_stamp(value)).ms).isoformat()
         except (ValueError, OverflowError):
-            also = f", or {_SPAN.replace('90 (seconds), ', '')} {self.span}" if self.span else ""
-            self.fail(f"{value!r}: expected {_ISO}{also}", param, ctx)
+            also = (
+                f", or {_DURATION_HELP.replace('90 (seconds), ', '')} {self.span}"
+                if self.span
+                else ""
+            )
+            self.fail(f"{value!r}: expected {_ISO_HELP}{also}", param, ctx)
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]
@@ -103,7 +107,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
             seconds = None
         if seconds is None:
             also = ", or -10m for earlier" if self.negative else ""
-            self.fail(f"{value!r}: expected {_SPAN}{also}", param, ctx)
+            self.fail(f"{value!r}: expected {_DURATION_HELP}{also}", param, ctx)
         if not seconds > 0 and not (self.negative and seconds):
             self.fail(f"{value!r}: expected {self.expected}", param, ctx)
         return seconds
@@ -190,12 +194,12 @@ flag = functools.partial(option, is_flag=True)
 name_option = functools.partial(option, type=NameType())
 number_option = functools.partial(option, type=click.IntRange(1), metavar="NUMBER")
 
-_TASK_ID = "Id of a task; put -- before one that begins with a dash."
-_PLACE = "A path, - or the URL of a database."
+_TASK_ID_HELP = "Id of a task; put -- before one that begins with a dash."
+_PLACE_HELP = "A path, - or the URL of a database."
 
-id_argument = argument("id", "ID", _TASK_ID)
-target_argument = argument("target", "TARGET", _PLACE)
-source_argument = argument("source", "SOURCE", _PLACE)
+id_argument = argument("id", "ID", _TASK_ID_HELP)
+target_argument = argument("target", "TARGET", _PLACE_HELP)
+source_argument = argument("source", "SOURCE", _PLACE_HELP)
 
 json_option = flag("--json", "as_json", help="Print JSON, times in UTC.")
 json_lines_option = flag("--json", "as_json", help="Print JSON, one line for each; times in UTC.")
@@ -212,7 +216,7 @@ root_option = name_option(
 )
 group_option = name_option("--group", "group_id", metavar="ID", help="All of this group.")
 
-_FILTER = (
+_FILTER_OPTIONS = (
     queue_option,
     task_option,
     option(
@@ -230,7 +234,7 @@ _FILTER = (
 )
 
 #: Gives a command the options of a filter, and the filter as ``filter``.
-with_filter = gathered("filter", Filter, *_FILTER)
+with_filter = gathered("filter", Filter, *_FILTER_OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -320,8 +324,8 @@ with_selection = gathered(
         "give ids or a filter. If all entries of all queues are meant, say --yes; --dry-run counts "
         "them",
     ),
-    *_FILTER,
-    argument("ids", "[ID]...", _TASK_ID, nargs=-1),
+    *_FILTER_OPTIONS,
+    argument("ids", "[ID]...", _TASK_ID_HELP, nargs=-1),
     option(
         "--if-eta",
         type=TimeType(),

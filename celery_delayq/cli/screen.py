@@ -39,22 +39,31 @@ from celery_delayq.utils.portions import batches
 from celery_delayq.utils.text import spelled
 
 #: Rows that are read at a time, and shown in one table.
-PAGE = 500
+PAGE_ROWS = 500
 
 #: Titles of columns with numbers, and of others with short values. All other columns are folded.
-_NUMBERS = {"retries", "runs", "found", "repaired", "scheduled", "ready", "entries", "dead letters"}
-_SHORT = {"", "due", "died", "next", "state", "priority", "id"}
+_NUMBER_TITLES = {
+    "retries",
+    "runs",
+    "found",
+    "repaired",
+    "scheduled",
+    "ready",
+    "entries",
+    "dead letters",
+}
+_SHORT_TITLES = {"", "due", "died", "next", "state", "priority", "id"}
 
 #: Seconds of a search after which a bar shows how far it is.
-SEARCH = 0.5
+PROGRESS_BAR_SECONDS = 0.5
 
 T = TypeVar("T")
 
 #: Columns of a terminal from which on each value has a column of its own.
-WIDE = 160
+WIDE_TERMINAL_COLUMNS = 160
 
 #: Columns of a terminal from which on an id as Celery makes it fits in one line.
-ID_FITS = 60
+ID_TERMINAL_COLUMNS = 60
 
 #: Columns of a time, and the least that are left beside it.
 TIME_WIDTH, OTHERS_WIDTH = 29, 24
@@ -73,8 +82,10 @@ def new_table(*columns: str, title: str = "") -> Table:
     """Return a table that spends no room on frames, with columns by their titles."""
     table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in columns:
-        justify: JustifyMethod = "right" if name in _NUMBERS else "left"
-        table.add_column(name, justify=justify, no_wrap=name in _NUMBERS | _SHORT, overflow="fold")
+        justify: JustifyMethod = "right" if name in _NUMBER_TITLES else "left"
+        table.add_column(
+            name, justify=justify, no_wrap=name in _NUMBER_TITLES | _SHORT_TITLES, overflow="fold"
+        )
     return table
 
 
@@ -91,10 +102,10 @@ def table_of_ids(
         The titles of the columns on a wide terminal, and on others: there the ids are in the first
         one.
     """
-    is_wide = width >= WIDE
+    is_wide = width >= WIDE_TERMINAL_COLUMNS
     table = new_table(*(wide if is_wide else narrow))
     room = width // 2 if is_wide else width
-    if room < ID_FITS:
+    if room < ID_TERMINAL_COLUMNS:
         return table, is_wide, [*ids]
     id_width = min(max((TIME_WIDTH, *map(cell_len, ids))), room - OTHERS_WIDTH)
     if not is_wide:
@@ -107,7 +118,7 @@ def print_pages(
     delayq: DelayQ,
     rows: Iterator[Any],
     table: Callable[[Sequence[Any], datetime, int], Table],
-    size: int = PAGE,
+    size: int = PAGE_ROWS,
     *,
     as_json: bool = False,
 ) -> int:
@@ -219,7 +230,7 @@ def with_bar(
 
         def show(total: int | None, done: int) -> None:
             nonlocal bar
-            if bar is None and monotonic() - since > SEARCH:
+            if bar is None and monotonic() - since > PROGRESS_BAR_SECONDS:
                 shown = progress_bar(hidden=hidden, description=description)
                 bar = stack.enter_context(shown)
             if bar is not None:

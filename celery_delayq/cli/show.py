@@ -22,7 +22,7 @@ from celery_delayq.model.scheduled import Filter, ScheduledTask, moment
 from celery_delayq.utils.text import spelled
 
 #: Entries in a page, by default.
-LIMIT = 100
+DEFAULT_LIMIT = 100
 
 _COLUMNS = ("due", "", "state", "priority", "task", "queue", "id")
 
@@ -67,7 +67,9 @@ def get(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:
 @command("list")
 @options.with_filter
 @options.number_option(
-    "--limit", type=click.IntRange(1, 10_000), help=f"Most entries to show; {LIMIT} by default."
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    help=f"Most entries to show; {DEFAULT_LIMIT} by default.",
 )
 @options.name_option("--cursor", metavar="CURSOR", help="Show the page after this cursor.")
 @options.flag("--all", "all_", help="Show all, page by page.")
@@ -92,7 +94,7 @@ def list_(
     if all_:
         _show_all(delayq, filter, as_json=as_json)
     else:
-        _show_page(delayq, filter, limit=limit or LIMIT, cursor=cursor, as_json=as_json)
+        _show_page(delayq, filter, limit=limit or DEFAULT_LIMIT, cursor=cursor, as_json=as_json)
 
 
 @command()
@@ -154,7 +156,7 @@ def _show_page(
 
 def _show_all(delayq: DelayQ, filter: Filter, *, as_json: bool) -> None:
     """Print all entries as they are read."""
-    entries = delayq.entries(filter, page=screen.PAGE)
+    entries = delayq.entries(filter, page=screen.PAGE_ROWS)
     if as_json:
         print('{"entries": [', end="")
         for number, each in enumerate(entries):
@@ -201,7 +203,7 @@ def _table(entries: Sequence[ScheduledTask], now: datetime, width: int) -> Table
 def _next_page(filter: Filter, limit: int, cursor: str) -> str:
     """Return the command for the next page. Its filter is the same, with absolute times."""
     options = {name: value for name, value in asdict(filter).items() if value is not None}
-    if limit != LIMIT:
+    if limit != DEFAULT_LIMIT:
         options["limit"] = limit
     options["cursor"] = cursor
     parts = (f"--{name.replace('_', '-')} {quoted(str(value))}" for name, value in options.items())

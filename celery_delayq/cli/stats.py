@@ -20,7 +20,7 @@ from celery_delayq.cli.options import json_option
 from celery_delayq.cli.text import number_of, span
 from celery_delayq.utils.text import spelled
 
-_COUNTS = ("scheduled", "overdue", "paused", "ready", "leased", "dead")
+_COUNT_COLUMNS = ("scheduled", "overdue", "paused", "ready", "leased", "dead")
 
 
 @command()
@@ -69,13 +69,13 @@ def queues_table(queues: Sequence[QueueStats]) -> Table:
     # Ten columns have to fit 80 characters: no room for frames.
     table = Table(title="Queues", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("queue", overflow="fold")
-    for title in (*_COUNTS, "oldest\nwaits", "next\ndue in", "memory"):
+    for title in (*_COUNT_COLUMNS, "oldest\nwaits", "next\ndue in", "memory"):
         table.add_column(title, justify="right", overflow="fold")
     for queue in queues:
         name = Text(spelled(queue.name))
         table.add_row(
             name.append("\npaused", "yellow") if queue.is_paused else name,
-            *(f"{getattr(queue, count):,}" for count in _COUNTS),
+            *(f"{getattr(queue, count):,}" for count in _COUNT_COLUMNS),
             span(queue.oldest_age) if queue.oldest_age >= 60 else f"{queue.oldest_age:.1f}s",
             _due_in(queue),
             "-" if queue.memory is None else decimal(queue.memory),

@@ -10,11 +10,11 @@ from celery_delayq.model.envelope import entry_id, parse_iso
 from celery_delayq.utils.text import spelled
 
 #: Units of a duration in seconds, the longest first.
-UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
+UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION = re.compile(
-    r"([+-]?)\s*" + r"\s*".join(f"(?:({_NUMBER}){unit})?" for unit in UNITS), re.IGNORECASE
+    r"([+-]?)\s*" + r"\s*".join(f"(?:({_NUMBER}){unit})?" for unit in UNIT_SECONDS), re.IGNORECASE
 )
 _SECONDS = re.compile(rf"[+-]?{_NUMBER}")
 
@@ -41,7 +41,7 @@ def span(seconds: float) -> str:
     """Return a duration in its two largest units, ``2h 5m``."""
     rest = round(abs(seconds))
     parts = []
-    for unit, size in UNITS.items():
+    for unit, size in UNIT_SECONDS.items():
         if unit == "w":
             continue
         number, rest = divmod(rest, size)
@@ -101,5 +101,5 @@ def seconds_of(text: str, *, bare: bool = True) -> float | None:
     if match is None or not any(match.groups()[1:]):
         return None
     sign, *numbers = match.groups()
-    pairs = zip(numbers, UNITS.values(), strict=True)
+    pairs = zip(numbers, UNIT_SECONDS.values(), strict=True)
     return (-1 if sign == "-" else 1) * sum(float(n) * size for n, size in pairs if n is not None)

@@ -16,7 +16,7 @@ from celery_delayq.cli.command import command
 from celery_delayq.cli.options import flag, json_option, name_option, option
 from celery_delayq.utils.text import spelled
 
-_TEXTS = {
+_STATE_TEXTS = {
     State.DECLARED: "ok",
     State.MISSING: "not declared yet",
     State.DIFFERENT: "declared differently",
@@ -89,11 +89,11 @@ def topology(
             # No table: names and RabbitMQ's reasons are long.
             for each in found:
                 if not check or each.state is not State.DECLARED:
-                    state = each.reason or _TEXTS[each.state]
+                    state = each.reason or _STATE_TEXTS[each.state]
                     text = f"{each.kind} {spelled(each.name)}: {state}"
                     output.print(Text(text), soft_wrap=True)
             counts = Counter(each.state for each in found)
-            parts = [f"{counts[state]:,} {name}" for state, name in _TEXTS.items()]
+            parts = [f"{counts[state]:,} {name}" for state, name in _STATE_TEXTS.items()]
             output.print(f"of {len(found):,}: {', '.join(parts)}")
         if check and any(each.is_fault for each in found):
             raise click.exceptions.Exit(1)

@@ -19,9 +19,9 @@ from celery_delayq.transfer.results import Exported, Imported, ImportOutcome, Tr
 from celery_delayq.utils.text import spelled
 
 #: Entries that are listed with the reason why they were left out.
-SHOWN = 20
+MAX_SHOWN_ENTRIES = 20
 
-_WORDS: dict[ImportOutcome, str] = {
+_OUTCOME_TEXTS: dict[ImportOutcome, str] = {
     "scheduled": "scheduled",
     "ready": "ready, since they are overdue",
     "restored": "put back",
@@ -116,12 +116,12 @@ def print_imported(report: Imported, kind: ItemKind, *, as_json: bool) -> None:
     if as_json:
         screen.print_json(report.as_dict())
     else:
-        refusals = report.refusals[:SHOWN]
+        refusals = report.refusals[:MAX_SHOWN_ENTRIES]
         lines = [Text(f"line {line:,}: {spelled(reason)}") for line, reason in refusals]
         screen.print_list(lines, report.outcomes["refused"])
         output, total = screen.console(), kind.number(report.looked)
         output.print(f"{total}, a dry run:" if report.dry_run else f"{total}:")
-        for outcome, words in _WORDS.items():
+        for outcome, words in _OUTCOME_TEXTS.items():
             if number := report.outcomes[outcome]:
                 output.print(f"{number:>12,} {words}")
     if report.missing:
@@ -131,7 +131,7 @@ def print_imported(report: Imported, kind: ItemKind, *, as_json: bool) -> None:
 def _print_exported(report: Exported, *, prune: bool, stderr: bool) -> None:
     lines = [
         Text(f"{spelled(queue)} {shown_id(id)}: {spelled(reason)}")
-        for queue, id, reason in report.unreadable[:SHOWN]
+        for queue, id, reason in report.unreadable[:MAX_SHOWN_ENTRIES]
     ]
     screen.print_list(lines, report.left_out, stderr=stderr)
     text = f"{number_of(report.entries, 'entry', 'entries')} exported"

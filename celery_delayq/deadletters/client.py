@@ -35,7 +35,7 @@ from celery_delayq.utils.portions import portions
 logger = logging.getLogger(__name__)
 
 #: Dead letters that one script call changes.
-BATCH = 40
+CHANGE_BATCH = 40
 
 _QUEUE: Callable[[DeadLetter], str] = attrgetter("queue")
 
@@ -299,7 +299,7 @@ class DeadLetters(DeadLetterReader):
             dead_letters = self._dead(filter, ahead=True)
         with PipelinedCalls(self._ask) as ahead:
             for batch in portions(
-                dead_letters, BATCH, lambda dead_letter: len(dead_letter.dead_lettered.data)
+                dead_letters, CHANGE_BATCH, lambda dead_letter: len(dead_letter.dead_lettered.data)
             ):
                 for queue, part in groupby(sorted(batch, key=_QUEUE), _QUEUE):
                     found = [*part]

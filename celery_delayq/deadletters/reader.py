@@ -19,7 +19,7 @@ from celery_delayq.store.stores import Stores
 Progress = Callable[[int | None, int], object]
 
 #: Dead letters after which it is called.
-STEP = 100
+PROGRESS_DEAD_LETTERS = 100
 
 
 class Reading:
@@ -31,7 +31,7 @@ class Reading:
     def one_more(self) -> None:
         """Count a dead letter, whether it is one of the wanted or not."""
         self._number += 1
-        if self._progress is not None and self._number % STEP == 0:
+        if self._progress is not None and self._number % PROGRESS_DEAD_LETTERS == 0:
             self._progress(self._total, self._number)
 
 

@@ -22,7 +22,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.utils import message_json
 
 #: Our data in a message that do not hold for a new run of its task.
-_OF_THE_PAST = frozenset(
+_FIRST_RUN_FIELDS = frozenset(
     {"label", "task", "eta", "place", "queue", "deliveries", "countdown", "retry_of", "retried_to"}
 )
 
@@ -60,7 +60,7 @@ class ReplayChanges(NamedTuple):
 
 
 #: Separates the name of a retry budget from that of the replay.
-_AGAIN = " again "
+_REPLAY_SEPARATOR = " again "
 
 
 def replayed(
@@ -132,12 +132,15 @@ def _own_for_replay(before: Mapping[str, Any], run: str) -> dict[str, Any]:
     own = dict(before)
     if "unique" in own:
         own["unique"] = {**own["unique"], "key": unique_key(own)}
-    for name in own.keys() & _OF_THE_PAST:
+    for name in own.keys() & _FIRST_RUN_FIELDS:
         del own[name]
     if isinstance(own.get("budget"), list):
         name, most = own["budget"]
         # A new budget, since the old one may be used up.
-        own["budget"] = [f"{str(name).partition(_AGAIN)[0]}{_AGAIN}{run}", most]
+        own["budget"] = [
+            f"{str(name).partition(_REPLAY_SEPARATOR)[0]}{_REPLAY_SEPARATOR}{run}",
+            most,
+        ]
     return own
 
 

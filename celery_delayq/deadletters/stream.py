@@ -23,7 +23,7 @@ from celery_delayq.utils.portions import portions
 logger = logging.getLogger(__name__)
 
 #: Dead letters that are settled by one mark.
-BATCH = 100
+MARK_BATCH = 100
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,9 @@ class StreamDeadLetters(DeadLetters):
             bulk.outcomes[Outcome.DONE] = bulk.total
             return bulk
         looked = 0
-        for batch in portions(self._dead(filter), BATCH, lambda each: len(each.dead_lettered.data)):
+        for batch in portions(
+            self._dead(filter), MARK_BATCH, lambda each: len(each.dead_lettered.data)
+        ):
             for dead_letter, outcome in zip(batch, change("", batch, looked), strict=True):
                 if isinstance(outcome, Exception):
                     logger.warning("Dead letter %r is not replayed: %s", dead_letter.id, outcome)

@@ -18,7 +18,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 
 #: Most acknowledgements to send at once.
-MOST_ACKS = 500
+MAX_ACKS = 500
 
 #: Seconds after an acknowledgement for which the thread looks again and again. Then it sleeps until
 #: it is woken: that costs the waking thread more than a look.
@@ -106,7 +106,7 @@ class Acks:
         """Take a batch to send now; :meth:`confirm` or :meth:`put_back` must follow."""
         batch = AckBatch({}, rides)
         self._in_flight[id(batch)] = batch
-        for _ in range(MOST_ACKS):
+        for _ in range(MAX_ACKS):
             try:
                 queue, name, run = self._waiting.popleft()
             except IndexError:

@@ -19,7 +19,12 @@ from typing import Any
 from celery_delayq.dispatch import start_gate
 from celery_delayq.dispatch.audit import Audit
 from celery_delayq.dispatch.lease_keeper import new_worker_id
-from celery_delayq.dispatch.pacing import GATHER, POLL_UNTIL, LeftToOthers, PollTimer
+from celery_delayq.dispatch.pacing import (
+    MIN_GATHER_SECONDS,
+    POLL_MARGIN_SECONDS,
+    LeftToOthers,
+    PollTimer,
+)
 from celery_delayq.dispatch.promotion_loop import Handover, PromotionLoop
 from celery_delayq.dispatch.ready_lists import ReadyLists, Registry
 from celery_delayq.errors import CommandRefused, StoreFull
@@ -36,29 +41,29 @@ from celery_delayq.utils.reconnecting import ReconnectingLoop
 logger = logging.getLogger(__name__)
 
 #: Seconds for which a queue that cannot be promoted from is left alone.
-DEFER = 1.0
+DEFER_SECONDS = 1.0
 
 #: A sleep of at most so many seconds is not worth listening, which costs as much as a promotion;
 #: but after so many seconds without it, it is.
-SHORT_SLEEP = 0.005
-LISTEN_EVERY = 0.1
+SHORT_SLEEP_SECONDS = 0.005
+LISTEN_SECONDS = 0.1
 
 #: Seconds for which it still hears wake-ups when it is not on duty any more.
-HEAR = 2.0
+WAKE_UP_SECONDS = 2.0
 
 #: Whether the ready lists are looked at, by the heartbeat of the one on duty.
 HEARTBEATS = {b"1": True, b"0": False}
 
 #: Seconds between two looks at whether some dead letters are to be forgotten: of one queue after
 #: the other, so that it costs the same for any number of queues.
-TRIM_EVERY = 30.0
+TRIM_SECONDS = 30.0
 
 #: Most entries that one call promotes, and most messages that one call reclaims: of each of these
 #: deaths are counted by the hash of the message.
-PROMOTE, RECLAIM = 50, 25
+MAX_PROMOTED, MAX_RECLAIMED = 50, 25
 
 #: Seconds after which the next promotion is noted in Redis, for metrics.
-NOTE_EVERY = 5.0
+NOTE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -98,7 +103,7 @@ class Dispatcher(threading.Thread):
         settings: Settings,
         reopen: Callable[[], Store] | None = None,
         *,
-        gather: float = GATHER,
+        gather: float = MIN_GATHER_SECONDS,
         loop: PromotionLoop | None = None,
         consumed: Callable[[], Iterable[str]] = tuple,
     ) -> None:
@@ -107,13 +112,13 @@ class Dispatcher(threading.Thread):
         self._store = store
         self._open = reopen
         self._settings = settings
-        self._batch = min(settings.dispatch_batch, PROMOTE)
+        self._batch = min(settings.dispatch_batch, MAX_PROMOTED)
         self._stopping = threading.Event()
         self._has_started = False
         self._id = new_worker_id()
         # Often enough that lease time passes: see ``dispatch/next_queue.lua``.
         self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6), gather=gather)
-        self._short_sleep = max(SHORT_SLEEP, gather)
+        self._short_sleep = max(SHORT_SLEEP_SECONDS, gather)
         #: Queues from which it may not promote, and those where reclaiming failed.
         self._left, self._unreclaimed = LeftToOthers(), LeftToOthers()
         self._registry = Registry(settings.registry_refresh)
@@ -229,23 +234,23 @@ class Dispatcher(threading.Thread):
         now = time.monotonic()
         if self._timer.on_duty:
             self._on_duty_at = now
-        if not self._listens or self._hears == (now - self._on_duty_at < HEAR):
+        if not self._listens or self._hears == (now - self._on_duty_at < WAKE_UP_SECONDS):
             return
         self._hears = not self._hears
         if not self._hears:
             pubsub.unsubscribe(self._store.keys.wake)
         else:
             pubsub.subscribe(self._store.keys.wake)
-            self._timer.look_now(SHORT_SLEEP)  # there may have been one
+            self._timer.look_now(SHORT_SLEEP_SECONDS)  # there may have been one
 
     def _sleep(self, pubsub: Any) -> None:
         """Sleep until it is time, which messages may change."""
         while (wait := self._timer.wait()) and not self._stopping.is_set():
-            recently = time.monotonic() - self._listened < LISTEN_EVERY
+            recently = time.monotonic() - self._listened < LISTEN_SECONDS
             if not pubsub.subscribed or (wait <= self._short_sleep and recently):
                 self._stopping.wait(wait)
                 return
-            self._take_message(pubsub, max(0.0, wait - POLL_UNTIL))
+            self._take_message(pubsub, max(0.0, wait - POLL_MARGIN_SECONDS))
             self._listened = time.monotonic()
 
     def _take_message(self, pubsub: Any, timeout: float = 0.0) -> bool:
@@ -274,7 +279,7 @@ class Dispatcher(threading.Thread):
     def _take_messages(self, pubsub: Any) -> None:
         """Handle all messages that have come."""
         while pubsub.subscribed and pubsub.has_data():
-            self._take_message(pubsub, SHORT_SLEEP)
+            self._take_message(pubsub, SHORT_SLEEP_SECONDS)
 
     def _dispatch(self) -> None:
         """Look at the next queue, or at the next-due index if no queue is known."""
@@ -301,7 +306,7 @@ class Dispatcher(threading.Thread):
     def _call(self, queue: str, layout: Layout) -> Call:
         """Return the call that promotes from a queue."""
         now = time.monotonic()
-        note = now - self._noted >= NOTE_EVERY
+        note = now - self._noted >= NOTE_SECONDS
         self._noting = now if note else self._noted
         me = self._id if self._timer.takes_duty_by_promoting or self._timer.on_duty else ""
         return self._store.promote_call(
@@ -334,8 +339,8 @@ class Dispatcher(threading.Thread):
                 logger.error("account may not promote, left to others: queue=%s: %s", queue, exc)
             self._look()
         else:
-            logger.error("promoting failed: queue=%s retry_s=%g: %s", queue, DEFER, exc)
-            self._timer.after(self._store.defer_queue(queue, DEFER, self._left))
+            logger.error("promoting failed: queue=%s retry_s=%g: %s", queue, DEFER_SECONDS, exc)
+            self._timer.after(self._store.defer_queue(queue, DEFER_SECONDS, self._left))
 
     def _repair_types(self) -> None:
         """Delete shared keys whose types somebody has changed, if the account may."""
@@ -360,7 +365,7 @@ class Dispatcher(threading.Thread):
             if queue not in self._unreclaimed:
                 self._reclaim(queue)
         now = time.monotonic()
-        if self._timer.on_duty and now - self._trimmed >= TRIM_EVERY:
+        if self._timer.on_duty and now - self._trimmed >= TRIM_SECONDS:
             self._trimmed = now
             self._trim()
 
@@ -391,7 +396,7 @@ class Dispatcher(threading.Thread):
                 worker_id = leases.first_to_end(queue) or ""
                 layout = self._registry.layout(self._store, queue)
                 more, *counts = leases.reclaim_expired(
-                    queue, layout, worker_id, min(RECLAIM, self._batch), most, max_gap
+                    queue, layout, worker_id, min(MAX_RECLAIMED, self._batch), most, max_gap
                 )
             except CommandRefused as exc:
                 self.tally.errors += 1

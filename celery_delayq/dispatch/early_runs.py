@@ -10,7 +10,7 @@ from celery_delayq.store.schedule import Store
 
 #: Seconds for which lines are collected, and most lines of one call.
 COLLECT_SECONDS = 0.1
-MOST_RUNS = 500
+MAX_RUNS = 500
 
 
 class EarlyRuns:
@@ -68,8 +68,8 @@ class EarlyRuns:
         try:
             while self._sending or self._waiting:
                 if not self._sending:
-                    self._sending = self._waiting[:MOST_RUNS]
-                    del self._waiting[:MOST_RUNS]  # meanwhile others may only have added some
+                    self._sending = self._waiting[:MAX_RUNS]
+                    del self._waiting[:MAX_RUNS]  # meanwhile others may only have added some
                     self._call_number += 1
                 store.history.add(self._worker_id, self._call_number, self.most, self._sending)
                 self._sending = []

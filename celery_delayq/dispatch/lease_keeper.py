@@ -39,16 +39,16 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at acknowledgements while there are any. One that is still there at
 #: the second look, after at most twice as long, has found no request to ride on.
-ACK_INTERVAL = 0.005
+ACK_LOOK_SECONDS = 0.005
 
 #: Seconds between two looks at messages that are to be given back.
-GIVE_BACK_INTERVAL = 0.5
+REQUEUE_LOOK_SECONDS = 0.5
 
 #: Seconds for which a process that ends waits for Redis, where it has something to send.
-SHUTDOWN_TIMEOUT = 5.0
+SHUTDOWN_SECONDS = 5.0
 
 #: Seconds for which it waits then for the end of the thread.
-JOIN_TIMEOUT = 1.0
+JOIN_SECONDS = 1.0
 
 
 def new_worker_id() -> str:
@@ -144,7 +144,7 @@ class LeaseKeeper:
         settings: Settings,
         name: Callable[[], str] = new_worker_id,
         start: Callable[[Callable[[], None]], None] = native_threads.start,
-        ack_interval: float = ACK_INTERVAL,
+        ack_interval: float = ACK_LOOK_SECONDS,
     ) -> None:
         self._ack_interval = ack_interval
         worker_id = name()
@@ -356,7 +356,7 @@ class LeaseKeeper:
         with self._lock:
             self._thread_state = ThreadState.ENDED
         self._signal.give()
-        if self._thread_lock.acquire(True, JOIN_TIMEOUT):
+        if self._thread_lock.acquire(True, JOIN_SECONDS):
             self._thread_lock.release()
 
     def _wait_while(self, is_left: Callable[[], object], until: float) -> None:
@@ -442,7 +442,7 @@ class LeaseKeeper:
                 self.extend()
                 self._extend_at = now + self.lease / 3
         if now >= self._give_back_at and (self._tags_to_give_back or self._abandoned_requests):
-            self._give_back_at = now + GIVE_BACK_INTERVAL
+            self._give_back_at = now + REQUEUE_LOOK_SECONDS
             self._abandoned_requests.difference_update(self.give_back_abandoned(self._store))
             self._give_back_idle()
 
@@ -579,7 +579,7 @@ def keeper_of(place: str, make: Callable[[], LeaseKeeper]) -> LeaseKeeper:
 @atexit.register
 def _end_keepers() -> None:
     """Send the rest before the process ends."""
-    until = time.monotonic() + SHUTDOWN_TIMEOUT
+    until = time.monotonic() + SHUTDOWN_SECONDS
     for (pid, _), keeper in _KEEPERS.items():
         if pid == os.getpid():
             keeper.end(until)

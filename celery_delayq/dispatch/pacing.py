@@ -19,57 +19,57 @@ from math import ceil
 from celery_delayq.store.scripting.replies import Look, Promoted
 
 #: Seconds after its due time from which an entry is overdue: whoever sees it promotes it.
-OVERDUE = 0.005
+OVERDUE_SECONDS = 0.005
 
 #: Seconds between two looks of a dispatcher that is not on duty: so many for each of the fleet,
 #: at least; at most where it does not hear the one on duty.
-LOOK_EACH = 0.02
-LOOK_LEAST, LOOK_MOST = 0.35, 0.9
-JITTER = 0.05
+LOOK_SECONDS_PER_DISPATCHER = 0.02
+MIN_LOOK_SECONDS, MAX_LOOK_SECONDS = 0.35, 0.9
+JITTER_SECONDS = 0.05
 
 #: Seconds between two looks of the one on duty, which the others hear.
-HEARTBEAT = 0.3
+HEARTBEAT_SECONDS = 0.3
 #: After so many missing ones another dispatcher looks: at least, at most.
-MISSING = (1.25, 1.48)
+MISSED_HEARTBEATS = (1.25, 1.48)
 
 #: Least and most seconds between two promotions of a steady stream, so that each moves several
 #: entries. How fast entries come is an average of the last promotions.
-GATHER, GATHER_MOST = 0.0012, 0.004
+MIN_GATHER_SECONDS, MAX_GATHER_SECONDS = 0.0012, 0.004
 GATHERED_ENTRIES, AVERAGED_PROMOTIONS = 2, 4
 
 #: A poll of a socket takes whole ms, and up to one too many: it ends so many seconds before it is
 #: time, and a sleep lasts for the rest.
-POLL_UNTIL = 0.002
+POLL_MARGIN_SECONDS = 0.002
 
 #: By so much a reply may be slower than others for its delay to be known: seconds. More may be a
 #: clock that was set. Two clocks differ by so many seconds more in each second.
-KNOWN_DELAY, DRIFT = 0.002, 0.0005
+MAX_REPLY_DELAY_SECONDS, CLOCK_DRIFT_RATE = 0.002, 0.0005
 
 #: Two promotions belong to a stream if at most so many times the seconds for which it gathers lie
 #: between them.
-STREAM = 2
+STREAM_GAP_FACTOR = 2
 
 #: Seconds by which it stands back where it finds nothing to promote again and again: at first, at
 #: most.
-STAND_BACK = (0.001, 0.02)
+EMPTY_LOOK_SECONDS = (0.001, 0.02)
 
 #: After an error of one queue a dispatcher leaves the duty to others: for so many seconds to
 #: whoever wants it, and so long it does not take it by promoting.
-ASIDE, MODEST = 2.0, 60.0
+OFF_DUTY_SECONDS, NO_CLAIM_SECONDS = 2.0, 60.0
 
 
 #: Most queues that a dispatcher leaves to others: it names them in each call.
-MOST_LEFT = 1000
+MAX_SKIPPED_QUEUES = 1000
 
 
 def wait_off_duty(fleet: int) -> float:
     """Return the seconds between two looks of one of so many that is not on duty, 0 for unknown."""
-    return min(_wait_heard(fleet), LOOK_MOST)
+    return min(_wait_heard(fleet), MAX_LOOK_SECONDS)
 
 
 def _wait_heard(fleet: int) -> float:
     """Return the same where the one on duty is heard."""
-    return max(LOOK_LEAST, fleet * LOOK_EACH) if fleet else LOOK_MOST
+    return max(MIN_LOOK_SECONDS, fleet * LOOK_SECONDS_PER_DISPATCHER) if fleet else MAX_LOOK_SECONDS
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class PollTimer:
     interval: float
     monotonic: Callable[[], float] = time.monotonic
     uniform: Callable[[float, float], float] = random.uniform
-    gather: float = GATHER
+    gather: float = MIN_GATHER_SECONDS
     #: The queue to promote from next; None to look at the next-due index.
     queue: str | None = None
     on_duty: bool = True
@@ -130,7 +130,7 @@ class PollTimer:
         left = max(0.0, self._looked + self._most - now)
         delay = self._delay(look, now, in_vain=promoted is not None and promoted.is_in_vain)
         if promoted is not None and promoted.moved:
-            self._is_stream = now - self._promoted_at <= STREAM * self.gather
+            self._is_stream = now - self._promoted_at <= STREAM_GAP_FACTOR * self.gather
             spacing = min(1.0, (now - self._promoted_at) / promoted.moved)
             self._spacing += (spacing - self._spacing) / AVERAGED_PROMOTIONS
             self._promoted_at = now
@@ -144,7 +144,7 @@ class PollTimer:
             # queues do not hold up those behind them.
             wait = 0.0
         elif not self.on_duty:
-            if promoted is not None or not look.is_overdue(OVERDUE):
+            if promoted is not None or not look.is_overdue(OVERDUE_SECONDS):
                 self.queue, wait = None, self._until_next_look()
         elif promoted is not None and look.wait is not None:
             wait = min(max(wait, self._gather(promoted, wait, now, is_same=is_same)), left)
@@ -153,11 +153,15 @@ class PollTimer:
     @property
     def _most(self) -> float:
         """Most seconds between two looks."""
-        return min(self.interval, HEARTBEAT) if self.on_duty and self.fleet > 1 else self.interval
+        return (
+            min(self.interval, HEARTBEAT_SECONDS)
+            if self.on_duty and self.fleet > 1
+            else self.interval
+        )
 
     def heard(self) -> None:
         """Note that the one on duty has looked."""
-        missing = min(self.interval, HEARTBEAT) * self.uniform(*MISSING)
+        missing = min(self.interval, HEARTBEAT_SECONDS) * self.uniform(*MISSED_HEARTBEATS)
         self._heard = self.monotonic()
         self._silent_at = self._heard + missing
 
@@ -168,8 +172,8 @@ class PollTimer:
         """
         ahead = look.now / 1_000_000 - now
         most, at = self._ahead
-        delay = most - DRIFT * (now - at) - ahead
-        if in_vain or not 0.0 <= delay <= KNOWN_DELAY:
+        delay = most - CLOCK_DRIFT_RATE * (now - at) - ahead
+        if in_vain or not 0.0 <= delay <= MAX_REPLY_DELAY_SECONDS:
             self._ahead, delay = (ahead, now), 0.0
         return delay
 
@@ -178,24 +182,28 @@ class PollTimer:
 
         A promotion moves entries of one queue, so only those of the same one are worth a wait.
         """
-        low, high = STAND_BACK
+        low, high = EMPTY_LOOK_SECONDS
         if promoted.is_in_vain:
             self._stand_back = min(max(2 * self._stand_back, low), high)
-            return GATHER + self._stand_back
+            return MIN_GATHER_SECONDS + self._stand_back
         self._stand_back = 0.0
-        if self.gather == GATHER:
+        if self.gather == MIN_GATHER_SECONDS:
             several = GATHERED_ENTRIES * self._spacing
-            is_fast = is_same and several <= 1.25 * GATHER_MOST
-            return min(max(GATHER, several), GATHER_MOST) if is_fast else GATHER
+            is_fast = is_same and several <= 1.25 * MAX_GATHER_SECONDS
+            return (
+                min(max(MIN_GATHER_SECONDS, several), MAX_GATHER_SECONDS)
+                if is_fast
+                else MIN_GATHER_SECONDS
+            )
         if not self._is_stream or wait > self.gather:
-            return GATHER
-        return self.gather * ceil((now + max(wait, GATHER)) / self.gather) - now
+            return MIN_GATHER_SECONDS
+        return self.gather * ceil((now + max(wait, MIN_GATHER_SECONDS)) / self.gather) - now
 
     def _until_next_look(self) -> float:
         heard = _wait_heard(self.fleet)
-        unheard = min(heard, LOOK_MOST)
+        unheard = min(heard, MAX_LOOK_SECONDS)
         if self._is_spread:
-            jitter = self.uniform(1 - JITTER, 1 + JITTER)
+            jitter = self.uniform(1 - JITTER_SECONDS, 1 + JITTER_SECONDS)
             heard, unheard = heard * jitter, unheard * jitter
         else:  # a fleet may have started, or reconnected, at the same moment
             self._is_spread = True
@@ -241,7 +249,7 @@ class PollTimer:
         now = self.monotonic()
         if self.fleet == 1 or now < self._modest_until:
             return False
-        self._aside_until, self._modest_until = now + ASIDE, now + MODEST
+        self._aside_until, self._modest_until = now + OFF_DUTY_SECONDS, now + NO_CLAIM_SECONDS
         self.on_duty = False
         return True
 
@@ -269,13 +277,13 @@ class LeftToOthers:
     def add(self, queue: str) -> bool:
         """Leave a queue to others; return whether this is new."""
         is_new = queue not in self._until
-        self._until[queue] = self._monotonic() + MODEST
+        self._until[queue] = self._monotonic() + NO_CLAIM_SECONDS
         return is_new
 
     @property
     def is_full(self) -> bool:
         """Whether these are as many as one call may name."""
-        return len([*self]) >= MOST_LEFT
+        return len([*self]) >= MAX_SKIPPED_QUEUES
 
     def discard(self, queue: str) -> None:
         """Note that a queue could be changed."""

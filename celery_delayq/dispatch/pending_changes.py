@@ -19,10 +19,10 @@ from celery_delayq.store.scripting.runner import is_fault_of_script
 logger = logging.getLogger(__name__)
 
 #: Failures of its own after which a change is given up. Outages and refusals do not count.
-MOST_FAILURES = 10
+MAX_FAILURES = 10
 
 #: Most changes that wait until Redis allows them.
-MOST_REFUSED = 1000
+MAX_REFUSED_CHANGES = 1000
 
 
 class AfterFailure(Enum):
@@ -57,10 +57,10 @@ class PendingChange:
         if isinstance(error, OUTAGE_ERRORS):
             return AfterFailure.STAYS_FIRST
         # Redis may allow later what it refuses, such as when a key has its type again.
-        may_pass = isinstance(error, (CommandRefused, StoreFull)) and waiting <= MOST_REFUSED
+        may_pass = isinstance(error, (CommandRefused, StoreFull)) and waiting <= MAX_REFUSED_CHANGES
         if not may_pass or is_fault_of_script(error):
             self.failures += 1
-        if self.failures >= MOST_FAILURES:
+        if self.failures >= MAX_FAILURES:
             return AfterFailure.GIVEN_UP
         if may_pass:
             return AfterFailure.GOES_LAST

@@ -18,16 +18,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_delayq.dispatch.pacing import POLL_UNTIL, PollTimer
+from celery_delayq.dispatch.pacing import POLL_MARGIN_SECONDS, PollTimer
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.wire import Wire
 from celery_delayq.utils import native_threads
 
 #: Seconds after which a reply, or the rest of one, is late.
-LATE = 0.5
+LATE_REPLY_SECONDS = 0.5
 
 #: Seconds after which the thread ends when there is no dispatcher.
-IDLE = 10.0
+IDLE_SECONDS = 10.0
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ class Handover:
     def wakes_at(self) -> float:
         """When there is something to do, if nothing comes before."""
         if self.sent_at:
-            return self.sent_at + LATE
+            return self.sent_at + LATE_REPLY_SECONDS
         return 0.0 if self.is_leaving else self.timer.wakes_at
 
 
@@ -102,7 +102,7 @@ class PromotionLoop:
         """
         sock = handover.held.socket
         timeout = sock.gettimeout()
-        sock.settimeout(LATE)
+        sock.settimeout(LATE_REPLY_SECONDS)
         handover.wake_ups, handover.replies = wake_ups, sock.fileno()
         handover.ended.clear()
         try:
@@ -168,13 +168,15 @@ class PromotionLoop:
             return True
 
     def _turn(self, wakeup: socket.socket) -> bool:
-        """Wait until something comes or is due, and do it; return False after :data:`IDLE`."""
+        """Wait for the next thing to do and do it; return False after :data:`IDLE_SECONDS`."""
         while self._arrived:
             self._take_in(self._arrived.popleft())
         now = time.monotonic()
-        wait = min([each.wakes_at for each in self._active], default=now + IDLE) - now
-        came = self._poll.poll(max(1, int((wait - POLL_UNTIL) * 1000)) if wait > POLL_UNTIL else 0)
-        if not came and 0 < wait <= POLL_UNTIL:
+        wait = min([each.wakes_at for each in self._active], default=now + IDLE_SECONDS) - now
+        came = self._poll.poll(
+            max(1, int((wait - POLL_MARGIN_SECONDS) * 1000)) if wait > POLL_MARGIN_SECONDS else 0
+        )
+        if not came and 0 < wait <= POLL_MARGIN_SECONDS:
             time.sleep(wait)
         for descriptor, _ in came:
             handover = self._by_descriptor.get(descriptor)

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 #: Leases for which a process with long tasks leaves quarantined messages to other processes.
-LEAVE_LEASES = 10
+WAIT_LEASES = 10
 
 
 class RoomState(Enum):
@@ -21,7 +21,7 @@ class RoomState(Enum):
     any              a quarantined message waits   MAKES_ROOM
     MAKES_ROOM       nothing is held               TAKES_ALL
     MAKES_ROOM       one lease later               LEAVES_TO_OTHERS
-    LEAVES_TO_OTHERS :data:`LEAVE_LEASES` later    TAKES_ALL
+    LEAVES_TO_OTHERS :data:`WAIT_LEASES` later    TAKES_ALL
     ================ ============================= ================
     """
 
@@ -57,5 +57,5 @@ class QuarantineRoom(NamedTuple):
         if now <= self.until:
             return self
         if makes_room:
-            return QuarantineRoom(RoomState.LEAVES_TO_OTHERS, now + LEAVE_LEASES * lease)
+            return QuarantineRoom(RoomState.LEAVES_TO_OTHERS, now + WAIT_LEASES * lease)
         return QuarantineRoom()

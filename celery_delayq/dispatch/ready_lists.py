@@ -21,23 +21,23 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks of the fleet. The one on duty comes each 0.3 s, a lone dispatcher each
 #: second: in time for the 1.1 s within which a message of a stock producer starts.
-EVERY = 0.65
+FLEET_LOOK_SECONDS = 0.65
 
 #: Seconds after which a dispatcher that may not look tries again.
-TRY_AGAIN = 60.0
+RETRY_SECONDS = 60.0
 
 #: Queues of a portion: one EXISTS for all of them, and one for each where that has found something.
-AT_ONCE = 50
+PORTION_QUEUES = 50
 
 #: Seconds for which a portion may wait although entries are due all the time: less with more than
 #: 800 queues, so that a whole look takes half of the time until the next one.
-PORTION_EVERY = 0.02
+PORTION_SECONDS = 0.02
 
 #: Seconds without a look of its own dispatcher after which a consumer looks itself.
-SILENT = 2.0
+SILENCE_SECONDS = 2.0
 
 #: Seconds between two readings of the registry for looks, where the number of queues is the same.
-REREAD = 5.0
+REREAD_SECONDS = 5.0
 
 
 class Registry:
@@ -68,7 +68,7 @@ class Registry:
 
     def all(self, store: Store, size: int | None) -> Iterator[tuple[str, Layout]]:
         """Return an iterator over all queues, of which Redis counts *size*."""
-        if size != self._size or self._age > min(self._refresh, REREAD):
+        if size != self._size or self._age > min(self._refresh, REREAD_SECONDS):
             self._reread(store)
             self._size = size
         return iter([*self._layouts.items()])
@@ -101,7 +101,7 @@ class ReadyLists:
     @property
     def every(self) -> float:
         """Seconds after which to look if nobody has; 0 for one that may not look."""
-        return EVERY if self._may_look else 0.0
+        return FLEET_LOOK_SECONDS if self._may_look else 0.0
 
     @property
     def are_looked_at(self) -> bool:
@@ -118,7 +118,7 @@ class ReadyLists:
         """Note whether the fleet looks at them."""
         # Who may not look at them leaves it to nobody: the others may end while it waits.
         is_fresh = is_fresh and bool(self._may_look)
-        self._fresh_until = time.monotonic() + SILENT if is_fresh else float("-inf")
+        self._fresh_until = time.monotonic() + SILENCE_SECONDS if is_fresh else float("-inf")
 
     @property
     def is_looking(self) -> bool:
@@ -135,10 +135,12 @@ class ReadyLists:
         look = self._current
         if not look:
             return
-        every = min(PORTION_EVERY, EVERY / 2 * AT_ONCE / max(1, look.queues or 0))
+        every = min(
+            PORTION_SECONDS, FLEET_LOOK_SECONDS / 2 * PORTION_QUEUES / max(1, look.queues or 0)
+        )
         try:
             self._remaining = self._remaining or self._registry.all(store, look.queues)
-            some = [*islice(self._remaining, AT_ONCE)]
+            some = [*islice(self._remaining, PORTION_QUEUES)]
             if some:
                 store.wake_ready(store.ready_of(some))
         except CommandRefused as exc:  # others may have that right
@@ -152,7 +154,7 @@ class ReadyLists:
                 store.forget_ready_look()
         else:
             self._portion_at = time.monotonic() + every
-            if len(some) < AT_ONCE:
+            if len(some) < PORTION_QUEUES:
                 self._may_look = True
                 self._end()
                 self.heard(look.ready != "nobody")
@@ -163,7 +165,7 @@ class ReadyLists:
 
     def give_up(self) -> None:
         """End a look that has failed: consumers look themselves until the next one begins."""
-        self._try_at = time.monotonic() + TRY_AGAIN
+        self._try_at = time.monotonic() + RETRY_SECONDS
         self._end()
         self.heard(False)
 

@@ -16,7 +16,7 @@ from typing import IO
 from celery_delayq.embedded.parent_watch import Lifeline
 
 #: Seconds for the end of a process by SIGTERM, where Python ends or the object is collected.
-_END_TIMEOUT = 10.0
+_END_SECONDS = 10.0
 
 
 class ChildProcess:
@@ -95,7 +95,7 @@ class ChildProcess:
     def _release(self) -> None:
         if self._pid != os.getpid():
             return
-        self.end(_END_TIMEOUT if self._signal_name == "TERM" else 0.0)
+        self.end(_END_SECONDS if self._signal_name == "TERM" else 0.0)
         if self.temp_dir is not None:
             shutil.rmtree(self.temp_dir, ignore_errors=True)
 

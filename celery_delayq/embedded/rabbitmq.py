@@ -31,13 +31,13 @@ SERVER_VARIABLE: Final = "DELAYQ_RABBITMQ_SERVER"
 _DEBIAN_FOLDER: Final = "/usr/lib/rabbitmq/bin"
 
 #: Seconds between two looks at whether a node listens.
-_POLL: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 #: How often a node of a cluster is started until it stays: nodes that come up side by side ask each
 #: other while they are half up, and one may end by it. A service manager starts it again, too.
-_STARTS: Final = 3
+_START_ATTEMPTS: Final = 3
 
 #: Small, and idle when there is nothing to do: Erlang's schedulers spin otherwise.
-_ERLANG: Final = (
+_ERLANG_FLAGS: Final = (
     "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
 )
 
@@ -50,7 +50,7 @@ log.console.level = info
 
 #: How soon a message that RabbitMQ has not confirmed between two queues is sent again, in ms. Its
 #: default is three minutes, which is how late messages are after a crash.
-CONFIRM_TIMEOUT: Final = 5000
+CONFIRM_TIMEOUT_MS: Final = 5000
 
 
 class EmbeddedRabbitMQ:
@@ -78,7 +78,7 @@ class EmbeddedRabbitMQ:
         *,
         nodes: int = 1,
         config: Mapping[str, str] | None = None,
-        confirm_timeout: int | None = CONFIRM_TIMEOUT,
+        confirm_timeout: int | None = CONFIRM_TIMEOUT_MS,
         timeout: float = 120.0,
     ) -> None:
         self._program = find_rabbitmq_server()
@@ -124,7 +124,7 @@ class EmbeddedRabbitMQ:
                 raise waiting[0].error("did not listen in time")
             if any(node.launch_again() for node in waiting):
                 deadline = monotonic() + self._timeout
-            sleep(_POLL)
+            sleep(_POLL_SECONDS)
         return self
 
     def stop(self, *numbers: int, timeout: float | None = None) -> None:
@@ -245,7 +245,7 @@ class EmbeddedRabbitMQ:
         while not (nodes := self.ask("GET", f"vhosts/{name}")["cluster_state"]):
             if monotonic() > deadline:
                 raise self._nodes[0].error(f"has not begun virtual host {name} in time")
-            sleep(_POLL)
+            sleep(_POLL_SECONDS)
         for node in [node for node, state in nodes.items() if state != "running"]:
             self.ask("POST", f"vhosts/{name}/start/{node}")
         self.ask(
@@ -324,7 +324,7 @@ class _Node:
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
             "RABBITMQ_CONF_ENV_FILE": str(folder / "environment"),
             "RABBITMQ_PID_FILE": str(folder / "pid"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERLANG,
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERLANG_FLAGS,
             "RUNNING_UNDER_SYSTEMD": "true",  # so that the script becomes the node itself
         }
         self.child.start(lambda log: _spawn([owner._program], log, environment), self.log_file)
@@ -343,7 +343,7 @@ class _Node:
         if code is None:
             return False
         self._ended += 1
-        if len(self._owner._nodes) == 1 or self._ended == _STARTS:
+        if len(self._owner._nodes) == 1 or self._ended == _START_ATTEMPTS:
             raise self.error(f"ended with code {code}")
         self.launch()
         return True

@@ -40,7 +40,7 @@ _OWN_OPTIONS: Final = {
 }
 
 _PORT_ATTEMPTS: Final = 20
-_SOCKET_PATH_LIMIT: Final = 100
+_MAX_SOCKET_PATH_BYTES: Final = 100
 _POLL_SECONDS: Final = 0.01
 
 
@@ -115,9 +115,9 @@ class EmbeddedRedis:
         if wish is False:
             return None
         path = self.data_dir / "redis.sock" if wish is True else Path(wish).absolute()
-        if len(os.fsencode(path)) > _SOCKET_PATH_LIMIT:
+        if len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
             raise ValueError(
-                f"unix_socket {str(path)!r} is longer than {_SOCKET_PATH_LIMIT} bytes, "
+                f"unix_socket {str(path)!r} is longer than {_MAX_SOCKET_PATH_BYTES} bytes, "
                 "which the operating system refuses: choose a shorter path"
             )
         return path

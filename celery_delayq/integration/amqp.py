@@ -18,13 +18,13 @@ from kombu import Exchange, Producer, Queue
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration import context
-from celery_delayq.integration.worker_checks import OPTIONS, warn_of_naive_eta, warn_of_stock
+from celery_delayq.integration.worker_checks import CALL_OPTIONS, warn_of_naive_eta, warn_of_stock
 from celery_delayq.model import canvas, retry_options, task_options, unique
 from celery_delayq.model.delivery import HeldBy
 from celery_delayq.model.envelope import PROPERTY, due_of_countdown, due_of_eta, own_of, unique_key
 
 #: Properties of a task's message that its retry keeps.
-_INHERITED = ("unique", "skip_after", "retry", "budget")
+_RETRY_PROPERTIES = ("unique", "skip_after", "retry", "budget")
 
 
 class _NoExchange(Exchange):
@@ -106,14 +106,14 @@ class AMQPMixin:
         # Not `app.tasks`, which would make the app ready.
         task = self.app._tasks.get(name)  # type: ignore[attr-defined]
         if (
-            OPTIONS.isdisjoint(options)
+            CALL_OPTIONS.isdisjoint(options)
             and not unique.concerns(task)
             # Not `get_current_task`, which takes as long as all of this.
             and not message.headers.get("parent_id")
             and not message.headers.get("retries")
         ):
             return _note_nothing
-        given = {option: options.pop(option) for option in OPTIONS if option in options}
+        given = {option: options.pop(option) for option in CALL_OPTIONS if option in options}
         if not isinstance(message.body, tuple):  # protocol 1, which has no ETA in its headers
             if given:
                 raise ConfigError(f"{name}: {', '.join(given)} need task_protocol 2")
@@ -172,7 +172,7 @@ class AMQPMixin:
             own["retry_of"] = held
         chain = message.body[2]["chain"]
         if chain and (group := canvas.group_of_chain(chain)):
-            own[canvas.GROUP] = group
+            own[canvas.GROUP_FIELD] = group
         if not own:
             del message.properties[PROPERTY]
         return message
@@ -246,7 +246,7 @@ def _inherited_by_retry(headers: Mapping[str, Any]) -> dict[str, Any] | None:
     if request is None:
         return None
     own = own_of(request.get("properties"))
-    inherited = {name: own[name] for name in _INHERITED if name in own}
+    inherited = {name: own[name] for name in _RETRY_PROPERTIES if name in own}
     if "unique" in inherited:
         inherited["unique"] = {**own["unique"], "key": unique_key(own)}
     return inherited
@@ -290,7 +290,7 @@ os.register_at_fork(after_in_child=_origin.cache_clear)
 
 
 #: Values whose ``repr`` is what Celery's ``saferepr`` makes of them, but for some texts.
-_PLAIN = frozenset({str, int, float, bool, type(None)})
+_PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
 
 
 def plain_repr(value: Any) -> str | None:
@@ -300,9 +300,9 @@ def plain_repr(value: Any) -> str | None:
     """
     kind = type(value)
     if kind is dict:
-        flat = all(type(k) is str and type(v) in _PLAIN for k, v in value.items())
+        flat = all(type(k) is str and type(v) in _PLAIN_TYPES for k, v in value.items())
     else:
-        flat = kind in (tuple, list) and all(type(v) in _PLAIN for v in value)
+        flat = kind in (tuple, list) and all(type(v) in _PLAIN_TYPES for v in value)
     if not flat:
         return None
     text = repr(value)

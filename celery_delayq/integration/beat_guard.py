@@ -21,16 +21,16 @@ from celery_delayq.utils.reconnecting import ReconnectingLoop
 logger = logging.getLogger(__name__)
 
 #: Seconds between two announcements of a beat, and for which one counts.
-KEEP, ALIVE = 20.0, 60.0
-_ALIVE_MS = int(ALIVE * 1000)
+ANNOUNCE_SECONDS, BEAT_ALIVE_SECONDS = 20.0, 60.0
+_BEAT_ALIVE_MS = int(BEAT_ALIVE_SECONDS * 1000)
 
 #: Settings of celery beat that have no effect where workers fire periodic entries.
-NO_EFFECT = (
+IGNORED_BEAT_SETTINGS = (
     *("beat_scheduler", "beat_schedule_filename", "beat_max_loop_interval", "beat_sync_every"),
     *("beat_enable_remote_control", "beat_remote_control_max_tick_age"),
 )
 
-_WARNING = (
+_WARNING_TEXT = (
     "celery beat runs (%s): workers fire beat_schedule themselves, so everything in it is sent "
     "twice. Stop beat, see docs/periodic.md"
 )
@@ -44,13 +44,13 @@ def fires(app: Celery) -> bool:
 
 def without_effect(app: Celery) -> list[str]:
     """Return the settings of celery beat that an app changes in vain."""
-    return [name for name in NO_EFFECT if app.conf.get(name) != DEFAULTS.get(name)]
+    return [name for name in IGNORED_BEAT_SETTINGS if app.conf.get(name) != DEFAULTS.get(name)]
 
 
 def warn(store: Store, app: Celery) -> None:
     """Warn of each running beat."""
     for name in running(store, app):
-        logger.warning(_WARNING, name)
+        logger.warning(_WARNING_TEXT, name)
 
 
 def running(store: Store, app: Celery) -> list[str]:
@@ -58,7 +58,7 @@ def running(store: Store, app: Celery) -> list[str]:
     client, key = store.client, store.keys.celery_beats
     now = store.now_ms()
     # One that announced itself before the clock was set back may have ended since.
-    names = cast("list[bytes]", client.zrangebyscore(key, now, now + _ALIVE_MS))
+    names = cast("list[bytes]", client.zrangebyscore(key, now, now + _BEAT_ALIVE_MS))
     found = [name.decode("utf-8", "replace") for name in names]
     # In a Redis Cluster that is on some other node.
     if not store.keys.tag and client.exists(_lock_of_redbeat(app)):
@@ -84,17 +84,17 @@ def begin(sender: Any, **_: Any) -> None:
     if delayq is None or delayq.session.on_rabbitmq:  # on RabbitMQ beat is the one that fires
         return
     name = f"{socket.gethostname()} {os.getpid()}"
-    logger.warning(_WARNING, name)
+    logger.warning(_WARNING_TEXT, name)
 
     def announce() -> None:
         with Session(app) as session:
             store = session.stores.common
             while True:
                 now, key = store.now_ms(), store.keys.celery_beats
-                store.client.zadd(key, {name: now + _ALIVE_MS})
+                store.client.zadd(key, {name: now + _BEAT_ALIVE_MS})
                 store.client.zremrangebyscore(key, "-inf", now)
                 loop.recovered()
-                _never.wait(KEEP)
+                _never.wait(ANNOUNCE_SECONDS)
 
     def run() -> None:
         with suppress(NotSupported):  # a broker of another kind
@@ -105,7 +105,7 @@ def begin(sender: Any, **_: Any) -> None:
         logger,
         go_on=lambda: True,
         wait=_never.wait,
-        retry=KEEP,
+        retry=ANNOUNCE_SECONDS,
         outages={"Redis is away": (Exception,)},  # beat goes on in any case
         fatal=(NotSupported,),
     )

@@ -12,24 +12,24 @@ from kombu.utils.imports import symbol_by_name
 from celery_delayq.errors import ConfigError
 
 #: The stock schemes of RabbitMQ's URLs.
-RABBITMQ = ("amqp", "amqps")
+RABBITMQ_SCHEMES = ("amqp", "amqps")
 
 #: Our schemes of a Redis Cluster, in plain text and over TLS; kombu has none.
-CLUSTER = ("rediscluster", "redisclusters")
+CLUSTER_SCHEMES = ("rediscluster", "redisclusters")
 
 #: Our transport for RabbitMQ.
-TRANSPORT = "celery_delayq.transport.amqp.transport:Transport"
+RABBITMQ_TRANSPORT = "celery_delayq.transport.amqp.transport:Transport"
 
 #: That for a Redis Cluster.
 CLUSTER_TRANSPORT = "celery_delayq.transport.cluster.transport:ClusterTransport"
 
 #: The stock scheme behind each of ours.
-SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", *CLUSTER, *RABBITMQ)
+SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", *CLUSTER_SCHEMES, *RABBITMQ_SCHEMES)
 
 #: By scheme: our transport where it is not that of a single Redis.
 _TRANSPORTS = {
-    **dict.fromkeys(RABBITMQ, TRANSPORT),
-    **dict.fromkeys(CLUSTER, CLUSTER_TRANSPORT),
+    **dict.fromkeys(RABBITMQ_SCHEMES, RABBITMQ_TRANSPORT),
+    **dict.fromkeys(CLUSTER_SCHEMES, CLUSTER_TRANSPORT),
 }
 
 _PREFIX = "delayq+"
@@ -81,7 +81,7 @@ def but_not_ours(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def detect_quorum_queues(app: Any, driver_type: str) -> tuple[bool, str]:
         connection = app.producer_pool.connections.connection
-        if driver_type == "amqp" and isinstance(connection.transport, ours(TRANSPORT)):
+        if driver_type == "amqp" and isinstance(connection.transport, ours(RABBITMQ_TRANSPORT)):
             return False, ""
         found: tuple[bool, str] = stock(app, driver_type)
         return found

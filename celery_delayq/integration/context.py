@@ -38,10 +38,10 @@ from celery_delayq.model.envelope import PROPERTY
 logger = logging.getLogger(__name__)
 
 #: Our option of one call.
-OPTION = "context"
+CONTEXT_OPTION = "context"
 
 #: Its place in our message property.
-FIELD = "context"
+CONTEXT_FIELD = "context"
 
 #: Where an app keeps its providers, so that all its extension objects have the same.
 _PROVIDERS = "_delayq_context_providers"
@@ -114,19 +114,19 @@ def carry(app: Celery, name: str, message: Any, options: dict[str, Any]) -> None
     ConfigError
         The option is set, but the message has protocol 1.
     """
-    given = options.pop(OPTION, None)
+    given = options.pop(CONTEXT_OPTION, None)
     if type(given) is Sent:  # of `schedule_many`, for a message that it makes itself
         sent: Sent | None = given
     else:
         sent = to_send(app, given, request_retried_by(message.headers))
     if not isinstance(message.body, tuple):  # protocol 1
         if given:
-            raise ConfigError(f"{name}: {OPTION} needs task_protocol 2")
+            raise ConfigError(f"{name}: {CONTEXT_OPTION} needs task_protocol 2")
         return
     if sent is None:
         return
     if sent.text:
-        message.properties.setdefault(PROPERTY, {})[FIELD] = sent.text
+        message.properties.setdefault(PROPERTY, {})[CONTEXT_FIELD] = sent.text
     if sent.trace is not None and trace_context.PARENT not in (options.get("headers") or ()):
         message.headers.update(sent.trace.as_headers())
 
@@ -166,7 +166,7 @@ def arrive(task: Any, **_: Any) -> None:
     if request.is_eager:  # it runs where it was called: what is bound there still is
         return
     own = (request.get("properties") or {}).get(PROPERTY)
-    given = own.get(FIELD) if isinstance(own, dict) else None
+    given = own.get(CONTEXT_FIELD) if isinstance(own, dict) else None
     trace = Trace.of(vars(request))
     before = bound()
     if given is None and trace is None and before is None:
@@ -187,7 +187,7 @@ def arrive(task: Any, **_: Any) -> None:
                 request.id,
                 exc,
             )
-    make((DEPARTURE,))
+    make((CONTEXT_CHANGE,))
     providers = task.app.__dict__.get(_PROVIDERS) or {}
     binders = {
         name: bind
@@ -216,7 +216,7 @@ def depart(task: Any, **_: Any) -> None:
         leave(task.request)
 
 
-DEPARTURE = Connect(
+CONTEXT_CHANGE = Connect(
     target="signals.task_postrun",
     receiver=depart,
     why="unbinds it; tasks without a context are not to pay for a receiver of this signal",

@@ -253,7 +253,7 @@ TASK = (
 )
 
 #: When the first task runs whose message has a context.
-CONTEXT = (context.DEPARTURE,)
+CONTEXT = (context.CONTEXT_CHANGE,)
 
 #: When a client for asyncio connects.
 AIO = (
@@ -297,7 +297,7 @@ WORKER = (
         target="celery.worker.consumer:Consumer.call_soon",
         by=worker.waking,
         versions="kombu<5.6",
-        is_needed=not worker.LOOP_WAKES,
+        is_needed=not worker.KOMBU_WAKES_LOOP,
         why="an acknowledgement from another thread does not wake the event loop",
     ),
     Replace(

@@ -17,11 +17,11 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.integration.replace import Replace
 from celery_delayq.settings import Settings
 from celery_delayq.utils import native_threads
-from celery_delayq.utils.liveness_file import INTERVAL, LivenessFile
+from celery_delayq.utils.liveness_file import TOUCH_SECONDS, LivenessFile
 
 #: Modules that wait for a broker, and those by which they do.
-_BROKER = ("redis", "amqp", "celery_delayq.transport.amqp.waiting")
-_BETWEEN = ("socket", "ssl", "selectors", "gevent", "eventlet", "greenlet")
+_BROKER_MODULES = ("redis", "amqp", "celery_delayq.transport.amqp.waiting")
+_WAITING_MODULES = ("socket", "ssl", "selectors", "gevent", "eventlet", "greenlet")
 
 _file: LivenessFile | None = None
 #: The native thread of the loop, and its greenlet where that module is imported.
@@ -96,7 +96,7 @@ def _touch_meanwhile(controller: ReferenceType[Any], file: LivenessFile) -> None
         if in_task or _waits_for_broker():
             file.touch()
         del worker
-        native_threads.sleep(INTERVAL)
+        native_threads.sleep(TOUCH_SECONDS)
 
 
 def _waits_for_broker() -> bool:
@@ -106,7 +106,7 @@ def _waits_for_broker() -> bool:
     frame = frame or sys._current_frames().get(thread)
     while frame is not None:
         name = str(frame.f_globals.get("__name__"))
-        if name.partition(".")[0] not in _BETWEEN:
-            return name.partition(".")[0] in _BROKER or name in _BROKER
+        if name.partition(".")[0] not in _WAITING_MODULES:
+            return name.partition(".")[0] in _BROKER_MODULES or name in _BROKER_MODULES
         frame = frame.f_back
     return False

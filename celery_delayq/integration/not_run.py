@@ -22,7 +22,7 @@ from celery_delayq.utils.bridge import off_loop
 logger = logging.getLogger(__name__)
 
 #: Most seconds to wait for a producer of the app's pool: the caller may hold the only one.
-PRODUCER_TIMEOUT = 10.0
+PRODUCER_SECONDS = 10.0
 
 
 class NotRun(NamedTuple):
@@ -177,7 +177,7 @@ def _send_events(app: Any, tasks: Sequence[NotRun], dispatcher: Any) -> None:
 @contextmanager
 def _dispatching(app: Any) -> Iterator[Any]:
     with (
-        app.amqp.producer_pool.acquire(block=True, timeout=PRODUCER_TIMEOUT) as producer,
+        app.amqp.producer_pool.acquire(block=True, timeout=PRODUCER_SECONDS) as producer,
         # In groups, as workers send theirs: one message for many events.
         app.events.Dispatcher(
             producer.connection,

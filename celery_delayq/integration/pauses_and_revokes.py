@@ -9,11 +9,11 @@ from kombu.utils.functional import maybe_list
 from celery_delayq.store.schedule import Store
 
 #: Least number of revoked ids that a worker keeps: Celery's own limit is 50,000.
-MOST = 1_000_000
+MIN_REVOKED_IDS = 1_000_000
 
 
 #: Cancelled canvases: this process starts none of their tasks.
-REVOKED_CANVASES = LimitedSet(maxlen=MOST)
+REVOKED_CANVASES = LimitedSet(maxlen=MIN_REVOKED_IDS)
 
 
 class Controls:
@@ -48,7 +48,7 @@ class Controls:
             REVOKED_CANVASES.expires = max(REVOKED_CANVASES.expires or 0, expires)
             REVOKED_CANVASES.update(canvases)
             state.revoked.expires = max(state.revoked.expires or 0, expires)
-            state.revoked.maxlen = max(state.revoked.maxlen or 0, MOST)
+            state.revoked.maxlen = max(state.revoked.maxlen or 0, MIN_REVOKED_IDS)
             state.revoked.update(ids)
             for stamp in stamps:
                 for name, values in stamp.items():

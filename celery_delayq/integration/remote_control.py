@@ -23,13 +23,13 @@ from celery_delayq.store.stores import Stores
 logger = logging.getLogger(__name__)
 
 #: The setting with a URL that may have a password.
-_SETTING = "dead_letters_archive"
+_ARCHIVE_SETTING = "dead_letters_archive"
 
 #: Most entries of the schedule in an answer.
-MOST = 100
+MAX_ENTRIES = 100
 
 #: Characters of a message body beyond which the answer has the short text of the arguments.
-LONGEST_BODY = 10_000
+MAX_BODY_CHARACTERS = 10_000
 
 #: Celery's answer gives the priority of the worker's timer, which is the same for all tasks. That
 #: of the message is in `delivery_info`.
@@ -56,9 +56,9 @@ def scheduled(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
         """Answer with the schedule of the worker's queues, nearest first."""
         held = stock(state, **kwargs)  # what has less than min_delay to go, or another broker
         entries = _read(
-            state, lambda stores, queue: read_page(stores, Filter(queue), MOST, None).entries
+            state, lambda stores, queue: read_page(stores, Filter(queue), MAX_ENTRIES, None).entries
         )
-        nearest = heapq.nsmallest(MOST, entries, key=lambda entry: entry.due)
+        nearest = heapq.nsmallest(MAX_ENTRIES, entries, key=lambda entry: entry.due)
         return [
             *held,
             *(
@@ -102,7 +102,7 @@ def _request(entry: ScheduledTask) -> dict[str, Any]:
     properties = message.get("properties", {})
     args: Any = None
     kwargs: Any = None
-    if len(message.get("body", "")) <= LONGEST_BODY:
+    if len(message.get("body", "")) <= MAX_BODY_CHARACTERS:
         args, kwargs = entry.args, entry.kwargs
     if args is None or kwargs is None:
         args, kwargs = entry.headers.get("argsrepr"), entry.headers.get("kwargsrepr")
@@ -129,13 +129,13 @@ def hide(sender: Any, **_: Any) -> None:
     conf = sender.conf
     options = conf.broker_transport_options
     own = options.get("delayq") if isinstance(options, Mapping) else None
-    if isinstance(own, Mapping) and isinstance(own.get(_SETTING), str):
-        hidden = {**own, _SETTING: Hidden(own[_SETTING])}
+    if isinstance(own, Mapping) and isinstance(own.get(_ARCHIVE_SETTING), str):
+        hidden = {**own, _ARCHIVE_SETTING: Hidden(own[_ARCHIVE_SETTING])}
         conf.broker_transport_options = {**options, "delayq": hidden}
 
 
 #: What ``stats`` says of a broker. Options may hold passwords too.
-_TOLD = {
+_BROKER_FIELDS = {
     *("transport", "hostname", "port", "virtual_host", "uri_prefix"),
     *("connect_timeout", "heartbeat", "failover_strategy", "login_method", "insist"),
 }
@@ -148,7 +148,7 @@ def without_passwords(_owner: Any, info: Callable[..., Any]) -> Callable[..., An
         plain = getattr(getattr(consumer.connection, "transport", None), "plain", None)
         if plain is None:
             return info(step, consumer)
-        told = {name: value for name, value in plain.info().items() if name in _TOLD}
+        told = {name: value for name, value in plain.info().items() if name in _BROKER_FIELDS}
         told["transport"] = f"delayq+{told['transport']}"
         told["hostname"] = maybe_sanitize_url(told["hostname"])  # the URL of a socket
         return {"broker": told}

@@ -23,7 +23,7 @@ from celery.worker import state
 from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.integration.endings.result_backend import is_reported
-from celery_delayq.integration.endings.turn import FOLLOWING, EndedBy, Turn
+from celery_delayq.integration.endings.turn import NEXT_TURNS, EndedBy, Turn
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.retries import attempts_of, hold_chord
 from celery_delayq.integration.run_history import RequestBase, RunMixin
@@ -38,10 +38,10 @@ from celery_delayq.utils.text import described
 logger = logging.getLogger(__name__)
 
 #: Whether Celery notifies the chord of a task that rejects its message; an older one does not.
-TELLS_OF_REJECTS = celery.VERSION >= (5, 7)
+CELERY_NOTIFIES_CHORDS = celery.VERSION >= (5, 7)
 
 #: Held while a request enters a turn.
-_ENTERING = threading.Lock()
+_TURN_LOCK = threading.Lock()
 
 
 class Ending(NamedTuple):
@@ -200,8 +200,8 @@ class RequestMixin(RequestBase):
 
     def enter(self, turn: Turn) -> bool:
         """Enter a turn if it may follow; return whether the task is in it. For any thread."""
-        with _ENTERING:
-            if turn in FOLLOWING[self.turn]:
+        with _TURN_LOCK:
+            if turn in NEXT_TURNS[self.turn]:
                 self.turn = turn
             return self.turn is turn
 
@@ -286,7 +286,7 @@ class RequestMixin(RequestBase):
         if attempts is not None and attempts.policy_of(context) is not None:
             hold_chord(context)
         elif is_reported(exc) and (
-            not isinstance(exc, Reject) or (TELLS_OF_REJECTS and not exc.requeue)
+            not isinstance(exc, Reject) or (CELERY_NOTIFIES_CHORDS and not exc.requeue)
         ):
             details["told"] = True
         if reason is None:

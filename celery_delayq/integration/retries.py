@@ -29,10 +29,10 @@ from celery_delayq.settings import Settings
 logger = logging.getLogger(__name__)
 
 #: Exceptions that end an attempt without a failure.
-_NO_FAILURE = (Ignore, Reject, Retrying)
+_CONTROL_EXCEPTIONS = (Ignore, Reject, Retrying)
 
 #: Seconds for which a budget's count is kept after the last retry.
-BUDGET_EXPIRES = 30 * 86_400
+BUDGET_EXPIRY_SECONDS = 30 * 86_400
 
 
 def prepare(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryPolicy]) -> None:
@@ -195,7 +195,7 @@ class Attempts:
             store = self._app._delayq.session.stores.of(str(name))
             member = f"{request.id} {request.retries}"
             return bool(
-                store.control.use_retry_budget(str(name), int(most), member, BUDGET_EXPIRES)
+                store.control.use_retry_budget(str(name), int(most), member, BUDGET_EXPIRY_SECONDS)
             )
         except Exception:
             # Rather one retry too many than one too few.
@@ -231,7 +231,7 @@ class _Judged:
         return result
 
     def __exit__(self, _kind: Any, exc: BaseException | None, _traceback: Any) -> None:
-        if isinstance(exc, Exception) and not isinstance(exc, _NO_FAILURE):
+        if isinstance(exc, Exception) and not isinstance(exc, _CONTROL_EXCEPTIONS):
             self.request.delayq_failure = exc
 
 
@@ -241,7 +241,7 @@ class _Attempt(_Judged):
     def __exit__(self, _kind: Any, exc: BaseException | None, _traceback: Any) -> None:
         request = self.request
         try:
-            if isinstance(exc, Exception) and not isinstance(exc, _NO_FAILURE):
+            if isinstance(exc, Exception) and not isinstance(exc, _CONTROL_EXCEPTIONS):
                 self._fail(request, exc)
         finally:
             request.delayq_failure = None  # whose traceback leads back here
@@ -258,7 +258,7 @@ class _Attempt(_Judged):
             request.delayq_failure = None
             try:
                 raise self.task.retry(exc=exc)
-            except _NO_FAILURE:
+            except _CONTROL_EXCEPTIONS:
                 raise
             except BaseException as last:
                 if last is not exc:

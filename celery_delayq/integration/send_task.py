@@ -27,10 +27,10 @@ from celery_delayq.utils.once import warn_once
 logger = logging.getLogger(__name__)
 
 #: Where an app keeps how many functions for its finalization are known.
-_REGISTERED = "_delayq_registered"
+_FINALIZERS_ATTRIBUTE = "_delayq_registered"
 
 #: Import paths of our tasks by which they may be sent, to the names that their messages have.
-OTHER_NAMES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
+TASK_ALIASES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
 
 
 def returning_kept(owner: Celery, send: Callable[..., Any]) -> MethodType:
@@ -42,7 +42,7 @@ def returning_kept(owner: Celery, send: Callable[..., Any]) -> MethodType:
 
     def send_task(app: Celery, /, name: str, *args: Any, **kwargs: Any) -> Any:
         task_options.check_expires(kwargs.get("expires"))
-        name = OTHER_NAMES.get(name, name)
+        name = TASK_ALIASES.get(name, name)
         register(app, name)
         with publish_outcome.collecting(report) as collected:
             result = send(name, *args, **kwargs)
@@ -61,7 +61,7 @@ def returning_kept(owner: Celery, send: Callable[..., Any]) -> MethodType:
 
 #: The modules whose functions register a task when an app is finalized: ``shared_task``,
 #: ``app.task``.
-_DECORATORS = (celery.app.__name__, base.__name__)
+_DECORATOR_MODULES = (celery.app.__name__, base.__name__)
 
 
 def register(app: Any, name: str) -> None:
@@ -81,11 +81,13 @@ def register(app: Any, name: str) -> None:
         return
     with app._finalize_mutex:
         pending = app._pending
-        if len(_on_app_finalizers) > vars(app).get(_REGISTERED, 0):
+        if len(_on_app_finalizers) > vars(app).get(_FINALIZERS_ATTRIBUTE, 0):
             shared = [*_on_app_finalizers]
-            setattr(app, _REGISTERED, len(shared))
+            setattr(app, _FINALIZERS_ATTRIBUTE, len(shared))
             pending.extend(
-                PromiseProxy(each, (app,)) for each in shared if each.__module__ in _DECORATORS
+                PromiseProxy(each, (app,))
+                for each in shared
+                if each.__module__ in _DECORATOR_MODULES
             )
         for _ in range(len(pending)):
             task = pending.popleft()
@@ -132,7 +134,7 @@ def _in_its_place(result: Any, other: Any) -> Any:
 # -- faster sending -------------------------------------------------------------------------------
 
 #: Whether Celery looks for all names of a setting in one place before the next place: since 5.7.
-GOES_BY_PLACE: bool = ConfigurationView({"a": True}, [{"x_a": False}], prefix="x")["a"]
+CELERY_LOOKS_BY_PLACE: bool = ConfigurationView({"a": True}, [{"x_a": False}], prefix="x")["a"]
 
 
 def finding_settings(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -210,7 +212,7 @@ FASTER_SENDING = (
         target="celery.utils.collections:ConfigurationView.__getitem__",
         by=finding_settings,
         versions="celery>=5.7",
-        is_needed=GOES_BY_PLACE,
+        is_needed=CELERY_LOOKS_BY_PLACE,
         why="Celery looks five settings up for each task that it sends, in a third of the time",
     ),
     Replace(

@@ -31,14 +31,14 @@ from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 logger = logging.getLogger(__name__)
 
 #: Whether an acknowledgement from another thread wakes Celery's event loop: kombu 5.6 and newer.
-LOOP_WAKES = hasattr(Hub, "_create_waker")
+KOMBU_WAKES_LOOP = hasattr(Hub, "_create_waker")
 #: Whether a lost connection makes Celery forget the requests that it drops: 5.7 and newer. Older
 #: ones seek them by a wrong key: each stays, with its message, for as long as the worker lives.
-FORGETS_REQUESTS = hasattr(state, "scheduled_requests")
+CELERY_FORGETS_REQUESTS = hasattr(state, "scheduled_requests")
 
 #: Errors of ours for a call that Redis refuses, and seconds until a worker tries it again.
-REFUSED = (CommandRefused, StoreFull, NotAllowed)
-REFUSED_PAUSE = 1.0
+REFUSAL_ERRORS = (CommandRefused, StoreFull, NotAllowed)
+REFUSAL_RETRY_SECONDS = 1.0
 
 _controller: ReferenceType[Any] | None = None
 
@@ -140,7 +140,7 @@ def outliving_refusals(_owner: type, start: Callable[..., Any]) -> Callable[...,
 
     def start_and_wait(consumer: Any, *args: Any) -> None:
         if consumer.conninfo.transport.driver_type == "redis":
-            consumer.connection_errors += REFUSED + consumer.channel_errors
+            consumer.connection_errors += REFUSAL_ERRORS + consumer.channel_errors
         start(consumer, *args)
 
     return start_and_wait
@@ -151,9 +151,11 @@ def pausing_when_refused(_owner: type, connect: Callable[..., Any]) -> Callable[
 
     def connect_and_pause(consumer: Any, exc: Exception) -> None:
         connect(consumer, exc)
-        if isinstance(exc, REFUSED + consumer.channel_errors):
-            logger.error("the broker refused a call, next try in %g s: %s", REFUSED_PAUSE, exc)
-            time.sleep(REFUSED_PAUSE)
+        if isinstance(exc, REFUSAL_ERRORS + consumer.channel_errors):
+            logger.error(
+                "the broker refused a call, next try in %g s: %s", REFUSAL_RETRY_SECONDS, exc
+            )
+            time.sleep(REFUSAL_RETRY_SECONDS)
 
     return connect_and_pause
 
@@ -242,7 +244,7 @@ def keeping_begun(pool: Any, flush: Callable[[], Any]) -> Callable[[], None]:
             elif not children_end and child._is_alive() and not (job.ready() or job._cancelled):
                 processes._cache[job._job] = job
                 processes._busy_workers.add(child.inqW_fd)
-        if not FORGETS_REQUESTS:
+        if not CELERY_FORGETS_REQUESTS:
             for id, each in tuple(state.requests.items()):
                 if each not in state.active_requests:
                     del state.requests[id]
@@ -358,7 +360,7 @@ def backlog() -> int:
     controller = _worker()
     if controller is None or controller.pool is None:
         return 0
-    if not (LOOP_WAKES or getattr(controller.pool, "uses_semaphore", False)):
+    if not (KOMBU_WAKES_LOOP or getattr(controller.pool, "uses_semaphore", False)):
         return 0  # nothing would tell when there is none any more
     # What a lost connection made Celery forget may be active, and not reserved.
     waiting = max(0, len(state.reserved_requests) - len(state.active_requests))

@@ -15,15 +15,15 @@ from celery_delayq.utils.once import warn_once
 logger = logging.getLogger(__name__)
 
 #: Options of one call. ``DelayQ(app)`` takes them out of the message's properties.
-OPTIONS = frozenset({*unique.OPTIONS, *retry_options.OPTIONS, *retry_options.TASK_OPTIONS})
+CALL_OPTIONS = frozenset({*unique.OPTIONS, *retry_options.OPTIONS, *retry_options.TASK_OPTIONS})
 
 #: Options of a task that Celery does not know itself.
-_OF_TASKS = OPTIONS - {"max_retries", "retry_jitter"}
+_TASK_OPTIONS = CALL_OPTIONS - {"max_retries", "retry_jitter"}
 
 #: The last line of Celery's banner about the worker itself.
 _BANNER_LINE = ".> task events:"
 
-_NO_EFFECT = (
+_NO_EFFECT_TEXT = (
     "The option {} of {} has no effect: it needs DelayQ(app), and this app has the transport alone"
 )
 
@@ -153,13 +153,13 @@ def _without_extension(app: Any, transport: Any) -> Iterator[str]:
     """Yield the task options that have no effect without ``DelayQ(app)``."""
     if hasattr(transport, "settings"):
         tasks = app.tasks.values()
-        for name in sorted(_OF_TASKS):
+        for name in sorted(_TASK_OPTIONS):
             if any(getattr(task, name, None) is not None for task in tasks):
-                yield _NO_EFFECT.format(name, "tasks")
+                yield _NO_EFFECT_TEXT.format(name, "tasks")
 
 
 def warn_of_call(message: Mapping[str, Any]) -> None:
     """Warn, once for each option, when a task was sent with one that had no effect."""
-    if not OPTIONS.isdisjoint(message["properties"]) and envelope.is_task(message):
-        for name in sorted(OPTIONS.intersection(message["properties"])):
-            warn_once(logger, _NO_EFFECT.format(name, "apply_async"))
+    if not CALL_OPTIONS.isdisjoint(message["properties"]) and envelope.is_task(message):
+        for name in sorted(CALL_OPTIONS.intersection(message["properties"])):
+            warn_once(logger, _NO_EFFECT_TEXT.format(name, "apply_async"))

@@ -15,7 +15,7 @@ STATES = ("scheduled", "paused", "ready", "leased", "dead")
 STATUSES = ("on", "late", "paused", "ended", "unreadable")
 
 #: The label of tasks that are not among the largest.
-OTHER = "other"
+OTHER_TASKS = "other"
 
 
 class MetricInfo(NamedTuple):
@@ -100,13 +100,13 @@ METRICS: tuple[MetricInfo, ...] = (
         "scheduled_entries",
         "queue",
         "task",
-        help=f"Scheduled and paused entries of the largest tasks; the others are '{OTHER}'.",
+        help=f"Scheduled and paused entries of the largest tasks; the others are '{OTHER_TASKS}'.",
     ),
     _gauge(
         "ready_entries",
         "queue",
         "task",
-        help=f"Ready messages of the largest tasks; the others are '{OTHER}'. An estimate by "
+        help=f"Ready messages of the largest tasks; the others are '{OTHER_TASKS}'. An estimate by "
         "sample where a queue has more than 1000 of one priority.",
     ),
     _gauge(

@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between the end of a slow reading and the next one, and at least so many times as long as
 #: the reading took: it keeps Python, and Redis, from scrapes.
-EVERY, REST = 10.0, 10
+READ_SECONDS, READ_REST_FACTOR = 10.0, 10
 
 #: Seconds after which a broker that does not answer is away.
-TIMEOUT = 5.0
+BROKER_TIMEOUT_SECONDS = 5.0
 
 
 class Source(Protocol):
@@ -72,7 +72,7 @@ class Exporter:
         """Let the thread end."""
         self._stopping.set()
 
-    def scrape(self, timeout: float = TIMEOUT) -> bytes:
+    def scrape(self, timeout: float = BROKER_TIMEOUT_SECONDS) -> bytes:
         """Return all metrics in Prometheus' text format; the broker has *timeout* seconds."""
         began = time.monotonic()
         found = self._read(timeout)
@@ -129,4 +129,4 @@ class Exporter:
         while not self._stopping.wait(wait):
             began = time.monotonic()
             self.refresh()
-            wait = max(EVERY, REST * (time.monotonic() - began))
+            wait = max(READ_SECONDS, READ_REST_FACTOR * (time.monotonic() - began))

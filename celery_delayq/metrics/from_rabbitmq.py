@@ -11,7 +11,7 @@ from celery_delayq.transport.amqp.dead_letters import DeadLetterStream
 from celery_delayq.transport.amqp.sizes import ready_messages
 
 #: The queue of numbers that are of all queues.
-ALL = ""
+ALL_QUEUES = ""
 
 
 class FromRabbitMQ:
@@ -33,8 +33,8 @@ class FromRabbitMQ:
             lost = ready_messages(connection, [topology.unroutable])
             for queue, count in ready_messages(connection, self._app.amqp.queues).items():
                 sheet.put("entries", count, queue, "ready")
-        sheet.put("entries", sum(delays.values()), ALL, "scheduled")
-        sheet.put("entries", sum(lost.values()), ALL, "unroutable")
+        sheet.put("entries", sum(delays.values()), ALL_QUEUES, "scheduled")
+        sheet.put("entries", sum(lost.values()), ALL_QUEUES, "unroutable")
         if self._dead is not None:
             for queue in {*self._app.amqp.queues, *self._dead}:
                 sheet.put("entries", self._dead[queue], queue, "dead")

@@ -12,16 +12,16 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from celery_delayq.errors import RecordError
-from celery_delayq.metrics.catalogue import BY_NAME, OTHER
+from celery_delayq.metrics.catalogue import BY_NAME, OTHER_TASKS
 from celery_delayq.metrics.sheet import label
-from celery_delayq.model.history import START, RunRecord, place_of
+from celery_delayq.model.history import START_OFFSET, RunRecord, place_of
 from celery_delayq.store.schedule import Store
 
 #: Runs that are read at once, and in one refresh; the others follow in the next one.
-PAGE, MOST = 500, 50_000
+PAGE_RUNS, MAX_RUNS = 500, 50_000
 
 #: Upper ends of the buckets in seconds.
-BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, float("inf"))
+BUCKET_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, float("inf"))
 
 
 class _Histogram(Collector):
@@ -39,15 +39,15 @@ class _Histogram(Collector):
     def observe(self, labels: tuple[str, str], ms: int) -> None:
         """Count a time in ms; a negative one, by clocks that differ, counts as 0."""
         seconds = max(0, ms) / 1000
-        counts = self._counts.setdefault(labels, [0] * len(BUCKETS))
-        counts[bisect_left(BUCKETS, seconds)] += 1
+        counts = self._counts.setdefault(labels, [0] * len(BUCKET_SECONDS))
+        counts[bisect_left(BUCKET_SECONDS, seconds)] += 1
         self._sums[labels] = self._sums.get(labels, 0.0) + seconds
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """Yield the metric as prometheus_client writes it."""
         family = HistogramMetricFamily(self._info.name, self._info.help, labels=self._info.labels)
         for labels, counts in self._counts.items():
-            ends = map(floatToGoString, BUCKETS)
+            ends = map(floatToGoString, BUCKET_SECONDS)
             buckets = [*zip(ends, accumulate(counts), strict=True)]
             family.add_metric(labels, buckets, self._sums[labels])
         yield family
@@ -77,14 +77,14 @@ class RunHistograms:
 
     def refresh(self, store: Store) -> None:
         """Read the runs of a store that have ended since the last call; none at the first one."""
-        last, key = store.history.last() or START, store.keys.history
+        last, key = store.history.last() or START_OFFSET, store.keys.history
         after = self._after.get(key)
         if after is None or place_of(last) < place_of(after):
             # After a failover, FLUSHDB or a clock set back: runs from here on are new.
             self._after[key] = last
             return
-        for _ in range(0, MOST, PAGE):
-            entries = store.history.read(self._after[key], last, PAGE)
+        for _ in range(0, MAX_RUNS, PAGE_RUNS):
+            entries = store.history.read(self._after[key], last, PAGE_RUNS)
             if not entries:
                 return
             self._after[key] = entries[-1][0]
@@ -114,5 +114,5 @@ class RunHistograms:
         if known is not None:
             return known
         if len(self._labels) >= self._most:
-            return label(queue), OTHER
+            return label(queue), OTHER_TASKS
         return self._labels.setdefault((queue, task), (label(queue), label(task)))

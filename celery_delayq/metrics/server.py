@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 TIMEOUT_HEADER = "X-Prometheus-Scrape-Timeout-Seconds"
 
 #: Seconds that Prometheus waits by default.
-DEFAULT_TIMEOUT = 10.0
+DEFAULT_TIMEOUT_SECONDS = 10.0
 
 
 class MetricsServer(ThreadingTCPServer):
@@ -74,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             return min(60.0, max(1.0, float(self.headers[TIMEOUT_HEADER])))
         except (TypeError, ValueError):
-            return DEFAULT_TIMEOUT
+            return DEFAULT_TIMEOUT_SECONDS
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain") -> None:
         self.send_response(status)

@@ -8,7 +8,7 @@ from celery_delayq.metrics.catalogue import BY_NAME
 from celery_delayq.utils.text import spelled
 
 #: Characters of a label's value that are kept.
-MOST = 200
+MAX_LABEL_CHARACTERS = 200
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -44,7 +44,7 @@ class Sheet:
 def label(text: str) -> str:
     """Return a name that others chose as the value of a label: printable, and not too long."""
     text = spelled(text)
-    return text if len(text) <= MOST else f"{text[: MOST - 1]}…"
+    return text if len(text) <= MAX_LABEL_CHARACTERS else f"{text[: MAX_LABEL_CHARACTERS - 1]}…"
 
 
 @cache

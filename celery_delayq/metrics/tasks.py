@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from celery_delayq.metrics.catalogue import OTHER
+from celery_delayq.metrics.catalogue import OTHER_TASKS
 from celery_delayq.utils import foreign
 
 #: The name of the task of a message that cannot be read.
-UNREADABLE = "(unreadable)"
+UNREADABLE_TASK = "(unreadable)"
 
 #: A number for each queue and task.
 ByTask = Counter[tuple[str, str]]
@@ -20,7 +20,7 @@ def task_of(message: bytes) -> str:
     try:
         return str(foreign.loads(message)["headers"]["task"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return UNREADABLE
+        return UNREADABLE_TASK
 
 
 def estimated(samples: Iterable[tuple[float, list[str]]]) -> dict[str, int]:
@@ -36,5 +36,5 @@ def limited(counts: ByTask, kept: Collection[tuple[str, str]]) -> ByTask:
     """Return the counts of what is *kept*, and those of all others of a queue as ``other``."""
     found: ByTask = Counter()
     for (queue, task), count in counts.items():
-        found[queue, task if (queue, task) in kept else OTHER] += count
+        found[queue, task if (queue, task) in kept else OTHER_TASKS] += count
     return found

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from celery.app.task import Context
 
 #: Our field: the group of the chain that this message begins. Celery tells only the last link.
-GROUP = "group"
+GROUP_FIELD = "group"
 
 
 class Canvas(NamedTuple):
@@ -31,7 +31,7 @@ class Canvas(NamedTuple):
 
 def group_of(headers: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
     """Return the id of the group to which a task, or the chain that it begins, belongs."""
-    return headers.get("group") or own.get(GROUP)
+    return headers.get("group") or own.get(GROUP_FIELD)
 
 
 def group_of_chain(chain: Sequence[Mapping[str, Any]] | None) -> Any:

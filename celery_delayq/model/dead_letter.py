@@ -21,14 +21,14 @@ from celery_delayq.utils import foreign
 from celery_delayq.utils.text import name_of, text_of
 
 #: Characters of a traceback that are kept: its end says most.
-TRACEBACK = 8000
+MAX_TRACEBACK_CHARACTERS = 8000
 
 #: Characters of an exception's text that are kept.
-TEXT = 1000
+MAX_TEXT_CHARACTERS = 1000
 
 
 #: Beginnings of the reasons of messages that killed their workers or processes.
-_CRASHED = ("its worker died ", "its process died ", "killed its process ")
+_CRASH_REASONS = ("its worker died ", "its process died ", "killed its process ")
 
 
 class DeadLettered(NamedTuple):
@@ -81,12 +81,12 @@ def details_of(
         When the last attempt began, in seconds since 1970.
     """
     text = str(traceback or "")
-    if len(text) > TRACEBACK:
-        end = text[-TRACEBACK:]
+    if len(text) > MAX_TRACEBACK_CHARACTERS:
+        end = text[-MAX_TRACEBACK_CHARACTERS:]
         text = "…\n" + (end.partition("\n")[2] or end)  # whole lines, if there is one
     details: dict[str, Any] = {
         "exception": name_of(exc),
-        "message": text_of(exc)[:TEXT],
+        "message": text_of(exc)[:MAX_TEXT_CHARACTERS],
         "traceback": text,
         "retries": retries,
         "worker": worker,
@@ -102,8 +102,10 @@ def pack_details(details: Mapping[str, Any] | None) -> bytes:
         return b""
     try:
         return json.dumps(details).encode()
-    except foreign.ERRORS:  # they have values of the message
-        return json.dumps({name: saferepr(value, TEXT) for name, value in details.items()}).encode()
+    except foreign.FOREIGN_ERRORS:  # they have values of the message
+        return json.dumps(
+            {name: saferepr(value, MAX_TEXT_CHARACTERS) for name, value in details.items()}
+        ).encode()
 
 
 @dataclass(frozen=True)
@@ -238,24 +240,24 @@ class DeadLetter(Readable):
 
     def as_dict(self) -> dict[str, Any]:
         """Return its attributes as JSON types."""
-        shown = {name: getattr(self, name) for name in _SHOWN}
+        shown = {name: getattr(self, name) for name in _DICT_FIELDS}
         times = {name: it.isoformat() for name, it in shown.items() if isinstance(it, datetime)}
         return {**shown, **times, **self.arguments()}
 
 
 def has_crashed(dead_letter: DeadLetter) -> bool:
     """Return whether the workers of a task died, so that nobody has reported its end."""
-    return dead_letter.reason.startswith(_CRASHED)
+    return dead_letter.reason.startswith(_CRASH_REASONS)
 
 
 #: Attributes that :meth:`DeadLetter.as_dict` returns beside the arguments, in this order.
-_SHOWN = (
+_DICT_FIELDS = (
     *("id", "task_id", "task", "queue", "died", "reason", "exception", "error", "traceback"),
     *("retries", "deliveries", "worker", "due", "started", "root_id", "group_id"),
 )
 
 #: The fields of a filter for which a dead letter has to be read.
-_READ = ("task", "exception", "task_id", "root_id", "group_id")
+_MESSAGE_FIELDS = ("task", "exception", "task_id", "root_id", "group_id")
 
 
 @dataclass(frozen=True)
@@ -317,5 +319,5 @@ class DeadFilter:
         if self.reason is not None and self.reason.lower() not in dead_letter.reason.lower():
             return False
         # A dead letter is read only where that is needed: it may be large.
-        wanted = ((name, getattr(self, name)) for name in _READ)
+        wanted = ((name, getattr(self, name)) for name in _MESSAGE_FIELDS)
         return all(value is None or getattr(dead_letter, name) == value for name, value in wanted)

@@ -14,10 +14,10 @@ from celery_delayq.utils import message_json
 from celery_delayq.utils.foreign import reading
 
 #: What stands for the queues of a message that no queue is bound to get.
-UNBOUND = "\0unbound"
+UNBOUND_QUEUE = "\0unbound"
 
 #: Characters of the text that stands for a value which JSON cannot hold.
-_LONGEST_TEXT = 1000
+_MAX_TEXT_CHARACTERS = 1000
 
 
 class HeldBy(NamedTuple):
@@ -29,14 +29,14 @@ class HeldBy(NamedTuple):
     label: Any = ""
 
 
-_HELD = re.compile(rb"(\d+)!?\n")
+_LEASED = re.compile(rb"(\d+)!?\n")
 
 
 def split_held(value: bytes) -> tuple[int | None, bytes]:
     """Return priority step and message of a leased or quarantined value (``include/lease.lua``)."""
     if value.startswith(b"{"):
         return 0, value
-    match = _HELD.match(value)
+    match = _LEASED.match(value)
     return (int(match[1]), value[match.end() :]) if match else (None, value)
 
 
@@ -99,11 +99,11 @@ def _encoded(value: Any) -> bytes:
 def _as_json(values: Mapping[Any, Any]) -> dict[str, Any]:
     found = {}
     for name, value in values.items():
-        key = name if isinstance(name, str) else saferepr(name, _LONGEST_TEXT)
+        key = name if isinstance(name, str) else saferepr(name, _MAX_TEXT_CHARACTERS)
         try:
             _encoded(value)
         except RecordError:
-            value = saferepr(value, _LONGEST_TEXT)
+            value = saferepr(value, _MAX_TEXT_CHARACTERS)
         found[key] = value
     return found
 

@@ -6,8 +6,8 @@ ready list::
     1 <priority step> <message_id> <task name, percent-encoded>\n{"body": …}
 
 so that scripts move bytes and never parse JSON. ``1`` is the version of the format. The record of a
-:data:`LARGE` message is the message alone: its label has the message id, and is followed by the
-task. So scripts move it without making another text of it.
+message of :data:`LARGE_MESSAGE_BYTES` or more is the message alone: its label has the message id,
+and is followed by the task. So scripts move it without making another text of it.
 
 The message id is the same for every attempt to publish one message and differs between messages: it
 tells a repeated call from a second message with the same task id.
@@ -35,13 +35,13 @@ from celery_delayq.utils.numbers import is_finite
 PROPERTY = "delayq"
 
 #: Bytes of a message from which on its record is the message itself.
-LARGE = 65_536
+LARGE_MESSAGE_BYTES = 65_536
 
 #: Its task, among our own data.
-TASK = "task"
+TASK_FIELD = "task"
 
 #: Fields that only the sender needs.
-_FOR_SENDING = frozenset({"countdown", "message_id", "retry_of", "retried_to"})
+_SENDER_FIELDS = frozenset({"countdown", "message_id", "retry_of", "retried_to"})
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -84,7 +84,7 @@ class Record(NamedTuple):
     def pack(self) -> bytes:
         """Return the bytes to store."""
         header = f"1 {self.priority} {self.message_id} {task_field(self.task)}\n".encode()
-        if self.priority == 0 and len(self.message) >= LARGE:
+        if self.priority == 0 and len(self.message) >= LARGE_MESSAGE_BYTES:
             found = _WITHOUT_HEADER.match(self.message)
             if found and header == b"1 0 %b %b\n" % found.groups():
                 return self.message
@@ -133,8 +133,8 @@ class Entry(NamedTuple):
         """
         headers = message["headers"]
         sent = message_json.encode(labelled(message) if label else without_eta(message))
-        if label and len(sent) >= LARGE:
-            sent = _with_task(sent, f', "{TASK}": "{task_field(headers["task"])}"'.encode())
+        if label and len(sent) >= LARGE_MESSAGE_BYTES:
+            sent = _with_task(sent, f', "{TASK_FIELD}": "{task_field(headers["task"])}"'.encode())
         record = Record(step, message_id_of(message), headers["task"], sent)
         return cls(entry_id(headers["id"]), due, step, record.pack(), _policy(message))
 
@@ -145,13 +145,13 @@ def entry_id(task_id: Any) -> str:
 
 
 #: Texts that :func:`percent` leaves as they are, and ids that a label leaves as they are.
-_PLAIN = re.compile(r"[\w.~/-]*", re.ASCII).fullmatch
+_PLAIN_TEXT = re.compile(r"[\w.~/-]*", re.ASCII).fullmatch
 _PLAIN_ID = re.compile(r"[\w.~/:-]*", re.ASCII).fullmatch
 
 
 def percent(text: str) -> str:
     """Return a text percent-encoded, in a fifth of the time of :func:`~urllib.parse.quote`."""
-    return text if _PLAIN(text) else quote(text)
+    return text if _PLAIN_TEXT(text) else quote(text)
 
 
 @lru_cache(maxsize=1024)
@@ -310,7 +310,7 @@ def labelled(message: Mapping[str, Any]) -> dict[str, Any]:
     if "unique" in own:  # the key is in the label
         own["unique"] = {name: value for name, value in own["unique"].items() if name != "key"}
     own.pop("label", None)
-    own.pop(TASK, None)
+    own.pop(TASK_FIELD, None)
     first = {"properties": {PROPERTY: {"label": label, **own}, **properties}}
     return {**first, **message, **first, "headers": headers}
 
@@ -324,7 +324,7 @@ def _with_task(sent: bytes, task: bytes) -> bytes:
 def _for_worker(message: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """Return copies of headers, properties and, apart, our own data, which has the ETA."""
     headers, properties = message["headers"], dict(message["properties"])
-    own = {n: v for n, v in properties.pop(PROPERTY, {}).items() if n not in _FOR_SENDING}
+    own = {n: v for n, v in properties.pop(PROPERTY, {}).items() if n not in _SENDER_FIELDS}
     if headers.get("eta") is not None:
         own["eta"] = headers["eta"]
     return {**headers, "eta": None}, properties, own

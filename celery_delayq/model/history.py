@@ -31,12 +31,12 @@ from celery_delayq.utils.text import described
 logger = logging.getLogger(__name__)
 
 #: Characters of a reason that are kept.
-REASON = 200
+MAX_REASON_CHARACTERS = 200
 
 #: The first offset, before all runs.
-START = "0"
+START_OFFSET = "0"
 
-_PLAIN = re.compile(r"[\w.:@-]+", re.ASCII).fullmatch
+_PLAIN_TEXT = re.compile(r"[\w.:@-]+", re.ASCII).fullmatch
 _OFFSET = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII).fullmatch
 
 
@@ -60,7 +60,7 @@ class RunRecord(NamedTuple):
         """Return the bytes to store."""
         id, task, queue, worker, due, promoted, started, *rest = self
         line = (
-            f"1 {id if _PLAIN(id) else _field(id)} {_names(task, queue, worker)} "
+            f"1 {id if _PLAIN_TEXT(id) else _field(id)} {_names(task, queue, worker)} "
             f"{'-' if due is None else due} {'-' if promoted is None else promoted} "
             f"{'-' if started is None else started} {' '.join(map(str, rest))}"
         )
@@ -89,7 +89,7 @@ class RunRecord(NamedTuple):
 
 
 def _field(text: str) -> str:
-    return text if _PLAIN(text) else quote(text, errors="backslashreplace") or "%00"
+    return text if _PLAIN_TEXT(text) else quote(text, errors="backslashreplace") or "%00"
 
 
 @lru_cache(maxsize=1024)  # of names there are few, unlike ids
@@ -103,7 +103,7 @@ def _time(text: str) -> int | None:
 
 def reason_of(what: Any) -> str:
     """Return an exception, or why a task was rejected, as one short line."""
-    return " ".join(described(what)[: 2 * REASON].split())[:REASON]
+    return " ".join(described(what)[: 2 * MAX_REASON_CHARACTERS].split())[:MAX_REASON_CHARACTERS]
 
 
 class Ending(NamedTuple):

@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 from celery_delayq.errors import InvalidFilter, RecordError
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.envelope import task_field, task_name
-from celery_delayq.model.names import UTF8
+from celery_delayq.model.names import UTF8_TEXT
 
 #: Scores of paused and due entries are their due and this (``include/record.lua``).
-PAUSED_OFFSET = 10**15
+PAUSED_OFFSET_MS = 10**15
 
 State = Literal["scheduled", "paused", "ready", "running"]
 
@@ -88,9 +88,9 @@ class Location(NamedTuple):
         name = Name(to_text(found))
         if code == b"s":
             at = score_of(score or b"0")
-            paused_due = at >= PAUSED_OFFSET
+            paused_due = at >= PAUSED_OFFSET_MS
             state: State = "paused" if paused_due else "scheduled"
-            return cls(name, state, at - PAUSED_OFFSET if paused_due else at, value)
+            return cls(name, state, at - PAUSED_OFFSET_MS if paused_due else at, value)
         entry = IndexEntry.unpack(value)
         if entry is None:
             return cls(name, "ready", 0, None)
@@ -156,7 +156,7 @@ class Listed(NamedTuple):
     @property
     def due_ms(self) -> int:
         """When it is due, in ms since 1970."""
-        return self.score - PAUSED_OFFSET if self.score >= PAUSED_OFFSET else self.score
+        return self.score - PAUSED_OFFSET_MS if self.score >= PAUSED_OFFSET_MS else self.score
 
     @property
     def place_ms(self) -> int:
@@ -216,7 +216,7 @@ def worst(codes: Iterable[StatusCode]) -> StatusCode:
 def score_of(text: bytes | float) -> int:
     """Return a score as a whole number; a manually set one may be infinite."""
     value = float(text)
-    return int(value) if math.isfinite(value) else int(math.copysign(PAUSED_OFFSET - 1, value))
+    return int(value) if math.isfinite(value) else int(math.copysign(PAUSED_OFFSET_MS - 1, value))
 
 
 def to_bytes(name: str) -> bytes:
@@ -230,7 +230,7 @@ def to_bytes(name: str) -> bytes:
     try:
         return name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise InvalidFilter(f"{name!r}: expected {UTF8}") from None
+        raise InvalidFilter(f"{name!r}: expected {UTF8_TEXT}") from None
 
 
 def to_text(data: bytes) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 from celery_delayq.errors import InvalidFilter
 
 #: The text of errors about a text that is not :func:`is_utf8`.
-UTF8 = "a text that UTF-8 can hold, without lone surrogates"
+UTF8_TEXT = "a text that UTF-8 can hold, without lone surrogates"
 
 #: The text of errors about a queue whose ready list :func:`is_own_key`.
-NOT_OWN_KEY = (
+OWN_KEY_TEXT = (
     "another name, the list of that queue would be a key of celery_delayq: those begin with "
     "'delayq:', or are '{…}:due' and the like"
 )
@@ -60,6 +60,6 @@ def check_name(what: str, name: Any, *, as_key: bool = True) -> None:
     if name is not None and (not isinstance(name, str) or not name):
         raise InvalidFilter(f"{what}={name!r}: expected a name, or None for any")
     if as_key and name is not None and not is_utf8(name):
-        raise InvalidFilter(f"{what}={name!r}: expected {UTF8}")
+        raise InvalidFilter(f"{what}={name!r}: expected {UTF8_TEXT}")
     if what == "queue" and name is not None and is_own_key(name):
-        raise InvalidFilter(f"queue={name!r}: expected {NOT_OWN_KEY}")
+        raise InvalidFilter(f"queue={name!r}: expected {OWN_KEY_TEXT}")

@@ -15,7 +15,7 @@ from celery_delayq.model.envelope import own_of
 from celery_delayq.utils import foreign
 
 #: Content types that are decoded to show arguments: never pickle, whatever the app accepts.
-READABLE = prepare_accept_content(("json", "yaml", "msgpack"))
+READABLE_CONTENT_TYPES = prepare_accept_content(("json", "yaml", "msgpack"))
 
 
 def body_of(message: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
@@ -60,7 +60,9 @@ def _plain(message: Mapping[str, Any]) -> Any:
 
 
 def _loaded(body: Any, message: Mapping[str, Any]) -> Any:
-    return loads(body, message["content-type"], message["content-encoding"], accept=READABLE)
+    return loads(
+        body, message["content-type"], message["content-encoding"], accept=READABLE_CONTENT_TYPES
+    )
 
 
 def _no_json(name: str) -> None:

@@ -20,7 +20,7 @@ OPTIONS = ("retry_intervals", "max_retries", "retry_jitter", "retry_budget")
 TASK_OPTIONS = frozenset({"retry_for", "dont_retry_for", "false_is_failure", "dead_letter"})
 
 #: Most retries of all members of one canvas.
-LARGEST_BUDGET = 1_000_000
+MAX_BUDGET = 1_000_000
 
 
 def of_task(task: Any, defaults: Mapping[str, RetryPolicy]) -> RetryPolicy | None:
@@ -119,10 +119,9 @@ def of_call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     try:
         budget = given.get("retry_budget")
         if budget is not None:
-            if not is_whole(budget, 0, LARGEST_BUDGET):
+            if not is_whole(budget, 0, MAX_BUDGET):
                 raise InvalidRetry(
-                    f"retry_budget={budget!r}: expected a number of retries, 0 to "
-                    f"{LARGEST_BUDGET:,}"
+                    f"retry_budget={budget!r}: expected a number of retries, 0 to {MAX_BUDGET:,}"
                 )
             own["budget"] = budget
         found = {option: given[option] for option in OPTIONS[:3] if given.get(option) is not None}

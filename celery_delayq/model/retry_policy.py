@@ -20,10 +20,10 @@ from celery_delayq.utils.numbers import is_finite, is_whole
 logger = logging.getLogger(__name__)
 
 #: Longest wait, in seconds: ten years.
-LONGEST = 315_360_000.0
+MAX_WAIT_SECONDS = 315_360_000.0
 
 #: Most steps of a list: the last one is repeated anyway.
-MOST_STEPS = 1000
+MAX_STEPS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,24 +199,24 @@ def _intervals(given: Any) -> Any:
     if isinstance(given, Exponential) or callable(given):
         return given
     if isinstance(given, (str, bytes, Mapping)):
-        raise InvalidRetry(f"retry_intervals={given!r}: {_FORMS}")
+        raise InvalidRetry(f"retry_intervals={given!r}: {_FORMS_TEXT}")
     if isinstance(given, Iterable):
         try:
             steps = tuple(_seconds("step", step) for step in given)
         except InvalidRetry as exc:
             raise InvalidRetry(f"retry_intervals={reprlib.repr(given)}: {exc}") from None
         if not steps:
-            raise InvalidRetry(f"retry_intervals={given!r} is empty: {_FORMS}")
-        if len(steps) > MOST_STEPS:
+            raise InvalidRetry(f"retry_intervals={given!r} is empty: {_FORMS_TEXT}")
+        if len(steps) > MAX_STEPS:
             raise InvalidRetry(
-                f"retry_intervals has {len(steps):,} steps, at most {MOST_STEPS:,} are allowed: "
+                f"retry_intervals has {len(steps):,} steps, at most {MAX_STEPS:,} are allowed: "
                 "the last one is repeated as often as max_retries says"
             )
         return steps
     return _seconds("retry_intervals", given)
 
 
-_FORMS = (
+_FORMS_TEXT = (
     "expected seconds for each retry, such as (15, 180, 600), one number of seconds for all of "
     "them, Exponential(…) or a function of the number of retries; False for none"
 )
@@ -224,9 +224,10 @@ _FORMS = (
 
 def _seconds(name: str, given: Any) -> float:
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
-    if not is_finite(seconds, 0, LONGEST):
+    if not is_finite(seconds, 0, MAX_WAIT_SECONDS):
         raise InvalidRetry(
-            f"{name} {given!r}: expected a timedelta or a number of seconds from 0 to {LONGEST:.0f}"
+            f"{name} {given!r}: expected a timedelta or a number of seconds from 0 to "
+            f"{MAX_WAIT_SECONDS:.0f}"
         )
     return float(seconds)
 

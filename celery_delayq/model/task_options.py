@@ -19,15 +19,15 @@ from celery_delayq.model.envelope import (
     own_of,
     unique_key,
 )
-from celery_delayq.model.names import UTF8, is_utf8
+from celery_delayq.model.names import UTF8_TEXT, is_utf8
 from celery_delayq.model.unique import POLICIES
 from celery_delayq.utils.numbers import is_whole
 
 #: The names of the two numbers in the header ``timelimit``.
-LIMITS = ("time_limit", "soft_time_limit")
+TIME_LIMIT_NAMES = ("time_limit", "soft_time_limit")
 
 #: Characters of a wrong value in an error.
-_SHOWN = 200
+_MAX_SHOWN_CHARACTERS = 200
 
 #: The parts of a message that scripts read, each one word.
 _MESSAGE_ID = re.compile(r"[!-~]+")
@@ -35,7 +35,7 @@ _KEY = re.compile(r"[sd][!-~]+")
 _LABEL = re.compile(r"[!-~]+ [!-~]+ [0-9]{1,15} (-|[sd][!-~]+)")
 
 #: Headers by which workers and result backends know a task.
-NAMES = ("id", "shadow", "root_id", "parent_id", "group")
+TASK_HEADERS = ("id", "shadow", "root_id", "parent_id", "group")
 
 
 def check_received(headers: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ def check_received(headers: Mapping[str, Any]) -> None:
     id = headers.get("id")
     if not isinstance(id, str) or not id:
         raise InvalidOption(f"id={id!r}: expected the id of a task, a text")
-    for name in NAMES[1:]:
+    for name in TASK_HEADERS[1:]:
         if isinstance(value := headers.get(name), (list, dict)):
             raise InvalidOption(f"{name}={value!r}: expected a text or null")
     check_identity(headers)
@@ -76,10 +76,12 @@ def check_body(args: Any, kwargs: Any, embedded: Any) -> None:
         One of them is of another type.
     """
     if not isinstance(args, (list, tuple)):
-        raise InvalidOption(f"args={saferepr(args, _SHOWN)}: expected a list")
+        raise InvalidOption(f"args={saferepr(args, _MAX_SHOWN_CHARACTERS)}: expected a list")
     for name, value in (("kwargs", kwargs), ("embedded options", embedded or {})):
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise InvalidOption(f"{name}={saferepr(value, _SHOWN)}: expected values by name")
+            raise InvalidOption(
+                f"{name}={saferepr(value, _MAX_SHOWN_CHARACTERS)}: expected values by name"
+            )
 
 
 def _is_usual(headers: Mapping[str, Any]) -> bool:
@@ -102,7 +104,7 @@ def _is_usual(headers: Mapping[str, Any]) -> bool:
 
 def check_identity(headers: Mapping[str, Any]) -> None:
     """Check the task's name, and the ids by which it is known; raises what `check_text` does."""
-    for name in ("task", *NAMES):
+    for name in ("task", *TASK_HEADERS):
         value = headers.get(name)
         if value is not None and not (isinstance(value, str) and value.isascii()):  # most are
             check_text(name, value)
@@ -117,7 +119,7 @@ def check_text(what: str, value: Any) -> None:
         No key can hold it.
     """
     if isinstance(value, str) and not is_utf8(value):
-        raise InvalidOption(f"{what}={value!r}: expected {UTF8}")
+        raise InvalidOption(f"{what}={value!r}: expected {UTF8_TEXT}")
 
 
 def check_own(properties: Mapping[str, Any]) -> None:
@@ -167,11 +169,11 @@ def check_time_limits(headers: Mapping[str, Any]) -> None:
     limits = headers.get("timelimit")
     if not limits:  # Celery reads this as no limits
         return
-    if not isinstance(limits, (list, tuple)) or len(limits) != len(LIMITS):
+    if not isinstance(limits, (list, tuple)) or len(limits) != len(TIME_LIMIT_NAMES):
         raise InvalidOption(
             f"timelimit={limits!r}: expected [time_limit, soft_time_limit], such as [60, null]"
         )
-    for name, seconds in zip(LIMITS, limits, strict=True):
+    for name, seconds in zip(TIME_LIMIT_NAMES, limits, strict=True):
         if seconds and not _is_seconds(seconds):
             raise InvalidOption(
                 f"{name}={seconds!r}: expected a number of seconds above 0, such as 3600 or 0.5"

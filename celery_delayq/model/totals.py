@@ -21,7 +21,7 @@ REASONS = (
 
 #: How the texts of reasons begin, beside those that scripts write themselves. Other texts are those
 #: of tasks that raise ``Reject``.
-_BEGINS = {
+_REASON_BEGINNINGS = {
     "failed: ": "failed",
     "failed after ": "failed",
     "unknown task ": "unknown_task",
@@ -34,7 +34,7 @@ _BEGINS = {
 OUTCOMES = ("scheduled", "overlap", "duplicate")
 
 #: What comes before a reason in the hash.
-_DEAD = "dead:"
+_DEAD_PREFIX = "dead:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,9 @@ class Totals:
         counts = {name: _number(stored.get(name.encode())) for name in COUNTERS}
         # Published to run at once: one HINCRBY counts it as accepted and as ready.
         counts["accepted"] += _number(stored.get(b"pushed"))
-        dead = {reason: _number(stored.get(f"{_DEAD}{reason}".encode())) for reason in REASONS}
+        dead = {
+            reason: _number(stored.get(f"{_DEAD_PREFIX}{reason}".encode())) for reason in REASONS
+        }
         return cls(epoch=_text(stored.get(b"epoch")), dead_lettered=dead, **counts)
 
 
@@ -143,7 +145,9 @@ class TickTotals:
 
 def kind_of(reason: str) -> str:
     """Return which of :data:`REASONS` counts a dead letter, by the text of its reason."""
-    return next((kind for begin, kind in _BEGINS.items() if reason.startswith(begin)), "rejected")
+    return next(
+        (kind for begin, kind in _REASON_BEGINNINGS.items() if reason.startswith(begin)), "rejected"
+    )
 
 
 def _number(value: bytes | None) -> int:

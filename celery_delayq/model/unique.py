@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from celery_delayq.errors import InvalidETA, InvalidUnique
 from celery_delayq.model.envelope import percent
-from celery_delayq.model.names import UTF8, is_utf8
+from celery_delayq.model.names import UTF8_TEXT, is_utf8
 from celery_delayq.utils.numbers import is_finite
 
 #: When another task has the key, the new task replaces it, is refused, is not sent, or replaces it
@@ -32,7 +32,7 @@ SCOPES = ("scheduled", "done")
 OPTIONS = ("unique_key", "on_conflict", "unique_scope", "max_wait", "skip_after")
 
 #: Longer keys are kept as their SHA-256.
-LONGEST = 200
+MAX_KEY_LENGTH = 200
 
 
 class Key(str):
@@ -96,10 +96,10 @@ class UniqueRule(NamedTuple):
         if not is_utf8(text):
             raise InvalidUnique(
                 f"{self.task_name}: unique_key={self.template!r} comes to {text!r} for these "
-                f"arguments: expected {UTF8}"
+                f"arguments: expected {UTF8_TEXT}"
             )
         key = percent(text)
-        if len(key) > LONGEST:
+        if len(key) > MAX_KEY_LENGTH:
             key = sha256(text.encode()).hexdigest()
         return self.prefix + key
 

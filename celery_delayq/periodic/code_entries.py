@@ -21,10 +21,10 @@ from celery_delayq.periodic.schedules import Interval, Once, register
 logger = logging.getLogger(__name__)
 
 #: Fields and options of entries in code that beat does not know.
-OURS = ("timezone", "start", "end", "max_runs", "catch_up", "catch_up_max", "overlap")
+OWN_OPTIONS = ("timezone", "start", "end", "max_runs", "catch_up", "catch_up_max", "overlap")
 
 #: Fields of beat's entries that are in Redis here.
-_IGNORED = frozenset({"name", "app", "last_run_at", "total_run_count"})
+_IGNORED_FIELDS = frozenset({"name", "app", "last_run_at", "total_run_count"})
 
 
 def source_of(app: Celery) -> str:
@@ -79,15 +79,15 @@ def definition_of(name: str, entry: Any, source: str, zone: tzinfo) -> Definitio
         }
     if not isinstance(entry, Mapping):
         raise ConfigError(f"expected a mapping with task and schedule, got {entry!r}")
-    fields = {what: value for what, value in entry.items() if what not in _IGNORED}
+    fields = {what: value for what, value in entry.items() if what not in _IGNORED_FIELDS}
     options = fields.pop("options", None) or {}
     if not isinstance(options, Mapping):
         raise ConfigError(f"options={options!r}: expected a mapping by names")
     options = dict(options)
-    given = {what: options.pop(what) for what in OURS if what in options}
+    given = {what: options.pop(what) for what in OWN_OPTIONS if what in options}
     relative = fields.pop("relative", False)
     schedule = fields.pop("schedule", None)
-    known = {"task", "args", "kwargs", *OURS}
+    known = {"task", "args", "kwargs", *OWN_OPTIONS}
     if unknown := sorted(str(what) for what in fields if what not in known):
         raise ConfigError(
             f"unknown: {', '.join(unknown)}; valid are: "

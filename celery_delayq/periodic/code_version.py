@@ -1,8 +1,8 @@
 """Versions of the code: each announces itself, and the newest one writes its entries.
 
-Workers do so when they start, and again every :data:`KEEP` seconds. Of the versions that are alive
-the one that started last is active. Changes that an older version finds stay until the newer one is
-gone. An entry that is wrong, or cannot be read on this host, stays in Redis as it is.
+Workers do so when they start, and again every :data:`ANNOUNCE_SECONDS`. Of the versions that are
+alive the one that started last is active. Changes that an older version finds stay until the newer
+one is gone. An entry that is wrong, or cannot be read on this host, stays in Redis as it is.
 
 The hash of each entry in code is stored when the entry is written. An entry whose hash is the same
 keeps what calls have changed since, also where they have removed it.
@@ -34,12 +34,12 @@ from celery_delayq.utils.portions import batches
 logger = logging.getLogger(__name__)
 
 #: Seconds between two announcements of a version, and for which one keeps it alive.
-KEEP = 20.0
-ALIVE = 60.0
+ANNOUNCE_SECONDS = 20.0
+VERSION_ALIVE_SECONDS = 60.0
 
 #: Most names in one log line, and most ids in one call that cancels ticks.
-TOLD = 20
-BATCH = 1000
+MAX_LOGGED_NAMES = 20
+CANCEL_BATCH = 1000
 
 
 class Deployment:
@@ -61,14 +61,14 @@ class Deployment:
     def keep(self, stores: Stores) -> None:
         """Announce this version; if it is the active one, write its missing entries.
 
-        Does nothing when it did so less than :data:`KEEP` seconds ago.
+        Does nothing when it did so less than :data:`ANNOUNCE_SECONDS` ago.
 
         Raises
         ------
         redis.exceptions.RedisError
             Redis is away, or refused something.
         """
-        if time.monotonic() - self._kept < KEEP:
+        if time.monotonic() - self._kept < ANNOUNCE_SECONDS:
             return
         self._kept = time.monotonic()
         if not self.version:
@@ -95,7 +95,7 @@ class Deployment:
         then: WrittenEntries | None = None,
     ) -> ActiveVersion:
         """Announce this version; parameters as in :meth:`PeriodicStore.announce_version`."""
-        alive = int(ALIVE * 1000)
+        alive = int(VERSION_ALIVE_SECONDS * 1000)
         active = gate.announce_version(
             self.source, self.version, self._since, alive, before=before, then=then
         )
@@ -276,7 +276,7 @@ class _Rewrite:
         if ticks:
             with Session(self._code.app) as session:
                 schedule = Schedule(session)
-                for some in batches(ticks, BATCH):
+                for some in batches(ticks, CANCEL_BATCH):
                     ids, dues = zip(*some, strict=True)
                     schedule.cancel_ids(
                         ids, if_due=dues, reason="its periodic entry is gone", ready=False
@@ -287,7 +287,11 @@ class _Rewrite:
         for change in ("added", "changed", "removed"):
             names = [name for name, its in self._changes.items() if its == change]
             if names:
-                more = f" and {len(names) - TOLD} more" if len(names) > TOLD else ""
-                told.append(f"{change} {', '.join(map(repr, names[:TOLD]))}{more}")
+                more = (
+                    f" and {len(names) - MAX_LOGGED_NAMES} more"
+                    if len(names) > MAX_LOGGED_NAMES
+                    else ""
+                )
+                told.append(f"{change} {', '.join(map(repr, names[:MAX_LOGGED_NAMES]))}{more}")
         if told:
             logger.info("Periodic entries in code: %s", "; ".join(told))

@@ -10,7 +10,7 @@ from functools import lru_cache
 from celery.schedules import crontab
 
 from celery_delayq.errors import InvalidSchedule
-from celery_delayq.periodic.wall_clock import YEARS, tick_at, wall_of
+from celery_delayq.periodic.wall_clock import SEARCHED_YEARS, tick_at, wall_of
 
 _FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
@@ -76,7 +76,7 @@ class Crontab:
     def _days(self, first: date) -> Iterator[date]:
         """Yield the matching days from that one on."""
         given = self._given
-        for year in range(first.year, min(first.year + YEARS, 9998) + 1):
+        for year in range(first.year, min(first.year + SEARCHED_YEARS, 9998) + 1):
             for month in sorted(given.month_of_year):
                 if (year, month) < (first.year, first.month):
                     continue

@@ -17,8 +17,8 @@ from kombu.utils.json import dumps, loads
 
 from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError
 from celery_delayq.model import retry_options, unique
-from celery_delayq.model.names import NOT_OWN_KEY, UTF8, is_own_key, is_utf8
-from celery_delayq.model.retry_policy import LONGEST
+from celery_delayq.model.names import OWN_KEY_TEXT, UTF8_TEXT, is_own_key, is_utf8
+from celery_delayq.model.retry_policy import MAX_WAIT_SECONDS
 from celery_delayq.periodic.schedules import Rule, clocked, rule_of
 from celery_delayq.periodic.serialization import dumps_form, loads_form
 from celery_delayq.periodic.wall_clock import moment_of, ms_of, tick_at
@@ -31,11 +31,11 @@ CATCH_UPS: tuple[str, ...] = get_args(CatchUp)
 OVERLAPS: tuple[str, ...] = get_args(Overlap)
 
 #: The source of entries that were made by calls, not in code.
-API = "api"
+API_SOURCE = "api"
 
 #: A tick is scheduled so many ms before it is due: many ticks at once, or a dispatcher that dies,
 #: make none late.
-AHEAD = 2000
+TICK_AHEAD_MS = 2000
 
 #: Options of ``apply_async`` that an entry cannot have: its schedule and ticks decide them.
 _NOT_OPTIONS = frozenset(
@@ -93,7 +93,7 @@ class Definition:
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    source: str = API
+    source: str = API_SOURCE
     timezone: str | None = None
     start: datetime | None = None
     end: datetime | None = None
@@ -237,7 +237,7 @@ class Definition:
 
         0 if the tick depends on whether an earlier task still runs then.
         """
-        return AHEAD if self.overlap == "allow" else 0
+        return TICK_AHEAD_MS if self.overlap == "allow" else 0
 
 
 def definition_hash_of(definition: Definition) -> str:
@@ -280,7 +280,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_seconds(value: Any) -> bool:
-    return is_finite(value, 0, LONGEST) and value > 0
+    return is_finite(value, 0, MAX_WAIT_SECONDS) and value > 0
 
 
 def _is_text(value: Any) -> bool:
@@ -303,20 +303,20 @@ def _is_moment(value: Any) -> bool:
     return value is None or (isinstance(value, datetime) and value.tzinfo is not None)
 
 
-_TEXT = "a text of at most 1,000 characters, without NUL"
-_MOMENT = "a datetime with a time zone, or None"
+_TEXT_RULE = "a text of at most 1,000 characters, without NUL"
+_TIME_RULE = "a datetime with a time zone, or None"
 
 #: What a field must be, with the text of the error.
 _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("name", _is_text, _TEXT),
-    ("name", _is_storable, UTF8),
-    ("task", _is_text, _TEXT),
-    ("task", _is_storable, UTF8),
+    ("name", _is_text, _TEXT_RULE),
+    ("name", _is_storable, UTF8_TEXT),
+    ("task", _is_text, _TEXT_RULE),
+    ("task", _is_storable, UTF8_TEXT),
     ("args", _is_list, "a list of arguments"),
     ("kwargs", _is_by_name, "a mapping by names"),
     ("options", _is_by_name, "a mapping by names"),
-    ("start", _is_moment, _MOMENT),
-    ("end", _is_moment, _MOMENT),
+    ("start", _is_moment, _TIME_RULE),
+    ("end", _is_moment, _TIME_RULE),
     ("start", lambda at: at is None or at.year < MAXYEAR, f"a time before the year {MAXYEAR}"),
     ("start", lambda at: at is None or ms_of(at) >= 0, "a time from 1970-01-01T00:00:00+00:00 on"),
     ("catch_up", lambda value: value in CATCH_UPS, f"one of {', '.join(CATCH_UPS)}"),
@@ -331,8 +331,11 @@ _OPTIONS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("time_limit", _is_seconds, "seconds above 0, up to ten years"),
     ("soft_time_limit", _is_seconds, "seconds above 0, up to ten years"),
     ("queue", lambda value: isinstance(value, str) and value != "", "the name of a queue"),
-    ("queue", lambda value: not is_own_key(value), NOT_OWN_KEY),
-    *((what, _is_storable, UTF8) for what in ("queue", "exchange", "routing_key", "unique_key")),
+    ("queue", lambda value: not is_own_key(value), OWN_KEY_TEXT),
+    *(
+        (what, _is_storable, UTF8_TEXT)
+        for what in ("queue", "exchange", "routing_key", "unique_key")
+    ),
     ("priority", lambda value: is_whole(value, 0, 255), "a number from 0 to 255"),
     ("headers", _is_by_name, "a mapping by names"),
 )
@@ -356,7 +359,7 @@ def _schedule_of(given: Any) -> BaseSchedule:
 
 
 #: Fields that :func:`changed_definition` takes by name.
-_CHANGEABLE = frozenset(
+_CHANGEABLE_FIELDS = frozenset(
     each.name
     for each in fields(Definition)
     if each.init and each.name not in ("name", "source", "schedule")
@@ -375,11 +378,12 @@ def changed_definition(
     InvalidSchedule, ConfigError
         As :meth:`Definition.checked`; ConfigError also for an unknown field.
     """
-    if unknown := sorted(changes.keys() - _CHANGEABLE):
+    if unknown := sorted(changes.keys() - _CHANGEABLE_FIELDS):
         raise ConfigError(
-            f"unknown: {', '.join(unknown)}; valid are: schedule, {', '.join(sorted(_CHANGEABLE))}"
+            f"unknown: {', '.join(unknown)}; "
+            f"valid are: schedule, {', '.join(sorted(_CHANGEABLE_FIELDS))}"
         )
-    before = {each: getattr(old, each) for each in ("name", "source", *_CHANGEABLE)}
+    before = {each: getattr(old, each) for each in ("name", "source", *_CHANGEABLE_FIELDS)}
     # Without a value a field gets its default; a task has none, and is refused.
     both: dict[str, Any] = {**before, **changes}
     given = {what: value for what, value in both.items() if value is not None or what == "task"}

@@ -19,7 +19,7 @@ from celery import Celery
 
 from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.periodic.code_entries import source_of
-from celery_delayq.periodic.definition import API, Definition
+from celery_delayq.periodic.definition import API_SOURCE, Definition
 from celery_delayq.periodic.importers import FoundEntry, code_of
 from celery_delayq.periodic.serialization import dumps_form
 from celery_delayq.periodic.wall_clock import ms_of
@@ -27,7 +27,7 @@ from celery_delayq.utils import foreign
 from celery_delayq.utils.credentials import path_of
 
 #: Fields of the state; the other fields are the definition.
-_STATE = (
+_STATE_FIELDS = (
     *("when", "status", "next", "since", "last_run_at", "total_run_count", "manual_runs"),
     *("problem", "paused"),  # of an entry that was unreadable when it was exported
 )
@@ -64,8 +64,8 @@ def _found(
         try:
             data: dict[str, Any] = foreign.loads(line)
             name = _name(data.pop("name"))
-            told = {what: data.pop(what, None) for what in _STATE}
-            in_code = data.get("source", API) == own
+            told = {what: data.pop(what, None) for what in _STATE_FIELDS}
+            in_code = data.get("source", API_SOURCE) == own
             if in_code and name not in code:
                 yield FoundEntry(name=name, problem="it is not in the code any more", over=True)
                 continue

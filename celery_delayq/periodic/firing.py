@@ -27,10 +27,10 @@ from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import portions
 
 #: Seconds of rest after each entry, in which other threads of the worker get Python's lock.
-BREATH = 0.0001
+REST_SECONDS = 0.0001
 
 #: Most messages of one script call.
-CALL = 100
+CALL_MESSAGES = 100
 
 
 class TickScheduler:
@@ -91,7 +91,7 @@ class TickScheduler:
             made = self._make(entry, firing, id)
             if stores is not None:
                 check_queues(stores, made, store)
-            time.sleep(BREATH)
+            time.sleep(REST_SECONDS)
             if not made:
                 then = replace(entry, state=firing.then)
                 passed.append(Writing(entry.name, entry.state.line, then.pack(), then.look))
@@ -109,7 +109,9 @@ class TickScheduler:
 
         with PipelinedCalls(lambda question: question(store)) as line:
             for queue, some in by_queue.items():
-                for part in portions(some, CALL, _bytes_of, lambda each: len(each[1].entries)):
+                for part in portions(
+                    some, CALL_MESSAGES, _bytes_of, lambda each: len(each[1].entries)
+                ):
                     indexes, ticks = zip(*part, strict=True)
                     line.send(queue, gate.fire_call(queue, ticks), partial(note, indexes))
         if passed:
@@ -178,7 +180,7 @@ def _ticks_of(entry: Periodic, firing: Firing, entries: Sequence[Entry] = ()) ->
     then, refused = replace(entry, state=firing.then), replace(entry, state=firing.refused)
     look = refused.look
     if firing.refused == entry.state and look is not None and look <= firing.now:
-        look = firing.now + policy.HOLD
+        look = firing.now + policy.OVERLAP_RETRY_MS
     return EntryTicks(
         entry.name, entry.state.line, then.state.line, then.look, refused.state.line, look, entries
     )

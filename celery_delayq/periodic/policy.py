@@ -15,23 +15,23 @@ from typing import NamedTuple
 from celery.schedules import crontab
 
 from celery_delayq.errors import InvalidSchedule
-from celery_delayq.periodic.definition import AHEAD, Definition, definition_hash_of
+from celery_delayq.periodic.definition import TICK_AHEAD_MS, Definition, definition_hash_of
 from celery_delayq.periodic.schedules import Interval, Polled, Rule, latest
 from celery_delayq.periodic.serialization import describe, dumps_form
 from celery_delayq.periodic.state import Periodic, PeriodicState
-from celery_delayq.periodic.wall_clock import LAST, ms_of, ms_until
+from celery_delayq.periodic.wall_clock import MAX_TICK_MS, ms_of, ms_until
 
 #: A tick counts as missed if it is not scheduled so many ms after it was due.
-GRACE = 1000
+GRACE_MS = 1000
 
 #: Most ticks of one entry that one look schedules; the next look schedules the following ones.
-BURST = 100
+MAX_TICKS_PER_LOOK = 100
 
 #: Most ticks of one entry that are scheduled and not due yet.
-MOST_AHEAD = AHEAD + 1
+MAX_SCHEDULED_TICKS = TICK_AHEAD_MS + 1
 
 #: After so many ms a refused tick of ``overlap="queue_one"`` is tried again.
-HOLD = 500
+OVERLAP_RETRY_MS = 500
 
 
 class Firing(NamedTuple):
@@ -110,7 +110,7 @@ def pause(entry: Periodic, unfired: Sequence[int] = (), zone: tzinfo = timezone.
     last, count = old.last, old.count - len(unfired)
     if unfired and last is not None:
         first, rule = min(unfired), entry.definition.rule(old.anchor, zone)
-        others = {*latest(rule, first - 1, last, MOST_AHEAD)} - {*unfired}
+        others = {*latest(rule, first - 1, last, MAX_SCHEDULED_TICKS)} - {*unfired}
         before = [*others] or latest(rule, min(old.anchor, first) - 1, first - 1, 1)
         last = max(before, default=None) if count else None
     return replace(entry, state=replace(old, tick=None, last=last, count=count, status="paused"))
@@ -164,18 +164,18 @@ def fire(entry: Periodic, now: int, zone: tzinfo, deadline: int | None = None) -
             then = _with(state, None)
             return Firing((), then, then, now)
     rule = definition.rule(state.anchor, zone)
-    missed, others = _due(definition, rule, tick, now - GRACE, until)
+    missed, others = _due(definition, rule, tick, now - GRACE_MS, until)
     due = missed + others
     if definition.overlap == "queue_one":
         ticks = due[-1:]
     else:
         ticks = others if definition.catch_up == "skip" else due
         if deadline is not None and isinstance(definition.schedule, crontab):
-            ticks = [tick for tick in ticks if now - tick <= max(deadline, GRACE)]
+            ticks = [tick for tick in ticks if now - tick <= max(deadline, GRACE_MS)]
     if definition.overlap == "skip":
         ticks = ticks[-1:]
-    if len(ticks) > BURST:
-        ticks = due = ticks[:BURST]
+    if len(ticks) > MAX_TICKS_PER_LOOK:
+        ticks = due = ticks[:MAX_TICKS_PER_LOOK]
     if definition.max_runs is not None:
         ticks = ticks[: max(0, definition.max_runs - state.count)]
     passed = _with(state, _next(definition, state, due[-1], zone))
@@ -199,7 +199,7 @@ def _due(
         missed = [tick, *latest(rule, tick, min(until, in_time - 1), most)][-most:]
         following = rule.after(missed[-1])
     others: list[int] = []
-    while following is not None and following <= until and len(others) < BURST:
+    while following is not None and following <= until and len(others) < MAX_TICKS_PER_LOOK:
         others.append(following)
         following = rule.after(following)
     return missed, others
@@ -216,11 +216,11 @@ def drop_after(entry: Periodic, firing: Firing, deadline: int | None = None) -> 
     definition, found = entry.definition, []
     is_cron = isinstance(definition.schedule, crontab)
     for tick, following in zip(firing.ticks, (*firing.ticks, firing.then.tick)[1:], strict=True):
-        limits = [GRACE] if definition.catch_up == "skip" else []
+        limits = [GRACE_MS] if definition.catch_up == "skip" else []
         if definition.catch_up == "one" and following is not None:
-            limits.append(following - tick + GRACE)
+            limits.append(following - tick + GRACE_MS)
         if deadline is not None and is_cron:
-            limits.append(max(deadline, GRACE))
+            limits.append(max(deadline, GRACE_MS))
         found.append(min(limits, default=0) if tick > firing.now else 0)
     return found
 
@@ -247,7 +247,7 @@ def ahead_of(entry: Periodic, zone: tzinfo) -> list[int]:
         return []
     rule = entry.definition.rule(entry.state.anchor, zone)
     # A polled schedule may give other ticks from another moment.
-    return sorted({*latest(rule, last - ahead, last, MOST_AHEAD), last})
+    return sorted({*latest(rule, last - ahead, last, MAX_SCHEDULED_TICKS), last})
 
 
 def tick_id(name: str, tick: int) -> str:
@@ -260,14 +260,14 @@ def _next(definition: Definition, state: PeriodicState, after: int, zone: tzinfo
     if definition.start is not None:
         after = max(after, ms_of(definition.start) - 1)
     rule = definition.rule(state.anchor, zone)
-    return _allowed(definition, state, rule.after(after) if after < LAST else None)
+    return _allowed(definition, state, rule.after(after) if after < MAX_TICK_MS else None)
 
 
 def _allowed(definition: Definition, state: PeriodicState, tick: int | None) -> int | None:
     """Return the tick, or None if it is after the entry's end or its last run."""
     if definition.max_runs is not None and state.count >= definition.max_runs:
         return None
-    end = LAST if definition.end is None else ms_until(definition.end)
+    end = MAX_TICK_MS if definition.end is None else ms_until(definition.end)
     return None if tick is None or tick > end else tick
 
 

@@ -22,7 +22,7 @@ from dateutil.rrule import (
 )
 
 from celery_delayq.errors import InvalidSchedule
-from celery_delayq.periodic.wall_clock import YEARS, moment_of, ms_of, tick_at, wall_of
+from celery_delayq.periodic.wall_clock import SEARCHED_YEARS, moment_of, ms_of, tick_at, wall_of
 
 _UTC = re.compile(r"\b\d{8}T\d{6}Z", re.IGNORECASE)
 
@@ -39,16 +39,16 @@ _UNITS = {
 _DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}
 
 #: Errors of dateutil for invalid rules, some of them only while it searches for times.
-_WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+_RULE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
 #: After so many repetitions the start of a rule is moved again, see :func:`_counted_near`.
-_FAR = 10
+_MOVE_REPETITIONS = 10
 
 #: Largest COUNT of a rule; counting so many times takes milliseconds.
-_MOST_COUNT = 1000
+_MAX_COUNT = 1000
 
 #: A year of seconds.
-_MOST_INTERVAL = 366 * 86400
+_MAX_INTERVAL_SECONDS = 366 * 86400
 
 
 class rrule(BaseSchedule):  # noqa: N801 - the same
@@ -106,7 +106,7 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
             if not (rules._rrule or rules._rdate):
                 raise ValueError("there is neither RRULE nor RDATE")
             return rules
-        except _WRONG as exc:
+        except _RULE_ERRORS as exc:
             raise InvalidSchedule(
                 f"rrule({self.text!r}): {exc}; expected a rule of RFC 5545, such as "
                 "'FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0'"
@@ -163,7 +163,7 @@ class Recurrence:
                     return tick
         except OverflowError:
             return None
-        except _WRONG as exc:
+        except _RULE_ERRORS as exc:
             raise InvalidSchedule(f"rrule({self._text!r}): {exc}") from exc
         return None
 
@@ -191,13 +191,13 @@ def _check_rule(rule: Any, text: str) -> None:
             "times by EXDATE, or say by RRULE only when it is due"
         )
     for each in rule._rrule:
-        if not 1 <= each._interval <= _MOST_INTERVAL:
+        if not 1 <= each._interval <= _MAX_INTERVAL_SECONDS:
             raise InvalidSchedule(
                 f"rrule({text!r}): expected an INTERVAL of 1 or more, not of ages"
             )
-        if each._count is not None and each._count > _MOST_COUNT:
+        if each._count is not None and each._count > _MAX_COUNT:
             raise InvalidSchedule(
-                f"rrule({text!r}): expected a COUNT of at most {_MOST_COUNT:,}, since all are gone "
+                f"rrule({text!r}): expected a COUNT of at most {_MAX_COUNT:,}, since all are gone "
                 "through from the first one; UNTIL has no such limit"
             )
         if each._bysetpos and min(map(abs, each._bysetpos)) > _most_of(each):
@@ -207,12 +207,12 @@ def _check_rule(rule: Any, text: str) -> None:
             )
         # Search the last 40 years of the calendar: they contain every kind of year. For frequencies
         # below a day it is enough to find a day, and much faster than to walk all seconds.
-        start = each._dtstart.replace(year=9999 - YEARS, month=1, day=1)
+        start = each._dtstart.replace(year=9999 - SEARCHED_YEARS, month=1, day=1)
         daily = {"freq": DAILY, "bysetpos": None} if each._freq > DAILY else {}
         try:
             near = each.replace(dtstart=start, interval=1, count=None, until=None, **daily)
             found = next(iter(near), None)
-        except _WRONG as exc:
+        except _RULE_ERRORS as exc:
             raise InvalidSchedule(f"rrule({text!r}): {exc}") from exc
         if found is None:
             raise InvalidSchedule(f"rrule({text!r}) never matches: there is no such time")
@@ -253,7 +253,7 @@ def _far_from(wall: datetime, rule: Any) -> datetime:
         _UNITS.get(each._freq, timedelta(days=28)) * each._interval for each in rule._rrule
     ]
     try:
-        return wall + _FAR * min(repeats, default=timedelta(days=365))
+        return wall + _MOVE_REPETITIONS * min(repeats, default=timedelta(days=365))
     except OverflowError:
         return datetime.max
 

@@ -2,7 +2,7 @@
 
 ``periodic/claim_due.lua`` claims entries, ``periodic/fire.lua`` schedules their ticks unless
 another dispatcher has. Ticks are scheduled ahead: when a dispatcher dies, another one gets its
-entries after :data:`LEAVE` and no tick is late.
+entries after :data:`CLAIM_MS` and no tick is late.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.store.periodic import Writing
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.pipelining import LOST_CONNECTION
+from celery_delayq.store.scripting.pipelining import LOST_CONNECTION_ERRORS
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.reconnecting import ReconnectingLoop
@@ -42,31 +42,31 @@ from celery_delayq.utils.reconnecting import ReconnectingLoop
 logger = logging.getLogger(__name__)
 
 #: Most seconds between two looks; and without notifications of changes by calls.
-LOOK, POLL = 30.0, 0.5
+MAX_LOOK_SECONDS, POLL_SECONDS = 30.0, 0.5
 
 #: Seconds after which a waiting runner notices that it has to stop: alone, and as one of several.
-NAP, NAP_OF_SEVERAL = 0.1, 0.5
+STOP_POLL_SECONDS, SHARED_STOP_POLL_SECONDS = 0.1, 0.5
 
 #: Most entries of one look, and least seconds between two looks.
-BATCH = 200
-GATHER = 0.02
+LOOK_ENTRIES = 200
+MIN_LOOK_SECONDS = 0.02
 
 #: Least part of the wait for which a runner that is not on duty comes later.
-SOONEST = 0.1
+MIN_WAIT_SHARE = 0.1
 
 #: For so many ms other dispatchers do not look at a claimed entry.
-LEAVE = 400
+CLAIM_MS = 400
 
 #: Seconds until an entry that failed is tried again, and until its error is logged again.
-AGAIN, TELL = 5.0, 60.0
+RETRY_SECONDS, LOG_AGAIN_SECONDS = 5.0, 60.0
 
 #: Seconds for which a stopping runner waits for its thread.
-JOIN_TIMEOUT = 2.0
+JOIN_SECONDS = 2.0
 
 #: Most cached definitions, of some KB each.
-KNOWN = 2000
+MAX_CACHED_DEFINITIONS = 2000
 
-_MOST_FAILING = 1000
+_MAX_FAILING_ENTRIES = 1000
 
 
 class Ticker:
@@ -107,9 +107,9 @@ class Ticker:
             logger,
             go_on=lambda: not self._stopping.is_set(),
             wait=self._stopping.wait,
-            retry=POLL,
-            retry_error=AGAIN,
-            outages={"Redis is away": LOST_CONNECTION, "Redis is full": (StoreFull,)},
+            retry=POLL_SECONDS,
+            retry_error=RETRY_SECONDS,
+            outages={"Redis is away": LOST_CONNECTION_ERRORS, "Redis is full": (StoreFull,)},
             on_failure=self._after_failure,
             fatal=(NotSupported,),
         )
@@ -118,7 +118,7 @@ class Ticker:
         #: Until then other dispatchers look at them.
         self._failing: dict[str, tuple[float, float]] = {}
         #: Cached, since reading a definition takes longer than finding its next tick.
-        self._definition = lru_cache(KNOWN)(Definition.loads)
+        self._definition = lru_cache(MAX_CACHED_DEFINITIONS)(Definition.loads)
         #: The last look before Redis' clock was set back, once this has corrected the entries.
         self._put_right_to = ""
         #: Whether it looks as soon as something is due: so does the one that found something at its
@@ -127,7 +127,7 @@ class Ticker:
         #: Whether its look is not at a planned time: finding nothing then says nothing.
         self._is_woken = True
         self._fleet = 0
-        self._nap = NAP
+        self._nap = STOP_POLL_SECONDS
         #: How many ticks it has scheduled.
         self.fired = 0
 
@@ -141,7 +141,7 @@ class Ticker:
             each._stopping.set()
         start_gate.let_pass()
         if self._thread.ident is not None:
-            self._thread.join(JOIN_TIMEOUT)
+            self._thread.join(JOIN_SECONDS)
 
     def run(self) -> None:
         """Fire until :meth:`stop`; outlives every error."""
@@ -161,7 +161,7 @@ class Ticker:
         store = each_store[self._place]
         self._loop.name = store.keys.named("periodic runner")
         is_alone = len(each_store) == 1
-        self._nap = NAP if is_alone else NAP_OF_SEVERAL
+        self._nap = STOP_POLL_SECONDS if is_alone else SHARED_STOP_POLL_SECONDS
         # Connections of several stores find a new master by themselves. New ones for each attempt,
         # to all of them, would take a good part of a core while one is away.
         self._reopens = is_alone
@@ -204,17 +204,17 @@ class Ticker:
         """Subscribe to changes by calls; return the most seconds between two looks."""
         try:
             pubsub.subscribe(store.keys.periodic_wake)
-            pubsub.get_message(timeout=POLL)
+            pubsub.get_message(timeout=POLL_SECONDS)
         except CommandRefused as exc:
             logger.warning(
                 "This account may not listen to %s (%s): what calls write is seen %s s later",
                 store.keys.periodic_wake,
                 exc,
-                POLL,
+                POLL_SECONDS,
             )
             pubsub.reset()
-            return POLL
-        return LOOK
+            return POLL_SECONDS
+        return MAX_LOOK_SECONDS
 
     def _sleep(self, pubsub: Any, seconds: float) -> None:
         """Wait so long, or until calls have written entries; off duty, a while longer."""
@@ -236,7 +236,7 @@ class Ticker:
             return
         try:
             self._deploy.keep(stores)
-        except LOST_CONNECTION:
+        except LOST_CONNECTION_ERRORS:
             raise
         except Exception:
             logger.exception("Periodic entries in code are not written, and are tried again later")
@@ -246,7 +246,9 @@ class Ticker:
         """Fire the due entries; return the seconds until the next look."""
         began = time.monotonic()
         failing = {name: until for name, (until, _) in self._failing.items() if until > began}
-        looked = store.periodic.claim_due(BATCH, LEAVE, failing, put_right=self._put_right_to)
+        looked = store.periodic.claim_due(
+            LOOK_ENTRIES, CLAIM_MS, failing, put_right=self._put_right_to
+        )
         now, self._put_right_to = looked.now // 1000, ""
         if looked.set_back:
             self._put_right(store, now)
@@ -262,20 +264,20 @@ class Ticker:
                 then = replace(entry, state=firing.then).look
                 looks += [then] if then is not None else []
         self.fired += self._fire(stores, store, scheduler, firings)
-        if len(looked.records) == BATCH or looked.set_back:
+        if len(looked.records) == LOOK_ENTRIES or looked.set_back:
             return 0.0
         if looked.records or not self._is_woken:
             self._on_duty = bool(looked.records)
         self._fleet = looked.fleet
         left = (min(looks, default=math.inf) - now) / 1000 - (time.monotonic() - began)
-        return min(max(left, GATHER) + self._later(), most)
+        return min(max(left, MIN_LOOK_SECONDS) + self._later(), most)
 
     def _later(self) -> float:
         """Return by how many seconds to look later than the runner on duty does."""
         if self._on_duty or self._fleet == 1:
             return 0.0
         wait = wait_off_duty(self._fleet)
-        return random.uniform(SOONEST * wait, wait)
+        return random.uniform(MIN_WAIT_SHARE * wait, wait)
 
     def _put_right(self, store: Store, now: int) -> None:
         """Let intervals go on after Redis' clock was set back."""
@@ -332,18 +334,18 @@ class Ticker:
         """Raise if Redis is full or away: kombu raises the same errors for refused commands."""
         if isinstance(exc, StoreFull):
             raise exc
-        if isinstance(exc, (*LOST_CONNECTION, BrokerUnavailable, CommandRefused)):
+        if isinstance(exc, (*LOST_CONNECTION_ERRORS, BrokerUnavailable, CommandRefused)):
             store.client.ping()
 
     def _failed(self, name: str, exc: Exception) -> None:
         now = time.monotonic()
         _, told = self._failing.pop(name, (0.0, -math.inf))
-        if now - told >= TELL:
+        if now - told >= LOG_AGAIN_SECONDS:
             logger.error("Periodic entry %r cannot be fired here: %s", name, exc)
             told = now
-        if len(self._failing) >= _MOST_FAILING:
+        if len(self._failing) >= _MAX_FAILING_ENTRIES:
             del self._failing[next(iter(self._failing))]
-        self._failing[name] = now + AGAIN, told
+        self._failing[name] = now + RETRY_SECONDS, told
 
 
 def begin(app: Celery) -> Callable[[], None] | None:

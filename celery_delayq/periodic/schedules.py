@@ -21,18 +21,26 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 from celery_delayq.errors import InvalidSchedule
 from celery_delayq.periodic.crontab import Crontab
 from celery_delayq.periodic.rrule import Recurrence, rrule
-from celery_delayq.periodic.wall_clock import LONGEST, MS, YEARS, moment_of, ms_of, tick_at, wall_of
+from celery_delayq.periodic.wall_clock import (
+    MILLISECOND,
+    SEARCHED_SECONDS,
+    SEARCHED_YEARS,
+    moment_of,
+    ms_of,
+    tick_at,
+    wall_of,
+)
 
 K = TypeVar("K", bound=type[BaseSchedule])
 
 #: The app's own classes of schedules by import path. A path in Redis is only looked up here, and
 #: never imported.
-_REGISTERED: dict[str, type[BaseSchedule]] = {}
+_SCHEDULE_CLASSES: dict[str, type[BaseSchedule]] = {}
 
 #: Most times that a schedule is asked for its next tick.
-STEPS = 1000
+MAX_STEPS = 1000
 
-_DAY = 86_400_000
+_DAY_MS = 86_400_000
 
 
 class Rule(Protocol):
@@ -104,14 +112,14 @@ def register(kind: K) -> K:
             f"{path_of(kind)}: expected a class that can be imported; define it at the top of a "
             "module"
         )
-    _REGISTERED[path_of(kind)] = kind
+    _SCHEDULE_CLASSES[path_of(kind)] = kind
     return kind
 
 
 def registered(path: str) -> type[BaseSchedule] | None:
     """Return the class that was registered under a path, ``module:name`` or ``module.name``."""
     module, colon, name = path.partition(":")
-    return _REGISTERED.get(path if colon else ":".join(module.rsplit(".", 1)) or name)
+    return _SCHEDULE_CLASSES.get(path if colon else ":".join(module.rsplit(".", 1)) or name)
 
 
 def path_of(kind: type) -> str:
@@ -154,7 +162,7 @@ def latest(rule: Rule, after: int, until: int, most: int) -> list[int]:
     while True:
         # Begin close to *until*, since years may have passed. A polled schedule may give other
         # ticks from another moment, so it is asked from *after* if that is within a day.
-        near = isinstance(rule, Polled) and until - after <= _DAY
+        near = isinstance(rule, Polled) and until - after <= _DAY_MS
         start = after if near else max(after, until - width)
         found: deque[int] = deque(maxlen=most)
         tick = rule.after(start)
@@ -211,22 +219,23 @@ class Polled:
         Raises
         ------
         InvalidSchedule
-            The schedule fails, or is not due after :data:`STEPS` calls.
+            The schedule fails, or is not due after :data:`MAX_STEPS` calls.
         """
         last = moment_of(ms).astimezone(self._zone)
         at = ms
-        for _ in range(STEPS):
+        for _ in range(MAX_STEPS):
             due, seconds = self._ask(last, at)
             if due and at > ms:
                 return at
-            if seconds > LONGEST:
+            if seconds > SEARCHED_SECONDS:
                 return None
             # Rounded to µs first, since the float 2.007 s is more than 2007 ms.
             at += max(1, math.ceil(round(seconds * 1000, 3)))
-            if at - ms > LONGEST * 1000:
+            if at - ms > SEARCHED_SECONDS * 1000:
                 return None
         raise InvalidSchedule(
-            f"{self._schedule!r} is not due, asked {STEPS:,} times from {last} to {moment_of(at)}"
+            f"{self._schedule!r} is not due, asked {MAX_STEPS:,} times from {last} to "
+            f"{moment_of(at)}"
         )
 
     def _ask(self, last: datetime, at: int) -> tuple[bool, float]:
@@ -276,10 +285,10 @@ def _every(given: schedule) -> int:
     every = given.run_every
     if not isinstance(every, timedelta):
         raise InvalidSchedule(f"every {every!r}: expected seconds or a timedelta")
-    ms: int = every // MS
-    if ms < 1 or every != ms * MS or ms > LONGEST * 1000:
+    ms: int = every // MILLISECOND
+    if ms < 1 or every != ms * MILLISECOND or ms > SEARCHED_SECONDS * 1000:
         raise InvalidSchedule(
             f"every {every.total_seconds():g} s: expected whole milliseconds, at least one, and "
-            f"at most {YEARS} years"
+            f"at most {SEARCHED_YEARS} years"
         )
     return ms

@@ -119,29 +119,31 @@ def _form_of_class(given: BaseSchedule) -> dict[str, Any]:
     if there is not None and there is not kind:
         raise InvalidSchedule(f"{path} is another class than that of {given!r}")
     if there is None:
-        raise ScheduleNotImportable(f"{path}: expected a class that can be imported; {_AT_THE_TOP}")
+        raise ScheduleNotImportable(
+            f"{path}: expected a class that can be imported; {_TOP_LEVEL_ADVICE}"
+        )
     register(kind)
     try:
         made_by, args = given.__reduce__()[:2]
         form = {"class": path, "args": list(args)}
         again = loads(dumps(form))
     except (Exception, SystemExit) as exc:
-        raise InvalidSchedule(f"{given!r} cannot be kept, {_ADVICE}: {exc}") from exc
+        raise InvalidSchedule(f"{given!r} cannot be kept, {_REDUCE_ADVICE}: {exc}") from exc
     if made_by is not kind or again != form:
-        raise InvalidSchedule(f"{given!r} cannot be kept, {_ADVICE}")
+        raise InvalidSchedule(f"{given!r} cannot be kept, {_REDUCE_ADVICE}")
     loads_form(again)
     return form
 
 
-_AT_THE_TOP = "define it at the top of a module"
+_TOP_LEVEL_ADVICE = "define it at the top of a module"
 
-_ADVICE = "its __reduce__ must return (class, arguments), the arguments as JSON"
+_REDUCE_ADVICE = "its __reduce__ must return (class, arguments), the arguments as JSON"
 
 
 def _class(path: Any) -> type[BaseSchedule]:
     """Return the registered class of a path; nothing is imported."""
     if not isinstance(path, str) or "<" in path:
-        raise InvalidSchedule(f"{path}: expected a class that can be imported; {_AT_THE_TOP}")
+        raise InvalidSchedule(f"{path}: expected a class that can be imported; {_TOP_LEVEL_ADVICE}")
     found = registered(path)
     if found is None:
         raise ScheduleNotImportable(

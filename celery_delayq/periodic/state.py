@@ -12,16 +12,16 @@ from datetime import datetime
 from typing import Any, Literal
 
 from celery_delayq.errors import RecordError
-from celery_delayq.periodic.definition import API, Definition
+from celery_delayq.periodic.definition import API_SOURCE, Definition
 from celery_delayq.periodic.serialization import describe
-from celery_delayq.periodic.wall_clock import LAST, moment_of
+from celery_delayq.periodic.wall_clock import MAX_TICK_MS, moment_of
 from celery_delayq.utils import foreign
 
 #: "paused": not fired until it is resumed. "ended": never fired again.
 Status = Literal["on", "paused", "ended"]
 
 #: Dispatchers look at entries that are scheduled ahead at multiples of so many ms.
-MARK = 200
+LOOK_STEP_MS = 200
 
 _VERSION = "1"
 
@@ -139,7 +139,7 @@ class Periodic:
         tick, ahead = self.state.tick, self.definition.ahead
         if tick is None or not ahead:
             return tick
-        return -((ahead - tick) // MARK) * MARK
+        return -((ahead - tick) // LOOK_STEP_MS) * LOOK_STEP_MS
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry as a dictionary for JSON."""
@@ -170,7 +170,7 @@ def source_in(record: str) -> str | None:
     None if that is unreadable too.
     """
     try:
-        found = foreign.loads(record.partition("\n")[2]).get("source", API)
+        found = foreign.loads(record.partition("\n")[2]).get("source", API_SOURCE)
     except (ValueError, AttributeError, RecursionError):
         return None
     return found if isinstance(found, str) else None
@@ -193,7 +193,7 @@ def times_and_counts(state: PeriodicState | None) -> dict[str, Any]:
 def _ms(text: str) -> int:
     """Return a time (ms) that a datetime can name."""
     ms = int(text)
-    if not 0 <= ms <= LAST:
+    if not 0 <= ms <= MAX_TICK_MS:
         raise ValueError(f"{ms} lies outside the years 1970 to 9999")
     return ms
 

@@ -11,16 +11,16 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from celery_delayq.model.envelope import EPOCH
 
 #: Years to search for a next tick: 29 February may be a Monday only every 40 years.
-YEARS = 40
+SEARCHED_YEARS = 40
 
 #: The same in seconds.
-LONGEST = YEARS * 366 * 86400
+SEARCHED_SECONDS = SEARCHED_YEARS * 366 * 86400
 
 #: The last tick that a datetime can name, year 9999.
-LAST = 253_402_300_799_999
+MAX_TICK_MS = 253_402_300_799_999
 
 #: A millisecond.
-MS = timedelta(milliseconds=1)
+MILLISECOND = timedelta(milliseconds=1)
 
 
 def wall_of(ms: int, zone: tzinfo) -> datetime:
@@ -48,14 +48,14 @@ def tick_at(wall: datetime, zone: tzinfo) -> int:
 
 def ms_of(moment: datetime) -> int:
     """Return the tick of an aware moment, rounded up so that no tick is early."""
-    return -((EPOCH - moment) // MS)
+    return -((EPOCH - moment) // MILLISECOND)
 
 
 def ms_until(moment: datetime) -> int:
     """Return the last tick that is not after an aware moment."""
-    return (moment - EPOCH) // MS
+    return (moment - EPOCH) // MILLISECOND
 
 
 def moment_of(ms: int) -> datetime:
     """Return the moment of a tick in UTC."""
-    return EPOCH + ms * MS
+    return EPOCH + ms * MILLISECOND

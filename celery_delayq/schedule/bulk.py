@@ -19,10 +19,10 @@ from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 
 #: Entries that one script call of a bulk operation changes.
-BATCH = 40
+CHANGE_BATCH = 40
 
 #: Entries of a page, which is found first, and whose names are read again to change them.
-FOUND = 1000
+PAGE_ENTRIES = 1000
 
 #: A change of entries of one queue; it returns the outcome of each.
 Change = Callable[[Store, str, Layout, Sequence[Listed], str], Sequence[StatusCode]]
@@ -70,8 +70,8 @@ def change_all(
         names = session.ask(partial(_read_window, where, began, window, goes_on))
         names = names[::-1] if last_first else names
         queue = window.queue
-        for start in range(0, len(names), BATCH):
-            batch, token = names[start : start + BATCH], uuid4().hex
+        for start in range(0, len(names), CHANGE_BATCH):
+            batch, token = names[start : start + CHANGE_BATCH], uuid4().hex
             codes: Sequence[StatusCode] = ["d"] * len(batch)
             if not dry_run:
                 codes = session.ask(
@@ -103,12 +103,12 @@ def _windows(
     for queue in queues:
         start: Position | None = None
         for page in listed_pages(
-            session.ask, queue, where, FOUND, began=began, records=False, goes_on=True
+            session.ask, queue, where, PAGE_ENTRIES, began=began, records=False, goes_on=True
         ):
             windows.append(_Window(queue, start, page.end))
             start = page.end
             bulk.found += len(page.entries)
-            if progress is not None and len(page.entries) == FOUND:
+            if progress is not None and len(page.entries) == PAGE_ENTRIES:
                 progress(bulk)
     return windows
 
@@ -129,7 +129,7 @@ def _read_window(
     found: list[Listed] = []
     while True:
         control = stores.of(window.queue).control
-        page = control.page(window.queue, where, FOUND, position, window.end, **options)
+        page = control.page(window.queue, where, PAGE_ENTRIES, position, window.end, **options)
         found += page.entries
         position = page.end
         if position is None:

@@ -37,7 +37,7 @@ from celery_delayq.model.scheduled import (
 )
 from celery_delayq.schedule.bulk import change_all, moved, new_due, shift_ms, shifted
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
-from celery_delayq.schedule.schedule_many import BATCH, schedule_many
+from celery_delayq.schedule.schedule_many import SEND_BATCH, schedule_many
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import counts_of, queues_of, read_page, scheduled_among
 from celery_delayq.store.schedule import Store
@@ -46,7 +46,7 @@ from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores, finding
 
 #: Attempts to move an entry by an amount while others move it.
-ATTEMPTS = 5
+MOVE_ATTEMPTS = 5
 
 #: The steps of a change in one queue, which may be repeated: they have a token.
 _ChangeSteps = Callable[[Store, str, Layout], Steps[list[StatusCode]]]
@@ -363,7 +363,7 @@ class Schedule:
     def _shift(self, id: str, by_ms: int, queue: str | None, if_due: int | None) -> Outcome:
         """Move entries by an amount; try again when somebody else moved one meanwhile."""
         codes: dict[tuple[str, str], StatusCode] = {}
-        for _ in range(ATTEMPTS):
+        for _ in range(MOVE_ATTEMPTS):
             for each in self.find(id, queue=queue):
                 place, due = (each.queue, each._name), due_of_eta(each.due).ms
                 if codes.get(place, "c") == "c":
@@ -390,7 +390,7 @@ class Schedule:
         task: Any = None,
         on_outcome: Callable[[ItemOutcome], None] | None = None,
         signals: bool = True,
-        batch: int = BATCH,
+        batch: int = SEND_BATCH,
         **options: Any,
     ) -> ManyReport:
         """Schedule very many tasks, in batches and with bounded memory.

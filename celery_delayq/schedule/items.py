@@ -10,12 +10,12 @@ from celery import Celery, Signature, Task
 
 from celery_delayq.errors import DelayQError
 from celery_delayq.integration.send_task import new_id
-from celery_delayq.model.names import UTF8
+from celery_delayq.model.names import UTF8_TEXT
 from celery_delayq.model.publish_outcome import Stored
 from celery_delayq.schedule.message_template import Job, TargetTask, message_id_of_id
 
 #: Most tasks whose targets are remembered.
-TARGETS = 1024
+MAX_CACHED_TARGETS = 1024
 
 State = Literal[Stored, "refused"]
 
@@ -156,10 +156,10 @@ class ManyFailed(DelayQError):
 
 
 #: Options of ``apply_async`` that are fields of an item.
-COMMON = ("eta", "countdown", "queue", "priority", "expires", "unique_key")
+FIELD_OPTIONS = ("eta", "countdown", "queue", "priority", "expires", "unique_key")
 
 #: Options that an item cannot have: it has a field for them, or they concern the whole call.
-NOT_OPTIONS = frozenset({*Item._fields, "task_id", "producer", "publisher", "connection"}) - {
+REFUSED_OPTIONS = frozenset({*Item._fields, "task_id", "producer", "publisher", "connection"}) - {
     "unique_key"
 }
 
@@ -179,7 +179,7 @@ class ItemReader:
         self.common = dict(options)
         for name in ("retry", "retry_policy", "add_to_parent"):
             self.common.pop(name, None)
-        for_all = {name: self.common.pop(name, None) for name in COMMON}
+        for_all = {name: self.common.pop(name, None) for name in FIELD_OPTIONS}
         self._for_all = Item(task=task, **for_all)
         #: By identity: looking at a proxy of a task costs more than all the rest.
         self._targets: dict[int, tuple[Any, TargetTask]] = {}
@@ -200,7 +200,7 @@ class ItemReader:
         all = self._for_all
         if eta is None and countdown is None:
             eta, countdown = all.eta, all.countdown
-        if options and (misplaced := sorted(NOT_OPTIONS & options.keys())):
+        if options and (misplaced := sorted(REFUSED_OPTIONS & options.keys())):
             raise InvalidItem(f"{', '.join(misplaced)}: not among the options of an item")
         if id is None:
             id = new_id()
@@ -210,7 +210,7 @@ class ItemReader:
                 message_id = message_id_of_id(id, version)
             except UnicodeEncodeError:
                 given = f"id={id!r}, version={version!r}"
-                raise InvalidItem(f"{given}: expected {UTF8}") from None
+                raise InvalidItem(f"{given}: expected {UTF8_TEXT}") from None
         else:
             raise InvalidItem(f"id={id!r}: expected a text, such as 'reminder-17', or None")
         return Job(
@@ -246,7 +246,7 @@ class ItemReader:
                 f"task={task!r}: expected a task or its name, in the item or for all: "
                 "schedule_many(items, task=...)"
             )
-        if len(self._targets) >= TARGETS:
+        if len(self._targets) >= MAX_CACHED_TARGETS:
             self._targets.clear()
         self._targets[id(task)] = task, target
         return target
@@ -261,7 +261,7 @@ def _item_of(given: Any) -> Item:
                 "task, or send it by apply_async"
             )
         more = {k: v for k, v in given.options.items() if v is not None}
-        fields = {name: more.pop(name, None) for name in COMMON}
+        fields = {name: more.pop(name, None) for name in FIELD_OPTIONS}
         id = more.pop("task_id", None)
         return Item(given.args, given.kwargs, id=id, task=given.task, options=more, **fields)
     if isinstance(given, Mapping):

@@ -10,7 +10,7 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.schedule.items import ItemOutcome, ManyFailed, ManyReport
 
 #: Refused items that a report keeps.
-SHOWN = 100
+MAX_REFUSED_ITEMS = 100
 
 
 class ManyCall:
@@ -46,7 +46,7 @@ class ManyCall:
     def tell(self, outcome: ItemOutcome) -> None:
         report = self._report
         report.counts[outcome.state] = report.counts.get(outcome.state, 0) + 1
-        if outcome.error is not None and len(report.refusals) < SHOWN:
+        if outcome.error is not None and len(report.refusals) < MAX_REFUSED_ITEMS:
             report.refusals.append(outcome)
         if self._on_outcome is not None:
             try:

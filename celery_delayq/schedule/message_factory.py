@@ -10,19 +10,19 @@ from celery import Celery, signals
 from celery.app.routes import MapRoute
 
 from celery_delayq.integration import amqp
-from celery_delayq.integration.context import OPTION, Sent, to_send
+from celery_delayq.integration.context import CONTEXT_OPTION, Sent, to_send
 from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.envelope import PROPERTY, Due, Entry
-from celery_delayq.schedule.items import COMMON, InvalidItem
+from celery_delayq.schedule.items import FIELD_OPTIONS, InvalidItem
 from celery_delayq.schedule.message_template import Job, Routed, Template, kind
-from celery_delayq.store.scripting.pipelining import LOST_CONNECTION
+from celery_delayq.store.scripting.pipelining import LOST_CONNECTION_ERRORS
 
 #: Most templates kept: more kinds than that come one after another, not all at once.
-KINDS = 256
+MAX_TEMPLATES = 256
 
 #: How often a template is tried for a kind that seems to have none.
-TRIES = 3
+TEMPLATE_ATTEMPTS = 3
 
 
 class MessageFactory:
@@ -67,7 +67,7 @@ class MessageFactory:
         if key is None:
             return self._have_made(job)[0]
         warn_of_naive_eta(self.app, job.eta)
-        sent = to_send(self.app, job.options.get(OPTION, self._common.get(OPTION)))
+        sent = to_send(self.app, job.options.get(CONTEXT_OPTION, self._common.get(CONTEXT_OPTION)))
         if sent is not None:
             # Of one kind are those in one trace: it is in headers, which others may change.
             key = key, bool(sent.text), sent.trace
@@ -78,8 +78,8 @@ class MessageFactory:
             except Exception:
                 return self._have_made(_carrying(job, sent))[0]  # with the error that Celery gives
         routed, message = self._have_made(_carrying(job, sent))
-        if template < TRIES:
-            if len(self._templates) >= KINDS:
+        if template < TEMPLATE_ATTEMPTS:
+            if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
             options = {**self._common, **job.options}
             found = Template.of(self.app, job, options, routed, message, sent)
@@ -101,7 +101,7 @@ class MessageFactory:
         self._producer = self.app.amqp.Producer(self.channel, auto_declare=False)
 
     def _keep(self, queue: str, message: dict[str, Any], **_: Any) -> None:
-        if queue is delivery.UNBOUND:
+        if queue is delivery.UNBOUND_QUEUE:
             self.channel.add_unbound(message)
         else:
             self._kept.append((queue, message))
@@ -110,7 +110,7 @@ class MessageFactory:
         """Have Celery make a message; once more when a queue could not be declared."""
         try:
             return self._by_celery(job)
-        except LOST_CONNECTION:
+        except LOST_CONNECTION_ERRORS:
             with suppress(Exception):
                 self._connection.release()
             self._connection = self.app.connection_for_write()
@@ -143,7 +143,7 @@ class MessageFactory:
 
 def call(app: Celery, job: Job, common: Mapping[str, Any], producer: Any) -> None:
     """Have Celery send the message of a call by a producer; raises what ``apply_async`` does."""
-    given = {name: value for name in COMMON if (value := getattr(job, name)) is not None}
+    given = {name: value for name in FIELD_OPTIONS if (value := getattr(job, name)) is not None}
     ours = {"task_id": job.id, "producer": producer, "retry": False, "add_to_parent": False}
     options = {**common, **job.options, **given, **ours}
     name, task, _ = job.target
@@ -155,7 +155,7 @@ def call(app: Celery, job: Job, common: Mapping[str, Any], producer: Any) -> Non
 
 def _carrying(job: Job, sent: Sent | None) -> Job:
     """Return the same call with this context only."""
-    return job._replace(options={**job.options, OPTION: sent or False})
+    return job._replace(options={**job.options, CONTEXT_OPTION: sent or False})
 
 
 def _is_uniform(app: Celery) -> bool:

@@ -23,7 +23,7 @@ from celery.utils.time import maybe_make_aware
 from kombu.utils.json import JSONEncoder, loads
 
 from celery_delayq.integration import amqp
-from celery_delayq.integration.context import FIELD, OPTION, Sent
+from celery_delayq.integration.context import CONTEXT_FIELD, CONTEXT_OPTION, Sent
 from celery_delayq.model import envelope, unique
 from celery_delayq.model.envelope import PROPERTY, Due, Entry, due_of_countdown, due_of_eta
 from celery_delayq.model.unique import Key
@@ -124,8 +124,8 @@ def kind(job: Job) -> Any:
     due = "countdown" if job.countdown else "now" if job.eta is None else "eta"
     try:
         given = job.options
-        if OPTION in given:
-            given = {name: value for name, value in given.items() if name != OPTION}
+        if CONTEXT_OPTION in given:
+            given = {name: value for name, value in given.items() if name != CONTEXT_OPTION}
         options = _encode(given) if given else ""
         priority = type(job.priority), job.priority
         unique_key = Key if type(job.unique_key) is Key else job.unique_key
@@ -191,7 +191,7 @@ class Template:
                 mapping[key] = f"{token}{name}{token}"
 
         mark(own, "label", "label")
-        for key in ("eta", FIELD):
+        for key in ("eta", CONTEXT_FIELD):
             if key in own:
                 mark(own, key, key)
         mark(headers, "id", "id")
@@ -222,7 +222,7 @@ class Template:
             self._check(*job.args, **job.kwargs)
         values: dict[str, Any] = {"tag": f'"{job.message_id}{os.urandom(8).hex()}"'}
         if sent is not None:
-            values[FIELD] = dumps(sent.text)
+            values[CONTEXT_FIELD] = dumps(sent.text)
         countdown, eta, expires = job.countdown, job.eta, job.expires
         if expires is None:
             expires = self._expires
@@ -287,7 +287,7 @@ class Template:
             "eta": headers["eta"],
             "expires": headers["expires"],
             "expiration": properties.get("expiration"),
-            FIELD: properties[PROPERTY].get(FIELD),
+            CONTEXT_FIELD: properties[PROPERTY].get(CONTEXT_FIELD),
         }
         try:
             filled = self.fill(job, sent).entry

@@ -20,7 +20,7 @@ from celery_delayq.schedule.client import Schedule
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
-from celery_delayq.store.scan import MESSAGES
+from celery_delayq.store.scan import PAGE_MESSAGES
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Command, Steps
 from celery_delayq.store.session import Session
@@ -29,10 +29,10 @@ from celery_delayq.utils import message_json
 from celery_delayq.utils.portions import batches
 
 #: Ids that one script call cancels.
-BATCH = 100
+CANCEL_BATCH = 100
 
 #: Entries after which a walk over the schedule tells how far it is.
-READ = 1000
+PROGRESS_ENTRIES = 1000
 
 
 class Revocation:
@@ -49,7 +49,7 @@ class Revocation:
         In this order: the worker refuses a task that is promoted meanwhile. A ready one is left to
         the worker too, which tells the chord that waits for it; its unique key is free at once.
         """
-        for batch in batches(dict.fromkeys(map(str, ids)), BATCH):
+        for batch in batches(dict.fromkeys(map(str, ids)), CANCEL_BATCH):
             self._store(ids=batch)
             self._schedule.cancel_revoked(batch)
 
@@ -119,7 +119,7 @@ class Revocation:
 
         def note_read() -> None:
             bulk.found += 1
-            if progress is not None and bulk.found % READ == 0:
+            if progress is not None and bulk.found % PROGRESS_ENTRIES == 0:
                 progress(bulk)
 
         def matches(task: Readable) -> bool:
@@ -146,7 +146,7 @@ class Revocation:
                 if matches(each):
                     yield each.id
 
-        for batch in batches(found(), BATCH):
+        for batch in batches(found(), CANCEL_BATCH):
             after(self._schedule.cancel_revoked(batch))
         for queue, layout in self._ask(_with_ready).items():
             self._ask(partial(_free_ready, queue, layout, matches))
@@ -183,7 +183,7 @@ def _free_ready(
     if not store.client.exists(store.keys.queue(queue).unique):
         return
     for ready_list in store.keys.ready_lists(queue, layout):
-        pages = store.scan.messages(ready_list, 0, sys.maxsize, MESSAGES, newest=True)
+        pages = store.scan.messages(ready_list, 0, sys.maxsize, PAGE_MESSAGES, newest=True)
         for page in pages:
             labels = [label for each in page if (label := _label_of(each, matches))]
             names = [to_text(name) for label in labels for name in (label.id + b"\0", label.name)]

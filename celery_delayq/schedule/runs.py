@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from celery_delayq.model.history import START, Run, check_range, readable
+from celery_delayq.model.history import START_OFFSET, Run, check_range, readable
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 
 #: Runs that are read at once.
-PAGE = 500
+PAGE_RUNS = 500
 
 
 class Runs:
@@ -19,7 +19,7 @@ class Runs:
     def __init__(self, session: Session) -> None:
         self._ask = session.ask
 
-    def history(self, after: str = START, count: int | None = None) -> Iterator[Run]:
+    def history(self, after: str = START_OFFSET, count: int | None = None) -> Iterator[Run]:
         """Return an iterator over the runs that have ended by now, in the order of their ends.
 
         Runs are kept only if the setting ``history`` is more than 0.
@@ -43,7 +43,7 @@ class Runs:
 
     def _runs(self, after: str, upto: str | None, count: int | None) -> Iterator[Run]:
         while upto is not None and count != 0:
-            limit = PAGE if count is None else min(PAGE, count)
+            limit = PAGE_RUNS if count is None else min(PAGE_RUNS, count)
             read = partial(Stores.read_runs, after=after, upto=upto, limit=limit)
             entries = self._ask(read)
             if not entries:

@@ -14,8 +14,8 @@ from celery_delayq.integration.not_run import note_outcomes
 from celery_delayq.model import publish_outcome
 from celery_delayq.model.publish_outcome import PublishOutcome, Put
 from celery_delayq.schedule.items import (
-    COMMON,
-    NOT_OPTIONS,
+    FIELD_OPTIONS,
+    REFUSED_OPTIONS,
     InvalidItem,
     Item,
     ItemOutcome,
@@ -30,7 +30,7 @@ from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.message_template import Routed
 from celery_delayq.schedule.publish_many import PublishRun
 from celery_delayq.store.scripting.calls import Puts
-from celery_delayq.store.scripting.pipelining import LOST_CONNECTION, EntryPipeline
+from celery_delayq.store.scripting.pipelining import LOST_CONNECTION_ERRORS, EntryPipeline
 from celery_delayq.store.scripting.replies import Puts as Reply
 from celery_delayq.store.session import Session
 
@@ -40,15 +40,22 @@ if TYPE_CHECKING:
 __all__ = ["InvalidItem", "Item", "ItemOutcome", "ManyFailed", "ManyReport", "schedule_many"]
 
 #: Entries that are sent together; ten script calls.
-BATCH = 500
+SEND_BATCH = 500
 
 #: Seconds after which a batch that is not full is sent, when the next item comes.
-FLUSH_INTERVAL = 0.1
+FLUSH_SECONDS = 0.1
 
 #: States without an error; of an item that went to several queues, the one that comes first is
 #: reported.
-_FINE: tuple[State, ...] = ("superseded", "kept", "replaced", "scheduled", "ready", "duplicate")
-_RANK: tuple[State, ...] = ("refused", "full", "conflict", *_FINE)
+_GOOD_STATES: tuple[State, ...] = (
+    "superseded",
+    "kept",
+    "replaced",
+    "scheduled",
+    "ready",
+    "duplicate",
+)
+_STATE_RANK: tuple[State, ...] = ("refused", "full", "conflict", *_GOOD_STATES)
 
 
 def schedule_many(
@@ -63,7 +70,7 @@ def schedule_many(
 ) -> ManyReport:
     """Schedule very many tasks: :meth:`.schedule.client.Schedule.schedule_many`."""
     check_several(items)
-    wrong = sorted((NOT_OPTIONS - {*COMMON}) & options.keys())
+    wrong = sorted((REFUSED_OPTIONS - {*FIELD_OPTIONS}) & options.keys())
     if wrong:
         raise InvalidItem(f"{', '.join(wrong)}: no option of all items")
     if batch < 1:
@@ -116,7 +123,7 @@ class ManyRun(ManyCall):
         self._ask = session.ask
         self._batch = batch
         #: States that are only counted.
-        self._counted = _FINE if errors_only or on_outcome is None else ()
+        self._counted = _GOOD_STATES if errors_only or on_outcome is None else ()
         #: Items that go to several queues: the number of queues, and the outcomes so far.
         self._several: dict[int, tuple[int, list[tuple[str, Put]]]] = {}
         self._pipeline: EntryPipeline | None = None
@@ -136,7 +143,7 @@ class ManyRun(ManyCall):
                     pipeline.close()
         except Stopped as stopped:
             raise self.failed(stopped.cause) from stopped.cause
-        except (CommandRefused, *LOST_CONNECTION) as exc:
+        except (CommandRefused, *LOST_CONNECTION_ERRORS) as exc:
             raise self.failed(exc) from exc
         self._report.position = self._report.taken
         return self._report
@@ -154,12 +161,12 @@ class ManyRun(ManyCall):
                 raise Stopped(exc) from exc
             try:
                 queues, entry = make(given)
-            except (CommandRefused, *LOST_CONNECTION):
+            except (CommandRefused, *LOST_CONNECTION_ERRORS):
                 raise  # not the item's fault, which counts as not taken
             except Exception as exc:
                 report.taken += 1
                 self.tell(ItemOutcome(report.taken - 1, make.id, "refused", exc))
-                if pipeline.buffered and clock() - began > FLUSH_INTERVAL:
+                if pipeline.buffered and clock() - began > FLUSH_SECONDS:
                     pipeline.send()
                 continue
             index = report.taken
@@ -170,7 +177,7 @@ class ManyRun(ManyCall):
                 pipeline.add(queue, entry, index)
             if len(queues) > 1:
                 self._several[index] = len(queues), []
-            if pipeline.buffered >= self._batch or clock() - began > FLUSH_INTERVAL:
+            if pipeline.buffered >= self._batch or clock() - began > FLUSH_SECONDS:
                 pipeline.send()
         pipeline.flush()
 
@@ -186,7 +193,7 @@ class ManyRun(ManyCall):
                     continue
                 # All its queues have answered: the worst counts.
                 del self._several[index]
-                queue, put = min(found, key=lambda one: _RANK.index(one[1].state))
+                queue, put = min(found, key=lambda one: _STATE_RANK.index(one[1].state))
             if put.state in self._counted:
                 counts[put.state] = counts.get(put.state, 0) + 1
             else:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "check_java", "register"]
 
-OLDEST = (4, 1)
-OLDEST_JAVA = 17
+MIN_SPARK = (4, 1)
+MIN_JAVA = 17
 
 
 def register(spark: SparkSession) -> None:
@@ -60,7 +60,7 @@ def check(*more: str) -> None:
     except ImportError as exc:
         raise ConfigError(f"{exc.name} is missing; {how}") from exc
     found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
-    if found < OLDEST:
+    if found < MIN_SPARK:
         raise ConfigError(f"PySpark {pyspark.__version__} is too old, expected 4.1 or newer; {how}")
 
 
@@ -69,7 +69,7 @@ def check_java() -> None:
 
     Spark itself would only say that Java has ended.
     """
-    how = f"install Java {OLDEST_JAVA} or newer (apt install openjdk-17-jre-headless)"
+    how = f"install Java {MIN_JAVA} or newer (apt install openjdk-17-jre-headless)"
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=str(Path(home, "bin")) if home else None)
     if program is None:
@@ -77,7 +77,7 @@ def check_java() -> None:
         raise ConfigError(f"Spark needs Java, and there is {where} {how}")
     told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "(?:1\.)?(\d+)', told)
-    if version is not None and int(version[1]) < OLDEST_JAVA:
+    if version is not None and int(version[1]) < MIN_JAVA:
         raise ConfigError(
             f"Java {version[1]} ({program}) is too old for Spark; {how}, and set JAVA_HOME to it"
         )

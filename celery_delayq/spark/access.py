@@ -17,18 +17,18 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.utils.credentials import has_password
 
 #: Environment variables with the broker URL, tried in this order without the option url.
-VARIABLES = ("DELAYQ_URL", "CELERY_BROKER_URL")
+URL_VARIABLES = ("DELAYQ_URL", "CELERY_BROKER_URL")
 
 #: Environment variable with the password. Spark hides ``spark.executorEnv.*PASSWORD*``.
-PASSWORD = "DELAYQ_PASSWORD"
+PASSWORD_VARIABLE = "DELAYQ_PASSWORD"
 
 #: The options of :class:`Access`.
-OPTIONS = ("url", "password", "app", "keyprefix")
+ACCESS_OPTIONS = ("url", "password", "app", "keyprefix")
 
-_HOW = (
+_URL_ADVICE = (
     "give the URL without its password, and the password by the environment variable "
-    f"{PASSWORD} on the driver and the executors (spark.executorEnv.{PASSWORD}), or the whole URL "
-    f"by {VARIABLES[0]}, or by the name of a variable: url='env:MY_BROKER_URL'"
+    f"{PASSWORD_VARIABLE} on the driver and the executors (spark.executorEnv.{PASSWORD_VARIABLE}), "
+    f"or the whole URL by {URL_VARIABLES[0]}, or by the name of a variable: url='env:MY_BROKER_URL'"
 )
 
 
@@ -65,18 +65,21 @@ class Access:
         """
         url = options.get("url")
         if url is not None and has_password(url):
-            raise ConfigError(f"the option url has a password, which Spark would show; {_HOW}")
-        return cls(*(options.get(name) for name in OPTIONS))
+            raise ConfigError(
+                f"the option url has a password, which Spark would show; {_URL_ADVICE}"
+            )
+        return cls(*(options.get(name) for name in ACCESS_OPTIONS))
 
     def full_url(self) -> str:
         """Return the broker's URL with its password."""
         url = self.url
         if url is None:
-            url = next((os.environ[name] for name in VARIABLES if name in os.environ), None)
+            url = next((os.environ[name] for name in URL_VARIABLES if name in os.environ), None)
             if url is None:
                 raise ConfigError(
-                    f"where is the queue? Give the option url, or set {' or '.join(VARIABLES)} on "
-                    f"the driver and the executors (spark.executorEnv.{VARIABLES[0]}), or name an "
+                    "where is the queue? Give the option url, or set "
+                    f"{' or '.join(URL_VARIABLES)} on the driver and the executors "
+                    f"(spark.executorEnv.{URL_VARIABLES[0]}), or name an "
                     "app: app='myproject.celery:app'"
                 )
         elif url.startswith("env:"):
@@ -94,7 +97,7 @@ class Access:
                 "the master name of Sentinels is in broker_transport_options: name the app that "
                 "sets it by the option app"
             )
-        password = self.password or os.environ.get(PASSWORD)
+        password = self.password or os.environ.get(PASSWORD_VARIABLE)
         return url if password is None or has_password(url) else _with_password(url, password)
 
 

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: Environment variable with the password of the database.
-PASSWORD = "DELAYQ_JDBC_PASSWORD"
+PASSWORD_VARIABLE = "DELAYQ_JDBC_PASSWORD"
 
 #: Option of Java.
-IN_UTC = "-Duser.timezone=UTC"
+UTC_OPTION = "-Duser.timezone=UTC"
 
 #: Drivers that Java does not find by itself when Spark adds their jars later.
 _DRIVERS = {
@@ -34,7 +34,7 @@ def check_url(url: str) -> None:
     if _PASSWORD.search(url) or has_password(_WITHOUT_LOGIN.sub("", url).removeprefix("jdbc:")):
         raise ConfigError(
             f"the JDBC URL has a password, which Spark would show; give it by the environment "
-            f"variable {PASSWORD}"
+            f"variable {PASSWORD_VARIABLE}"
         )
 
 
@@ -48,7 +48,7 @@ def read_jdbc(
     driver: str | None = None,
     partitioned: tuple[str, str, str, int] | None = None,
 ) -> DataFrame:
-    """Return rows of a database; the environment variable :data:`PASSWORD` has its password.
+    """Return rows of a database, whose password is in the variable :data:`PASSWORD_VARIABLE`.
 
     Timestamps without a time zone are UTC, as in Celery.
 
@@ -70,7 +70,7 @@ def read_jdbc(
     given: dict[str, Any] = {
         "url": url,
         "user": user,
-        "password": os.environ.get(PASSWORD),
+        "password": os.environ.get(PASSWORD_VARIABLE),
         "driver": driver or next((d for p, d in _DRIVERS.items() if url.startswith(p)), None),
         "dbtable": table if query is None else f"({query}) pending",
         "preferTimestampNTZ": "true",
@@ -91,6 +91,6 @@ def read_jdbc(
         raise ConfigError(
             "the database has timestamps without a time zone, which are UTC, and Spark's Java "
             f"would take them for times of {zone.getID()}: set spark.driver.extraJavaOptions and "
-            f"spark.executor.extraJavaOptions to {IN_UTC}"
+            f"spark.executor.extraJavaOptions to {UTC_OPTION}"
         )
     return rows

@@ -21,7 +21,7 @@ from rich.text import Text
 from celery_delayq.admin.reporting import Refused, WrongUse, reporting_errors
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark import check, check_java, register
-from celery_delayq.spark.jdbc import IN_UTC
+from celery_delayq.spark.jdbc import UTC_OPTION
 from celery_delayq.spark.session import interrupts
 from celery_delayq.utils.text import spelled
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: The last line of a Python traceback.
-_RAISED = re.compile(r"([a-z_]\w*\.)*[A-Z]\w*(Error|Exception|Invalid|NotImplemented\w*): ")
+_RAISED_LINE = re.compile(r"([a-z_]\w*\.)*[A-Z]\w*(Error|Exception|Invalid|NotImplemented\w*): ")
 
 #: The options of :class:`.access.Access` that command lines have: no secrets.
-_ACCESS = ("url", "app", "keyprefix")
+_ACCESS_OPTIONS = ("url", "app", "keyprefix")
 
 
 def session(name: str, jars: str | None = None) -> SparkSession:
@@ -56,7 +56,7 @@ def session(name: str, jars: str | None = None) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         java = os.environ.get("SPARK_SUBMIT_OPTS", "")
         if "-Duser.timezone" not in java:
-            os.environ["SPARK_SUBMIT_OPTS"] = f"{java} {IN_UTC}".strip()
+            os.environ["SPARK_SUBMIT_OPTS"] = f"{java} {UTC_OPTION}".strip()
     builder = SparkSession.builder.appName(name)
     if jars is not None:
         builder = builder.config("spark.jars", jars)
@@ -89,7 +89,7 @@ def options(command: F) -> F:
 
 def access_of(given: dict[str, Any]) -> dict[str, str]:
     """Remove the options of the queue from those of a command, and return them."""
-    return {name: value for name in _ACCESS if (value := given.pop(name)) is not None}
+    return {name: value for name in _ACCESS_OPTIONS if (value := given.pop(name)) is not None}
 
 
 def show_summary(
@@ -148,6 +148,6 @@ def _one_line(text: str) -> str:
     """Return the most useful line of a Spark error: the last of a Python traceback."""
     lines = [line.strip() for line in text.splitlines()]
     said = [line for line in lines if line.startswith(("celery_delayq.", "redis.", "kombu."))]
-    raised = said or [line for line in lines if _RAISED.match(line)]
+    raised = said or [line for line in lines if _RAISED_LINE.match(line)]
     line = raised[-1] if raised else next(filter(None, lines), "Spark failed")
     return spelled(re.sub(r"^celery_delayq(\.\w+)+: ", "", line))

@@ -16,10 +16,10 @@ OnLoss = Literal["warn", "fail"]
 Table = Literal["scheduled", "ready", "leased", "dead_letters", "periodic", "history"]
 
 #: Options that Spark itself adds for a stream.
-_OF_SPARK = frozenset({"checkpointlocation", "path"})
+_SPARK_OPTIONS = frozenset({"checkpointlocation", "path"})
 
 #: What options without a default are.
-_NEEDED = {
+_REQUIRED_OPTIONS = {
     "task": "the name of a Celery task, such as mail.remind",
     "idcolumn": "the column that identifies a row",
 }
@@ -142,8 +142,8 @@ def _parsed(what: str, options: Mapping[str, str], kind: type[T]) -> T:
     """Return options that Spark gives as texts, by names of any case."""
     given = {name.lower(): text for name, text in options.items()}
     own = {field.name: field for field in fields(kind) if field.name != "access"}  # type: ignore[arg-type]
-    valid = sorted([*own, *access.OPTIONS])
-    unknown = sorted(given.keys() - {*valid} - _OF_SPARK)
+    valid = sorted([*own, *access.ACCESS_OPTIONS])
+    unknown = sorted(given.keys() - {*valid} - _SPARK_OPTIONS)
     if unknown:
         raise ConfigError(
             f"unknown option(s) for {what}: {', '.join(unknown)}; valid are: {', '.join(valid)}"
@@ -153,7 +153,7 @@ def _parsed(what: str, options: Mapping[str, str], kind: type[T]) -> T:
         if text := given.get(name):
             values[name] = _value(name, text)
         elif field.default is MISSING:
-            raise ConfigError(f"the option {name} is missing: {_NEEDED[name]}")
+            raise ConfigError(f"the option {name} is missing: {_REQUIRED_OPTIONS[name]}")
     return kind(**values)
 
 

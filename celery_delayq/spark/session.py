@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: Most connections that cancel or remove in parallel, whatever the number of executors.
-MOST_CONNECTIONS = 8
+MAX_CONNECTIONS = 8
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 
 from celery_delayq.spark.options import ReadOptions, WriteOptions
 from celery_delayq.spark.read.readers import BatchReader, StreamReader
-from celery_delayq.spark.read.tables import TABLES, schema_of
+from celery_delayq.spark.read.tables import TABLE_COLUMNS, schema_of
 from celery_delayq.spark.write.writer import StreamWriter, Writer
 
 
@@ -21,7 +21,7 @@ class Source(DataSource):
 
     def schema(self) -> str:
         """Return the columns of the table that is read."""
-        return schema_of(TABLES[ReadOptions.of(self.options).table])
+        return schema_of(TABLE_COLUMNS[ReadOptions.of(self.options).table])
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a table."""

@@ -37,22 +37,22 @@ from celery_delayq.utils.portions import batches
 
 #: Most ids of one script call, and most names that it looks at. Many messages with one id take
 #: several calls.
-BATCH = 40
+ID_BATCH = 40
 
 #: Most keys that one call of ``control/queues_with.lua`` looks at, once for each id.
-LOOKED_AT = 1000
+MAX_CALL_KEYS = 1000
 
 #: The first message with an id: see ``include/find.lua``.
-_FIRST = b"["
+_FIRST_MESSAGE = b"["
 
 #: Messages that one call of ``schedule/exists.lua`` looks for.
-KNOWN = 100
+EXISTS_BATCH = 100
 
 #: Most revoked ids that one call reads or looks for.
-REVOKED = 1000
+REVOKED_BATCH = 1000
 
 #: Most calls for a part of a page that return no entry: most are of other priorities.
-EMPTY = 4
+MAX_EMPTY_CALLS = 4
 
 
 class ControlStore(StorePart):
@@ -70,7 +70,7 @@ class ControlStore(StorePart):
         keys = [*self._keys.queue(queue).state]
         messages, codes = iter(messages), []
         part: list[tuple[str, str]] = []
-        while part := part or [*islice(messages, KNOWN)]:
+        while part := part or [*islice(messages, EXISTS_BATCH)]:
             # Together: redis-py takes longer for many arguments than Redis does for all the rest.
             ids = "".join([f"{entry_id(id)}\0" for id, _ in part])
             message_ids = "".join([f"{message_id}\0" for _, message_id in part])
@@ -86,8 +86,8 @@ class ControlStore(StorePart):
         """Do as :meth:`queues_with`."""
         names = [to_bytes(id if isinstance(id, Name) else entry_id(id)) for id in ids]
         found: set[str] = set()
-        for some in batches(names, BATCH):
-            parts = [*batches(queues, max(1, LOOKED_AT // (4 * len(some))))]
+        for some in batches(names, ID_BATCH):
+            parts = [*batches(queues, max(1, MAX_CALL_KEYS // (4 * len(some))))]
             calls = [
                 Call("control/queues_with", [*chain.from_iterable(map(self._by_id, part))], some)
                 for part in parts
@@ -107,9 +107,9 @@ class ControlStore(StorePart):
         """Do as :meth:`find`."""
         keys = [*self._keys.queue(queue).state]
         places: list[Location] = []
-        number, start = 0, _FIRST
+        number, start = 0, _FIRST_MESSAGE
         while number < len(ids):
-            args = [BATCH, start, *map(_target, ids[number : number + BATCH])]
+            args = [ID_BATCH, start, *map(_target, ids[number : number + ID_BATCH])]
             done, start, *found = yield Call("control/find", keys, args)
             places += [Location.read(*each) for each in found]
             number += done
@@ -160,7 +160,7 @@ class ControlStore(StorePart):
             last_due = last_due if stretch.after else part.last_due
             empty = 0 if found else empty + 1
             entries += found
-            if part.end is None or empty == EMPTY or len(entries) == limit:
+            if part.end is None or empty == MAX_EMPTY_CALLS or len(entries) == limit:
                 return FoundPage(entries, part.end, last_due)
             stretch = stretch._replace(after=part.end)
 
@@ -266,17 +266,17 @@ class ControlStore(StorePart):
         key = self._keys.queue(queue)
         token = token or uuid4().hex
         codes: list[StatusCode] = []
-        number, calls, start = 0, 0, _FIRST
+        number, calls, start = 0, 0, _FIRST_MESSAGE
         while number < len(items):
-            some = items[number : number + BATCH]
+            some = items[number : number + ID_BATCH]
             flat = [x for id, *rest in some for x in (_target(id), *map(_optional, rest))]
             its_keys = [*key.state, self._keys.next_due, key.answer(f"{token}-{calls}"), *keys]
-            its_args = [queue, BATCH, start, *args, *flat]
+            its_args = [queue, ID_BATCH, start, *args, *flat]
             found, _, more = (yield Call(name, its_keys, its_args)).partition(b"\n")
             told = cast("list[StatusCode]", list(found.decode()))
             # The first code may be for more messages of the id that the last call has begun.
             codes[number:] = [worst([*codes[number:], told[0]]), *told[1:]]
-            number, start = len(codes) - bool(more), more or _FIRST
+            number, start = len(codes) - bool(more), more or _FIRST_MESSAGE
             calls += 1
         return codes
 
@@ -334,7 +334,7 @@ class ControlStore(StorePart):
     def not_remembered(self, members: Iterable[bytes]) -> list[bytes]:
         """Return which members the set of revokes lacks."""
         new: list[bytes] = []
-        for some in batches(members, REVOKED):
+        for some in batches(members, REVOKED_BATCH):
             scores = cast(
                 "list[float | None]", self._runner.client.zmscore(self._keys.revoked, some)
             )
@@ -360,12 +360,12 @@ class ControlStore(StorePart):
             found = cast(
                 "list[tuple[bytes, float]]",
                 self._runner.client.zrangebyscore(
-                    self._keys.revoked, last, "+inf", seen, REVOKED, withscores=True
+                    self._keys.revoked, last, "+inf", seen, REVOKED_BATCH, withscores=True
                 ),
             )
             before, last = last, score_of(found[-1][1]) if found else last
             yield [member for member, _ in found], last
-            if len(found) < REVOKED:
+            if len(found) < REVOKED_BATCH:
                 return
             then = sum(at == last for _, at in found)
             seen = seen + then if last == before else then

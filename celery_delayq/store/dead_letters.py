@@ -25,13 +25,13 @@ from celery_delayq.store.scripting.runner import StorePart
 logger = logging.getLogger(__name__)
 
 #: Dead letters that are read in one call, if they are small.
-PAGE = 100
+PAGE_DEAD_LETTERS = 100
 
 #: Dead letters that one call makes ready again without reading them.
-REPLAYED_IN_PLACE = 75
+REPLAY_BATCH = 75
 
 #: Dead letters that one call forgets at most, and calls that follow each other.
-TRIM, TRIMS = 200, 10
+TRIM_BATCH, MAX_TRIM_CALLS = 200, 10
 
 
 class Replay(NamedTuple):
@@ -86,7 +86,7 @@ class DeadLetterStore(StorePart):
         queue: str,
         died_from: int | None = None,
         died_to: int | None = None,
-        page: int = PAGE,
+        page: int = PAGE_DEAD_LETTERS,
         *,
         ahead: bool = False,
         ask: Ask | None = None,
@@ -242,7 +242,7 @@ class DeadLetterStore(StorePart):
         died_to: float | str,
         after: bytes,
         token: str,
-        limit: int = REPLAYED_IN_PLACE,
+        limit: int = REPLAY_BATCH,
     ) -> ReplayedInPlace:
         """Make the tasks of dead letters ready again, as far as their messages need not be read.
 
@@ -295,10 +295,10 @@ class DeadLetterStore(StorePart):
         if layout.limits.archived or not (age or most):
             return
         old = many = 0
-        for _ in range(TRIMS):
-            found = self.trim(queue, age, most, TRIM)
+        for _ in range(MAX_TRIM_CALLS):
+            found = self.trim(queue, age, most, TRIM_BATCH)
             old, many = old + found[0], many + found[1]
-            if sum(found) < TRIM:
+            if sum(found) < TRIM_BATCH:
                 break
         if old or many:
             logger.warning(

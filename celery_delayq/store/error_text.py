@@ -23,16 +23,16 @@ from celery_delayq.store.scripting.refusals import Refusal, is_denied, refusal_o
 BROKER_ERRORS = (OperationalError, RedisError)
 
 #: redis-py's message when it cannot connect: address and reason.
-_CONNECTING = re.compile(r"Error -?\w+ connecting to (?:unix socket: )?(\S+)\. (.*?)\.?")
+_CONNECT_ERROR = re.compile(r"Error -?\w+ connecting to (?:unix socket: )?(\S+)\. (.*?)\.?")
 
 #: Connection errors of a server that is up and refuses the login.
-_REFUSALS = (AuthenticationError, AuthorizationError)
+_LOGIN_ERRORS = (AuthenticationError, AuthorizationError)
 
 
 def is_away(exc: BaseException) -> bool:
     """Return whether a server could not be reached, or is still starting."""
     own = isinstance(exc, DelayQError) and not isinstance(exc, BrokerUnavailable)
-    if own or any(isinstance(each, _REFUSALS) for each in _causes(exc)):
+    if own or any(isinstance(each, _LOGIN_ERRORS) for each in _causes(exc)):
         return False
     return isinstance(exc, (ConnectionError, TimeoutError, BusyLoadingError, OperationalError))
 
@@ -45,7 +45,7 @@ def describe_error(exc: BaseException, app: Celery | None = None) -> str:
         return f"Redis refuses calls for the moment: {exc}"
     if not is_away(exc):
         return str(exc)
-    match = _CONNECTING.fullmatch(str(exc))
+    match = _CONNECT_ERROR.fullmatch(str(exc))
     if match:
         return f"cannot reach Redis at {match[1]}: {match[2]}"
     causes = [each.strerror for each in _causes(exc) if isinstance(each, OSError)]

@@ -11,7 +11,7 @@ from celery_delayq.errors import CommandRefused
 from celery_delayq.model.lookup import to_text
 from celery_delayq.model.totals import TickTotals, Totals
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.scan import MESSAGES, ScanStore, answered
+from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore, answered
 from celery_delayq.store.scripting.calls import Call, Command, Steps, pack
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Sizes, cut
@@ -21,22 +21,22 @@ from celery_delayq.utils import foreign
 T = TypeVar("T")
 
 #: Processes of a queue that ``schedule/counts`` names at most.
-WORKER_IDS = 1000
+MAX_WORKER_IDS = 1000
 
 #: Queues whose ready messages are read together, up to 1 MB of each at a time.
 SAMPLED_QUEUES = 50
 
 #: Ready messages of a queue and priority up to which all are read. Of more, about so many are.
-SAMPLE = 1000
+SAMPLE_MESSAGES = 1000
 
 #: In how many stretches they are read, spread evenly over the list.
-STRETCHES = 10
+SAMPLE_STRETCHES = 10
 
 #: How far from the ends of a list a stretch may be: Redis walks there, a node for some messages.
-DEEPEST = 50_000
+MAX_STRETCH_DEPTH = 50_000
 
 #: A periodic entry is late so many ms after its tick was due.
-LATE = 10_000
+LATE_TICK_MS = 10_000
 
 
 class ServerGauges(NamedTuple):
@@ -174,7 +174,7 @@ class GaugeStore(StorePart):
 
     def periodic(self, now: int) -> tuple[dict[str, int], int]:
         """Return the number of periodic entries by status, and how many of them are late."""
-        late = self._runner.client.zcount(self._keys.periodic_at, "-inf", now - LATE)
+        late = self._runner.client.zcount(self._keys.periodic_at, "-inf", now - LATE_TICK_MS)
         statuses: dict[str, int] = {}
         for _, record in self._scan.fields(self._keys.periodic):
             status = record.partition(b"\n")[0].rpartition(b" ")[2].decode("utf-8", "replace")
@@ -184,7 +184,7 @@ class GaugeStore(StorePart):
     def leased_steps(self, queue: str, size: Sizes) -> Steps[int]:
         """Return how many messages of a queue processes hold."""
         key, worker_ids = self._keys.queue(queue), size.worker_ids
-        if len(worker_ids) >= WORKER_IDS:  # then there may be more
+        if len(worker_ids) >= MAX_WORKER_IDS:  # then there may be more
             found = yield Command.of("ZRANGE", key.leases, 0, -1)
             worker_ids = tuple(map(to_text, found))
         return sum(answered((yield [Command.of("HLEN", key.leased(name)) for name in worker_ids])))
@@ -205,12 +205,14 @@ class GaugeStore(StorePart):
         lengths = answered((yield [Command.of("LLEN", name) for name in lists]))
         samples: list[tuple[float, list[T]]] = []
         for name, length in zip(lists, lengths, strict=True):
-            if length <= SAMPLE:
-                places = [range(length)[at : at + MESSAGES] for at in range(0, length, MESSAGES)]
+            if length <= SAMPLE_MESSAGES:
+                places = [
+                    range(length)[at : at + PAGE_MESSAGES] for at in range(0, length, PAGE_MESSAGES)
+                ]
             else:
-                size, near = SAMPLE // STRETCHES, min(length, 2 * DEEPEST)
-                starts = [near * place // STRETCHES for place in range(STRETCHES)]
-                half, beyond = STRETCHES // 2, length - near
+                size, near = SAMPLE_MESSAGES // SAMPLE_STRETCHES, min(length, 2 * MAX_STRETCH_DEPTH)
+                starts = [near * place // SAMPLE_STRETCHES for place in range(SAMPLE_STRETCHES)]
+                half, beyond = SAMPLE_STRETCHES // 2, length - near
                 starts = [*starts[:half], *(beyond + start for start in starts[half:])]
                 places = [range(start, start + size) for start in starts]
             found: list[T] = []

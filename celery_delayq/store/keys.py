@@ -22,7 +22,7 @@ from celery_delayq.settings import Limits
 from celery_delayq.utils import foreign
 
 #: What kombu puts between a queue's name and a priority step.
-DEFAULT_SEP = "\x06\x16"
+DEFAULT_SEPARATOR = "\x06\x16"
 
 #: Keys of the layouts before 0.1.0 that have other names now.
 EARLIER_KEYS = ("delayq:agenda", "delayq:reaping", "delayq:deploys", "delayq:beats")
@@ -44,7 +44,7 @@ class Layout:
         dead letters, by them.
     """
 
-    sep: str = DEFAULT_SEP
+    sep: str = DEFAULT_SEPARATOR
     steps: tuple[int, ...] = DEFAULT_STEPS
     limits: Limits = field(default_factory=Limits)
 
@@ -90,7 +90,7 @@ def _layout_text(layout: Layout) -> str:
     return json.dumps({"sep": layout.sep, "steps": layout.steps, **limits})
 
 
-_STATE: Callable[[QueueKeys], tuple[str, ...]] = attrgetter(
+_STATE_KEYS: Callable[[QueueKeys], tuple[str, ...]] = attrgetter(
     *("due", "entries", "tasks", "paused_due", "unique", "duplicate_ids"),
     *("ready_index", "leased_index", "totals"),
 )
@@ -180,7 +180,7 @@ class QueueKeys:
     @property
     def state(self) -> tuple[str, ...]:
         """The keys with which scripts about entries begin (``include/tracking.lua``)."""
-        return _STATE(self)
+        return _STATE_KEYS(self)
 
     @property
     def by_id(self) -> tuple[str, str, str, str]:
@@ -203,12 +203,12 @@ class QueueKeys:
         return f"{self.own}leased:".encode() + to_bytes(worker_id)
 
 
-_NAMES = [each.name for each in fields(QueueKeys)[1:]]
+_KEY_FIELDS = [each.name for each in fields(QueueKeys)[1:]]
 
 
 @lru_cache(maxsize=1024)
 def _queue_keys(own: str) -> QueueKeys:
-    return QueueKeys(own, *[own + name for name in _NAMES])
+    return QueueKeys(own, *[own + name for name in _KEY_FIELDS])
 
 
 class Keys:

@@ -19,7 +19,7 @@ from celery_delayq.store.scripting.runner import StorePart
 from celery_delayq.utils.foreign import reading
 
 #: Most messages that one call puts back.
-REQUEUE = 50
+REQUEUE_BATCH = 50
 
 #: What becomes of a message that is due when it is to be scheduled in place of a held one: it is
 #: made ready, nothing is changed, or it is scheduled all the same.
@@ -264,7 +264,7 @@ class LeaseStore(StorePart):
         total = [0, 0]
         left = list(fields)
         while left:
-            part = left[:REQUEUE] if last else left[-REQUEUE:]
+            part = left[:REQUEUE_BATCH] if last else left[-REQUEUE_BATCH:]
             call = Call("leases/requeue", [*keys, *lists], [*args, *map(to_bytes, part)])
             moved, dead_lettered, done = map(int, self._runner.run(call))
             total = [total[0] + moved, total[1] + dead_lettered]

@@ -22,10 +22,10 @@ T = TypeVar("T")
 Ask = Callable[[Callable[[Stores], T]], T]
 
 #: Behind every name of an entry: names are text.
-_LAST = "\U0010ffff"
+_MAX_NAME = "\U0010ffff"
 
 #: Names that are read of each of several queues first, at least; and how often more are read.
-LEAST_NAMES, MOST_ROUNDS = 4, 8
+MIN_NAMES, MAX_ROUNDS = 4, 8
 
 
 def queues_of(stores: Stores, queue: str | None) -> Mapping[str, Layout]:
@@ -152,10 +152,10 @@ def _read(
     """
     single = len(names) == 1
     found: dict[str, _Queue] = {}
-    size = limit if single else min(limit, max(LEAST_NAMES, 2 * limit // max(1, len(names))))
+    size = limit if single else min(limit, max(MIN_NAMES, 2 * limit // max(1, len(names))))
     begin = {name: _after(name, after, where.task) for name in names}
     last_due: int | None = None
-    for _ in range(1 if single else MOST_ROUNDS):
+    for _ in range(1 if single else MAX_ROUNDS):
         options = {"records": single, "began": after.began, "goes_on": not single}
         pages = stores.run_each(begin, partial(_page, where, size, begin, options))
         for name, page in pages.items():
@@ -196,7 +196,7 @@ def _after(queue: str, after: Cursor, task: str | None) -> Position | None:
         return None
     if queue == after.queue:
         return Position.of(after.key, after.name, task)
-    return Position.of(after.key if queue < after.queue else after.key - 1, _LAST, task)
+    return Position.of(after.key if queue < after.queue else after.key - 1, _MAX_NAME, task)
 
 
 def _records(

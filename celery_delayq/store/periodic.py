@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 Written = Literal["done", "changed", "unknown"]
 
-_WRITTEN: dict[str, Written] = {"d": "done", "c": "changed", "u": "unknown"}
+_WRITE_OUTCOMES: dict[str, Written] = {"d": "done", "c": "changed", "u": "unknown"}
 
 
 #: Most entries that one call writes.
-BATCH = 100
+WRITE_BATCH = 100
 
 
 class Upcoming(NamedTuple):
@@ -170,7 +170,7 @@ class PeriodicStore(StorePart):
         right : Callable[[str, str], Writing | None]
             Gives by name and record how an entry is to be; None leaves it as it is.
         """
-        for page in portions(self.all(), BATCH, lambda entry: len(entry[1])):
+        for page in portions(self.all(), WRITE_BATCH, lambda entry: len(entry[1])):
             names = [to_bytes(name) for name, _ in page]
             found = self._runner.client.zmscore(self._pair[1], names)
             looks = cast("list[float | None]", found)
@@ -188,12 +188,12 @@ class PeriodicStore(StorePart):
     def write(self, writings: Sequence[Writing]) -> list[Written]:
         """Write entries, each by compare-and-set of its expected state."""
         written: list[Written] = []
-        for some in portions(writings, BATCH, lambda writing: len(writing.record)):
+        for some in portions(writings, WRITE_BATCH, lambda writing: len(writing.record)):
             args: list[Any] = [self._keys.periodic_wake]
             for name, line, record, look in some:
                 args += to_bytes(name), to_bytes(line), to_bytes(record), _ms(look)
             reply = self._run("periodic/compare_and_set", list(self._pair), args)
-            written += [_WRITTEN[code] for code in reply.decode()]
+            written += [_WRITE_OUTCOMES[code] for code in reply.decode()]
         return written
 
     def edit(self, name: str, edit: Callable[[str | None], Writing | None]) -> str | None:
@@ -227,8 +227,8 @@ class PeriodicStore(StorePart):
         Whether it may go on is asked after each reading, so that what changes later is seen when
         it writes.
         """
-        for start in range(0, len(names), BATCH):
-            batch = names[start : start + BATCH]
+        for start in range(0, len(names), WRITE_BATCH):
+            batch = names[start : start + WRITE_BATCH]
             changed = 0
             while batch:
                 found = self._scan.values(self._pair[0], [to_bytes(name) for name in batch])

@@ -20,22 +20,22 @@ from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
 from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
 from celery_delayq.model.names import QUEUE_KEYS, is_utf8
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.scan import MESSAGES, ScanStore
+from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 from celery_delayq.utils import foreign
 from celery_delayq.utils.portions import batches
 
 #: About how many members a script looks at in one call.
-BATCH = 50
+CALL_MEMBERS = 50
 
 #: How many ids to tell of each kind of drift (``include/repair/report.lua``).
-EXAMPLES = 3
+MAX_EXAMPLES = 3
 
 #: How many keys ``SCAN`` looks at in one call, and how many members of a key the others.
-PAGE = 500
+SCAN_COUNT = 500
 
 _NAMES = "|".join(QUEUE_KEYS - {"answer", "leased", "wake", "quarantine_turn"})
-_OWN = re.compile(rf"\{{(.*)\}}:(?:(?:{_NAMES})|leased:(.+))", re.DOTALL)
+_OWN_KEY = re.compile(rf"\{{(.*)\}}:(?:(?:{_NAMES})|leased:(.+))", re.DOTALL)
 
 
 class Found(NamedTuple):
@@ -108,8 +108,8 @@ class RepairStore(RepairPart):
         holders: dict[str, set[str]] = {}
         prefix = self._keys.prefix
         pattern = f"{_literally(prefix)}{{{'*' if queue is None else _literally(queue)}}}:*"
-        for key in self._runner.client.scan_iter(pattern, count=PAGE):
-            match = _OWN.fullmatch(to_text(key)[len(prefix) :])
+        for key in self._runner.client.scan_iter(pattern, count=SCAN_COUNT):
+            match = _OWN_KEY.fullmatch(to_text(key)[len(prefix) :])
             # Names of queues are text; those of processes may be anything.
             if match and queue in (None, match[1]) and is_utf8(match[1]):
                 worker_ids = [match[2]] if match[2] is not None else []
@@ -120,7 +120,7 @@ class RepairStore(RepairPart):
         """Return the queues that the next-due index or the index of leases names."""
         indexes = (self._keys.next_due, self._keys.lease_ends)
         members = chain.from_iterable(
-            self._runner.client.zscan_iter(key, count=PAGE) for key in indexes
+            self._runner.client.zscan_iter(key, count=SCAN_COUNT) for key in indexes
         )
         names = set()
         for name, _ in members:
@@ -134,8 +134,8 @@ class RepairStore(RepairPart):
         """Return the worker ids that have a lease on a queue, or had one of late."""
         key, client = self._keys.queue(queue), self._runner.client
         found = chain(
-            client.zscan_iter(key.leases, count=PAGE),
-            client.hscan_iter(key.request_numbers, count=PAGE),
+            client.zscan_iter(key.leases, count=SCAN_COUNT),
+            client.hscan_iter(key.request_numbers, count=SCAN_COUNT),
         )
         return {to_text(name) for name, _ in found}
 
@@ -157,7 +157,7 @@ class RepairStore(RepairPart):
         """Look at a batch of the index by task; before the records, so that it tells their dues."""
         key = self._keys.queue(queue)
         keys = [*key.schedule, self._keys.next_due]
-        return self._look("repair/index", keys, [queue, cursor, BATCH, int(repair)])
+        return self._look("repair/index", keys, [queue, cursor, CALL_MEMBERS, int(repair)])
 
     def entries(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the records.
@@ -165,7 +165,7 @@ class RepairStore(RepairPart):
         One that is not in the schedule is due when its message says; now, if that says nothing.
         """
         keys = list(self._keys.queue(queue).state)
-        args = [cursor, BATCH, int(repair)]
+        args = [cursor, CALL_MEMBERS, int(repair)]
         next_cursor, looked, lost, *rest = self._run("repair/entries", keys, args)
         batch = Batch.read([next_cursor, looked, [], *rest])
         if lost and repair:
@@ -174,7 +174,7 @@ class RepairStore(RepairPart):
             batch.found.extend(self.schedule(queue, dict(zip(lost, records, strict=True))).found)
         elif lost:
             ids = [_text(id) for id in lost]
-            batch.found.append(Found("unscheduled", len(ids), 0, ids[:EXAMPLES]))
+            batch.found.append(Found("unscheduled", len(ids), 0, ids[:MAX_EXAMPLES]))
         return batch
 
     def schedule(self, queue: str, records: Mapping[bytes, bytes | None]) -> Batch:
@@ -189,7 +189,7 @@ class RepairStore(RepairPart):
         """Look at a batch of the schedule."""
         key = self._keys.queue(queue)
         keys = [key.due, key.entries, self._keys.next_due, key.dead, key.dead_at, key.totals]
-        return self._look("repair/due", keys, [queue, cursor, BATCH, int(repair)])
+        return self._look("repair/due", keys, [queue, cursor, CALL_MEMBERS, int(repair)])
 
     def dead_letters(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the dead letters."""
@@ -201,7 +201,7 @@ class RepairStore(RepairPart):
 
     def _dead_letters(self, queue: str, which: int, cursor: int, repair: bool) -> Batch:
         key = self._keys.queue(queue)
-        args = [which, cursor, BATCH, int(repair)]
+        args = [which, cursor, CALL_MEMBERS, int(repair)]
         return self._look("repair/dead_letters", [key.dead, key.dead_at], args)
 
     def periodic_size(self) -> int:
@@ -214,7 +214,7 @@ class RepairStore(RepairPart):
     def periodic(self, _: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the periodic entries, which are of no queue."""
         keys = [self._keys.periodic, self._keys.periodic_at]
-        return self._look("repair/periodic", keys, [cursor, BATCH, int(repair)])
+        return self._look("repair/periodic", keys, [cursor, CALL_MEMBERS, int(repair)])
 
     def leases(self, queue: str, worker_ids: Sequence[str], lease: float, *, repair: bool) -> Batch:
         """Look at the leases of some processes on a queue.
@@ -251,13 +251,13 @@ class RepairStore(RepairPart):
     def forget_counts(self, queue: str, layout: Layout) -> None:
         """Remove the counts of deliveries whose messages are gone, as after a purge."""
         deliveries = self._keys.queue(queue).deliveries
-        stale = dict(self._runner.client.hscan_iter(deliveries, count=PAGE))
+        stale = dict(self._runner.client.hscan_iter(deliveries, count=SCAN_COUNT))
         # A message that was put back while the others were read is found the second time.
         for _ in range(2):
             if stale:
                 there = self._digests(queue, layout)
                 stale = {digest: text for digest, text in stale.items() if digest not in there}
-        for pairs in batches(stale.items(), BATCH):
+        for pairs in batches(stale.items(), CALL_MEMBERS):
             args = [*chain.from_iterable(pairs)]
             self._run("leases/forget_counts", [deliveries], args)
 
@@ -279,7 +279,7 @@ class RepairStore(RepairPart):
 
     def _in_list(self, key: str) -> Iterator[bytes]:
         """Yield the items of a list, each that stays at least once."""
-        parts = self._scan.messages(key, 0, sys.maxsize, MESSAGES, newest=True)
+        parts = self._scan.messages(key, 0, sys.maxsize, PAGE_MESSAGES, newest=True)
         return chain.from_iterable(parts)
 
     # -- to move over
@@ -330,7 +330,7 @@ class RepairStore(RepairPart):
         return cast(int, self._runner.client.llen(self._keys.queue(queue).quarantined))
 
     def release_quarantined(
-        self, queue: str, layout: Layout, limit: int = BATCH
+        self, queue: str, layout: Layout, limit: int = CALL_MEMBERS
     ) -> tuple[int, int]:
         """Put up to *limit* of them into their ready lists; return how many, and how many died."""
         key = self._keys.queue(queue)

@@ -14,15 +14,15 @@ from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import Label
 from celery_delayq.model.lookup import IndexEntry, to_bytes
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair import BATCH, PAGE, Batch, RepairPart
+from celery_delayq.store.repair import CALL_MEMBERS, SCAN_COUNT, Batch, RepairPart
 from celery_delayq.store.scan import Index
 
 #: Most bytes of messages that a script reads to be sure that some are gone: about 10 ms. Other
 #: calls read less; this one must read all messages of a process at one moment.
-MOST_BYTES = 4 * 1024 * 1024
+MAX_READ_BYTES = 4 * 1024 * 1024
 
 #: Most held messages that a script looks at to count them at one moment.
-MOST_HELD = 4_000
+MAX_LEASED_MESSAGES = 4_000
 
 
 class Tracked(NamedTuple):
@@ -103,7 +103,7 @@ class RepairTracking(RepairPart):
 
     def _page(self, script: str, queue: str, cursor: int, repair: bool, *first: str) -> Batch:
         state = self._keys.queue(queue).state
-        return self._look(script, state, [*first, cursor, BATCH, int(repair)])
+        return self._look(script, state, [*first, cursor, CALL_MEMBERS, int(repair)])
 
     def totals(
         self, queue: str, layout: Layout, worker_ids: Sequence[str], *, repair: bool
@@ -115,7 +115,7 @@ class RepairTracking(RepairPart):
         key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
         keys: list[Any] = [key.due, key.totals, key.quarantined, key.leases, *lists]
         keys += [key.leased(name) for name in worker_ids]
-        args = [int(repair), MOST_HELD, len(lists), *map(to_bytes, worker_ids)]
+        args = [int(repair), MAX_LEASED_MESSAGES, len(lists), *map(to_bytes, worker_ids)]
         batch = self._look("repair/totals", keys, args)
         return None if batch.cursor else batch
 
@@ -165,7 +165,9 @@ class RepairTracking(RepairPart):
         left = self._run("repair/drop_cancelled", keys, ["", 0])
         while left:
             # In one call, and so perhaps less than a batch.
-            found = next(self._scan.messages(ready_list, 0, min(left, BATCH), BATCH), [])
+            found = next(
+                self._scan.messages(ready_list, 0, min(left, CALL_MEMBERS), CALL_MEMBERS), []
+            )
             args: list[object] = [left, len(found) or 1]
             for place, message in enumerate(found, 1):
                 if tracked := cancelled_in(message, cancelled):
@@ -174,7 +176,7 @@ class RepairTracking(RepairPart):
 
     def tracked(self, queue: str, index: Index) -> Iterator[Tracked]:
         """Yield all messages that count as ready or as held (HSCAN)."""
-        for item in self._runner.client.hscan_iter(self._index(queue, index), count=PAGE):
+        for item in self._runner.client.hscan_iter(self._index(queue, index), count=SCAN_COUNT):
             yield Tracked(*item)
 
     def _index(self, queue: str, index: Index) -> str:
@@ -190,6 +192,6 @@ class RepairTracking(RepairPart):
         """
         key = self._keys.queue(queue)
         keys = [*key.state, *(key.leased(name) for name in worker_ids)]
-        args = [int(repair), MOST_BYTES, *chain.from_iterable(seen)]
+        args = [int(repair), MAX_READ_BYTES, *chain.from_iterable(seen)]
         batch = self._look("repair/gone", keys, args)
         return None if batch.cursor else batch

@@ -14,7 +14,7 @@ from redis.retry import Retry
 from celery_delayq.store.scripting.refusals import is_denied
 
 #: Arguments of commands that read them before they look at rights.
-_ARGUMENTS = {
+_COMMAND_ARGUMENTS = {
     "eval": ["return 0", "1", "{key}"],
     "evalsha": ["0" * 40, "1", "{key}"],
     "config|get": ["maxmemory-policy"],
@@ -28,7 +28,7 @@ _ARGUMENTS = {
     "time": [],
 }
 #: Rights of these show only outside of a transaction, or by patterns.
-_UNTRIED = {"psubscribe", "punsubscribe", "unsubscribe"}
+_UNTRIED_COMMANDS = {"psubscribe", "punsubscribe", "unsubscribe"}
 
 
 def missing(client: Redis, rules: Sequence[str]) -> list[str] | None:
@@ -44,9 +44,9 @@ def missing(client: Redis, rules: Sequence[str]) -> list[str] | None:
     with client.client() as own:
         own.response_callbacks = {}  # they would read QUEUED as a result
         names = [rule[1:] for rule in rules if rule[0] == "+" and rule[1] != "@"]
-        names = [name for name in names if name not in _UNTRIED]
+        names = [name for name in names if name not in _UNTRIED_COMMANDS]
         try:
-            plain = [name for name in names if name not in _ARGUMENTS]
+            plain = [name for name in names if name not in _COMMAND_ARGUMENTS]
             told = cast("list[Any]", own.execute_command("COMMAND", "INFO", *plain))
             arity = {n: abs(each[1]) - 1 for n, each in zip(plain, told, strict=True) if each}
             own.execute_command("MULTI")
@@ -85,7 +85,7 @@ def _trials(rules: Sequence[str], arity: Mapping[str, int]) -> Iterator[tuple[st
         elif rule.startswith("&") and "*" not in rule:
             yield rule, ["PUBLISH", name, "x"]
         elif rule.startswith("+") and name in arity:
-            given = _ARGUMENTS.get(name, ["{key}"] * arity[name])
+            given = _COMMAND_ARGUMENTS.get(name, ["{key}"] * arity[name])
             filled = [each.replace("{key}", key).replace("{channel}", channel) for each in given]
             yield rule, [*name.upper().split("|"), *filled]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from celery_delayq.model.envelope import MAX_DUE_MS, task_field
 from celery_delayq.model.lookup import (
-    PAUSED_OFFSET,
+    PAUSED_OFFSET_MS,
     Listed,
     Name,
     Position,
@@ -25,23 +25,23 @@ Index = Literal["waiting", "running"]
 
 #: Most fields of a hash that one call reads, most values that it gets by their fields, most records
 #: of entries: about 2 ms on a slow machine if they have 1 KB each.
-PAGE = 100
+PAGE_FIELDS = 100
 
 #: Most messages of a list that one call reads: more, since each call walks to its place.
-MESSAGES = 150
+PAGE_MESSAGES = 150
 
 #: Most entries that one call returns without their records.
-NAMES = 200
+PAGE_NAMES = 200
 
 #: How long a reader may take for a page: as in ``include/pages/reading.lua``.
-READING_MS = 3_600_000
+MAX_READING_MS = 3_600_000
 
 #: Most entries that one call looks at to find some of a priority.
-LOOKS = 250
+MAX_LOOKED_ENTRIES = 250
 
 
 #: Scores without an end, and what is read instead.
-_FINITE = {b"-inf": b"%d" % -PAUSED_OFFSET, b"+inf": b"%d" % (2 * PAUSED_OFFSET)}
+_FINITE_SCORES = {b"-inf": b"%d" % -PAUSED_OFFSET_MS, b"+inf": b"%d" % (2 * PAUSED_OFFSET_MS)}
 
 
 class Stretch(NamedTuple):
@@ -76,8 +76,8 @@ class Stretch(NamedTuple):
         Those that are paused and due have scores of their own.
         """
         task, low, high, _ = where
-        first_due = -PAUSED_OFFSET if low is None else low
-        last_due = PAUSED_OFFSET - 1 if high is None else min(high, PAUSED_OFFSET - 1)
+        first_due = -PAUSED_OFFSET_MS if low is None else low
+        last_due = PAUSED_OFFSET_MS - 1 if high is None else min(high, PAUSED_OFFSET_MS - 1)
         moved = ("" if task is None else task_field(task), first_due, last_due)
         if task is not None:
             field = task_field(task)
@@ -86,9 +86,9 @@ class Stretch(NamedTuple):
             ranges: tuple[tuple[bytes, bytes], ...] = ((start.encode(), end.encode()),)
             return cls(queue, True, ranges, began=began, moved=moved)
         first = b"-inf" if low is None else b"%d" % low
-        last = PAUSED_OFFSET - 1 if high is None else high
-        first_paused = PAUSED_OFFSET + max(low or 0, 0)
-        last_paused = b"+inf" if high is None else b"%d" % (PAUSED_OFFSET + high)
+        last = PAUSED_OFFSET_MS - 1 if high is None else high
+        first_paused = PAUSED_OFFSET_MS + max(low or 0, 0)
+        last_paused = b"+inf" if high is None else b"%d" % (PAUSED_OFFSET_MS + high)
         ranges = ((first, b"%d" % last), (b"%d" % first_paused, last_paused))
         return cls(queue, False, ranges, began=began, moved=moved)
 
@@ -96,7 +96,7 @@ class Stretch(NamedTuple):
         """Return it without infinite scores, which somebody set manually: they are no times, and a
         page could not go on behind them.
         """
-        ranges = tuple((_FINITE.get(a, a), _FINITE.get(b, b)) for a, b in self.ranges)
+        ranges = tuple((_FINITE_SCORES.get(a, a), _FINITE_SCORES.get(b, b)) for a, b in self.ranges)
         return self._replace(ranges=ranges)
 
     def pieces(self) -> list[Stretch]:
@@ -163,7 +163,7 @@ class ScanStore(StorePart):
         pairs = client.zrange(key.due, before + place, before + place, withscores=True)
         if not pairs:
             return None
-        due = pairs[0][1] - (PAUSED_OFFSET if _is_paused(first) else 0)
+        due = pairs[0][1] - (PAUSED_OFFSET_MS if _is_paused(first) else 0)
         return Position(repr(due).encode(), pairs[0][0])
 
     def part(self, *args: Any, **options: Any) -> Part:
@@ -181,16 +181,17 @@ class ScanStore(StorePart):
     ) -> Call:
         """Return the call that reads the first entries of a stretch.
 
-        One call reads at most :data:`PAGE` or :data:`NAMES`, and with a priority *step* it looks at
-        :data:`LOOKS`. With *goes_on* the reading goes on after the end of this stretch.
+        One call reads at most :data:`PAGE_FIELDS` or :data:`PAGE_NAMES`, and with a priority
+        *step* it looks at :data:`MAX_LOOKED_ENTRIES`. With *goes_on* the reading goes on after the
+        end of this stretch.
         """
-        limit = min(limit, PAGE if records else NAMES)
+        limit = min(limit, PAGE_FIELDS if records else PAGE_NAMES)
         args = [
             int(stretch.by_task),
             *(stretch.after or (b"", b"")),
             *(stretch.upto or (b"", b"")),
             limit,
-            limit if step is None else LOOKS,
+            limit if step is None else MAX_LOOKED_ENTRIES,
             "" if step is None else step,
             int(records),
             "" if stretch.began is None else stretch.began,
@@ -231,8 +232,8 @@ class ScanStore(StorePart):
         calls: list[Call | Command] = []
         for queue in queues:
             name = self._keys.queue(queue).readers
-            calls.append(Command.of("ZADD", name, began // 1000 + READING_MS, began))
-            calls.append(Command.of("PEXPIRE", name, READING_MS))
+            calls.append(Command.of("ZADD", name, began // 1000 + MAX_READING_MS, began))
+            calls.append(Command.of("PEXPIRE", name, MAX_READING_MS))
         self._runner.run_all(calls)  # a refusal does not matter
 
     def died_ms(self, queue: str, low: int | None, place: int) -> int | None:
@@ -261,7 +262,7 @@ class ScanStore(StorePart):
         longest = 0
         while start < end:
             first = start if newest else -start - 1
-            call = self.messages_call(name, first, min(limit, MESSAGES, end - start), longest)
+            call = self.messages_call(name, first, min(limit, PAGE_MESSAGES, end - start), longest)
             found = cut(*self._runner.run(call))
             if not found:
                 return
@@ -278,7 +279,7 @@ class ScanStore(StorePart):
 
     # -- hashes
 
-    def fields(self, name: str | bytes, page: int = PAGE) -> Iterator[tuple[bytes, bytes]]:
+    def fields(self, name: str | bytes, page: int = PAGE_FIELDS) -> Iterator[tuple[bytes, bytes]]:
         """Yield all fields of a hash with their values, in no order, perhaps some twice (HSCAN).
 
         Fields that come or go meanwhile may be missing.
@@ -299,7 +300,7 @@ class ScanStore(StorePart):
         """Do as :meth:`values`."""
         found: list[bytes | None] = []
         while len(found) < len(fields):
-            asked = fields[len(found) : len(found) + PAGE]
+            asked = fields[len(found) : len(found) + PAGE_FIELDS]
             found += cut(*(yield Call("scan/hash_values", [name], [*asked])))
         return found
 
@@ -331,4 +332,4 @@ def answered(replies: list[Any]) -> list[Any]:
 
 def _is_paused(first: bytes) -> bool:
     """Return whether a range that begins with that score is of entries that are paused and due."""
-    return not first.startswith(b"-") and float(first) >= PAUSED_OFFSET
+    return not first.startswith(b"-") and float(first) >= PAUSED_OFFSET_MS

@@ -21,12 +21,12 @@ from celery_delayq.store.leases import LeaseStore
 from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.repair_tracking import RepairTracking
-from celery_delayq.store.scan import MESSAGES, ScanStore
+from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore
 from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies, Steps
 from celery_delayq.store.scripting.replies import (
-    LATEST_MS,
-    READY,
+    MAX_TIME_MS,
+    READY_LOOKS,
     Adopted,
     Held,
     Look,
@@ -39,13 +39,13 @@ logger = logging.getLogger(__name__)
 
 #: ms by which the next look at a queue may be later than something is due there: after an error, or
 #: by ``max_ready``.
-LATE_MS = 2000
+MAX_LOOK_DELAY_MS = 2000
 
 #: Tasks whose entries one call counts.
-TASKS = 100
+COUNT_TASKS = 100
 
 #: Messages that processes hold, of which a purge looks at the unique keys at once.
-KEPT = 500
+PURGE_MESSAGES = 500
 
 
 class Store(ScriptRunner):
@@ -221,7 +221,10 @@ class Store(ScriptRunner):
         *head, on_duty, fleet, queues, ready = reply[:7]
         look = self._look(head, reply[7:])
         return look._replace(
-            on_duty=bool(on_duty), fleet=int(fleet), queues=int(queues), ready=READY[int(ready)]
+            on_duty=bool(on_duty),
+            fleet=int(fleet),
+            queues=int(queues),
+            ready=READY_LOOKS[int(ready)],
         )
 
     def ready_of(self, queues: Sequence[tuple[str, Layout]]) -> list[tuple[str, Layout]]:
@@ -341,9 +344,9 @@ class Store(ScriptRunner):
                 continue
             due = float(first)
             rate = layout.limits.promote_rate
-            latest = max(due, now_ms) + LATE_MS + (1000 / rate if rate else 0)
+            latest = max(due, now_ms) + MAX_LOOK_DELAY_MS + (1000 / rate if rate else 0)
             # No look is planned, or one that comes too late.
-            if due < LATEST_MS and (not look or float(look) > latest):
+            if due < MAX_TIME_MS and (not look or float(look) > latest):
                 late[queue] = due
         if late:
             self.client.zadd(self.keys.next_due, cast("dict[Any, Any]", late), lt=True)
@@ -391,7 +394,7 @@ class Store(ScriptRunner):
         counts: dict[str, int] = {}
         start: bytes = b"-"
         while start:
-            start, *found = yield Call("scan/tasks", keys, [start, TASKS])
+            start, *found = yield Call("scan/tasks", keys, [start, COUNT_TASKS])
             for field, count in zip(found[::2], found[1::2], strict=True):
                 counts[task_name(to_text(field))] = count
         return counts
@@ -408,7 +411,7 @@ class Store(ScriptRunner):
         """Yield up to *limit* messages of the ready lists of a queue, oldest first in each."""
         scan = self.scan
         for ready in self.keys.ready_lists(queue, layout):
-            for found in scan.messages(ready, 0, limit, MESSAGES):
+            for found in scan.messages(ready, 0, limit, PAGE_MESSAGES):
                 yield from found
                 limit -= len(found)
 
@@ -432,7 +435,7 @@ class Store(ScriptRunner):
         shared = [self.keys.next_due, self.keys.queues]
         keys = [*key.state, *shared, key.wake, key.quarantined, key.deliveries, key.pace, key.dead]
         keys += key.leases, *self.keys.ready_lists(queue, self.layout)
-        args = [queue, "1" if deleted else "0", KEPT]
+        args = [queue, "1" if deleted else "0", PURGE_MESSAGES]
         scheduled, alone, ready, *left = map(int, self.run(Call("schedule/purge", keys, args)))
         if left:
             self.forget_unowned(queue)

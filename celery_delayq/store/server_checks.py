@@ -17,19 +17,19 @@ from celery_delayq.utils.once import warn_once
 logger = logging.getLogger(__name__)
 
 #: What is said of a policy that evicts.
-EVICTION = (
+EVICTION_TEXT = (
     "Redis evicts keys when it is full (maxmemory-policy %s): scheduled tasks can be lost; set "
     "maxmemory-policy to noeviction"
 )
 
 #: What is said of a node of a cluster where a single Redis is meant.
-_NODE = (
+_CLUSTER_NODE_TEXT = (
     "this Redis is a node of a Redis Cluster: use a delayq+rediscluster:// URL for it, or "
     "delayq+redisclusters:// over TLS"
 )
 
 #: The oldest version of Redis on which the package is tested.
-OLDEST = (6, 2)
+MIN_REDIS = (6, 2)
 
 
 def check_server(client: Redis, *, in_cluster: bool = False) -> None:
@@ -52,17 +52,17 @@ def check_server(client: Redis, *, in_cluster: bool = False) -> None:
         warn_once(
             logger,
             f"Redis does not tell its version ({exc}); celery_delayq needs "
-            f"{'.'.join(map(str, OLDEST))} or newer. {_how_to_allow('+info')}",
+            f"{'.'.join(map(str, MIN_REDIS))} or newer. {_how_to_allow('+info')}",
         )
         return
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+    if tuple(int(part) for part in version.split(".")[:2]) < MIN_REDIS:
         raise UnsupportedServer(
             f"Redis {version} is too old for celery_delayq: "
-            f"use {'.'.join(map(str, OLDEST))} or newer, or a Valkey"
+            f"use {'.'.join(map(str, MIN_REDIS))} or newer, or a Valkey"
         )
     # Valkey says server_mode unless it is to look like Redis.
     if "cluster" in (told.get("redis_mode"), told.get("server_mode")) and not in_cluster:
-        raise UnsupportedServer(_NODE)
+        raise UnsupportedServer(_CLUSTER_NODE_TEXT)
 
 
 def check_refusal(exc: ResponseError) -> None:
@@ -75,16 +75,16 @@ def check_refusal(exc: ResponseError) -> None:
         it does not have the database of the URL, such as a node of a cluster, which has 0 alone.
     """
     if "SELECT is not allowed in cluster mode" in str(exc):
-        raise UnsupportedServer(_NODE) from exc
+        raise UnsupportedServer(_CLUSTER_NODE_TEXT) from exc
     if "DB index is out of range" in str(exc):  # Valkey 9 says so on a node too
         raise UnsupportedServer(
             f"this Redis does not have the database of the broker URL ({exc}): use a lower number. "
-            f"Or {_NODE}"
+            f"Or {_CLUSTER_NODE_TEXT}"
         ) from exc
     if "HELLO" in str(exc):
         raise UnsupportedServer(
             f"this Redis is older than 6.0 ({exc}): celery_delayq needs "
-            f"{'.'.join(map(str, OLDEST))} or newer, or a Valkey"
+            f"{'.'.join(map(str, MIN_REDIS))} or newer, or a Valkey"
         ) from exc
 
 
@@ -138,7 +138,7 @@ def warn_of_settings(client: Redis) -> None:
             f"{_how_to_allow('+config|get')}",
         )
     if policy is not None and evicts(policy):
-        logger.warning(EVICTION, policy)
+        logger.warning(EVICTION_TEXT, policy)
 
 
 def closes_idle_after(client: Redis) -> float | None:

@@ -16,7 +16,7 @@ from celery_delayq.store.history import HistoryStore
 from celery_delayq.store.scan import answered
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
-from celery_delayq.store.scripting.runner import QUEUES_TOGETHER
+from celery_delayq.store.scripting.runner import MAX_PIPELINED_QUEUES
 
 T = TypeVar("T")
 
@@ -136,7 +136,7 @@ class Stores:
         self,
         queues: Iterable[str],
         steps: Callable[[Store, str], Steps[T]],
-        together: int = QUEUES_TOGETHER,
+        together: int = MAX_PIPELINED_QUEUES,
         refused: dict[str, Exception] | None = None,
     ) -> dict[str, T]:
         """Run the steps of many queues together: :meth:`ScriptRunner.run_each`.

@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Seconds between two rounds, of all workers together.
-INTERVAL = 10.0
+ROUND_INTERVAL_SECONDS = 10.0
 
 #: Most seconds of a round.
-ROUND = 5.0
+MAX_ROUND_SECONDS = 5.0
 
 #: Longest wait between two attempts, in seconds, while the database cannot be reached.
-MAX_BACKOFF = 60.0
+MAX_BACKOFF_SECONDS = 60.0
 
 #: Most seconds that a stopping worker waits for a batch.
-STOP_TIMEOUT = 2.0
+STOP_SECONDS = 2.0
 
-_REDIS = (CommandRefused, OperationalError)
+_REDIS_ERRORS = (CommandRefused, OperationalError)
 
 
-def backoff(failures: int, interval: float = INTERVAL) -> float:
+def backoff(failures: int, interval: float = ROUND_INTERVAL_SECONDS) -> float:
     """Return for how many seconds to wait after so many failures in a row."""
-    return min(interval * 2.0 ** min(failures, 9), max(MAX_BACKOFF, interval))
+    return min(interval * 2.0 ** min(failures, 9), max(MAX_BACKOFF_SECONDS, interval))
 
 
 class Archiver:
@@ -66,7 +66,9 @@ class Archiver:
         Seconds between two rounds.
     """
 
-    def __init__(self, app: Celery, url: str, after: float, *, interval: float = INTERVAL) -> None:
+    def __init__(
+        self, app: Celery, url: str, after: float, *, interval: float = ROUND_INTERVAL_SECONDS
+    ) -> None:
         self._app = app
         self._url = url
         self._after = after
@@ -87,10 +89,10 @@ class Archiver:
         native_threads.start(self.run)
 
     def stop(self) -> None:
-        """Stop, after at most ``STOP_TIMEOUT`` seconds for the current batch."""
+        """Stop, after at most :data:`STOP_SECONDS` for the current batch."""
         self._stopping = True
         self._stop.give()
-        self._ended.wait(STOP_TIMEOUT)
+        self._ended.wait(STOP_SECONDS)
         native_threads.say()
 
     def run(self) -> None:
@@ -121,11 +123,11 @@ class Archiver:
         self.loop.run(step)
 
     def _round(self, session: Session, database: Database) -> int | None:
-        """Archive for at most ``ROUND`` seconds and return the number of moved dead letters.
+        """Archive for at most :data:`MAX_ROUND_SECONDS`; return how many dead letters were moved.
 
         None where there was nothing to do, or another worker has the turn.
         """
-        end = time.monotonic() + ROUND
+        end = time.monotonic() + MAX_ROUND_SECONDS
 
         def go_on() -> bool:
             return time.monotonic() < end and not self._stopping
@@ -138,9 +140,9 @@ class Archiver:
                 session, database, DeadFilter(), older_than=self._after, spare=self._after,
                 own=True, ahead=False, go_on=go_on,
             ).moved  # fmt: skip
-        except (TransferError, *_REDIS) as exc:
+        except (TransferError, *_REDIS_ERRORS) as exc:
             # The dispatcher reports an outage of Redis.
-            if isinstance(exc, _REDIS) or isinstance(exc.__cause__, _REDIS):
+            if isinstance(exc, _REDIS_ERRORS) or isinstance(exc.__cause__, _REDIS_ERRORS):
                 return None
             raise
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import BATCH
+from celery_delayq.deadletters.client import CHANGE_BATCH
 from celery_delayq.errors import InvalidPlace
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.lookup import StatusCode
@@ -26,7 +26,7 @@ from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
 from celery_delayq.transfer.dead_letter_stream import StreamPlan
 from celery_delayq.transfer.export_format import (
-    VERSION,
+    FORMAT_VERSION,
     FileOrUrl,
     Header,
     by_queue,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Most dead letters, and approximate bytes, of one transaction; reading them takes several calls.
-PAGE, ROOM = 1000, 8_000_000
+PAGE_DEAD_LETTERS, PAGE_BYTES = 1000, 8_000_000
 
 
 def archive_dead(
@@ -114,7 +114,7 @@ def export_dead(
         plan = plan_of(session, filter, 0.0, report)
         with jsonl.writing(target, DEAD_LETTERS) as out:
             shown = shown_filter(filter)
-            out.begin(Header(VERSION, report.made, plan.server, shown, report.total))
+            out.begin(Header(FORMAT_VERSION, report.made, plan.server, shown, report.total))
             for rows, looked in batches(plan):
                 out.write(rows)
                 report.looked += looked
@@ -248,12 +248,14 @@ def plan_of(
 def batches(
     plan: RedisPlan | StreamPlan, spared: Collection[tuple[str, str]] = ()
 ) -> Iterator[tuple[list[DeadLetterRow], int]]:
-    """Yield dead letters of about ``ROOM`` bytes, and the number that was read to find them.
+    """Yield dead letters of about ``PAGE_BYTES`` bytes, and the number that was read to find them.
 
     *spared* are queues and ids to skip.
     """
     for found in plan.read():
-        for some in portions(found, PAGE, lambda each: len(each.dead_lettered.data), room=ROOM):
+        for some in portions(
+            found, PAGE_DEAD_LETTERS, lambda each: len(each.dead_lettered.data), room=PAGE_BYTES
+        ):
             meant = (DeadLetterRow.of(each) for each in some if plan.filter.matches(each))
             yield [row for row in meant if (row.queue, row.id) not in spared], len(some)
 
@@ -304,7 +306,7 @@ class RedisPlan(NamedTuple):
     def delete(self, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
         """Delete dead letters in Redis, and return those that were there."""
         moved: list[DeadLetterRow] = []
-        for queue, some in by_queue(rows, BATCH):
+        for queue, some in by_queue(rows, CHANGE_BATCH):
             states = self.session.ask(partial(_delete, queue=queue, rows=some, token=uuid4().hex))
             moved += [row for row, state in zip(some, states, strict=True) if state == "d"]
         return moved

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import BATCH
+from celery_delayq.deadletters.client import CHANGE_BATCH
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.scheduled import moment
@@ -93,7 +93,7 @@ def restore_of(session: Session) -> Callable[[Sequence[DeadLetterRow], Imported]
 
 
 def _restore_all(session: Session, rows: Sequence[DeadLetterRow], report: Imported) -> None:
-    for queue, some in by_queue(rows, BATCH):
+    for queue, some in by_queue(rows, CHANGE_BATCH):
         ask = _predicted if report.dry_run else partial(_restore, token=uuid4().hex)
         report.outcomes.update(session.ask(partial(ask, queue=queue, rows=some)))
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
-from celery_delayq.transfer.export_format import PAGE, VERSION, Header, ParsedLines
+from celery_delayq.transfer.export_format import FORMAT_VERSION, PAGE_ROWS, Header, ParsedLines
 from celery_delayq.utils.portions import batches
 from celery_delayq.utils.sql import Database, Values, conditions
 
@@ -59,19 +59,19 @@ _restored = sa.Index(
 )
 
 #: Most dead letters in one statement; SQLite before 3.32 takes 999 variables.
-VARIABLES = 500
+MAX_VARIABLES = 500
 
 #: Columns that a filter compares.
-_FILTERED = ("task", "task_id", "exception", "root_id", "group_id")
+_FILTER_COLUMNS = ("task", "task_id", "exception", "root_id", "group_id")
 
 #: Columns that have the text of a dead letter's attribute.
-_TEXTS = (*_FILTERED, "reason", "worker", "traceback")
+_TEXT_COLUMNS = (*_FILTER_COLUMNS, "reason", "worker", "traceback")
 
 _MAX_INTEGER = 2**31 - 1
 _MAX_BIG_INTEGER = 2**63 - 1
 
 #: Characters that no database takes in a text, and the escape character.
-_ESCAPED = re.compile("[%\0\udc80-\udcff]")
+_ESCAPED_CHARACTERS = re.compile("[%\0\udc80-\udcff]")
 
 
 @dataclass
@@ -95,7 +95,7 @@ class DeadLetterTable:
         column = dead_letters.c
         keys = sorted((_bounded(row.dead_letter.dead_lettered.died_ms), row.digest) for row in rows)
         with self.connection.begin():
-            for part in batches(keys, VARIABLES):
+            for part in batches(keys, MAX_VARIABLES):
                 digests = [digest for _, digest in part]
                 meant = (
                     # A range of the key, so that the index serves; other rows may be in it.
@@ -127,9 +127,9 @@ class DeadLetterTable:
         with self.connection.begin():
             counted = sa.select(sa.func.count()).select_from(dead_letters).where(*meant)
             about = self.connection.scalar(counted)
-        yield 0, Header(VERSION, "", "", {}, about)
+        yield 0, Header(FORMAT_VERSION, "", "", {}, about)
         wanted = sa.select(column.died_ms, column.digest, column.queue, column.id, column.data)
-        wanted = wanted.where(*meant).order_by(column.died_ms, column.digest).limit(PAGE)
+        wanted = wanted.where(*meant).order_by(column.died_ms, column.digest).limit(PAGE_ROWS)
         page, read = wanted, 0
         while True:
             with self.connection.begin():
@@ -139,7 +139,7 @@ class DeadLetterTable:
                 row = DeadLetterRow.of_data(queue, id, bytes(each.data))
                 changed = f"id {id[:80]!r}: the row was changed manually"
                 yield number, row if row.digest == each.digest else changed
-            if len(found) < PAGE:
+            if len(found) < PAGE_ROWS:
                 return
             last, read = found[-1], read + len(found)
             page = wanted.where(
@@ -187,7 +187,7 @@ def _values(row: DeadLetterRow) -> Values:
         "queue": _escaped(row.queue),
         "id": _escaped(row.id),
         "retries": retries if retries is not None and abs(retries) <= _MAX_INTEGER else None,
-        **{name: _text(getattr(dead_letter, name)) for name in _TEXTS},
+        **{name: _text(getattr(dead_letter, name)) for name in _TEXT_COLUMNS},
         "data": row.data,
     }
 
@@ -199,7 +199,7 @@ def _bounded(died_ms: int) -> int:
 
 def _escaped(name: str) -> str:
     """Return the name of a queue or a dead letter as a database takes it."""
-    return _ESCAPED.sub(lambda found: quote(to_bytes(found[0])), name)
+    return _ESCAPED_CHARACTERS.sub(lambda found: quote(to_bytes(found[0])), name)
 
 
 def _unescaped(name: str) -> str:
@@ -215,6 +215,6 @@ def _text(text: str | None) -> str | None:
 
 def _conditions(filter: DeadFilter) -> list[sa.ColumnElement[bool]]:
     """Return a filter as conditions, but for the reason: databases compare cases differently."""
-    equal: Values = {name: _text(getattr(filter, name)) for name in _FILTERED}
+    equal: Values = {name: _text(getattr(filter, name)) for name in _FILTER_COLUMNS}
     queue = None if filter.queue is None else _escaped(filter.queue)
     return conditions(dead_letters, "died_ms", *filter.range_ms(), queue=queue, **equal)

@@ -14,10 +14,10 @@ from celery_delayq.transfer.results import Imported
 from celery_delayq.utils.portions import portions
 
 #: The version of the format, for files and databases. Readers accept all versions up to theirs.
-VERSION = 1
+FORMAT_VERSION = 1
 
 #: Rows of one round trip.
-PAGE = 500
+PAGE_ROWS = 500
 
 #: A path, ``"-"`` for stdin or stdout, a file that is open for bytes, or the URL of a database.
 FileOrUrl = str | os.PathLike[str] | BinaryIO
@@ -85,7 +85,7 @@ def meant_rows(
     lines: ParsedLines, report: Imported, is_meant: Callable[[R], bool]
 ) -> Iterator[list[R]]:
     """Yield the rows that match a filter, page by page; the report counts all others."""
-    for page in portions(lines, PAGE, lambda line: getattr(line[1], "size", 0)):
+    for page in portions(lines, PAGE_ROWS, lambda line: getattr(line[1], "size", 0)):
         rows = []
         for number, parsed in page:
             if isinstance(parsed, Header):
@@ -139,10 +139,10 @@ def check_version(version: Any) -> None:
     TransferError
         A later version wrote it.
     """
-    if type(version) is not int or not 1 <= version <= VERSION:
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise TransferError(
             f"version {version!r} of the format: this version of the package reads "
-            f"{VERSION} and earlier"
+            f"{FORMAT_VERSION} and earlier"
         )
 
 

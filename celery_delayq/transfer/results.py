@@ -14,7 +14,7 @@ from celery_delayq.errors import CommandRefused, InvalidPlace, TransferError
 from celery_delayq.store.error_text import describe_error
 
 #: Most examples of unreadable entries in a result.
-EXAMPLES = 100
+MAX_EXAMPLES = 100
 
 
 class LeftOut(NamedTuple):
@@ -113,7 +113,7 @@ class Imported:
     def refuse(self, line: int, reason: str) -> None:
         """Count a line or row that cannot be imported."""
         self.outcomes["refused"] += 1
-        if len(self.refusals) < EXAMPLES:
+        if len(self.refusals) < MAX_EXAMPLES:
             self.refusals.append(Refusal(line, reason))
 
     def as_dict(self) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from celery_delayq.model.lookup import FoundPage, Where
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.store.paging import counts_of, listed_pages
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.calls import CALL_SIZE, Call
+from celery_delayq.store.scripting.calls import MAX_CALL_MESSAGES, Call
 from celery_delayq.store.scripting.replies import STATES
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.transfer import jsonl, results
 from celery_delayq.transfer.export_format import (
-    PAGE,
-    VERSION,
+    FORMAT_VERSION,
+    PAGE_ROWS,
     FileOrUrl,
     Header,
     ParsedLines,
@@ -77,12 +77,12 @@ def export_to(
         began, server, counts = session.ask(ask)
         report.total = sum(counts.values()) if where.step is None else None
         report.made = moment(began // 1000).isoformat()
-        header = Header(VERSION, report.made, server, shown_filter(filter), report.total)
+        header = Header(FORMAT_VERSION, report.made, server, shown_filter(filter), report.total)
         takes_nul = not is_url(target)
         with _writing(target, filter, prune=prune) as out:
             out.begin(header)
             for queue in (queue for queue, number in counts.items() if number):
-                pages = listed_pages(session.ask, queue, where, PAGE, began=began)
+                pages = listed_pages(session.ask, queue, where, PAGE_ROWS, began=began)
                 for rows in _rows(pages, queue, report, takes_nul=takes_nul):
                     out.write(rows)
                     report.entries += len(rows)
@@ -108,7 +108,7 @@ def _rows(
                     raise RecordError("databases take no NUL in the name of a queue or task")
             except RecordError as exc:
                 report.left_out += 1
-                if len(report.unreadable) < results.EXAMPLES:
+                if len(report.unreadable) < results.MAX_EXAMPLES:
                     report.unreadable.append(results.LeftOut(queue, listed.id, str(exc)))
             else:
                 rows.append(row)
@@ -193,7 +193,7 @@ def put(
 def _import(rows: Sequence[ScheduleRow], token: str, stores: Stores) -> list[bytes | Exception]:
     """Schedule rows; repeated with the same *token* within a minute, it returns the same."""
     calls: dict[Store, list[Call]] = {}
-    for number, (queue, some) in enumerate(by_queue(rows, CALL_SIZE)):
+    for number, (queue, some) in enumerate(by_queue(rows, MAX_CALL_MESSAGES)):
         store = stores.of(queue)
         entries = [row.entry(store.layout) for row in some]
         calls.setdefault(store, []).append(store.import_call(queue, entries, f"{token}-{number}"))

@@ -18,8 +18,8 @@ from celery_delayq.model.envelope import (
     due_of_eta,
     is_task,
 )
-from celery_delayq.model.lookup import PAUSED_OFFSET, Listed
-from celery_delayq.model.names import NOT_OWN_KEY, is_own_key
+from celery_delayq.model.lookup import PAUSED_OFFSET_MS, Listed
+from celery_delayq.model.names import OWN_KEY_TEXT, is_own_key
 from celery_delayq.model.scheduled import moment
 from celery_delayq.store.keys import Layout
 from celery_delayq.transfer.export_format import RowFormat, check_fields, not_json
@@ -74,7 +74,7 @@ class ScheduleRow(NamedTuple):
         RecordError, InvalidETA
             A field is missing or wrong.
         """
-        check_fields(fields, **_TYPES)
+        check_fields(fields, **_FIELD_TYPES)
         row = cls(*(fields[name] for name in cls._fields)).checked()
         due = fields.get("due")
         if due is not None and due_of_eta(due).ms != row.due_ms:
@@ -86,7 +86,7 @@ class ScheduleRow(NamedTuple):
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a line."""
-        return {name: getattr(self, name) for name in _LINE}
+        return {name: getattr(self, name) for name in _LINE_FIELDS}
 
     def checked(self) -> ScheduleRow:
         """Check that an entry can be made of this row, and return it.
@@ -99,10 +99,10 @@ class ScheduleRow(NamedTuple):
         if not self.queue:
             raise RecordError("queue: expected the name of a queue")
         if is_own_key(self.queue):
-            raise RecordError(f"queue: expected {NOT_OWN_KEY}")
+            raise RecordError(f"queue: expected {OWN_KEY_TEXT}")
         if "\0" in self.id:
             raise RecordError("id: expected no NUL")
-        if not 0 <= self.due_ms < PAUSED_OFFSET:
+        if not 0 <= self.due_ms < PAUSED_OFFSET_MS:
             raise RecordError(f"due_ms={self.due_ms}: expected ms since 1970")
         if not 0 <= self.step <= _MAX_STEP:
             raise RecordError(f"step={self.step}: expected a priority step")
@@ -166,9 +166,9 @@ class ScheduleRow(NamedTuple):
 
 
 #: The fields of a line, in their order.
-_LINE = ("queue", "id", "task", "due", "due_ms", "step", "message_id", "message")
+_LINE_FIELDS = ("queue", "id", "task", "due", "due_ms", "step", "message_id", "message")
 
-_TYPES = {name: int if name in ("due_ms", "step") else str for name in ScheduleRow._fields}
+_FIELD_TYPES = {name: int if name in ("due_ms", "step") else str for name in ScheduleRow._fields}
 
 
 SCHEDULE = RowFormat("celery_delayq.schedule", ScheduleRow.fields, ScheduleRow.of_fields)

@@ -13,7 +13,13 @@ import sqlalchemy as sa
 
 from celery_delayq.model.envelope import MAX_DUE_MS
 from celery_delayq.model.scheduled import Filter, moment
-from celery_delayq.transfer.export_format import PAGE, Header, Parsed, ParsedLines, check_version
+from celery_delayq.transfer.export_format import (
+    PAGE_ROWS,
+    Header,
+    Parsed,
+    ParsedLines,
+    check_version,
+)
 from celery_delayq.transfer.schedule_row import ScheduleRow
 from celery_delayq.utils.sql import Database, conditions
 
@@ -127,7 +133,7 @@ def _rows(connection: sa.Connection, filter: Filter) -> Generator[tuple[int, Par
     yield 0, Header(version, "", "", {}, number)
     wanted = [entries.c[name] for name in (*ScheduleRow._fields, "due")]
     statement = sa.select(*wanted).where(*meant).order_by(entries.c.due_ms, entries.c.entry)
-    with connection.execution_options(yield_per=PAGE).execute(statement) as found:
+    with connection.execution_options(yield_per=PAGE_ROWS).execute(statement) as found:
         for number, fields in enumerate(found.mappings(), 1):
             try:
                 yield number, ScheduleRow.of_fields(dict(fields))

@@ -21,8 +21,8 @@ from kombu.utils.json import dumps
 from redis import ConnectionPool, Redis
 from redis.exceptions import ResponseError
 
-from celery_delayq.dispatch.lease_keeper import ACK_INTERVAL, LeaseKeeper, keeper_of
-from celery_delayq.dispatch.pacing import GATHER
+from celery_delayq.dispatch.lease_keeper import ACK_LOOK_SECONDS, LeaseKeeper, keeper_of
+from celery_delayq.dispatch.pacing import MIN_GATHER_SECONDS
 from celery_delayq.errors import InvalidOption, NotAllowed, RecordError, StoreFull
 from celery_delayq.integration import worker, worker_checks
 from celery_delayq.integration.install import EVENTLET, change_consumer
@@ -30,7 +30,7 @@ from celery_delayq.integration.replace import make
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.broker import Capability
 from celery_delayq.model.dead_letter import pack_details
-from celery_delayq.model.names import NOT_OWN_KEY, is_own_key
+from celery_delayq.model.names import OWN_KEY_TEXT, is_own_key
 from celery_delayq.model.task_options import check_identity, check_text
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
@@ -46,7 +46,7 @@ from celery_delayq.transport.consumer import Consumer
 from celery_delayq.transport.deliveries import Deliveries
 from celery_delayq.transport.hand_out import HandOut
 from celery_delayq.transport.idle import IdleWait
-from celery_delayq.transport.poller import STOPS_POLLING
+from celery_delayq.transport.poller import KOMBU_STOPS_POLLING
 from celery_delayq.transport.prefetch import Prefetch
 from celery_delayq.transport.publisher import Publisher, entry_of_received
 from celery_delayq.transport.put_off import PutOff
@@ -84,14 +84,14 @@ class Channel(stock.Channel):
     tag = ""
 
     #: Seconds between two looks at acknowledgements that no request took along.
-    ack_interval = ACK_INTERVAL
+    ack_interval = ACK_LOOK_SECONDS
 
     #: Whether it looks at the ready lists each time when it gets idle, and does not leave that to
     #: the fleet of dispatchers.
     looks_after_work = True
 
     #: Seconds between two promotions of a steady stream by the channel's dispatcher.
-    gather = GATHER
+    gather = MIN_GATHER_SECONDS
 
     #: Queues with ``x-expires``; kombu before 5.6 knows none.
     _expires: Mapping[str, Any] = MappingProxyType({})
@@ -226,7 +226,7 @@ class Channel(stock.Channel):
     def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
         check_text("queue", queue)
         if is_own_key(queue):
-            raise InvalidOption(f"queue={queue!r}: expected {NOT_OWN_KEY}")
+            raise InvalidOption(f"queue={queue!r}: expected {OWN_KEY_TEXT}")
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
         # A queue is declared on one channel and used on others of the same connection.
         if auto_delete or kwargs.get("exclusive") or queue in self._expires:
@@ -252,7 +252,7 @@ class Channel(stock.Channel):
         return sorted(super()._lookup(exchange, routing_key))
 
     def _lookup(self, exchange: str, routing_key: str, _default: str | None = None) -> Any:
-        return self.bound_queues(exchange, routing_key) or [delivery.UNBOUND]
+        return self.bound_queues(exchange, routing_key) or [delivery.UNBOUND_QUEUE]
 
     def _size(self, queue: str) -> int:
         """Return how many messages wait in *queue*, ready and scheduled, as on stock."""
@@ -307,7 +307,7 @@ class Channel(stock.Channel):
         if self.connection is None:
             # Closed by a failover; kombu connects and publishes again.
             raise RecoverableConnectionError("channel disconnected")
-        if queue is delivery.UNBOUND:
+        if queue is delivery.UNBOUND_QUEUE:
             self.add_unbound(message)
             return
         if not self.can_schedule(queue):
@@ -514,7 +514,7 @@ class Channel(stock.Channel):
         if consumer.awaiting is None:
             # So this is the end of the connection, and the next request makes another one.
             self.client.connection.disconnect()
-            if STOPS_POLLING:
+            if KOMBU_STOPS_POLLING:
                 raise ConnectionResetError("Redis has closed the connection")
             raise Empty()
         try:

@@ -32,7 +32,7 @@ from celery_delayq.transport.requests import Popped, Request, SignsCall, Taken
 logger = logging.getLogger(__name__)
 
 #: Seconds for which a queue is left alone that Redis refuses to lease from.
-REFUSED_SECONDS = 1.0
+REFUSED_QUEUE_SECONDS = 1.0
 
 #: Seconds to wait for the reply to a request when a queue is cancelled or the channel closes.
 LAST_REPLY_SECONDS = 1.0
@@ -456,8 +456,8 @@ class Consumer:
                 self._fair_share.forget(self._signs.found(reply))
             return None
         except ResponseError as exc:
-            logger.error("waiting for messages failed: retry_s=%g: %s", REFUSED_SECONDS, exc)
-            self._refused = dict.fromkeys(self.queues, time.monotonic() + REFUSED_SECONDS)
+            logger.error("waiting for messages failed: retry_s=%g: %s", REFUSED_QUEUE_SECONDS, exc)
+            self._refused = dict.fromkeys(self.queues, time.monotonic() + REFUSED_QUEUE_SECONDS)
             self._abandon_requests()
             return None
 
@@ -502,10 +502,10 @@ class Consumer:
                 self._requests.append(request)
             elif isinstance(reply, ResponseError):
                 logger.error(
-                    "fetching failed: queue=%s retry_s=%g: %s", queue, REFUSED_SECONDS, reply
+                    "fetching failed: queue=%s retry_s=%g: %s", queue, REFUSED_QUEUE_SECONDS, reply
                 )
                 self.keeper.abandon_request(queue, request.request_number)
-                self._refused[queue] = time.monotonic() + REFUSED_SECONDS
+                self._refused[queue] = time.monotonic() + REFUSED_QUEUE_SECONDS
             else:
                 came.append(self._hold(queue, request.request_number, Reserved.read(reply)))
                 # A queue whose messages were all cancelled has had its turn, too.

@@ -17,7 +17,7 @@ from celery_delayq.store.schedule import Store
 logger = logging.getLogger(__name__)
 
 #: Dead letters after which to look whether there are too many dead letters.
-TRIM_AFTER = 100
+TRIM_DEAD_LETTERS = 100
 
 
 class Deliveries:
@@ -167,7 +167,7 @@ class Deliveries:
     def _trim_sometimes(self, queue: str) -> None:
         """Delete dead letters beyond the limits, once in a while."""
         self._dead_lettered += 1
-        if self._dead_lettered % TRIM_AFTER == 0:
+        if self._dead_lettered % TRIM_DEAD_LETTERS == 0:
             self._change(lambda store: store.dead_letters.trim_by(queue, store.layout_of(queue)))
 
     def _change(self, change: Callable[[Store], Any], lost: str = "") -> None:

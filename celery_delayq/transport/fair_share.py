@@ -8,15 +8,15 @@ from math import ceil
 from typing import NamedTuple
 
 #: Delivering a message takes this many seconds at most where taking several at once is worth it.
-QUICK = 0.002
+QUICK_DELIVERY_SECONDS = 0.002
 
 #: Most messages to ask for at once.
-MOST = 64
+MAX_BATCH = 64
 
 #: With more queues than free slots, two or more are asked for about so many messages each, and the
 #: others the next time; a shard of a cluster asks for as many at least. A call for each message
 #: costs several times as much.
-DEPTH = 4
+MESSAGES_PER_QUEUE = 4
 
 
 @dataclass(slots=True)
@@ -31,7 +31,9 @@ class BatchSize:
 
     def after(self, count: int, seconds: float) -> None:
         """Learn from *count* messages that took *seconds* to deliver."""
-        self.size = min(2 * self.size, MOST) if seconds <= count * QUICK else 1
+        self.size = (
+            min(2 * self.size, MAX_BATCH) if seconds <= count * QUICK_DELIVERY_SECONDS else 1
+        )
 
 
 class Share(NamedTuple):
@@ -109,7 +111,7 @@ class FairShare:
         best = min((self._first.get(queue, 1) for queue in filled), default=0)
         tier = [queue for queue in filled if self._first.get(queue, 1) == best]
         if len(tier) > credit and self.has_more(tier):
-            tier = tier[: min(credit, max(2, ceil(credit / DEPTH)))]
+            tier = tier[: min(credit, max(2, ceil(credit / MESSAGES_PER_QUEUE)))]
         tier = tier[: credit if fair else 1]
         if not tier:
             return []

@@ -23,7 +23,7 @@ from celery_delayq.transport.deliveries import Deliveries
 from celery_delayq.transport.put_off import PutOff
 from celery_delayq.transport.qos import Message
 from celery_delayq.transport.rejected import (
-    MALFORMED,
+    MALFORMED_ERRORS,
     handle_or_refuse,
     log_refused,
     log_undecodable,
@@ -34,7 +34,7 @@ from celery_delayq.utils import message_json
 logger = logging.getLogger(__name__)
 
 #: Seconds for which an event loop hands out messages before it looks at what else there is.
-MOMENT = 0.01
+LOOP_TURN_SECONDS = 0.01
 
 
 class HandOut:
@@ -96,7 +96,9 @@ class HandOut:
         consumer = self._consumer
         started = time.monotonic()
         number = 0
-        while consumer.state is not State.CLOSED and time.monotonic() - started <= MOMENT:
+        while (
+            consumer.state is not State.CLOSED and time.monotonic() - started <= LOOP_TURN_SECONDS
+        ):
             taken = consumer.next()
             if taken is None:
                 break
@@ -159,7 +161,7 @@ class HandOut:
         # A lost connection to the broker is not seen here; to kombu a KeyError is one.
         put_off = partial(self._put_off.put_off, taken)
         try:
-            is_put_off = handle_or_refuse(put_off, message, refuse, MALFORMED)
+            is_put_off = handle_or_refuse(put_off, message, refuse, MALFORMED_ERRORS)
         except OUTAGE_ERRORS:
             # The next ones would wait for Redis as long. The keeper gives them back when it is
             # there.

@@ -13,14 +13,14 @@ from celery_delayq.store.server_checks import closes_idle_after
 from celery_delayq.transport.requests import SignsCall
 
 #: Seconds for which a consumer waits for a sign where the fleet looks at ready lists for it.
-LONG = 15.0
+LONG_WAIT_SECONDS = 15.0
 
 #: Seconds from the last messages of a worker to its look at the ready lists. The look comes at once
-#: where stock producers have pushed some of the messages of the last ``PUSHED_SECONDS``.
-IDLE_SECONDS, PUSHED_SECONDS = 0.05, 10.0
+#: where stock producers have pushed some of the messages of the last ``STOCK_PUSH_SECONDS``.
+IDLE_LOOK_SECONDS, STOCK_PUSH_SECONDS = 0.05, 10.0
 
 #: The longest setting of ``block_timeout``; with a shorter one a consumer looks itself.
-LEAVES_IT = Settings().block_timeout
+MIN_LONG_WAIT_SECONDS = Settings().block_timeout
 
 
 class IdleWait:
@@ -90,8 +90,8 @@ class IdleWait:
         elif not self._looks_after_work:
             self._looked = now
         else:
-            is_pushed = now - self._others_at < PUSHED_SECONDS
-            self._looked = 0.0 if is_pushed else now + IDLE_SECONDS - LONG
+            is_pushed = now - self._others_at < STOCK_PUSH_SECONDS
+            self._looked = 0.0 if is_pushed else now + IDLE_LOOK_SECONDS - LONG_WAIT_SECONDS
 
     def look(self, leased: Sequence[str]) -> SignsCall | None:
         """Return a look at the ready lists, None when it is not time.
@@ -101,7 +101,7 @@ class IdleWait:
         if not leased:  # replies of remote control need no dispatcher
             return None
         now = time.monotonic()
-        wait = LONG if self._may_be_long() else self._settings.block_timeout
+        wait = LONG_WAIT_SECONDS if self._may_be_long() else self._settings.block_timeout
         if now - self._looked < wait:
             return None
         self._looked = now
@@ -144,8 +144,8 @@ class IdleWait:
         if leased and not briefly and loses_none and self._may_be_long():
             signs.append(self.sign(""))
             # kombu takes a connection for dead where a reply is so late.
-            health = self._health_check_interval or 2 * LONG
-            timeout = max(timeout, min(LONG, 0.6 * health))
+            health = self._health_check_interval or 2 * LONG_WAIT_SECONDS
+            timeout = max(timeout, min(LONG_WAIT_SECONDS, 0.6 * health))
         if self._closes_after is not None:  # Redis counts whole seconds
             timeout = min(timeout, self._closes_after / 2)
         self.seconds = timeout
@@ -162,4 +162,4 @@ class IdleWait:
             self._store.interrupt(self._interrupt)
 
     def _may_be_long(self) -> bool:
-        return self._settings.block_timeout >= LEAVES_IT and self._fleet_looks()
+        return self._settings.block_timeout >= MIN_LONG_WAIT_SECONDS and self._fleet_looks()

@@ -16,7 +16,7 @@ from celery_delayq.transport.consumer import Consumer
 
 #: Whether kombu's event loop polls no more once a connection was closed, until all are made anew:
 #: before kombu 5.7.
-STOPS_POLLING = not hasattr(stock.MultiChannelPoller, "_discard_paused_connection")
+KOMBU_STOPS_POLLING = not hasattr(stock.MultiChannelPoller, "_discard_paused_connection")
 
 
 def is_readable(sock: Any) -> bool:

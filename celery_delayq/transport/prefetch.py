@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from celery_delayq.transport.fair_share import DEPTH
+from celery_delayq.transport.fair_share import MESSAGES_PER_QUEUE
 
 
 class Fetching(Protocol):
@@ -73,12 +73,13 @@ class Prefetch:
         """Return for how many of the messages that may be taken a consumer asks now.
 
         Several ask at the same time. One that may have a single message leaves room to all others.
-        One that has more asks for at least :data:`DEPTH`, and leaves room for one at least.
+        One that has more asks for at least :data:`MESSAGES_PER_QUEUE`, and leaves room for at least
+        one.
         """
         if self.asking <= 1:
             return credit
         if has_more:
-            return min(max(1, credit - 1), max(DEPTH, credit // 2))
+            return min(max(1, credit - 1), max(MESSAGES_PER_QUEUE, credit // 2))
         return max(1, credit // self.asking)
 
     @property

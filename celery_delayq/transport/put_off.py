@@ -20,7 +20,7 @@ from celery_delayq.utils import message_json
 
 #: ms by which the last message of a paused task may be due later than now: more is a clock that was
 #: set back.
-SET_BACK_MS = 60_000
+MAX_CLOCK_SET_BACK_MS = 60_000
 
 
 class PutOff:
@@ -85,7 +85,7 @@ class PutOff:
             return False
         # One after the other, so that they go on in the order in which they came.
         now = self._store.now_ms()
-        is_set_back = self._paused_due_at - now > SET_BACK_MS
+        is_set_back = self._paused_due_at - now > MAX_CLOCK_SET_BACK_MS
         self._paused_due_at = now if is_set_back else max(self._paused_due_at + 1, now)
         due = envelope.due_of(raw) or Due(0)  # not long to go: else it is in the schedule by now
         self._schedule(taken, raw, Due(max(self._paused_due_at, due.ms)), "keep")

@@ -20,9 +20,9 @@ from celery_delayq.utils.text import described
 logger = logging.getLogger(__name__)
 
 #: What Celery raises on a task message that is not made as it expects.
-MALFORMED = (*foreign.ERRORS, DecodeError, ContentDisallowed)
+MALFORMED_ERRORS = (*foreign.FOREIGN_ERRORS, DecodeError, ContentDisallowed)
 
-_JSON = "application/json"
+_JSON_TYPE = "application/json"
 
 
 class RejectsUndecodable:
@@ -55,12 +55,12 @@ class RejectsUndecodable:
     def _is_usual_json(self) -> bool:
         """Whether kombu would read the body as JSON, in its own way."""
         return (
-            self.content_type == _JSON
+            self.content_type == _JSON_TYPE
             and self.accept is not None
-            and _JSON in self.accept
+            and _JSON_TYPE in self.accept
             and isinstance(self.body, bytes)
             and self.body != b""
-            and registry._decoders.get(_JSON) is json.loads
+            and registry._decoders.get(_JSON_TYPE) is json.loads
         )
 
     def ack(self, multiple: bool = False) -> None:
@@ -138,7 +138,7 @@ def dropping_malformed(callback: Callable[[Any], Any]) -> Callable[[Any], None]:
     def handle(message: Any) -> None:
         try:
             callback(message)
-        except MALFORMED:
+        except MALFORMED_ERRORS:
             if not worker.is_here():
                 raise
             logger.exception("dropped a message of a fanout exchange that Celery cannot handle")

@@ -14,11 +14,11 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 from kombu import Connection
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.integration.broker_urls import CLUSTER, RABBITMQ, SCHEMES
+from celery_delayq.integration.broker_urls import CLUSTER_SCHEMES, RABBITMQ_SCHEMES, SCHEMES
 from celery_delayq.utils.credentials import hide
 
 #: What stands before the ``+``, and the alias under which kombu knows the transport.
-PREFIX = "delayq"
+SCHEME_PREFIX = "delayq"
 
 #: Query options of a URL of a Unix socket, and of one over TCP.
 _SOCKET_OPTIONS = ("virtual_host", "credential_provider")
@@ -36,7 +36,7 @@ _TCP_OPTIONS = (
 )
 
 #: Those that py-amqp does not know.
-_REDIS_ONLY = (
+_REDIS_OPTIONS = (
     "credential_provider",
     "ssl_ca_data",
     "ssl_ca_path",
@@ -45,15 +45,15 @@ _REDIS_ONLY = (
 )
 
 #: Values of ``ssl_cert_reqs``, as in ``kombu.utils.url.parse_ssl_cert_reqs``.
-_CERT_REQS = ("required", "optional", "none", "CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE")
+_CERT_REQS_VALUES = ("required", "optional", "none", "CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE")
 
-_ENCODED = "in a user name or password the characters / ? # ; are written %2F %3F %23 %3B"
+_ENCODING_ADVICE = "in a user name or password the characters / ? # ; are written %2F %3F %23 %3B"
 
 _DEFAULT_PORTS = {
     "redis": 6379,
     "rediss": 6379,
     "sentinel": 26379,
-    **dict.fromkeys(CLUSTER, 6379),
+    **dict.fromkeys(CLUSTER_SCHEMES, 6379),
     "amqp": 5672,
     "amqps": 5671,
 }
@@ -68,7 +68,7 @@ def plain_url(url: str) -> str:
         The scheme, the port, the database or a query option is not one of ours. The message
         shows nothing that may be a piece of a password.
     """
-    plain = url.removeprefix(f"{PREFIX}+")
+    plain = url.removeprefix(f"{SCHEME_PREFIX}+")
     _checked(plain)
     return plain
 
@@ -80,8 +80,8 @@ def own_urls(urls: Sequence[str]) -> list[str]:
     kombu keeps those of the last URL where the next one has none. What the URL of a further
     sentinel leaves out is that of the first: all of them name the same master.
     """
-    first = _checked(urls[0].removeprefix(f"{PREFIX}+")) if urls else None
-    return [_own_url(_checked(url.removeprefix(f"{PREFIX}+")), first) for url in urls]
+    first = _checked(urls[0].removeprefix(f"{SCHEME_PREFIX}+")) if urls else None
+    return [_own_url(_checked(url.removeprefix(f"{SCHEME_PREFIX}+")), first) for url in urls]
 
 
 def plain_connection(connection: Connection) -> Connection:
@@ -109,12 +109,12 @@ def plain_connection(connection: Connection) -> Connection:
         options["credential_provider"] = connection.credential_provider
     if "://" in hostname:
         this = plain_url(hostname)
-        if this.startswith(CLUSTER):
+        if this.startswith(CLUSTER_SCHEMES):
             return Connection(";".join(_node_urls([this, *alternates])), **options)
         # All sentinels are asked for the master, not only the one that is this URL's.
         others = [url for url in alternates if url != this and this.startswith("sentinel:")]
         return Connection(";".join([this, *others]), **options)
-    scheme = str(connection.transport_cls).removeprefix(f"{PREFIX}+")
+    scheme = str(connection.transport_cls).removeprefix(f"{SCHEME_PREFIX}+")
     if scheme == "redis+socket":
         return Connection(_socket_url(connection), transport_options=connection.transport_options)
     return Connection(
@@ -137,9 +137,9 @@ def _node_urls(urls: Sequence[str]) -> list[str]:
         if parts.scheme != first.scheme:
             raise ConfigError(
                 f"broker URLs {first.scheme}://… and {parts.scheme}://… of one broker: expected "
-                f"{PREFIX}+{first.scheme}:// for each node of the Redis Cluster"
+                f"{SCHEME_PREFIX}+{first.scheme}:// for each node of the Redis Cluster"
             )
-        own = urlsplit(_own_url(parts, first).removeprefix(f"{PREFIX}+"))
+        own = urlsplit(_own_url(parts, first).removeprefix(f"{SCHEME_PREFIX}+"))
         found.append(own._replace(scheme=parts.scheme.replace("rediscluster", "redis")).geturl())
     return found
 
@@ -152,7 +152,7 @@ def shown_url(plain: str, include_password: bool) -> str:
     """
     if include_password:
         return plain
-    return ";".join(f"{PREFIX}+{each}" for each in plain.split(";"))
+    return ";".join(f"{SCHEME_PREFIX}+{each}" for each in plain.split(";"))
 
 
 def node_addresses(plain: Connection) -> list[tuple[str, int]]:
@@ -167,7 +167,7 @@ def _checked(plain: str) -> SplitResult:
     if not separator:
         raise ConfigError(
             "a broker URL, or a part of it after ';', has no scheme; valid are "
-            f"{_valid_schemes()}; {_ENCODED}"
+            f"{_valid_schemes()}; {_ENCODING_ADVICE}"
         )
     if scheme not in SCHEMES:
         raise ConfigError(
@@ -180,34 +180,35 @@ def _checked(plain: str) -> SplitResult:
         # urllib's own message would show what may be a piece of a password.
         raise ConfigError(
             f"a broker URL {scheme}://… cannot be read, or its port is no number from 0 to "
-            f"65535; {_ENCODED}"
+            f"65535; {_ENCODING_ADVICE}"
         ) from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.fragment or any("@" in name for name in options):
-        raise ConfigError(f"a broker URL {scheme}://… cannot be read; {_ENCODED}")
+        raise ConfigError(f"a broker URL {scheme}://… cannot be read; {_ENCODING_ADVICE}")
     is_socket = scheme == "redis+socket"
     valid: tuple[str, ...] = _SOCKET_OPTIONS if is_socket else _TCP_OPTIONS
-    if scheme in RABBITMQ:
-        valid = tuple(name for name in valid if name not in _REDIS_ONLY)
+    if scheme in RABBITMQ_SCHEMES:
+        valid = tuple(name for name in valid if name not in _REDIS_OPTIONS)
     if unknown := [name for name in options if name not in valid]:
         raise ConfigError(
             f"broker URL option(s) {', '.join(unknown)} are not known; valid are "
             f"{', '.join(valid)}; other options go into broker_transport_options"
         )
-    if options.get("ssl_cert_reqs", "none") not in _CERT_REQS:
+    if options.get("ssl_cert_reqs", "none") not in _CERT_REQS_VALUES:
         raise ConfigError(
             f"broker URL option ssl_cert_reqs={options['ssl_cert_reqs']!r} is not known; "
-            f"valid are {', '.join(_CERT_REQS[:3])}"
+            f"valid are {', '.join(_CERT_REQS_VALUES[:3])}"
         )
-    if scheme in RABBITMQ:
+    if scheme in RABBITMQ_SCHEMES:
         return parts
     database = options.get("virtual_host", "0") if is_socket else parts.path.strip("/") or "0"
     if not database.isdecimal():
         shown = "" if "@" in plain.partition("://")[2].partition("/")[2] else f" {database!r}"
         raise ConfigError(
-            f"the database{shown} of a broker URL {scheme}://… is no number, such as 0; {_ENCODED}"
+            f"the database{shown} of a broker URL {scheme}://… is no number, such as 0; "
+            f"{_ENCODING_ADVICE}"
         )
-    if scheme in CLUSTER and int(database):
+    if scheme in CLUSTER_SCHEMES and int(database):
         raise ConfigError(
             f"database {int(database)} in a broker URL {scheme}://…: a Redis Cluster has database "
             "0 alone; use global_keyprefix to keep apps apart"
@@ -216,7 +217,7 @@ def _checked(plain: str) -> SplitResult:
 
 
 def _valid_schemes() -> str:
-    return ", ".join(f"{PREFIX}+{scheme}://" for scheme in SCHEMES)
+    return ", ".join(f"{SCHEME_PREFIX}+{scheme}://" for scheme in SCHEMES)
 
 
 def _own_url(parts: SplitResult, first: SplitResult | None) -> str:
@@ -226,9 +227,9 @@ def _own_url(parts: SplitResult, first: SplitResult | None) -> str:
         userinfo = parts.netloc.rpartition("@")[0]
         # A host, whatever it is, keeps kombu from warning that there is none.
         netloc = f"{userinfo}@localhost" if userinfo else "localhost"
-        return f"{PREFIX}+{parts._replace(netloc=netloc, query='').geturl()}{query}"
+        return f"{SCHEME_PREFIX}+{parts._replace(netloc=netloc, query='').geturl()}{query}"
     netloc, path, query = parts.netloc, parts.path, parts.query
-    are_one = parts.scheme == "sentinel" or parts.scheme in CLUSTER
+    are_one = parts.scheme == "sentinel" or parts.scheme in CLUSTER_SCHEMES
     if are_one and first is not None and first.scheme == parts.scheme:
         if "@" not in netloc and "@" in first.netloc:
             netloc = f"{first.netloc.rpartition('@')[0]}@{netloc}"
@@ -236,10 +237,10 @@ def _own_url(parts: SplitResult, first: SplitResult | None) -> str:
         query = query or first.query
     if parts.port is None:
         netloc = f"{netloc.removesuffix(':')}:{_DEFAULT_PORTS[parts.scheme]}"
-    if parts.scheme not in RABBITMQ:
+    if parts.scheme not in RABBITMQ_SCHEMES:
         path = f"/{path.strip('/') or 0}"
     own = parts._replace(netloc=netloc, path=path, query=query)
-    return f"{PREFIX}+{own.geturl()}"
+    return f"{SCHEME_PREFIX}+{own.geturl()}"
 
 
 def _socket_url(connection: Connection) -> str:

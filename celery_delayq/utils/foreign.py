@@ -15,10 +15,17 @@ from typing import Any
 from celery_delayq.errors import DelayQError, RecordError
 
 #: What Python raises where a value is not as the code that reads it expects.
-ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+FOREIGN_ERRORS = (
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 #: What reading raises beside it: binary formats, and dates (``OSError``).
-_OF_FORMATS = (struct.error, zlib.error, LZMAError, EOFError, OSError)
+_FORMAT_ERRORS = (struct.error, zlib.error, LZMAError, EOFError, OSError)
 
 
 class reading:  # noqa: N801 - a context manager, like contextlib.suppress
@@ -39,7 +46,7 @@ class reading:  # noqa: N801 - a context manager, like contextlib.suppress
         pass
 
     def __exit__(self, _kind: Any, exc: BaseException | None, _traceback: Any) -> None:
-        if isinstance(exc, (*ERRORS, *_OF_FORMATS)) and not isinstance(exc, DelayQError):
+        if isinstance(exc, (*FOREIGN_ERRORS, *_FORMAT_ERRORS)) and not isinstance(exc, DelayQError):
             raise RecordError(f"unreadable {self._what}: {type(exc).__name__}: {exc}") from exc
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 #: Seconds between two touches.
-INTERVAL = 1.0
+TOUCH_SECONDS = 1.0
 
 
 class LivenessFile:
@@ -38,7 +38,7 @@ class LivenessFile:
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + INTERVAL
+        self._next = now + TOUCH_SECONDS
         try:
             self._touch()
         except OSError as exc:

@@ -18,13 +18,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 #: Objects whose locks forked children replace, and the names of these attributes.
-_LOCKED: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
+_LOCK_ATTRIBUTES: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
 #: The threads that were started here, by their native ids.
-_THREADS: set[int] = set()
+_THREAD_IDS: set[int] = set()
 #: Log lines of these threads, where eventlet has patched the locks of logging.
-_SAID: deque[Callable[[], None]] = deque()
+_LOG_LINES: deque[Callable[[], None]] = deque()
 #: Seconds between two looks at them.
-SAY_EVERY = 0.2
+LOG_SECONDS = 0.2
 
 
 def _original(module: str, name: str) -> Any:
@@ -55,7 +55,7 @@ def are_of_eventlet(_owner: Any = None) -> bool:
 
 def is_native() -> bool:
     """Whether the caller runs in a thread that was started here, and so in no greenlet."""
-    return ident() in _THREADS
+    return ident() in _THREAD_IDS
 
 
 def ident() -> int:
@@ -74,11 +74,11 @@ def renew_locks(owner: Any, *names: str) -> None:
 
     There the thread that held one is missing, and nobody would ever release it.
     """
-    _LOCKED[owner] = names
+    _LOCK_ATTRIBUTES[owner] = names
 
 
 def _renew_locks() -> None:
-    for owner, names in list(_LOCKED.items()):
+    for owner, names in list(_LOCK_ATTRIBUTES.items()):
         for name in names:
             setattr(owner, name, threading.RLock())
 
@@ -118,11 +118,11 @@ def start(function: Callable[[], Any]) -> None:
 
     def run() -> None:
         me = ident()
-        _THREADS.add(me)
+        _THREAD_IDS.add(me)
         try:
             function()
         finally:
-            _THREADS.discard(me)
+            _THREAD_IDS.discard(me)
 
     _original("_thread", "start_new_thread")(run, ())
 
@@ -137,15 +137,15 @@ def leaving_lines(_owner: Any, write: Callable[..., None]) -> Callable[..., None
     eventlet, own_ident = import_module("eventlet"), _original("_thread", "get_ident")
 
     def write_or_leave(logger: logging.Logger, record: logging.LogRecord) -> None:
-        if own_ident() in _THREADS:
-            _SAID.append(partial(write, logger, record))
+        if own_ident() in _THREAD_IDS:
+            _LOG_LINES.append(partial(write, logger, record))
         else:
             write(logger, record)
 
     def keep_saying() -> None:
         while True:
             say()
-            eventlet.sleep(SAY_EVERY)
+            eventlet.sleep(LOG_SECONDS)
 
     eventlet.spawn(keep_saying)
     return write_or_leave
@@ -153,5 +153,5 @@ def leaving_lines(_owner: Any, write: Callable[..., None]) -> Callable[..., None
 
 def say() -> None:
     """Write the log lines that native threads have left, in the caller's thread."""
-    while _SAID:
-        _SAID.popleft()()
+    while _LOG_LINES:
+        _LOG_LINES.popleft()()

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 #: Most bytes of messages of one call, as in ``include/room.lua``: other clients wait for it.
-ROOM = 1_000_000
+MAX_CALL_BYTES = 1_000_000
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -24,7 +24,7 @@ def portions(
     most: int,
     size: Callable[[T], int],
     number: Callable[[T], int] = lambda _: 1,
-    room: int = ROOM,
+    room: int = MAX_CALL_BYTES,
 ) -> Iterator[list[T]]:
     """Yield items in their order, as many at a time as one call takes, at least one.
 

@@ -26,10 +26,10 @@ from sqlalchemy.pool import NullPool
 from celery_delayq.errors import InvalidPlace, TransferError
 from celery_delayq.utils.credentials import hide
 
-_DIALECTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+_DIALECT_INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 #: Seconds to wait for a PostgreSQL server that does not answer, unless the URL has a timeout.
-CONNECT_TIMEOUT = 10
+CONNECT_SECONDS = 10
 
 #: A row by the names of its columns.
 Values = Mapping[str, Any]
@@ -60,14 +60,14 @@ class Database:
         backend = url.get_backend_name()
         if url.drivername in ("postgresql", "postgres"):
             backend, url = "postgresql", url.set(drivername="postgresql+psycopg")
-        if backend not in _DIALECTS:
+        if backend not in _DIALECT_INSERTS:
             raise InvalidPlace(
                 f"{hide(text)}: expected a path, '-', sqlite:///path or postgresql://…"
             )
         if backend == "sqlite" and url.database in (None, "", ":memory:"):
             raise InvalidPlace(f"{hide(text)}: expected a file, such as sqlite:///schedule.db")
         if "+psycopg" in url.drivername and "connect_timeout" not in url.query:
-            url = url.update_query_dict({"connect_timeout": str(CONNECT_TIMEOUT)})
+            url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
         try:
             engine = create_engine(url, hide_parameters=True, poolclass=NullPool)
         except ImportError as exc:
@@ -163,7 +163,7 @@ class Database:
             text = _insert_arrays(connection, table, columns, others if update else None)
             arrays = {column.name: [row[column.name] for row in rows] for column in columns}
             return connection.exec_driver_sql(text, arrays, execution_options=options).rowcount
-        insert: Any = _DIALECTS[self.dialect](table)
+        insert: Any = _DIALECT_INSERTS[self.dialect](table)
         if update:
             changed = {name: insert.excluded[name] for name in others}
             insert = insert.on_conflict_do_update(index_elements=[*table.primary_key], set_=changed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_SHORT_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def spelled(text: str) -> str:
@@ -19,7 +19,7 @@ def _code(one: str) -> str:
     if 0xDC80 <= number <= 0xDCFF:  # a byte that is not UTF-8
         return f"\\x{number - 0xDC00:02x}"
     if number < 0x80:
-        return _SHORT.get(one, f"\\x{number:02x}")
+        return _SHORT_ESCAPES.get(one, f"\\x{number:02x}")
     return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
 
 

@@ -46,7 +46,7 @@ from celery_delayq.webhook.addresses import (
     parse,
     resolve,
 )
-from celery_delayq.webhook.request import TEXT, body_of, check_headers, headers_of, judge
+from celery_delayq.webhook.request import HEADER_TEXT, body_of, check_headers, headers_of, judge
 from celery_delayq.webhook.signing import key_of, sign, verify
 
 __all__ = [
@@ -62,10 +62,10 @@ __all__ = [
 ]
 
 #: The name of the task.
-NAME = "celery_delayq.webhook"
+TASK_NAME = "celery_delayq.webhook"
 
 #: Its import path, a second name of the task.
-PATH = f"{NAME}.post"
+IMPORT_PATH = f"{TASK_NAME}.post"
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Webhook:
         if self.ca_file is not None and not (isinstance(self.ca_file, str) and self.ca_file):
             raise ConfigError(f"Webhook(ca_file={self.ca_file!r}): expected the path of a file")
         agent = self.user_agent
-        if not isinstance(agent, str) or not agent or not TEXT.fullmatch(agent):
+        if not isinstance(agent, str) or not agent or not HEADER_TEXT.fullmatch(agent):
             raise ConfigError(f"Webhook(user_agent={agent!r}): expected printable ASCII")
 
     def _check_number(self, name: str, low: float, high: float, *, whole: bool = False) -> None:
@@ -224,7 +224,7 @@ def deliver(settings: Webhook, url: Any, payload: Any, headers: Any, id: str) ->
         from celery_delayq.webhook import http
     except ModuleNotFoundError as exc:
         raise ConfigError(
-            f'{NAME} needs {exc.name}: pip install "celery-delayq[webhook]" on the workers'
+            f'{TASK_NAME} needs {exc.name}: pip install "celery-delayq[webhook]" on the workers'
         ) from exc
     addresses = resolve(target, settings.networks, deadline)
     try:
@@ -238,7 +238,7 @@ def deliver(settings: Webhook, url: Any, payload: Any, headers: Any, id: str) ->
             max_response=settings.max_response,
             ca_file=settings.ca_file,
         )
-    except http.FAILURES as exc:
+    except http.NO_ANSWER_ERRORS as exc:
         over = time.monotonic() >= deadline
         why = f"no answer within {settings.timeout:g} s" if over else "no answer"
         raise DeliveryFailed(f"POST {target.shown}: {why}: {type(exc).__name__} {exc}") from exc
@@ -318,7 +318,7 @@ def _post(self: Any, url: str, payload: Any = None, *, headers: Any = None) -> i
     settings = settings_of(self.app)
     if settings is None:
         raise ConfigError(
-            f"{NAME} has no settings in the app {self.app.main!r}: give it "
+            f"{TASK_NAME} has no settings in the app {self.app.main!r}: give it "
             "DelayQ(app, webhook=Webhook(allow=['hooks.example.com'], secret=…))"
         )
     try:
@@ -336,7 +336,7 @@ _SIGNATURE = signature(_post)
 _post.__name__ = _post.__qualname__ = "post"
 
 _OPTIONS: Mapping[str, Any] = {
-    "name": NAME,
+    "name": TASK_NAME,
     "bind": True,
     "base": WebhookTask,
     "retry_intervals": STEPPED,
@@ -348,9 +348,9 @@ _OPTIONS: Mapping[str, Any] = {
 def _register_path(app: Any) -> None:
     """Register the task by its import path too, since producers may send it by that."""
     task = app._task_from_fun(_post, **_OPTIONS)
-    app._tasks[PATH] = task
+    app._tasks[IMPORT_PATH] = task
     # Celery builds a tracer for each name of a task, and keeps the last one.
-    app._tasks[NAME] = app._tasks.pop(NAME)
+    app._tasks[TASK_NAME] = app._tasks.pop(TASK_NAME)
 
 
 #: The task; arguments are those of :func:`_post` without *self*.

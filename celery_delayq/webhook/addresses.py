@@ -23,10 +23,10 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 #: Default ports by scheme.
-PORTS = {"https": 443, "http": 80}
+DEFAULT_PORTS = {"https": 443, "http": 80}
 
 #: IPv4 networks without public hosts: the registries of RFC 6890 and multicast.
-_NOT_PUBLIC_4 = tuple(
+_NON_PUBLIC_IPV4 = tuple(
     IPv4Network(text)
     for text in (
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
@@ -38,9 +38,9 @@ _NOT_PUBLIC_4 = tuple(
 )
 
 #: All public IPv6 addresses are in this network …
-_PUBLIC_6 = IPv6Network("2000::/3")
+_PUBLIC_IPV6 = IPv6Network("2000::/3")
 #: … except Teredo and other protocols, examples, and 6to4, which hides an IPv4 address.
-_NOT_PUBLIC_6 = tuple(
+_NON_PUBLIC_IPV6 = tuple(
     IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 )
 
@@ -48,12 +48,12 @@ _NOT_PUBLIC_6 = tuple(
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 #: Longer URLs are refused: few servers read them.
-LONGEST = 8000
+MAX_URL_CHARACTERS = 8000
 
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 #: Some resolvers read names with such a last label as IPv4: 2130706433, 0x7f.1.
-_NUMERIC = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_PRINTABLE = re.compile(r"[!-~]+")
+_NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_PRINTABLE_TEXT = re.compile(r"[!-~]+")
 _HOST_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}|\*))?")
 
 
@@ -78,7 +78,7 @@ class WebhookUrl(NamedTuple):
     def authority(self) -> str:
         """Host and port as the URL and the header ``Host`` have them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def literal(self) -> Address | None:
@@ -120,7 +120,7 @@ class Host(NamedTuple):
 
     def covers(self, target: WebhookUrl) -> bool:
         """Return whether this entry allows a URL."""
-        port = PORTS[target.scheme] if self.port is None else self.port
+        port = DEFAULT_PORTS[target.scheme] if self.port is None else self.port
         if port not in (0, target.port):
             return False
         if self.wildcard:
@@ -143,18 +143,18 @@ def parse(url: Any) -> WebhookUrl:
     if not isinstance(url, str):
         raise wrong("expected a text such as 'https://hooks.example.com/orders'")
     # urlsplit drops some characters, so a URL with them would be sent differently.
-    if not _PRINTABLE.fullmatch(url) or "\\" in url:
+    if not _PRINTABLE_TEXT.fullmatch(url) or "\\" in url:
         raise wrong(
             "expected printable ASCII without spaces and backslashes; write %20 and the like for "
             "other characters, and the host in its ASCII form xn--…"
         )
-    if len(url) > LONGEST:
-        raise wrong(f"it has {len(url):,} characters; {LONGEST:,} are allowed")
+    if len(url) > MAX_URL_CHARACTERS:
+        raise wrong(f"it has {len(url):,} characters; {MAX_URL_CHARACTERS:,} are allowed")
     try:
         parts = urlsplit(url)
     except ValueError as exc:
         raise wrong("the host cannot be read") from exc
-    if parts.scheme not in PORTS or not url[len(parts.scheme) :].startswith("://"):
+    if parts.scheme not in DEFAULT_PORTS or not url[len(parts.scheme) :].startswith("://"):
         raise wrong("expected a URL that begins with https:// (or http://)")
     if "@" in parts.netloc:
         raise wrong(
@@ -166,7 +166,7 @@ def parse(url: Any) -> WebhookUrl:
     host, digits = _host_and_port(parts.netloc)
     if host is None:
         raise wrong("expected the name of a host or an address, such as hooks.example.com:8443")
-    port = PORTS[parts.scheme] if digits is None else _port(digits)
+    port = DEFAULT_PORTS[parts.scheme] if digits is None else _port(digits)
     if port is None:
         raise wrong("expected a port from 1 to 65535")
     path = parts.path or "/"
@@ -202,9 +202,9 @@ def is_allowed(address: Address, networks: Iterable[Network] = ()) -> bool:
     if isinstance(address, IPv6Address):
         if address in _NAT64:
             return is_allowed(IPv4Address(address.packed[-4:]), networks)
-        if address not in _PUBLIC_6 or any(address in each for each in _NOT_PUBLIC_6):
+        if address not in _PUBLIC_IPV6 or any(address in each for each in _NON_PUBLIC_IPV6):
             return False
-    elif any(address in each for each in _NOT_PUBLIC_4):
+    elif any(address in each for each in _NON_PUBLIC_IPV4):
         return False
     # Newer versions of Python know newer registrations.
     return address.is_global
@@ -287,7 +287,7 @@ def _host(text: str) -> str | None:
     if isinstance(_literal(name), IPv4Address):
         return name
     labels = name.split(".")
-    if len(name) > 253 or not all(map(_is_label, labels)) or _NUMERIC.fullmatch(labels[-1]):
+    if len(name) > 253 or not all(map(_is_label, labels)) or _NUMERIC_LABEL.fullmatch(labels[-1]):
         return None
     return name
 

@@ -23,10 +23,15 @@ from celery_delayq.webhook.request import Answer
 logger = logging.getLogger(__name__)
 
 #: Errors of a request that got no answer.
-FAILURES = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, OSError)
+NO_ANSWER_ERRORS = (
+    httpcore.TimeoutException,
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    OSError,
+)
 
 #: Bytes written at once: the deadline is checked between two writes.
-_CHUNK = 16_384
+_CHUNK_BYTES = 16_384
 
 
 def send(
@@ -56,7 +61,7 @@ def send(
     Raises
     ------
     httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, OSError
-        There was no answer: :data:`FAILURES`.
+        There was no answer: :data:`NO_ANSWER_ERRORS`.
     ConfigError
         *ca_file* cannot be read.
     """
@@ -94,7 +99,7 @@ def _beginning(response: httpcore.Response, most: int) -> str:
             data = (data + part)[:most]
             if len(data) == most:
                 break
-    except FAILURES:
+    except NO_ANSWER_ERRORS:
         pass  # the status is known, and says more
     # Any server may have sent it, and it goes into logs: make it one printable line.
     text = " ".join(data.decode(errors="replace").split())
@@ -154,9 +159,9 @@ class _Stream(httpcore.NetworkStream):
         return self._inner.read(max_bytes, _left(self._deadline, timeout, httpcore.ReadTimeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        for start in range(0, len(buffer), _CHUNK):
+        for start in range(0, len(buffer), _CHUNK_BYTES):
             left = _left(self._deadline, timeout, httpcore.WriteTimeout)
-            self._inner.write(buffer[start : start + _CHUNK], left)
+            self._inner.write(buffer[start : start + _CHUNK_BYTES], left)
 
     def close(self) -> None:
         self._inner.close()

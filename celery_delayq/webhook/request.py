@@ -17,27 +17,27 @@ from uuid import UUID
 from celery_delayq.errors import DeliveryFailed, DeliveryRefused, InvalidWebhook
 from celery_delayq.utils.credentials import hide
 from celery_delayq.webhook.addresses import WebhookUrl
-from celery_delayq.webhook.signing import ID, SIGNATURE, TIMESTAMP, sign
+from celery_delayq.webhook.signing import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
 #: Statuses below 500 that are tried again: too slow, too early, too many requests.
-TRIED_AGAIN = frozenset({408, 425, 429})
+RETRIED_STATUSES = frozenset({408, 425, 429})
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 #: The value of a header: printable ASCII that neither begins nor ends with a space.
-TEXT = re.compile(r"[!-~]([ \t!-~]*[!-~])?|")
+HEADER_TEXT = re.compile(r"[!-~]([ \t!-~]*[!-~])?|")
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _DIGITS = re.compile(r"[0-9]{1,10}")
 
 #: Headers that only this module sets.
-_OURS = frozenset(
+_OWN_HEADERS = frozenset(
     {
         *("accept-encoding", "connection", "content-encoding", "content-length", "content-type"),
         *("expect", "host", "idempotency-key", "keep-alive", "te", "trailer"),
         *("transfer-encoding", "upgrade", "user-agent"),
     }
 )
-_OUR_PREFIXES = ("webhook-", "proxy-")
-_NO_LETTER = re.compile(r"[^a-z0-9]")
+_OWN_HEADER_PREFIXES = ("webhook-", "proxy-")
+_NON_ALPHANUMERIC = re.compile(r"[^a-z0-9]")
 
 
 class Answer(NamedTuple):
@@ -67,10 +67,10 @@ def check_headers(headers: Any) -> dict[str, str]:
         if not isinstance(name, str) or not _TOKEN.fullmatch(name):
             raise InvalidWebhook(f"webhook header {name!r}: that is no name of a header")
         # Servers that make variables of the names, as for CGI, read them so.
-        read_as = _NO_LETTER.sub("-", name.lower())
-        if read_as in _OURS or read_as.startswith(_OUR_PREFIXES):
+        read_as = _NON_ALPHANUMERIC.sub("-", name.lower())
+        if read_as in _OWN_HEADERS or read_as.startswith(_OWN_HEADER_PREFIXES):
             raise InvalidWebhook(f"webhook header {name!r}: it is set here; choose another name")
-        if not isinstance(value, str) or not TEXT.fullmatch(value):
+        if not isinstance(value, str) or not HEADER_TEXT.fullmatch(value):
             raise InvalidWebhook(
                 f"webhook header {name!r}: expected a text of printable ASCII without line ends"
             )
@@ -138,11 +138,11 @@ def headers_of(id: str, body: bytes, secret: str | bytes | None, user_agent: str
         "Accept-Encoding": "identity",
         "Connection": "close",
         "Idempotency-Key": key,
-        ID: key,
-        TIMESTAMP: str(now),
+        ID_HEADER: key,
+        TIMESTAMP_HEADER: str(now),
     }
     if secret is not None:
-        headers[SIGNATURE] = sign(secret, key, now, body)
+        headers[SIGNATURE_HEADER] = sign(secret, key, now, body)
     return headers
 
 
@@ -160,7 +160,7 @@ def judge(answer: Answer, target: WebhookUrl, max_retry_after: float) -> int:
     if 200 <= status < 300:
         return status
     text = f": {answer.text}" if answer.text else ""
-    if status in TRIED_AGAIN or 500 <= status < 600:
+    if status in RETRIED_STATUSES or 500 <= status < 600:
         wait = retry_after(answer.retry_after, max_retry_after)
         raise DeliveryFailed(f"POST {target.shown}: {status}{text}", status, wait)
     if 300 <= status < 400:

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 
 from celery_delayq.errors import ConfigError, InvalidSignature
 
-ID = "Webhook-Id"
-TIMESTAMP = "Webhook-Timestamp"
-SIGNATURE = "Webhook-Signature"
+ID_HEADER = "Webhook-Id"
+TIMESTAMP_HEADER = "Webhook-Timestamp"
+SIGNATURE_HEADER = "Webhook-Signature"
 
 #: In that specification, a secret with this prefix is base64.
-_PREFIX = "whsec_"
+_SECRET_PREFIX = "whsec_"
 
 _SECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
@@ -34,9 +34,9 @@ def key_of(secret: str | bytes) -> bytes:
     ConfigError
         The secret is empty, or no base64. The text does not show it.
     """
-    if isinstance(secret, str) and secret.startswith(_PREFIX):
+    if isinstance(secret, str) and secret.startswith(_SECRET_PREFIX):
         try:
-            key = b64decode(secret[len(_PREFIX) :], validate=True)
+            key = b64decode(secret[len(_SECRET_PREFIX) :], validate=True)
         except (binascii.Error, ValueError):
             raise ConfigError("webhook secret: what follows whsec_ is no base64") from None
     elif isinstance(secret, str):
@@ -89,18 +89,22 @@ def verify(
     if not isinstance(body, bytes):
         raise InvalidSignature(f"body of type {type(body).__name__}: expected the bytes that came")
     given = {str(name).lower(): value for name, value in headers.items()}
-    for name in (ID, TIMESTAMP, SIGNATURE):
+    for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER):
         if not given.get(name.lower()) or not isinstance(given[name.lower()], str):
             raise InvalidSignature(f"not signed: there is no {name}, or it is no text")
-    id, timestamp, signatures = (given[name.lower()] for name in (ID, TIMESTAMP, SIGNATURE))
+    id, timestamp, signatures = (
+        given[name.lower()] for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER)
+    )
     if not _SECONDS.fullmatch(timestamp):
-        raise InvalidSignature(f"{TIMESTAMP} is no number of seconds since 1970")
+        raise InvalidSignature(f"{TIMESTAMP_HEADER} is no number of seconds since 1970")
     expected = sign(secret, id, int(timestamp), body).encode()
     # While a secret is replaced there may be several. All are compared, each in constant time.
     found = [each.encode(errors="surrogatepass") for each in signatures.split()]
     matches = [hmac.compare_digest(expected, each) for each in found]
     if not any(matches):
-        raise InvalidSignature(f"{SIGNATURE} does not fit: another secret, or it was changed")
+        raise InvalidSignature(
+            f"{SIGNATURE_HEADER} does not fit: another secret, or it was changed"
+        )
     age = time.time() - int(timestamp)
     if abs(age) > tolerance:
         raise InvalidSignature(

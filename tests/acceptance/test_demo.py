@@ -27,7 +27,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.periodic.policy import GRACE
+from celery_delayq.periodic.policy import GRACE_MS
 from celery_delayq.testing import wait_until
 from example_project import publish
 from example_project.demo import main
@@ -339,7 +339,7 @@ def test_each_hour_has_one_report_though_there_is_no_worker_for_a_while(
         fired = publish.ticks_fired()
         assert 4 <= fired < hours
         # All that was fired ahead has passed, and more that nobody fires.
-        missed_ms = clock.real_ms(begins + (fired + 4) * HOUR) + 2 * GRACE
+        missed_ms = clock.real_ms(begins + (fired + 4) * HOUR) + 2 * GRACE_MS
         flown(tower, records, lambda: records.now_ms() > missed_ms)
         assert publish.ticks_fired() == fired
 

@@ -16,7 +16,7 @@ from tests.apps.ledgers import ledger, wait_for
 from tests.apps.settings import new_app
 
 # Where solo workers end side by side, the connection comes back when the last has ended its task.
-lease_keeper.SHUTDOWN_TIMEOUT = 60.0
+lease_keeper.SHUTDOWN_SECONDS = 60.0
 
 #: Seconds after its start when a limited task is ended: by then all others have started.
 LIMIT = 10.0

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from celery_delayq.model.envelope import Due, Entry, Record, entry_id, head_of, task_field
-from celery_delayq.model.lookup import PAUSED_OFFSET, StatusCode
+from celery_delayq.model.lookup import PAUSED_OFFSET_MS, StatusCode
 from celery_delayq.model.publish_outcome import Put
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
@@ -183,7 +183,7 @@ class Bench(Store):
             pipe.zscore(key.due, field)
             data, score = pipe.execute()
             task = Record.unpack(data or b"").task
-            before = member(task, int(score or 0) % PAUSED_OFFSET, name)
+            before = member(task, int(score or 0) % PAUSED_OFFSET_MS, name)
             pipe.zadd(key.due, {field: due_ms})
             pipe.zrem(key.tasks, before)
             pipe.zrem(key.paused_due, before)

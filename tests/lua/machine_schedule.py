@@ -168,7 +168,7 @@ class ScheduleMachine(LeaseMachine):
         """Have calls look at so many names."""
         with pytest.MonkeyPatch.context() as patch:
             # What stock workers took is forgotten in each call, and not once.
-            patch.setattr(control, "BATCH", 100 if self.untold else size)
+            patch.setattr(control, "ID_BATCH", 100 if self.untold else size)
             yield
 
     def draw_ids(self, data: st.DataObject) -> list[str]:

@@ -10,10 +10,10 @@ import pytest
 
 from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import Record
-from celery_delayq.model.lookup import PAUSED_OFFSET, Where
+from celery_delayq.model.lookup import PAUSED_OFFSET_MS, Where
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import Batch
-from celery_delayq.store.repair_tracking import MOST_BYTES, Tracked
+from celery_delayq.store.repair_tracking import MAX_READ_BYTES, Tracked
 from celery_delayq.store.scan import Stretch
 from tests.lua.bench import FAR, QUEUE, Bench, Recording, bodies, entry, labelled, member, repeating
 
@@ -76,7 +76,7 @@ def pause_due(store: Bench) -> None:
     schedule(store)
     key = store.keys.queue(QUEUE)
     for n, name in enumerate(NAMES):
-        store.client.zadd(key.due, {name: PAUSED_OFFSET + FAR + n})
+        store.client.zadd(key.due, {name: PAUSED_OFFSET_MS + FAR + n})
         store.client.zadd(key.paused_due, {member("tasks.t", FAR + n, name): 0})
 
 
@@ -348,7 +348,7 @@ def test_what_is_gone_is_told_when_all_can_be_read_at_one_moment(store: Bench) -
     found = look()
     assert found is not None
     assert [(each.kind, each.number) for each in found.found] == [("gone_running", 1)]
-    for n in range(MOST_BYTES // HUGE + 1):
+    for n in range(MAX_READ_BYTES // HUGE + 1):
         store.hold(b"%d" % n + b"." * HUGE, number=f"{100 + n}")
     assert look() is None
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from celery_delayq.dispatch.dispatcher import PROMOTE
+from celery_delayq.dispatch.dispatcher import MAX_PROMOTED
 from celery_delayq.dispatch.pacing import PollTimer
 from celery_delayq.store.scripting.replies import Look, Promoted
 
@@ -215,7 +215,7 @@ class Fleet:
     def _promote(self, queue: str, now: float) -> int:
         dues, ms = self._due[queue], int(now * 1000)
         moved = 0
-        while dues and moved < PROMOTE and dues[0] <= ms:
+        while dues and moved < MAX_PROMOTED and dues[0] <= ms:
             self.outcome.late.append(now - dues.pop(0) / 1000)
             moved += 1
         if moved:

@@ -6,9 +6,9 @@ import io
 from typing import Any
 
 from celery_delayq.transfer import jsonl
-from celery_delayq.transfer.export_format import VERSION, Header, RowFormat
+from celery_delayq.transfer.export_format import FORMAT_VERSION, Header, RowFormat
 
-HEADER = Header(VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)
+HEADER = Header(FORMAT_VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)
 
 
 def written(format: RowFormat, *rows: Any) -> bytes:

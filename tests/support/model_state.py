@@ -8,8 +8,8 @@ from typing import Any
 
 from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.model.delivery import split_held
-from celery_delayq.model.envelope import LARGE, Record, task_field
-from celery_delayq.model.lookup import PAUSED_OFFSET
+from celery_delayq.model.envelope import LARGE_MESSAGE_BYTES, Record, task_field
+from celery_delayq.model.lookup import PAUSED_OFFSET_MS
 from celery_delayq.store.keys import Keys, Layout
 from tests.support.model import Held, QueueModel
 from tests.support.model_schedule import StatusCode, digest
@@ -32,7 +32,7 @@ def state_of(model: QueueModel) -> dict[str, Any]:
         else None,
         keys.control: _control(model),
         key.due: {
-            n.encode(): e.due + PAUSED_OFFSET * e.paused_due for n, e in model.scheduled.items()
+            n.encode(): e.due + PAUSED_OFFSET_MS * e.paused_due for n, e in model.scheduled.items()
         },
         key.entries: {n.encode(): e.record for n, e in model.scheduled.items()},
         key.tasks: {_member(n, entry): 0 for n, entry in model.scheduled.items()},
@@ -145,7 +145,7 @@ def _value(held: Held) -> bytes:
     if (
         not held.alone
         and held.step == 0
-        and len(held.message) >= LARGE
+        and len(held.message) >= LARGE_MESSAGE_BYTES
         and held.message[:1] == b"{"
     ):
         return held.message

@@ -31,7 +31,7 @@ from celery_delayq.utils.text import spelled
 Check = Callable[[], Iterator[Finding]]
 
 #: In this order.
-REDIS: dict[str, Callable[[OnRedis], Iterator[Finding]]] = {
+REDIS_CHECKS: dict[str, Callable[[OnRedis], Iterator[Finding]]] = {
     "role": redis_server.role,
     "eviction": redis_server.eviction,
     "persistence": redis_server.persistence,
@@ -59,12 +59,12 @@ REDIS: dict[str, Callable[[OnRedis], Iterator[Finding]]] = {
 
 #: Those of a server, made for each master of a Redis Cluster, and those of the app as a whole. The
 #: others are of the queues of one hash tag.
-_OF_SERVER = frozenset([*REDIS][: [*REDIS].index("rights")])
-_ONCE = frozenset({"beat", "stock workers"})
+_SERVER_CHECKS = frozenset([*REDIS_CHECKS][: [*REDIS_CHECKS].index("rights")])
+_SINGLE_CHECKS = frozenset({"beat", "stock workers"})
 #: Those that read what only the first hash tag has.
-_OF_FIRST = ("beat", "hash tags")
+_FIRST_TAG_CHECKS = ("beat", "hash tags")
 
-RABBITMQ: dict[str, Callable[[Celery, Any], Iterator[Finding]]] = {
+RABBITMQ_CHECKS: dict[str, Callable[[Celery, Any], Iterator[Finding]]] = {
     "latency": rabbitmq.latency,
     "delays": rabbitmq.delays,
     "queues": rabbitmq.queues,
@@ -112,7 +112,9 @@ def diagnose(
     elif session.on_rabbitmq:
         with open_channel(app) as channel:
             found.versions["RabbitMQ"] = str(channel.connection.server_properties.get("version"))
-            _run(found, {name: partial(each, app, channel) for name, each in RABBITMQ.items()})
+            _run(
+                found, {name: partial(each, app, channel) for name, each in RABBITMQ_CHECKS.items()}
+            )
     else:
         options = Settings.from_options(app.conf.broker_transport_options)
         consumed = app.amqp.queues.consume_from
@@ -126,11 +128,11 @@ def diagnose(
             return found
         if name := _server(subjects[0]):
             found.versions["Redis"] = name
-        checks: dict[str, Check] = {name: partial(_look, name, subjects) for name in REDIS}
+        checks: dict[str, Check] = {name: partial(_look, name, subjects) for name in REDIS_CHECKS}
         if not stores.has_one:
             checks["hash tags"] = partial(work.hash_tags, stores, options.revoke_expires)
         if session.stores.common is not stores.common:
-            for name in _OF_FIRST:
+            for name in _FIRST_TAG_CHECKS:
                 checks[name] = partial(_untold, name)
         _run(found, checks)
     return found
@@ -186,9 +188,9 @@ def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
 
 def _look(name: str, subjects: Sequence[OnRedis]) -> Iterator[Finding]:
     """Make a check of Redis for all that it is about."""
-    check = REDIS[name]
-    if len(subjects) == 1 or name not in _OF_SERVER:
-        for subject in subjects[:1] if name in _ONCE else subjects:
+    check = REDIS_CHECKS[name]
+    if len(subjects) == 1 or name not in _SERVER_CHECKS:
+        for subject in subjects[:1] if name in _SINGLE_CHECKS else subjects:
             yield from check(subject)
         return
     for subject in {str(each.info("server").get("run_id")): each for each in subjects}.values():
@@ -234,4 +236,13 @@ def _versions() -> dict[str, str]:
     return found
 
 
-__all__ = ["FAULT", "RABBITMQ", "REDIS", "UNKNOWN", "WARNING", "Diagnosis", "Finding", "diagnose"]
+__all__ = [
+    "FAULT",
+    "RABBITMQ_CHECKS",
+    "REDIS_CHECKS",
+    "UNKNOWN",
+    "WARNING",
+    "Diagnosis",
+    "Finding",
+    "diagnose",
+]

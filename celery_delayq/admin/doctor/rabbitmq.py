@@ -17,13 +17,13 @@ from celery_delayq.transport.amqp.sizes import new_channel, ready_messages
 from celery_delayq.utils.text import spelled
 
 #: Seconds to wait for an answer.
-_TIMEOUT = 5.0
+_TIMEOUT_SECONDS = 5.0
 
 
 def alarms(_app: Celery, channel: Channel) -> Iterator[Finding]:
     """No alarm may block those who publish."""
     try:
-        ask_rabbitmq(channel, _TIMEOUT)
+        ask_rabbitmq(channel, _TIMEOUT_SECONDS)
     except BrokerBlocked as exc:
         yield Finding(
             "alarms",

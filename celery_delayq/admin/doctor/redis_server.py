@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from celery_delayq.admin.doctor import round_trip
 from celery_delayq.admin.doctor.finding import FAULT, WARNING, Finding
 from celery_delayq.admin.doctor.subject import OnRedis
-from celery_delayq.store.server_checks import EVICTION, evicts
+from celery_delayq.store.server_checks import EVICTION_TEXT, evicts
 
 #: Seconds by which clocks may differ.
-MAX_SKEW = 1.0
+MAX_CLOCK_SKEW_SECONDS = 1.0
 #: How full memory and connections may be.
-FULL = 0.9
+MAX_USED_SHARE = 0.9
 #: Scripts in the cache of the server; this package has about 60.
 MAX_SCRIPTS = 500
 
@@ -36,7 +36,7 @@ def eviction(subject: OnRedis) -> Iterator[Finding]:
         yield Finding(
             "eviction",
             FAULT,
-            (EVICTION % policy).partition(";")[0],
+            (EVICTION_TEXT % policy).partition(";")[0],
             "CONFIG SET maxmemory-policy noeviction",
         )
 
@@ -78,7 +78,7 @@ def memory(subject: OnRedis) -> Iterator[Finding]:
     """There must be memory left."""
     info = subject.info("memory")
     used, most = info["used_memory"], info.get("maxmemory") or info.get("total_system_memory")
-    if most and used > most * FULL:
+    if most and used > most * MAX_USED_SHARE:
         yield Finding(
             "memory",
             FAULT if used >= most else WARNING,
@@ -90,7 +90,7 @@ def memory(subject: OnRedis) -> Iterator[Finding]:
 def connections(subject: OnRedis) -> Iterator[Finding]:
     """There must be connections left."""
     clients, most = subject.info("clients")["connected_clients"], subject.config("maxclients")
-    if clients > int(most) * FULL:
+    if clients > int(most) * MAX_USED_SHARE:
         yield Finding(
             "connections",
             WARNING,
@@ -145,7 +145,7 @@ def clock(subject: OnRedis) -> Iterator[Finding]:
     theirs = subject.store.now_ms() / 1000
     after = time.time()
     skew = theirs - (before + after) / 2
-    if abs(skew) > MAX_SKEW + (after - before) / 2:
+    if abs(skew) > MAX_CLOCK_SKEW_SECONDS + (after - before) / 2:
         yield Finding(
             "clock",
             WARNING,

@@ -9,18 +9,19 @@ from time import perf_counter
 from celery_delayq.admin.doctor.finding import WARNING, Finding
 
 #: Seconds that a round trip may take, and how many are made.
-MAX_LATENCY = 0.020
-_TRIPS = 9
+MAX_ROUND_TRIP_SECONDS = 0.020
+_ROUND_TRIPS = 9
 
 
 def latency(trip: Callable[[], object], todo: str) -> Iterator[Finding]:
     """Each publish, and on Redis each batch of a worker, is a round trip."""
-    typical = median(_seconds(trip) for _ in range(_TRIPS))
-    if typical > MAX_LATENCY:
+    typical = median(_seconds(trip) for _ in range(_ROUND_TRIPS))
+    if typical > MAX_ROUND_TRIP_SECONDS:
         yield Finding(
             "latency",
             WARNING,
-            f"a round trip takes {typical * 1000:.0f} ms (more than {MAX_LATENCY * 1000:.0f})",
+            f"a round trip takes {typical * 1000:.0f} ms "
+            f"(more than {MAX_ROUND_TRIP_SECONDS * 1000:.0f})",
             todo,
         )
 

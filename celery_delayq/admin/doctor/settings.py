@@ -17,7 +17,7 @@ from celery_delayq.store.schedule import layouts
 from celery_delayq.utils.text import spelled
 
 #: What only checks need; these say so.
-_OPTIONAL = ("+info", "+config|get")
+_OPTIONAL_RIGHTS = ("+info", "+config|get")
 
 #: Settings of Celery that work against each other, or against this package: when, what, to do.
 _CONTRADICTIONS: tuple[tuple[Any, str, str], ...] = (
@@ -85,7 +85,7 @@ def rights(subject: OnRedis) -> Iterator[Finding]:
     keys, names = subject.store.keys, sorted(subject.queues)
     rules = accounts.rules(subject.role, names, prefix=keys.prefix, database=keys.database)
     # In a Redis Cluster RedBeat's keys are on any node, and are not looked for.
-    unasked = {*_OPTIONAL, *(("~redbeat*",) if keys.tag else ())}
+    unasked = {*_OPTIONAL_RIGHTS, *(("~redbeat*",) if keys.tag else ())}
     found = missing(subject.store.client, [each for each in rules if each not in unasked])
     if found is None:
         yield Finding(

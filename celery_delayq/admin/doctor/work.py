@@ -17,13 +17,13 @@ from celery_delayq.store.stores import Stores
 from celery_delayq.utils.text import spelled
 
 #: Seconds for which entries may be overdue, a periodic entry be late, a lease stay after its end.
-OVERDUE, LATE, ENDED = 5.0, 60.0, 60.0
+MAX_OVERDUE_SECONDS, MAX_TICK_DELAY_SECONDS, MAX_ENDED_LEASE_SECONDS = 5.0, 60.0, 60.0
 #: Seconds to wait for answers of workers, and until an idle one has taken any message.
-_ANSWERS, _TAKEN = 1.0, 1.5
+_ANSWER_SECONDS, _READY_LIST_SECONDS = 1.0, 1.5
 #: Most ready messages of a queue that are read for their ETA.
-_LOOKED_AT = 1000
+_MAX_SAMPLED_MESSAGES = 1000
 #: kombu's visibility timeout, in seconds.
-_VISIBILITY = 3600
+_VISIBILITY_TIMEOUT_SECONDS = 3600
 
 
 def fsck(subject: OnRedis) -> Iterator[Finding]:
@@ -60,7 +60,7 @@ def dispatchers(subject: OnRedis) -> Iterator[Finding]:
         limit = limits.get(queue.name)
         if queue.is_paused or (limit and (limit.promote_rate or limit.max_ready)):
             continue
-        if queue.next_due is not None and (late := now - queue.next_due) > OVERDUE:
+        if queue.next_due is not None and (late := now - queue.next_due) > MAX_OVERDUE_SECONDS:
             yield Finding(
                 "dispatchers",
                 FAULT,
@@ -85,7 +85,7 @@ def consumers(subject: OnRedis) -> Iterator[Finding]:
     if not idle:
         return
     # While this waits for answers, an idle worker takes the first message.
-    answers = _ask_workers(subject, "active_queues", _TAKEN)
+    answers = _ask_workers(subject, "active_queues", _READY_LIST_SECONDS)
     consumed = {each["name"] for queues in answers.values() for each in queues}
     for queue, message in zip(idle, before, strict=True):
         if queue.name not in consumed and message == first(queue.name) is not None:
@@ -114,7 +114,8 @@ def leases(subject: OnRedis) -> Iterator[Finding]:
         stuck = sum(
             held
             for _, ends, held in its
-            if unseen > ENDED * 1000 or lease_now - ends > ENDED * 1000
+            if unseen > MAX_ENDED_LEASE_SECONDS * 1000
+            or lease_now - ends > MAX_ENDED_LEASE_SECONDS * 1000
         )
         if stuck:
             yield Finding(
@@ -146,7 +147,7 @@ def periodic(subject: OnRedis) -> Iterator[Finding]:
     """Someone must fire periodic entries."""
     store = subject.store
     first = cast("list[Any]", store.client.zrange(store.keys.periodic_at, 0, 0, withscores=True))
-    if first and (late := (store.now_ms() - first[0][1]) / 1000) > LATE:
+    if first and (late := (store.now_ms() - first[0][1]) / 1000) > MAX_TICK_DELAY_SECONDS:
         yield Finding(
             "periodic",
             FAULT,
@@ -169,11 +170,13 @@ def running_beats(subject: OnRedis) -> Iterator[Finding]:
 
 def stock_workers(subject: OnRedis) -> Iterator[Finding]:
     """Tasks that stock workers take from a shared queue have stock's guarantees."""
-    for name, stats in sorted(_ask_workers(subject, "stats", _ANSWERS).items()):
+    for name, stats in sorted(_ask_workers(subject, "stats", _ANSWER_SECONDS).items()):
         broker = stats.get("broker", {})
         if broker.get("transport") != "redis":
             continue
-        seconds = (broker.get("transport_options") or {}).get("visibility_timeout", _VISIBILITY)
+        seconds = (broker.get("transport_options") or {}).get(
+            "visibility_timeout", _VISIBILITY_TIMEOUT_SECONDS
+        )
         yield Finding(
             "stock workers",
             WARNING,
@@ -202,7 +205,7 @@ def stock_etas(subject: OnRedis) -> Iterator[Finding]:
         layout = known.get(queue.name, store.layout)
         found = [
             has_future_eta(message, now_ms)
-            for message in store.ready_messages(queue.name, layout, _LOOKED_AT)
+            for message in store.ready_messages(queue.name, layout, _MAX_SAMPLED_MESSAGES)
         ]
         if etas := sum(found):
             yield Finding(

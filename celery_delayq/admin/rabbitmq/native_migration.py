@@ -21,11 +21,11 @@ from celery_delayq.model.envelope import Due, due_of_eta
 from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.channel import Channel
 from celery_delayq.transport.amqp.frames import encoded
-from celery_delayq.transport.amqp.messages import HEADER, Routed, is_task, own_of
+from celery_delayq.transport.amqp.messages import OWN_HEADER, Routed, is_task, own_of
 from celery_delayq.transport.amqp.sizes import ready_messages
 
 #: Messages that are published before one wait for RabbitMQ's confirms.
-BATCH = 200
+PUBLISH_BATCH = 200
 
 #: What native delay puts before a routing key.
 _DIGITS = re.compile(rf"^(?:[01]\.){{{native.MAX_NUMBER_OF_BITS_TO_USE}}}")
@@ -39,7 +39,7 @@ def from_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
     """Take over the tasks in Celery's ``celery_delayed_*`` queues; due is the ``eta`` header.
 
     May be interrupted and repeated: a message is taken from there after RabbitMQ has it here. Where
-    it was killed, tasks of one batch (:data:`BATCH`) run twice.
+    it was killed, tasks of one batch (:data:`PUBLISH_BATCH`) run twice.
 
     Yields
     ------
@@ -104,7 +104,7 @@ def _move(channel: Channel, queue: str, moved: Moved, prepare: Prepare) -> Itera
             found = False
             sent: list[Routed] = []
             tags: list[int] = []
-            while len(sent) < BATCH and (message := taken.basic_get(queue)) is not None:
+            while len(sent) < PUBLISH_BATCH and (message := taken.basic_get(queue)) is not None:
                 found = True
                 try:
                     copies = prepare(message)
@@ -170,13 +170,13 @@ def _matches(routing_key: str, pattern: str) -> bool:
 def _given_back(app: Celery, message: Any, *, delays: bool) -> list[Routed]:
     """Return one of our messages as stock Celery sends it."""
     old = message.properties.get("application_headers") or {}
-    exchange, key = old.get(cascade.TARGET), message.delivery_info["routing_key"]
-    due: Due = due_of_eta(old.get(cascade.DUE))
+    exchange, key = old.get(cascade.TARGET_HEADER), message.delivery_info["routing_key"]
+    due: Due = due_of_eta(old.get(cascade.DUE_HEADER))
     if not is_task(message) or not isinstance(exchange, str):
         return []
     headers = cascade.arrived(old)
-    headers["eta"] = own_of(message).get("eta") or old[cascade.DUE]
-    headers.pop(HEADER, None)
+    headers["eta"] = own_of(message).get("eta") or old[cascade.DUE_HEADER]
+    headers.pop(OWN_HEADER, None)
     properties = {**message.properties, "application_headers": headers}
     stock = encoded(message.body, properties)
     seconds = math.ceil(due.ms / 1000 - time.time())

@@ -17,10 +17,10 @@ from celery_delayq.transport.amqp.channel import Channel
 from celery_delayq.transport.amqp.dead_letters import View
 from celery_delayq.transport.amqp.declarer import Declarer
 from celery_delayq.transport.amqp.sizes import ready_messages
-from celery_delayq.transport.amqp.topology import CLOSED, OPEN, Binding, Item, QueueItem
+from celery_delayq.transport.amqp.topology import CLOSED_TYPE, OPEN_TYPE, Binding, Item, QueueItem
 
 #: Seconds between two looks at whether all queues are empty.
-_POLL = 1.0
+_POLL_SECONDS = 1.0
 
 
 class State(str, Enum):
@@ -162,7 +162,7 @@ def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
         for name in entries:
             if not _is_closed(channel, name):
                 channel.exchange_delete(name)
-                channel.exchange_declare(name, CLOSED, durable=True, auto_delete=False)
+                channel.exchange_declare(name, CLOSED_TYPE, durable=True, auto_delete=False)
         end = time.monotonic() + settle
         seen: View | None = None
         while True:
@@ -176,7 +176,7 @@ def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
             left = max(end - time.monotonic(), 0)
             if left:
                 yield left
-            time.sleep(min(left, _POLL))
+            time.sleep(min(left, _POLL_SECONDS))
         # The marks first: they would hide what comes into a new stream.
         for name in (topology.settled, topology.dead_letters):
             channel.queue_delete(name)
@@ -209,12 +209,12 @@ def _is_closed(channel: Channel, entry: str) -> bool:
     """Return whether :func:`delete` has closed a way in."""
     trial = channel.connection.channel()
     try:
-        trial.exchange_declare(entry, OPEN, passive=True)
-        trial.exchange_declare(entry, OPEN, durable=True, auto_delete=False)
+        trial.exchange_declare(entry, OPEN_TYPE, passive=True)
+        trial.exchange_declare(entry, OPEN_TYPE, durable=True, auto_delete=False)
     except NotFound:
         return False
     except ChannelError as exc:
-        return f"'{CLOSED}'" in exc.reply_text
+        return f"'{CLOSED_TYPE}'" in exc.reply_text
     finally:
         if trial.is_open:
             trial.close()

@@ -16,7 +16,7 @@ from celery_delayq.cli import options, screen
 from celery_delayq.cli.apply import Action, Bar, Counts, ItemKind, apply, future_eta
 from celery_delayq.cli.command import command
 from celery_delayq.cli.dead_letters.dead_letter_options import (
-    DEAD_LETTER_ID,
+    DEAD_LETTER_ID_HELP,
     ReplayOptions,
     place_argument,
     with_dead_letter_filter,
@@ -35,7 +35,7 @@ from celery_delayq.model.scheduled import Outcome
 from celery_delayq.utils.text import spelled
 
 #: Dead letters that are shown by default.
-LIMIT = 100
+DEFAULT_LIMIT = 100
 
 
 def _count(delayq: DelayQ, filter: DeadFilter, bar: Bar) -> Counts:
@@ -79,7 +79,7 @@ def dead() -> None:
 
 @command("list", group=dead)
 @with_dead_letter_filter
-@options.number_option("--limit", help=f"Most dead letters to show; {LIMIT} by default.")
+@options.number_option("--limit", help=f"Most dead letters to show; {DEFAULT_LIMIT} by default.")
 @options.flag("--all", "all_", help="Show all.")
 @options.json_lines_option
 def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_json: bool) -> None:
@@ -99,7 +99,7 @@ def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_
     found = screen.with_bar(
         lambda bar: delayq.dead_letters(filter, progress=bar), hidden=as_json, description="search"
     )
-    some = found if all_ else islice(found, limit or LIMIT)
+    some = found if all_ else islice(found, limit or DEFAULT_LIMIT)
     shown = screen.print_pages(delayq, some, dead_letters_table, as_json=as_json)
     output = screen.console(stderr=as_json)
     if shown and not all_ and next(found, None) is not None:
@@ -117,7 +117,7 @@ def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_
 
 
 @command(group=dead)
-@options.argument("id", "ID", DEAD_LETTER_ID)
+@options.argument("id", "ID", DEAD_LETTER_ID_HELP)
 @options.queue_option
 @options.json_option
 def show(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:

@@ -27,7 +27,7 @@ from celery_delayq.cli.options import (
 )
 from celery_delayq.model.dead_letter import DeadFilter
 
-DEAD_LETTER_ID = "Id of a dead letter; put -- before one that begins with a dash."
+DEAD_LETTER_ID_HELP = "Id of a dead letter; put -- before one that begins with a dash."
 
 place_argument = functools.partial(
     argument,
@@ -35,7 +35,7 @@ place_argument = functools.partial(
     required=False,
 )
 
-_FILTER = (
+_FILTER_OPTIONS = (
     queue_option,
     task_option,
     name_option("--id", "task_id", metavar="ID", help="Of the task with this id."),
@@ -52,7 +52,7 @@ _FILTER = (
 )
 
 #: Gives a command the options of a filter of dead letters, and the filter as ``filter``.
-with_dead_letter_filter = gathered("filter", DeadFilter, *_FILTER)
+with_dead_letter_filter = gathered("filter", DeadFilter, *_FILTER_OPTIONS)
 
 
 #: Gives a command ids, a filter and the flags that go with them, as ``selection``.
@@ -64,8 +64,8 @@ with_dead_letter_selection = gathered(
         "dead show",
         "give ids or a filter, or --all for all dead letters of all queues",
     ),
-    *_FILTER,
-    argument("ids", "[ID]...", DEAD_LETTER_ID, nargs=-1),
+    *_FILTER_OPTIONS,
+    argument("ids", "[ID]...", DEAD_LETTER_ID_HELP, nargs=-1),
     flag("--all", "all_", help="All dead letters of all queues."),
     dry_run_option,
     flag("--yes", help="Do not ask."),

@@ -16,7 +16,7 @@ from celery_delayq.transfer.results import Archived
 from celery_delayq.utils.text import spelled
 
 #: Characters that are shown of a reason in a table, and of bytes that are not a message.
-REASON, BYTES = 160, 1000
+MAX_REASON_CHARACTERS, MAX_BYTES_CHARACTERS = 160, 1000
 
 _COLUMNS = ("died", "", "task", "queue", "retries", "reason", "id")
 
@@ -53,7 +53,7 @@ def dead_letters_table(dead_letters: Sequence[DeadLetter], now: datetime, width:
         died, ago = stamp(dead_letter.died), distance((dead_letter.died - now).total_seconds())
         task, queue = Text(spelled(dead_letter.task or "?")), Text(spelled(dead_letter.queue))
         retries = "" if dead_letter.retries is None else str(dead_letter.retries)
-        reason = Text(_cut(spelled(dead_letter.reason), REASON), "red")
+        reason = Text(_cut(spelled(dead_letter.reason), MAX_REASON_CHARACTERS), "red")
         if is_wide:
             table.add_row(died, ago, task, queue, retries, reason, Text(id))
             continue
@@ -87,7 +87,10 @@ def _fields(dead_letter: DeadLetter, now: datetime) -> Iterator[tuple[str, Text]
         if text is not None:
             yield name, Text(spelled(str(text)))
     if dead_letter.message is None:
-        yield "bytes", Text(_cut(repr(dead_letter.dead_lettered.message)[2:-1], BYTES))
+        yield (
+            "bytes",
+            Text(_cut(repr(dead_letter.dead_lettered.message)[2:-1], MAX_BYTES_CHARACTERS)),
+        )
 
 
 def _cut(text: str, most: int) -> str:

@@ -34,7 +34,7 @@ from celery_delayq.errors import (
     PeriodicUnknown,
     RecordError,
 )
-from celery_delayq.periodic.definition import API
+from celery_delayq.periodic.definition import API_SOURCE
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.unreadable import UnreadableEntry
 from celery_delayq.utils.text import spelled
@@ -248,7 +248,7 @@ def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json
         raise click.UsageError("give either names or --ended")
     if ended:
         # Not those in code: one that comes back would count its runs from zero.
-        names = [each.name for each in delayq.periodic.list(API) if each.status == "ended"]
+        names = [each.name for each in delayq.periodic.list(API_SOURCE) if each.status == "ended"]
         if not names and not as_json:
             click.echo("There are no entries that have ended.")
         if names and not yes:

@@ -54,7 +54,7 @@ _SCHEDULES: Mapping[str, Callable[[Any], BaseSchedule | datetime]] = {
     "solar": lambda parts: solar(parts[0], float(parts[1]), float(parts[2])),
 }
 
-_WHEN = (
+_SCHEDULE_OPTIONS = (
     option(
         "--every",
         type=DurationType(expected="more than none, such as 30 (seconds), 1h30m or 2d"),
@@ -94,7 +94,7 @@ _TASK_OPTIONS = (
     option("--headers", type=JsonType(dict, '\'{"tenant": "a"}\''), help="Headers of the message."),
 )
 
-_FIELDS = (
+_FIELD_OPTIONS = (
     option("--args", type=JsonType(list, "'[1, \"a\"]'"), help="Arguments."),
     option("--kwargs", type=JsonType(dict, "'{\"n\": 1}'"), help="Keyword arguments."),
     *_TASK_OPTIONS,
@@ -112,7 +112,7 @@ _FIELDS = (
 )
 
 #: Names of the fields of an entry beside its schedule and task: those of ``apply_async``, and all.
-TASK_OPTIONS, FIELDS = names_of(*_TASK_OPTIONS), names_of(*_FIELDS)
+TASK_OPTIONS, FIELDS = names_of(*_TASK_OPTIONS), names_of(*_FIELD_OPTIONS)
 
 _NAMES = [name.replace("_", "-") for name in FIELDS]
 
@@ -142,7 +142,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 #: Gives a command the options for all fields of an entry, and those that are set as ``given``.
-with_entry = gathered("given", _given, *_WHEN, *_FIELDS)
+with_entry = gathered("given", _given, *_SCHEDULE_OPTIONS, *_FIELD_OPTIONS)
 
 
 def as_options(text: str) -> str:

@@ -19,7 +19,7 @@ from celery_delayq.utils.text import spelled
 Entry = Periodic | UnreadableEntry
 
 #: Fields that are times, beside the next and the last tick.
-_TIMES = ("start", "end", "since")
+_TIME_FIELDS = ("start", "end", "since")
 
 _COLUMNS = ("name", "when", "task", "state", "next", "", "runs", "source")
 
@@ -91,7 +91,7 @@ def entry_fields(entry: Entry, now: datetime) -> Iterator[tuple[str, Text]]:
         {"problem", "paused"} if isinstance(entry, UnreadableEntry) else {"schedule", "timezone"}
     )
     for name, value in values.items():
-        if name in _TIMES and value is not None:
+        if name in _TIME_FIELDS and value is not None:
             yield name, Text(screen.time_text(datetime.fromisoformat(value), now))
         elif name not in shown:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

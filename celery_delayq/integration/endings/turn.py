@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 
 class Turn(Enum):
-    """Where a task of a worker is, up to its beginning. :data:`FOLLOWING` has the transitions."""
+    """Where a task of a worker is, up to its beginning. :data:`NEXT_TURNS` has the transitions."""
 
     #: The worker has it.
     WAITING = auto()
@@ -19,7 +19,7 @@ class Turn(Enum):
 
 
 #: What may follow a turn. A thread of the pool enters BEGUN, the worker's loop all others.
-FOLLOWING = {
+NEXT_TURNS = {
     Turn.WAITING: {Turn.GIVEN, Turn.BEGUN, Turn.REFUSED},
     Turn.GIVEN: {Turn.BEGUN, Turn.REFUSED},
     Turn.BEGUN: set[Turn](),

@@ -8,7 +8,7 @@ from typing import Any
 
 from kombu import Connection
 
-from celery_delayq.integration.broker_urls import CLUSTER
+from celery_delayq.integration.broker_urls import CLUSTER_SCHEMES
 from celery_delayq.integration.replace import Replace
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import answered
@@ -52,7 +52,7 @@ def with_clusters(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``Broker.__new__``, which chooses a class by the scheme of the URL."""
 
     def new(cls: Any, url: str, *args: Any, **options: Any) -> Any:
-        if url.partition("://")[0] in CLUSTER:
+        if url.partition("://")[0] in CLUSTER_SCHEMES:
             given = options.get("broker_options"), options.get("broker_use_ssl")
             return ClusterCounts(url, *given)
         return stock(cls, url, *args, **options)

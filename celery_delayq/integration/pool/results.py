@@ -25,13 +25,13 @@ from kombu.utils.encoding import safe_repr
 logger = logging.getLogger(__name__)
 
 #: Bytes that a pipe holds, so that one call of the kernel reads all that a child has written.
-PIPE_SIZE = 65_536
+PIPE_BYTES = 65_536
 #: Seconds that a stopping worker waits for the rest of half a message, as Celery 5.7 does.
-REST_DEADLINE = 10.0
+MESSAGE_REST_SECONDS = 10.0
 
 _LENGTH = struct.Struct(">i")
 #: What reads the same, whichever way it is pickled.
-_PLAIN = frozenset((int, float, str, bool, type(None)))
+_PLAIN_TYPES = frozenset((int, float, str, bool, type(None)))
 
 
 def reading_all(_owner: type, _make: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +63,7 @@ def _read(child: Any, fd: int, receive: Callable[[Any], object]) -> bool:
         Whether the child can write more.
     """
     try:
-        data = os.read(fd, PIPE_SIZE)
+        data = os.read(fd, PIPE_BYTES)
     except BlockingIOError:
         return True
     except OSError:
@@ -147,7 +147,7 @@ def flushing_whole(_owner: type, flush: Callable[..., Any]) -> Callable[..., Non
 
 def _read_rest(child: Any, fd: int, receive: Callable[[Any], object]) -> bool:
     """Read the rest of a message; return whether the child has written it."""
-    deadline = time.monotonic() + REST_DEADLINE
+    deadline = time.monotonic() + MESSAGE_REST_SECONDS
     _take(child, b"", receive)
     while "delayq_begun" in vars(child):
         if not child.outq._reader.poll(max(0, deadline - time.monotonic())):
@@ -218,4 +218,4 @@ def _make_readable(value: Any) -> None:
 
 def _is_plain(value: Any) -> bool:
     kind = type(value)
-    return kind in _PLAIN or (kind is tuple and all(map(_is_plain, value)))
+    return kind in _PLAIN_TYPES or (kind is tuple and all(map(_is_plain, value)))

@@ -20,9 +20,9 @@ from kombu.asynchronous.hub import Hub
 logger = logging.getLogger(__name__)
 
 #: Children that may die before they begin a task: one more, and it counts as a crash.
-MAX_CHILDREN = 2
+MAX_DEAD_CHILDREN = 2
 #: Exit codes of children that have read all that they were to read.
-ENDS_WELL = (EX_OK, EX_RECYCLE)
+CLEAN_EXIT_CODES = (EX_OK, EX_RECYCLE)
 
 
 class StillRegistered:
@@ -71,16 +71,18 @@ def counting_children(_owner: type, on_partial_read: Callable[..., None]) -> Cal
     def on_child_lost(pool: Any, job: Any, child: Any) -> None:
         if not job._accepted:
             pool.process_flush_queues(child)
-        is_wanted = child.exitcode in ENDS_WELL or getattr(child, "_controlled_termination", False)
+        is_wanted = child.exitcode in CLEAN_EXIT_CODES or getattr(
+            child, "_controlled_termination", False
+        )
         if job._accepted or is_wanted:
             on_partial_read(pool, job, child)
             return
         lost: set[int] = vars(job).setdefault("delayq_lost", set())
         lost.add(child.pid)
-        if len(lost) > MAX_CHILDREN:
+        if len(lost) > MAX_DEAD_CHILDREN:
             job._ack(None, monotonic(), child.pid, None)  # or it is given to another one
         on_partial_read(pool, job, child)
-        if len(lost) > MAX_CHILDREN:
+        if len(lost) > MAX_DEAD_CHILDREN:
             pool.mark_as_worker_lost(job, child.exitcode)
 
     return on_child_lost

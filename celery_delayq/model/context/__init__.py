@@ -31,14 +31,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 MAX_BYTES = 4096
 
 #: Longest text of a log record, in characters.
-LONGEST_LINE = 500
+MAX_LOG_CHARACTERS = 500
 
 #: The attribute of log records.
 RECORD_ATTRIBUTE = "delayq_context"
 
 _HEADERS = frozenset({trace_context.PARENT, trace_context.STATE})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
-_PLAIN = frozenset({str, int, float, bool, type(None)})
+_PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -117,22 +117,24 @@ class State:
                 if name != trace_context.STATE
             )
             line = " ".join(shown)
-            self._line = line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
+            self._line = (
+                line if len(line) <= MAX_LOG_CHARACTERS else f"{line[: MAX_LOG_CHARACTERS - 1]}…"
+            )
         return self._line
 
 
-_BOUND: ContextVar[State | None] = ContextVar("delayq_context", default=None)
+_BOUND_VALUES: ContextVar[State | None] = ContextVar("delayq_context", default=None)
 
 #: Return the current state, or None.
-bound: Callable[[], State | None] = _BOUND.get
+bound: Callable[[], State | None] = _BOUND_VALUES.get
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 def current_context() -> Mapping[str, Any]:
     """Return the bound values by name; the mapping is read-only."""
-    state = _BOUND.get()
-    return _NOTHING if state is None else state.values
+    state = _BOUND_VALUES.get()
+    return _EMPTY if state is None else state.values
 
 
 def enter(
@@ -142,7 +144,7 @@ def enter(
     undo: Callable[[], None] | None = None,
 ) -> None:
     """Bind these values in place of all others, until *owner* leaves."""
-    _BOUND.set(State(owner, encoded, trace, _BOUND.get(), undo))
+    _BOUND_VALUES.set(State(owner, encoded, trace, _BOUND_VALUES.get(), undo))
 
 
 def leave(owner: object) -> None:
@@ -150,11 +152,11 @@ def leave(owner: object) -> None:
 
     It does nothing where the owner has left already, or entered in another thread or asyncio task.
     """
-    top = _BOUND.get()
+    top = _BOUND_VALUES.get()
     found = owned_by(owner)
     if found is None:
         return
-    _BOUND.set(found.outer)
+    _BOUND_VALUES.set(found.outer)
     while top is not None and top is not found.outer:
         if top.undo is not None:
             top.undo()
@@ -163,7 +165,7 @@ def leave(owner: object) -> None:
 
 def owned_by(owner: object) -> State | None:
     """Return the state that *owner* has bound here, or None."""
-    state = _BOUND.get()
+    state = _BOUND_VALUES.get()
     while state is not None and state.owner is not owner:
         state = state.outer
     return state
@@ -207,7 +209,7 @@ class Binding(ContextDecorator):
         self._change.over(NO_VALUES, None)
 
     def __enter__(self) -> Mapping[str, Any]:
-        outer = _BOUND.get()
+        outer = _BOUND_VALUES.get()
         encoded, trace = (
             self._change.over(NO_VALUES, None)
             if outer is None
@@ -314,7 +316,11 @@ def piece(name: str, value: Any) -> str:
         text = _encode(value)
         text.encode()
         # Plain values stay equal, and the error of a large value is about its size.
-        if type(value) not in _PLAIN and len(text) <= MAX_BYTES and foreign.loads(text) != value:
+        if (
+            type(value) not in _PLAIN_TYPES
+            and len(text) <= MAX_BYTES
+            and foreign.loads(text) != value
+        ):
             raise ValueError("it would come out of JSON as something else")
     except (TypeError, ValueError, RecursionError) as exc:
         raise InvalidContext(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 PARENT, STATE = "traceparent", "tracestate"
 
 #: Most characters and members of a ``tracestate``.
-LONGEST_STATE, MOST_MEMBERS = 512, 32
+MAX_STATE_CHARACTERS, MAX_STATE_MEMBERS = 512, 32
 
 _IDS = r"(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 # Versions to come may add something at the end.
@@ -49,10 +49,10 @@ class Trace(NamedTuple):
 
 def _checked_state(given: Any) -> str:
     """Return a ``tracestate``, ``""`` if it is invalid."""
-    if not isinstance(given, str) or len(given) > LONGEST_STATE:
+    if not isinstance(given, str) or len(given) > MAX_STATE_CHARACTERS:
         return ""
     members = [text for part in given.split(",") if (text := part.strip(" \t"))]
-    valid = len(members) <= MOST_MEMBERS and all(map(_MEMBER.fullmatch, members))
+    valid = len(members) <= MAX_STATE_MEMBERS and all(map(_MEMBER.fullmatch, members))
     return ",".join(members) if valid else ""
 
 

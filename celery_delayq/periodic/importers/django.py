@@ -15,7 +15,7 @@ from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import FoundEntry, in_utc
 from celery_delayq.periodic.schedules import clocked
-from celery_delayq.periodic.wall_clock import MS
+from celery_delayq.periodic.wall_clock import MILLISECOND
 from celery_delayq.utils import foreign
 from celery_delayq.utils.sql import Database
 
@@ -117,9 +117,9 @@ def _over(row: Row, enabled: bool) -> str | None:
 def _since(found: FoundEntry, when: BaseSchedule, start: datetime | None) -> datetime | None:
     """Return the start of the ticks, so that one tick is at *start* itself."""
     if start is not None and (found.last_run_at is None or found.last_run_at < start):
-        return start - (when.run_every if isinstance(when, schedule) else MS)
+        return start - (when.run_every if isinstance(when, schedule) else MILLISECOND)
     if isinstance(when, clocked) and found.since is not None:
-        return min(found.since, when.at - MS)
+        return min(found.since, when.at - MILLISECOND)
     return found.since
 
 

@@ -28,10 +28,10 @@ from celery_delayq.utils.portions import batches
 #: RedBeat's own default.
 PREFIX = "redbeat:"
 
-_PAGE = 500
+_PAGE_ENTRIES = 500
 
 #: Most entries of one round trip, since their arguments may be large.
-_FEW = 10
+_FEW_ENTRIES = 10
 
 
 def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> Iterator[FoundEntry]:
@@ -66,8 +66,10 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
         client = stores.only.client
     try:
         statics = {_text(name) for name in client.smembers(f"{prefix}:statics")}
-        keys = sorted({key for key, _ in client.zscan_iter(f"{prefix}:schedule", count=_PAGE)})
-        for page in batches(keys, _FEW):
+        keys = sorted(
+            {key for key, _ in client.zscan_iter(f"{prefix}:schedule", count=_PAGE_ENTRIES)}
+        )
+        for page in batches(keys, _FEW_ENTRIES):
             with client.pipeline(transaction=False) as pipe:
                 for key in page:
                     pipe.hmget(key, "definition", "meta")

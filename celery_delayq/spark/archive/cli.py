@@ -9,14 +9,14 @@ import click
 from celery_delayq.spark import jobs
 from celery_delayq.spark.archive.folder import check_archive_folder
 from celery_delayq.spark.archive.job import ArchiveOptions, archive
-from celery_delayq.spark.archive.rows import COLUMNS
+from celery_delayq.spark.archive.rows import ARCHIVE_COLUMNS
 
 
 @click.command("archive")
 @click.option("--folder", required=True, metavar="PATH", help="The folder of the archive, on any "
               "file system that Spark knows.")  # fmt: skip
 @click.option("--tables", metavar="NAMES", default="history,dead_letters", show_default=True,
-              help=f"Tables to archive, with commas: {', '.join(COLUMNS)}.")  # fmt: skip
+              help=f"Tables to archive, with commas: {', '.join(ARCHIVE_COLUMNS)}.")  # fmt: skip
 @click.option("--older-than", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
               help="Only dead letters that died at least so long ago.")  # fmt: skip
 @click.option("--remove", is_flag=True, help="Remove archived dead letters from Redis.")

@@ -25,12 +25,12 @@ from pyspark.sql import functions as F
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
-from celery_delayq.spark.archive.rows import COLUMNS, PARTITION, died_since
+from celery_delayq.spark.archive.rows import ARCHIVE_COLUMNS, PARTITION_COLUMNS, died_since
 from celery_delayq.spark.read.tables import schema_of
 from celery_delayq.spark.session import setting
 from celery_delayq.utils.credentials import check_folder
 
-_TIMES = "spark.sql.parquet.outputTimestampType"
+_TIMES_SETTING = "spark.sql.parquet.outputTimestampType"
 
 _LOG, _STAGING = "_log", "_staging"
 
@@ -87,7 +87,7 @@ class ArchivedTable:
         path = f"{folder.rstrip('/')}/{table}"
         self._spark, self._path, self.table = spark, path, table
         self._files = Files(spark, path)
-        self._schema = schema_of(COLUMNS[table])
+        self._schema = schema_of(ARCHIVE_COLUMNS[table])
         numbers = [_number(name) for name in self._files.names(_LOG) if name.endswith(".json")]
         if not numbers and (not make or any(not n.startswith("_") for n in self._files.names())):
             raise ArchiveError(f"{path}: there is no archive of celery_delayq in it")
@@ -108,8 +108,8 @@ class ArchivedTable:
         where = f"{self._path}/{commit.staging}"
         try:
             # Parquet's standard type for times; Spark's default is an older one.
-            with setting(self._spark, _TIMES, "TIMESTAMP_MICROS"):
-                rows.write.partitionBy(PARTITION[self.table]).parquet(where)
+            with setting(self._spark, _TIMES_SETTING, "TIMESTAMP_MICROS"):
+                rows.write.partitionBy(PARTITION_COLUMNS[self.table]).parquet(where)
             # Counted from the files: counters would include repeated Spark tasks twice.
             staged = self._spark.read.schema(self._schema).parquet(where)
             [(number, unreadable)] = staged.agg(F.count("*"), F.count("raw")).collect()

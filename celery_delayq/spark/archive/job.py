@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 
-from celery_delayq.deadletters.client import BATCH
+from celery_delayq.deadletters.client import CHANGE_BATCH
 from celery_delayq.deadletters.reader import counts_of
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.history import place_of
@@ -29,12 +29,12 @@ from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
 from celery_delayq.spark.archive.folder import ArchivedTable
-from celery_delayq.spark.archive.rows import COLUMNS, PLACE, ArchiveRows, died_since
+from celery_delayq.spark.archive.rows import ARCHIVE_COLUMNS, PLACE_COLUMNS, ArchiveRows, died_since
 from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import OnLoss, check_choice
 from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.history import (
-    START,
+    START_OFFSET,
     Offsets,
     RunsLost,
     last_runs,
@@ -44,12 +44,12 @@ from celery_delayq.spark.read.history import (
 from celery_delayq.spark.read.partitions import plan
 from celery_delayq.spark.read.readers import read_part
 from celery_delayq.spark.read.tables import schema_of
-from celery_delayq.spark.session import MOST_CONNECTIONS, described
+from celery_delayq.spark.session import MAX_CONNECTIONS, described
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches as chunks
 
 #: What stands between the name of a broker and that of one of its histories, a hash tag.
-_TAG = ", hash tag "
+_TAG_SEPARATOR = ", hash tag "
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,11 @@ class ArchiveOptions:
 
     def check(self) -> None:
         """Raise :class:`ConfigError` if an option is wrong."""
-        unknown = sorted({*self.tables} - COLUMNS.keys())
+        unknown = sorted({*self.tables} - ARCHIVE_COLUMNS.keys())
         if unknown or not self.tables:
             raise ConfigError(
-                f"tables={', '.join(unknown or self.tables)!r}; valid are: {', '.join(COLUMNS)}"
+                f"tables={', '.join(unknown or self.tables)!r}; "
+                f"valid are: {', '.join(ARCHIVE_COLUMNS)}"
             )
         check_choice("on_loss", self.on_loss, OnLoss)
         if self.older_than < 0:
@@ -198,8 +199,8 @@ class _ArchiveJob:
         with opened(self._access) as delayq:
             stores = delayq.session.stores
             upto = last_runs(stores)
-            after = {name: reached.get(self._place(name), START) for name in upto}
-            first = {name: each.first() or START for name, each in stores.histories.items()}
+            after = {name: reached.get(self._place(name), START_OFFSET) for name in upto}
+            first = {name: each.first() or START_OFFSET for name, each in stores.histories.items()}
             lost = _lost(stores, after)
             parts = plan_runs(stores, after, upto, options.partitions, options.batchsize)
         rows = self._read("history", parts)
@@ -265,7 +266,7 @@ class _ArchiveJob:
         **constant: str,
     ) -> DataFrame:
         """Return columns of parts of a table; each part is one Spark task."""
-        kinds = columns or COLUMNS[table]
+        kinds = columns or ARCHIVE_COLUMNS[table]
         constant["source"] = self._source
         access, limit, number = self._access, self._options.batchsize, len(parts)
 
@@ -307,14 +308,14 @@ class _ArchiveJob:
 
     def _place(self, name: str) -> str:
         """Return the name under which a commit has the last archived run of a history."""
-        return f"{self._source}{_TAG}{name}" if name else self._source
+        return f"{self._source}{_TAG_SEPARATOR}{name}" if name else self._source
 
     def _check_source(self, reached: Mapping[str, str]) -> None:
         """Raise :class:`ArchiveError` if this may be an archived queue under another name.
 
         Its whole history would be archived again.
         """
-        known = sorted({name.partition(_TAG)[0] for name in reached})
+        known = sorted({name.partition(_TAG_SEPARATOR)[0] for name in reached})
         if known and self._source not in known and self._options.source is None:
             raise ArchiveError(
                 f"the archive has the history of {', '.join(known)}, and this queue is "
@@ -329,9 +330,9 @@ class _ArchiveJob:
         parts, since = self._parts_of_dead_letters()
         if not parts or archived.last is None:
             return 0, 0
-        dead_letters = self._read("dead_letters", parts, PLACE)
+        dead_letters = self._read("dead_letters", parts, PLACE_COLUMNS)
         removable = dead_letters.join(archived.known(since), "digest", "left_semi")
-        some = removable.coalesce(MOST_CONNECTIONS)
+        some = removable.coalesce(MAX_CONNECTIONS)
         done = some.mapInArrow(partial(_remove, self._access), "removed BIGINT, gone BIGINT")
         [(removed, gone)] = done.agg(F.sum("removed"), F.sum("gone")).collect()
         return int(removed or 0), int(gone or 0)
@@ -351,7 +352,7 @@ def _remove(access: Access, batches: Batches) -> Batches:
             columns = (batch.column(name).to_pylist() for name in ("queue", "name", "died_ms"))
             rows = sorted(zip(*columns, strict=True))
             for queue, found in groupby(rows, itemgetter(0)):
-                for part in chunks(found, BATCH):
+                for part in chunks(found, CHANGE_BATCH):
                     names = [(to_text(name), died_ms) for _, name, died_ms in part]
                     delete = partial(_delete, queue, names, uuid4().hex)
                     states.update(delayq.session.ask(delete))

@@ -22,21 +22,21 @@ from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.archive.commits import source_of
 from celery_delayq.spark.read.messages import name_of, text_of
 from celery_delayq.spark.read.table_rows import Row, TableRows
-from celery_delayq.spark.read.tables import TABLES
+from celery_delayq.spark.read.tables import TABLE_COLUMNS
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.schedule_row import ScheduleRow
 
 #: The partition column of each table.
-PARTITION = {"history": "day", "dead_letters": "day", "scheduled": "snapshot"}
+PARTITION_COLUMNS = {"history": "day", "dead_letters": "day", "scheduled": "snapshot"}
 
 #: The columns of each table with their SQL types. `data` is a whole dead letter; an entry has the
 #: fields of :class:`~celery_delayq.transfer.schedule_row.ScheduleRow`.
-COLUMNS: Mapping[str, Mapping[str, str]] = {
-    "history": {"source": "STRING", **TABLES["history"], "day": "DATE"},
+ARCHIVE_COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "history": {"source": "STRING", **TABLE_COLUMNS["history"], "day": "DATE"},
     "dead_letters": {
         "digest": "STRING",
         "source": "STRING",
-        **TABLES["dead_letters"],
+        **TABLE_COLUMNS["dead_letters"],
         "data": "BINARY",
         "day": "DATE",
     },
@@ -59,10 +59,10 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 }
 
 #: Columns that identify a dead letter in Redis: its name, and its time of death in ms.
-PLACE = {"digest": "STRING", "queue": "STRING", "name": "BINARY", "died_ms": "BIGINT"}
+PLACE_COLUMNS = {"digest": "STRING", "queue": "STRING", "name": "BINARY", "died_ms": "BIGINT"}
 
 #: The day of dead letters without a time of death.
-UNKNOWN = date(1970, 1, 1)
+UNKNOWN_DAY = date(1970, 1, 1)
 
 
 class ArchiveRows(TableRows):
@@ -71,7 +71,7 @@ class ArchiveRows(TableRows):
     Parameters
     ----------
     columns : Mapping[str, str]
-        Those of a table in :data:`COLUMNS`, or :data:`PLACE`.
+        Those of a table in :data:`ARCHIVE_COLUMNS`, or :data:`PLACE_COLUMNS`.
     constant : Mapping[str, str]
         Columns with the same value in all rows; those that *columns* lack are ignored.
     """
@@ -129,7 +129,7 @@ def _entry(queue: str, name: bytes, record: bytes, score: bytes) -> Row:
 
 def died_since(day: date) -> Column:
     """Return the condition: died on that day or later, or at an unknown time."""
-    return (F.col("day") >= F.lit(day)) | (F.col("day") == F.lit(UNKNOWN))
+    return (F.col("day") >= F.lit(day)) | (F.col("day") == F.lit(UNKNOWN_DAY))
 
 
 def of_source(rows: DataFrame, wanted: str | None, own: str | None = None) -> DataFrame:

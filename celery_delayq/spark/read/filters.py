@@ -21,7 +21,7 @@ from celery_delayq.errors import ConfigError, InvalidETA
 from celery_delayq.model.envelope import EPOCH, MAX_DUE_MS
 from celery_delayq.model.scheduled import bound_ms
 from celery_delayq.spark.options import ReadOptions
-from celery_delayq.spark.read.tables import TABLES, TIMES
+from celery_delayq.spark.read.tables import TABLE_COLUMNS, TIME_COLUMNS
 
 _MS = timedelta(milliseconds=1)
 
@@ -37,7 +37,7 @@ class Wanted:
     task : str | None
         Only this task, None for all.
     low, high : int | None
-        Inclusive bounds in ms since 1970 of the column of :data:`.tables.TIMES`.
+        Inclusive bounds in ms since 1970 of the column of :data:`.tables.TIME_COLUMNS`.
     """
 
     table: str
@@ -57,7 +57,7 @@ class Wanted:
         """
         table = options.table
         for name in ("queue", "task"):
-            if getattr(options, name) is not None and name not in TABLES[table]:
+            if getattr(options, name) is not None and name not in TABLE_COLUMNS[table]:
                 raise ConfigError(
                     f"{name}={getattr(options, name)!r}: the table {table} has no {name}; leave "
                     "the option out"
@@ -66,10 +66,10 @@ class Wanted:
             low, until = (bound_ms(name, getattr(options, name)) for name in ("since", "until"))
         except InvalidETA as exc:
             raise ConfigError(str(exc)) from exc
-        if table not in TIMES and (low, until) != (None, None):
+        if table not in TIME_COLUMNS and (low, until) != (None, None):
             raise ConfigError(
                 f"since={options.since!r}, until={options.until!r}: the table {table} is in no "
-                f"order of time, but {', '.join(TIMES)} are; filter the rows instead"
+                f"order of time, but {', '.join(TIME_COLUMNS)} are; filter the rows instead"
             )
         queues = None if options.queue is None else frozenset({options.queue})
         return cls(table, queues, options.task, low, None if until is None else until - 1)
@@ -78,7 +78,7 @@ class Wanted:
         """Return these rows restricted by a filter; None if the filter is not supported."""
         column = ".".join(getattr(filter, "attribute", ()))
         value = getattr(filter, "value", None)
-        if column == "queue" and "queue" in TABLES[self.table]:
+        if column == "queue" and "queue" in TABLE_COLUMNS[self.table]:
             names: Iterable[Any] = filter.value if isinstance(filter, In) else (value,)
             if isinstance(filter, (EqualTo, In)) and all(isinstance(each, str) for each in names):
                 queues = frozenset(names)
@@ -87,7 +87,7 @@ class Wanted:
                 )
         elif column == "task" and isinstance(filter, EqualTo) and isinstance(value, str):
             return replace(self, task=value) if self.task in (None, value) else None
-        elif column == TIMES.get(self.table) and isinstance(value, datetime):
+        elif column == TIME_COLUMNS.get(self.table) and isinstance(value, datetime):
             return self._between(filter, value)
         return None
 

@@ -20,12 +20,12 @@ from celery_delayq.store.stores import Stores
 logger = logging.getLogger(__name__)
 
 #: Before all runs.
-START = "0-0"
+START_OFFSET = "0-0"
 
 #: The greatest offset there can be.
-END = "18446744073709551615-18446744073709551615"
+MAX_OFFSET = "18446744073709551615-18446744073709551615"
 
-_LAST_OF_MS = 2**64 - 1
+_MAX_SEQUENCE = 2**64 - 1
 
 
 class RunsLost(DelayQError):
@@ -77,14 +77,14 @@ class _Span(NamedTuple):
         """Return about so many parts that cover equal spans of time."""
         begin, time = self.begin, self.end - self.begin
         number = max(1, min(number, time))
-        cuts = [f"{begin + time * n // number}-{_LAST_OF_MS}" for n in range(1, number)]
+        cuts = [f"{begin + time * n // number}-{_MAX_SEQUENCE}" for n in range(1, number)]
         bounds = pairwise([self.runs.after, *cuts, self.runs.upto])
         return [replace(self.runs, after=after, upto=upto) for after, upto in bounds]
 
 
 def last_runs(stores: Stores) -> dict[str, str]:
-    """Return the offset of the newest run of each history, :data:`START` where there is none."""
-    return {name: history.last() or START for name, history in stores.histories.items()}
+    """Return the offset of each history's newest run, or :data:`START_OFFSET` without runs."""
+    return {name: history.last() or START_OFFSET for name, history in stores.histories.items()}
 
 
 def plan_runs(
@@ -105,7 +105,12 @@ def plan_runs(
     spans = [
         span
         for name, history in stores.histories.items()
-        if (span := _span(history, Runs(after.get(name, START), upto.get(name, START), name=name)))
+        if (
+            span := _span(
+                history,
+                Runs(after.get(name, START_OFFSET), upto.get(name, START_OFFSET), name=name),
+            )
+        )
     ]
     total = sum(each.about for each in spans)
     most = max(least, total // parts, 1)

@@ -16,7 +16,7 @@ from celery_delayq.model.envelope import own_of, parse_iso, unique_key
 from celery_delayq.model.payload import body_of
 
 #: The headers that Celery writes itself; all others are the caller's.
-CELERY = frozenset(
+CELERY_HEADERS = frozenset(
     {
         *("lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries"),
         *("timelimit", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin", "compression"),
@@ -24,14 +24,14 @@ CELERY = frozenset(
     }
 )
 
-_MOST = 2**31 - 1
+_MAX_INT = 2**31 - 1
 
 #: Columns that are headers of the same name.
-_TEXTS = ("id", "task", "root_id", "parent_id", "origin")
+_TEXT_COLUMNS = ("id", "task", "root_id", "parent_id", "origin")
 
 #: How bodies in Celery's default form are encoded, and how they end.
-_USUAL = ("base64", "application/json", "utf-8", None)
-_REST = ', {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
+_USUAL_ENCODING = ("base64", "application/json", "utf-8", None)
+_USUAL_BODY_END = ', {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
@@ -51,16 +51,16 @@ def read(data: bytes, with_arguments: bool = True) -> dict[str, Any] | None:
         if not isinstance(headers, Mapping) or headers["id"] is None:
             return None
         retries = headers.get("retries")
-        row: dict[str, Any] = {name: text_of(headers.get(name)) for name in _TEXTS}
+        row: dict[str, Any] = {name: text_of(headers.get(name)) for name in _TEXT_COLUMNS}
         row |= {
             "eta": time_of(own.get("eta")),
             "unique_key": text_of(unique_key(own)[1:] or None),
-            "retries": retries if type(retries) is int and abs(retries) <= _MOST else None,
+            "retries": retries if type(retries) is int and abs(retries) <= _MAX_INT else None,
             "expires": time_of(headers.get("expires")),
             "group_id": text_of(group_of(headers, own) or None),
             "headers": [
                 (str(text_of(name)), text_of(headers[name]))
-                for name in sorted(headers.keys() - CELERY)
+                for name in sorted(headers.keys() - CELERY_HEADERS)
                 if headers[name] is not None
             ],
             "context": _context(own["context"]) if "context" in own else [],
@@ -97,11 +97,11 @@ def _arguments(message: Mapping[str, Any]) -> tuple[str | None, str | None]:
         message["headers"].get("compression"),
     )
     with suppress(ValueError, TypeError, StopIteration, IndexError, RecursionError):
-        if how == _USUAL:
+        if how == _USUAL_ENCODING:
             text = a2b_base64(message["body"]).decode()
             end = _scan(text, 1)[1]
             last = _scan(text, end + 2)[1]
-            if (text[:2], text[end : end + 3], text[last:]) == ("[[", ", {", _REST):
+            if (text[:2], text[end : end + 3], text[last:]) == ("[[", ", {", _USUAL_BODY_END):
                 return text[1:end], text[end + 2 : last]
     try:
         args, kwargs, _ = body_of(message)

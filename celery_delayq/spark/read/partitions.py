@@ -20,7 +20,7 @@ from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import Label
 from celery_delayq.model.lookup import IndexEntry, Position, Where
 from celery_delayq.spark.read.filters import Wanted
-from celery_delayq.spark.read.history import END, Runs, last_runs, plan_runs
+from celery_delayq.spark.read.history import MAX_OFFSET, Runs, last_runs, plan_runs
 from celery_delayq.spark.read.table_rows import Row, TableRows
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
@@ -60,14 +60,16 @@ def plan(stores: Stores, wanted: Wanted, parts: int, least: int) -> list[InputPa
     if wanted.table == "history":
         upto = last_runs(stores)
         # Runs that end meanwhile belong to it, too: they have left all other tables.
-        rest = InputPartition([Runs(offset, END, name=name) for name, offset in upto.items()])
+        rest = InputPartition(
+            [Runs(offset, MAX_OFFSET, name=name) for name, offset in upto.items()]
+        )
         return [*plan_runs(stores, {}, upto, parts, least), rest]
     # Those of one store stand together, and so in few parts.
     names = {**queues_of(stores, None)}
     if wanted.queues is not None:
         some = sorted(wanted.queues)
         names = {name: names.get(name, stores.of(name).layout) for name in some}
-    found = _HOW[wanted.table](_PartitionPlan(stores, wanted, names, parts, least))
+    found = _RANGES_BY_TABLE[wanted.table](_PartitionPlan(stores, wanted, names, parts, least))
     return [InputPartition(ranges) for ranges in found if ranges]
 
 
@@ -280,7 +282,7 @@ class Entries:
             yield rows.periodic([*records.items()])
 
 
-_HOW: Mapping[str, Callable[[_PartitionPlan], ReadRanges]] = {
+_RANGES_BY_TABLE: Mapping[str, Callable[[_PartitionPlan], ReadRanges]] = {
     "scheduled": _scheduled,
     "ready": _ready,
     "leased": _leased,

@@ -15,7 +15,7 @@ from celery_delayq.model.history import check_range, place_of
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.read.filters import Wanted
-from celery_delayq.spark.read.history import START, check_loss, last_runs, plan_runs
+from celery_delayq.spark.read.history import START_OFFSET, check_loss, last_runs, plan_runs
 from celery_delayq.spark.read.partitions import plan
 from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.spark.read.tables import columns_of
@@ -29,7 +29,7 @@ except ImportError:  # PySpark 4.1, where that trigger is one batch of all there
 
 
 #: The name of the one part of an offset that holds for all histories.
-_ANY = "id"
+_SHARED_OFFSET = "id"
 
 
 class _Reader:
@@ -115,7 +115,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 "use spark.read in place of spark.readStream"
             )
         try:
-            check_range(options.after or START, None)
+            check_range(options.after or START_OFFSET, None)
         except InvalidCursor as exc:
             raise ConfigError(f"option {exc}") from exc
         super().__init__(options, schema)
@@ -124,7 +124,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         """Return the offset at which a new stream begins, that of all histories."""
-        return {_ANY: self._options.after or START}
+        return {_SHARED_OFFSET: self._options.after or START_OFFSET}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, str]:  # noqa: ARG002, N802
         """Return the offset of the last run now."""
@@ -137,7 +137,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802
         """Return the offset of the last run now, for the progress of the query."""
         last = self._last()
-        return last if {*last.values()} != {START} else None
+        return last if {*last.values()} != {START_OFFSET} else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read no runs that are later than the last one now."""
@@ -149,8 +149,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         with opened(options.access) as delayq:
             stores = delayq.session.stores
             histories = stores.histories
-            after = {name: _of(start, name or _ANY) for name in histories}
-            upto = {name: _of(end, name or _ANY) for name in histories}
+            after = {name: _of(start, name or _SHARED_OFFSET) for name in histories}
+            upto = {name: _of(end, name or _SHARED_OFFSET) for name in histories}
             for name, history in histories.items():
                 if after[name] != upto[name]:
                     check_loss(history, after[name], options.onloss)
@@ -160,9 +160,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _last(self) -> dict[str, str]:
         with opened(self._options.access) as delayq:
             last = last_runs(delayq.session.stores)
-        return {name or _ANY: offset for name, offset in last.items()}
+        return {name or _SHARED_OFFSET: offset for name, offset in last.items()}
 
 
 def _of(offset: Mapping[str, str], name: str) -> str:
     """Return the part of an offset for a history."""
-    return offset.get(name) or offset.get(_ANY, START)
+    return offset.get(name) or offset.get(_SHARED_OFFSET, START_OFFSET)

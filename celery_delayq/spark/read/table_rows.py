@@ -12,25 +12,25 @@ from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
 from celery_delayq.model.envelope import MAX_DUE_MS, Record
 from celery_delayq.model.history import RunRecord
-from celery_delayq.model.lookup import PAUSED_OFFSET, IndexEntry, to_bytes
+from celery_delayq.model.lookup import PAUSED_OFFSET_MS, IndexEntry, to_bytes
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.unreadable import UnreadableEntry
 from celery_delayq.spark.read.messages import name_of, read, text_of, time_of
-from celery_delayq.spark.read.tables import ARROW, TABLES
+from celery_delayq.spark.read.tables import ARROW_TYPES, TABLE_COLUMNS
 
 #: The values of columns by name; a column that is missing is null.
 Row = dict[str, Any]
 
 #: Columns read from the dead letter itself; the others are read from its message.
-_OF_DEAD_LETTERS = frozenset(
+_DEAD_LETTER_COLUMNS = frozenset(
     {
         *("id", "died", "reason", "exception", "error", "traceback", "worker"),
         *("started", "deliveries", "retries", "due"),
     }
 )
 
-_LARGEST = {"INT": 2**31, "BIGINT": 2**63}
+_INTEGER_LIMITS = {"INT": 2**31, "BIGINT": 2**63}
 
 
 class TableRows:
@@ -48,7 +48,7 @@ class TableRows:
         self, columns: Mapping[str, str], where: Mapping[str, Callable[[Any], bool]] = {}
     ) -> None:
         self._where = where
-        self._schema = pa.schema([(name, ARROW[kind]) for name, kind in columns.items()])
+        self._schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in columns.items()])
         #: The columns that have to be made.
         self.needed = {*columns, *where}
         self._with_arguments = not self.needed.isdisjoint({"args", "kwargs"})
@@ -68,12 +68,12 @@ class TableRows:
     def _scheduled(self, queue: str, name: bytes, data: bytes, score: bytes) -> Row:
         # A score that was set manually may be infinite.
         ms = int(float(score)) if score[-1:] != b"f" else MAX_DUE_MS
-        is_paused = ms >= PAUSED_OFFSET
+        is_paused = ms >= PAUSED_OFFSET_MS
         row = {
             "id": name_of(name.partition(b"\0")[0]),
             "queue": queue,
             "state": "paused" if is_paused else "scheduled",
-            "due": moment(ms - PAUSED_OFFSET if is_paused else ms),
+            "due": moment(ms - PAUSED_OFFSET_MS if is_paused else ms),
         }
         try:
             record = Record.unpack(data)
@@ -119,10 +119,10 @@ class TableRows:
 
     def _dead_letter(self, queue: str, found: DeadLettered) -> Row:
         row = self._said(found.message, found.data)
-        dead_letter, kinds = DeadLetter.of(queue, found), TABLES["dead_letters"]
+        dead_letter, kinds = DeadLetter.of(queue, found), TABLE_COLUMNS["dead_letters"]
         own = {
             name: _cell(kinds[name], getattr(dead_letter, name))
-            for name in _OF_DEAD_LETTERS & self.needed
+            for name in _DEAD_LETTER_COLUMNS & self.needed
         }
         return {**row, "task_id": row.get("id"), "queue": queue, **own}
 
@@ -144,8 +144,8 @@ def _cell(kind: str, value: Any) -> Any:
     """Return a value as a column of a type can store it, None if it cannot."""
     if kind == "STRING":
         return text_of(value)
-    if kind in _LARGEST:
-        return value if type(value) is int and abs(value) < _LARGEST[kind] else None
+    if kind in _INTEGER_LIMITS:
+        return value if type(value) is int and abs(value) < _INTEGER_LIMITS[kind] else None
     if kind == "TIMESTAMP_LTZ":
         return value if isinstance(value, datetime) else time_of(value)
     if kind.startswith("MAP"):
@@ -163,7 +163,7 @@ def _run(offset: str, data: bytes) -> Row:
     row = {**record._asdict(), "offset": offset}
     for name in ("due", "promoted", "started", "ended"):
         row[name] = None if row[name] is None else moment(row[name])
-    return {name: _cell(kind, row.get(name)) for name, kind in TABLES["history"].items()}
+    return {name: _cell(kind, row.get(name)) for name, kind in TABLE_COLUMNS["history"].items()}
 
 
 def _periodic(name: str, record: str) -> Row:
@@ -174,7 +174,9 @@ def _periodic(name: str, record: str) -> Row:
     except Exception as exc:  # a schedule may be of any class
         given = UnreadableEntry(name, record, exc).as_dict()
         raw = to_bytes(record)
-    row = {column: _cell(kind, given.get(column)) for column, kind in TABLES["periodic"].items()}
+    row = {
+        column: _cell(kind, given.get(column)) for column, kind in TABLE_COLUMNS["periodic"].items()
+    }
     for column, empty in (("args", "[]"), ("kwargs", "{}")):
         row[column] = row[column] or (None if raw else empty)
     return {**row, "raw": raw}

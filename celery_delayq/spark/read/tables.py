@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from celery_delayq.errors import ConfigError
 
-ARROW = {
+ARROW_TYPES = {
     "STRING": pa.string(),
     "TIMESTAMP_LTZ": pa.timestamp("us", "UTC"),
     "DATE": pa.date32(),
@@ -21,7 +21,7 @@ ARROW = {
 }
 
 #: Columns of a message besides its id and task; `raw` has the bytes of unreadable data.
-_SAYS = {
+_MESSAGE_COLUMNS = {
     "args": "STRING",
     "kwargs": "STRING",
     "unique_key": "STRING",
@@ -35,19 +35,24 @@ _SAYS = {
     "context": "MAP<STRING, STRING>",
     "raw": "BINARY",
 }
-_NAMES = {"id": "STRING", "task": "STRING", "queue": "STRING"}
-_WAITS = {"state": "STRING", "due": "TIMESTAMP_LTZ", "eta": "TIMESTAMP_LTZ", "priority": "INT"}
+_NAME_COLUMNS = {"id": "STRING", "task": "STRING", "queue": "STRING"}
+_WAIT_COLUMNS = {
+    "state": "STRING",
+    "due": "TIMESTAMP_LTZ",
+    "eta": "TIMESTAMP_LTZ",
+    "priority": "INT",
+}
 
 #: The columns of each table with their SQL types. The meaning of `TIMESTAMP` would depend on a
 #: setting.
-TABLES: Mapping[str, Mapping[str, str]] = {
-    "scheduled": {**_NAMES, **_WAITS, **_SAYS},
-    "ready": {**_NAMES, **_WAITS, "cancelled": "BOOLEAN", **_SAYS},
-    "leased": {**_NAMES, **_WAITS, "worker": "STRING", **_SAYS},
+TABLE_COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "scheduled": {**_NAME_COLUMNS, **_WAIT_COLUMNS, **_MESSAGE_COLUMNS},
+    "ready": {**_NAME_COLUMNS, **_WAIT_COLUMNS, "cancelled": "BOOLEAN", **_MESSAGE_COLUMNS},
+    "leased": {**_NAME_COLUMNS, **_WAIT_COLUMNS, "worker": "STRING", **_MESSAGE_COLUMNS},
     "dead_letters": {
         "id": "STRING",
         "task_id": "STRING",
-        **_NAMES,
+        **_NAME_COLUMNS,
         "died": "TIMESTAMP_LTZ",
         "reason": "STRING",
         "exception": "STRING",
@@ -58,11 +63,11 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "deliveries": "INT",
         "due": "TIMESTAMP_LTZ",
         "eta": "TIMESTAMP_LTZ",
-        **_SAYS,
+        **_MESSAGE_COLUMNS,
     },
     "history": {
         "offset": "STRING",
-        **_NAMES,
+        **_NAME_COLUMNS,
         "worker": "STRING",
         "state": "STRING",
         "due": "TIMESTAMP_LTZ",
@@ -101,7 +106,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 }
 
 #: The column by which a table is sorted, for the tables that are in order of time.
-TIMES = {"scheduled": "due", "dead_letters": "died", "history": "ended"}
+TIME_COLUMNS = {"scheduled": "due", "dead_letters": "died", "history": "ended"}
 
 
 def schema_of(columns: Mapping[str, str]) -> str:
@@ -117,7 +122,7 @@ def columns_of(table: str, schema: StructType) -> Mapping[str, str]:
     ConfigError
         The table has no such column, or it has another type.
     """
-    known = TABLES[table]
+    known = TABLE_COLUMNS[table]
     for field in schema.fields:
         kind = known.get(field.name)
         plain = "" if kind is None else kind.removesuffix("_LTZ").lower().replace(" ", "")

@@ -7,15 +7,15 @@ from typing import Any
 import click
 
 from celery_delayq.spark import jobs
-from celery_delayq.spark.jdbc import PASSWORD, read_jdbc
+from celery_delayq.spark.jdbc import PASSWORD_VARIABLE, read_jdbc
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.reconcile.job import reconcile
 from celery_delayq.spark.reconcile.options import ReconcileOptions
 
 #: Up to a hundred years.
-_SECONDS = click.FloatRange(0, 100 * 366 * 86_400)
+_SECONDS_TYPE = click.FloatRange(0, 100 * 366 * 86_400)
 
-_RANGES = ("partition_column", "lower_bound", "upper_bound", "partitions")
+_RANGE_OPTIONS = ("partition_column", "lower_bound", "upper_bound", "partitions")
 
 
 @click.command("reconcile")
@@ -24,7 +24,7 @@ _RANGES = ("partition_column", "lower_bound", "upper_bound", "partitions")
 @click.option("--table", metavar="TABLE", help="A table or view of pending rows.")
 @click.option("--query", metavar="SQL", help="A SELECT of pending rows.")
 @click.option(
-    "--user", help=f"User of the database; {PASSWORD} in the environment is the password."
+    "--user", help=f"User of the database; {PASSWORD_VARIABLE} in the environment is the password."
 )
 @click.option("--driver", metavar="CLASS", help="JDBC driver, if Java does not find it by the URL.")
 @click.option(
@@ -44,9 +44,9 @@ _RANGES = ("partition_column", "lower_bound", "upper_bound", "partitions")
 @click.option(
     "--created-column", "created", metavar="COLUMN", help="Column with the time of creation."
 )
-@click.option("--grace", type=_SECONDS, metavar="SECONDS", help="Leave rows alone that are "
+@click.option("--grace", type=_SECONDS_TYPE, metavar="SECONDS", help="Leave rows alone that are "
               "newer than this; default 3600 with --created-column.")  # fmt: skip
-@click.option("--finished-within", type=_SECONDS, metavar="SECONDS", default=86_400,
+@click.option("--finished-within", type=_SECONDS_TYPE, metavar="SECONDS", default=86_400,
               show_default=True, help="Leave rows alone whose task ended less than this ago, by "
               "the history.")  # fmt: skip
 @click.option("--orphans", type=click.Choice(["report", "cancel"]), default="report",
@@ -77,7 +77,7 @@ def command(
         given["grace"] = 3600.0
     elif given["created"] is None:
         raise click.UsageError("--grace needs --created-column")
-    ranges = tuple(given.pop(name) for name in _RANGES)
+    ranges = tuple(given.pop(name) for name in _RANGE_OPTIONS)
     if any(ranges) and not all(ranges):
         raise click.UsageError(
             "--partition-column, --lower-bound, --upper-bound and --partitions go together"

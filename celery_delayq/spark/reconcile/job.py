@@ -26,23 +26,23 @@ from celery_delayq.spark.reconcile.options import (
     check_columns,
 )
 from celery_delayq.spark.reconcile.verdicts import (
-    ID,
-    OWN,
-    PRESENT,
-    RANKS,
-    VERDICT,
-    WHY,
+    ID_COLUMN,
+    OWN_PREFIX,
+    PRESENT_STATES,
+    STATE_RANKS,
+    VERDICT_COLUMN,
+    WHY_COLUMN,
     cancel,
     judge,
     leave_out,
 )
-from celery_delayq.spark.session import MOST_CONNECTIONS, setting
+from celery_delayq.spark.session import MAX_CONNECTIONS, setting
 from celery_delayq.spark.write.rows import TaskRows
 from celery_delayq.spark.write.sender import queue_of
 from celery_delayq.spark.write.writer import write
 
 #: Without this setting a small cached result would keep 200 partitions.
-_COALESCE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
+_COALESCE_SETTING = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 
 
 def reconcile(spark: SparkSession, rows: DataFrame, options: ReconcileOptions) -> ReconcileSummary:
@@ -71,7 +71,7 @@ class _ReconcileJob:
         check_columns(rows, options)
         named = options.arguments
         if named is None:
-            used = (options.key, options.eta, options.created, WHY)
+            used = (options.key, options.eta, options.created, WHY_COLUMN)
             named = [name for name in rows.columns if name not in used]
         self._columns = [options.key, options.eta, *named]
         TaskRows(self._writing, arrow_schema(rows.select(*map(_quoted, self._columns)).schema))
@@ -84,7 +84,7 @@ class _ReconcileJob:
             self._queue, self._now = queue, delayq.session.now_ms()
 
     def run(self) -> ReconcileSummary:
-        with setting(self._spark, _COALESCE, "true"):
+        with setting(self._spark, _COALESCE_SETTING, "true"):
             judged = self._joined().persist(StorageLevel.MEMORY_AND_DISK)
         try:
             return self._done(judged)
@@ -92,12 +92,12 @@ class _ReconcileJob:
             judged.unpersist()
 
     def _done(self, judged: DataFrame) -> ReconcileSummary:
-        found = judged.groupBy(VERDICT).agg(F.count("*"), F.min(WHY)).collect()
+        found = judged.groupBy(VERDICT_COLUMN).agg(F.count("*"), F.min(WHY_COLUMN)).collect()
         number = Counter({verdict: count for verdict, count, _ in found})
         told = ReconcileSummary(
             rows=number.total() - number["orphan"],
             young=number["young"],
-            present={state: number[state] for state in PRESENT},
+            present={state: number[state] for state in PRESENT_STATES},
             new=number["new"],
             replaced=number["changed"] + number["foreign"],
             kept=number["kept"],
@@ -116,13 +116,15 @@ class _ReconcileJob:
             )
 
         def meant(*verdicts: str) -> DataFrame:
-            return judged.where(F.col(VERDICT).isin(*verdicts))
+            return judged.where(F.col(VERDICT_COLUMN).isin(*verdicts))
 
         if told.refused and self._options.refused is not None:
-            refused = meant("refused").select(*map(_quoted, self._columns), WHY)
+            refused = meant("refused").select(*map(_quoted, self._columns), WHY_COLUMN)
             refused.write.mode("append").parquet(self._options.refused)
         # The writer would not replace these: they have no unique key, or another one.
-        made_way = self._cancel(meant("foreign").select(ID), True) if number["foreign"] else 0
+        made_way = (
+            self._cancel(meant("foreign").select(ID_COLUMN), True) if number["foreign"] else 0
+        )
         if wanted := told.new + told.replaced:
             written = self._write(meant("new", "changed", "foreign"))
             told.new, told.replaced = written["new"] - made_way, written["replaced"] + made_way
@@ -130,9 +132,9 @@ class _ReconcileJob:
             told.kept += wanted - told.new - told.replaced - written["refused"]
             told.why = told.why or written.get("why", "")
         if told.orphans and self._options.orphans == "cancel":
-            still = self._all.select(self._id_column().alias(ID))
-            orphans = meant("orphan").select(ID)
-            told.cancelled = self._cancel(orphans.join(still, ID, "left_anti"), False)
+            still = self._all.select(self._id_column().alias(ID_COLUMN))
+            orphans = meant("orphan").select(ID_COLUMN)
+            told.cancelled = self._cancel(orphans.join(still, ID_COLUMN, "left_anti"), False)
         return told
 
     # -- reading
@@ -142,16 +144,16 @@ class _ReconcileJob:
         young = F.lit(False) if self._options.created is None else self._is_young()
         rows = self._all.select(
             *map(_quoted, self._columns),
-            self._id_column().alias(ID),
-            F.coalesce(young, F.lit(False)).alias(f"{OWN}young"),
-        ).withColumn(f"{OWN}times", F.count("*").over(Window.partitionBy(ID)))
+            self._id_column().alias(ID_COLUMN),
+            F.coalesce(young, F.lit(False)).alias(f"{OWN_PREFIX}young"),
+        ).withColumn(f"{OWN_PREFIX}times", F.count("*").over(Window.partitionBy(ID_COLUMN)))
         entries = self._entries()
-        joined = rows.join(entries, F.col(ID) == F.col(f"{OWN}entry"), "full_outer")
+        joined = rows.join(entries, F.col(ID_COLUMN) == F.col(f"{OWN_PREFIX}entry"), "full_outer")
         fields = [
             StructField(each.name, each.dataType)
             for each in rows.select(*map(_quoted, self._columns)).schema.fields
         ]
-        more = [StructField(name, StringType()) for name in (ID, VERDICT, WHY)]
+        more = [StructField(name, StringType()) for name in (ID_COLUMN, VERDICT_COLUMN, WHY_COLUMN)]
         judging = partial(judge, self._writing, self._columns)
         return joined.mapInArrow(judging, StructType([*fields, *more]))
 
@@ -198,14 +200,14 @@ class _ReconcileJob:
             id = frame.columns[0]
             some = frame.select(F.col(id).alias("id"), F.lit(state_name).alias("state"))
             found = found.unionByName(some, allowMissingColumns=True)
-        rank = F.array_position(F.array(*map(F.lit, RANKS)), F.col("state"))
+        rank = F.array_position(F.array(*map(F.lit, STATE_RANKS)), F.col("state"))
         first = F.min_by(F.struct("state", *says), rank)
         # Other ids of the task belong to no row: the app sent them by other ways.
         ours = found.where(F.col("id").startswith(f"{self._options.task}:"))
         grouped = ours.groupBy("id").agg(first.alias("first"))
         return grouped.select(
-            F.col("id").alias(f"{OWN}entry"),
-            *(F.col(f"first.{name}").alias(f"{OWN}{name}") for name in ("state", *says)),
+            F.col("id").alias(f"{OWN_PREFIX}entry"),
+            *(F.col(f"first.{name}").alias(f"{OWN_PREFIX}{name}") for name in ("state", *says)),
         )
 
     def _table(self, table: str, columns: str, **more: str) -> DataFrame:
@@ -222,7 +224,7 @@ class _ReconcileJob:
     def _cancel(self, ids: DataFrame, ready: bool) -> int:
         """Cancel scheduled tasks, with *ready* also ready ones; return how many were."""
         cancelling = partial(cancel, self._writing, ready)
-        done = ids.coalesce(MOST_CONNECTIONS).mapInArrow(cancelling, "cancelled BIGINT")
+        done = ids.coalesce(MAX_CONNECTIONS).mapInArrow(cancelling, "cancelled BIGINT")
         [(number,)] = done.agg(F.sum("cancelled")).collect()
         return int(number or 0)
 

@@ -9,7 +9,7 @@ from typing import Literal
 from pyspark.sql import DataFrame, types
 
 from celery_delayq.errors import ConfigError, DelayQError
-from celery_delayq.spark.reconcile.verdicts import OWN
+from celery_delayq.spark.reconcile.verdicts import OWN_PREFIX
 
 Orphans = Literal["report", "cancel"]
 
@@ -141,9 +141,11 @@ def check_columns(rows: DataFrame, options: ReconcileOptions) -> None:
             raise ConfigError(
                 f"{name}={column!r}: no such column; there are: {', '.join(rows.columns)}"
             )
-    own = [name for name in rows.columns if name.startswith(OWN)]
+    own = [name for name in rows.columns if name.startswith(OWN_PREFIX)]
     if own:
-        raise ConfigError(f"{', '.join(own)}: names that begin with {OWN} are taken; rename them")
+        raise ConfigError(
+            f"{', '.join(own)}: names that begin with {OWN_PREFIX} are taken; rename them"
+        )
     for name in ("key", "eta"):
         column = getattr(options, name)
         if column in (options.arguments or ()):

@@ -20,17 +20,21 @@ from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches as chunks
 
 #: States of a task in which its row is left alone.
-PRESENT = ("leased", "ready", "retry", "elsewhere", "dead", "finished")
+PRESENT_STATES = ("leased", "ready", "retry", "elsewhere", "dead", "finished")
 
 #: Of several states the first one counts.
-RANKS = ("leased", "ready", "retry", "elsewhere", "scheduled", "dead", "finished")
+STATE_RANKS = ("leased", "ready", "retry", "elsewhere", "scheduled", "dead", "finished")
 
 #: Prefix of columns that are added to rows.
-OWN = "_delayq_"
-ID, VERDICT, WHY = f"{OWN}id", f"{OWN}verdict", refusals.ERROR
+OWN_PREFIX = "_delayq_"
+ID_COLUMN, VERDICT_COLUMN, WHY_COLUMN = (
+    f"{OWN_PREFIX}id",
+    f"{OWN_PREFIX}verdict",
+    refusals.ERROR_COLUMN,
+)
 
 #: Ids per round trip.
-_PAGE = 500
+_PAGE_IDS = 500
 
 
 def judge(options: WriteOptions, columns: Sequence[str], batches: Batches) -> Batches:
@@ -41,10 +45,10 @@ def judge(options: WriteOptions, columns: Sequence[str], batches: Batches) -> Ba
 
 def _judged(options: WriteOptions, columns: Sequence[str], batch: pa.RecordBatch) -> Any:
     own = {
-        name: batch.column(f"{OWN}{name}").to_pylist()
+        name: batch.column(f"{OWN_PREFIX}{name}").to_pylist()
         for name in ("id", "entry", "young", "times", "state", "args", "kwargs", "unique_key")
     }
-    etas = batch.column(f"{OWN}eta")
+    etas = batch.column(f"{OWN_PREFIX}eta")
     own["eta"] = etas.cast(pa.timestamp("us", etas.type.tz)).cast(pa.int64()).to_pylist()
     says: list[dict[str, Any]] = [
         dict(zip(own, cells, strict=True)) for cells in zip(*own.values(), strict=True)
@@ -58,7 +62,7 @@ def _judged(options: WriteOptions, columns: Sequence[str], batch: pa.RecordBatch
             verdicts.append("orphan" if state in ("scheduled", "elsewhere") else "nothing")
         elif said["young"]:
             verdicts.append("young")
-        elif state in PRESENT:
+        elif state in PRESENT_STATES:
             verdicts.append(state)
         else:
             verdicts.append("")
@@ -72,7 +76,9 @@ def _judged(options: WriteOptions, columns: Sequence[str], batch: pa.RecordBatch
     ids = [said["id"] or said["entry"] for said in says]
     texts = [pa.array(each, pa.string()) for each in (ids, verdicts, why)]
     arrays = [batch.column(name) for name in columns]
-    whole = pa.RecordBatch.from_arrays([*arrays, *texts], names=[*columns, ID, VERDICT, WHY])
+    whole = pa.RecordBatch.from_arrays(
+        [*arrays, *texts], names=[*columns, ID_COLUMN, VERDICT_COLUMN, WHY_COLUMN]
+    )
     return whole.filter(pa.array([verdict != "nothing" for verdict in verdicts]))
 
 
@@ -105,12 +111,12 @@ def leave_out(options: WriteOptions, queue: str, batches: Batches) -> Batches:
     """
     with opened(options.access) as delayq:
         for whole in batches:
-            for start in range(0, whole.num_rows, _PAGE):
-                batch = whole.slice(start, _PAGE)
-                ids = batch.column(ID).to_pylist()
+            for start in range(0, whole.num_rows, _PAGE_IDS):
+                batch = whole.slice(start, _PAGE_IDS)
+                ids = batch.column(ID_COLUMN).to_pylist()
                 found = delayq.session.ask(partial(_found, queue, ids))
                 there = {place.name.partition("\0")[0] for place in found}
-                says = zip(ids, batch.column(VERDICT).to_pylist(), strict=True)
+                says = zip(ids, batch.column(VERDICT_COLUMN).to_pylist(), strict=True)
                 wanted = [verdict != "new" or id not in there for id, verdict in says]
                 yield batch.filter(pa.array(wanted, pa.bool_()))
 
@@ -124,7 +130,7 @@ def cancel(options: WriteOptions, ready: bool, batches: Batches) -> Batches:
     number = 0
     with opened(options.access) as delayq:
         for batch in batches:
-            for some in chunks(batch.column(0).to_pylist(), _PAGE):
+            for some in chunks(batch.column(0).to_pylist(), _PAGE_IDS):
                 outcomes = delayq.cancel_ids(some, reason="reconciled", ready=ready)
                 number += sum(map(bool, outcomes))
     yield pa.RecordBatch.from_pydict({"cancelled": [number]})

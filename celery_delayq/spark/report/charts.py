@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from celery_delayq.spark.report.figures import STEPS, Quantiles
+from celery_delayq.spark.report.figures import STEP_SECONDS, Quantiles
 from celery_delayq.utils.text import spelled
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
@@ -19,7 +19,7 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1,
 _TOP, _BOTTOM, _LEFT, _RIGHT = 12, 30, 54, 12
 
 #: Marks of an axis of durations, in ms.
-_DURATIONS = (
+_DURATION_MARKS = (
     *(1, 10, 100, 1000, 10_000),
     *(60_000, 600_000, 3_600_000, 36_000_000),
     *(86_400_000 * n for n in (4, 40, 400, 4000)),
@@ -247,7 +247,7 @@ def stamp(at: datetime) -> str:
 def _marks(begins: datetime, ends: datetime, most: int) -> Iterator[tuple[datetime, str]]:
     """Yield marks of a time axis, at round times of UTC."""
     length = (ends - begins).total_seconds()
-    step = next((each for each in STEPS if each * most >= length), STEPS[-1])
+    step = next((each for each in STEP_SECONDS if each * most >= length), STEP_SECONDS[-1])
     first = math.ceil(begins.timestamp() / step) * step
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86_400 else "%b %d"
     day = None
@@ -266,9 +266,9 @@ def _durations(
     to position.
     """
     least, most = min(known, default=1), max(known, default=1000)
-    low = max((n for n, ms in enumerate(_DURATIONS) if ms <= least), default=0)
-    high = next((n for n, ms in enumerate(_DURATIONS) if ms >= most), len(_DURATIONS) - 1)
-    marks = _DURATIONS[low : max(high, low + 2) + 1]
+    low = max((n for n, ms in enumerate(_DURATION_MARKS) if ms <= least), default=0)
+    high = next((n for n, ms in enumerate(_DURATION_MARKS) if ms >= most), len(_DURATION_MARKS) - 1)
+    marks = _DURATION_MARKS[low : max(high, low + 2) + 1]
     first = math.log10(marks[0])
     scale = (ends - begins) / (math.log10(marks[-1]) - first)
 

@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import pyarrow as pa
 
 #: Possible lengths of a step in seconds.
-STEPS = (
+STEP_SECONDS = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
     *(3600 * n for n in (1, 2, 3, 6, 12)),
     *(86_400 * n for n in (1, 2, 7, 14, 28, 91, 182, 364)),
@@ -315,8 +315,8 @@ class RunReport:
 
 
 def step_for(seconds: float, most: int) -> int:
-    """Return the shortest of :data:`STEPS` with at most about *most* steps in *seconds*."""
-    return next((step for step in STEPS if step * most >= seconds), STEPS[-1])
+    """Return the shortest of :data:`STEP_SECONDS` with at most about *most* steps in *seconds*."""
+    return next((step for step in STEP_SECONDS if step * most >= seconds), STEP_SECONDS[-1])
 
 
 def _iso(at: datetime) -> str:

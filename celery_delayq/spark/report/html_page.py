@@ -14,10 +14,10 @@ from celery_delayq.spark.report.figures import LoadAhead, RunReport
 from celery_delayq.utils.text import spelled
 
 #: Most rows of a table, and tasks or queues of a chart. Parquet and JSON have all.
-ROWS, SHOWN = 100, 12
+MAX_ROWS, MAX_CHART_LINES = 100, 12
 
 #: Colours of queues in the chart of the load; the last one is for all others.
-_COLOURS, _OTHERS = ("s1", "s7", "s3", "s5", "s2", "s6"), "all others"
+_QUEUE_COLOURS, _OTHERS_LABEL = ("s1", "s7", "s3", "s5", "s2", "s6"), "all others"
 
 
 def page(told: RunReport, title: str = "How delayed tasks ran") -> str:
@@ -58,8 +58,8 @@ def page(told: RunReport, title: str = "How delayed tasks ran") -> str:
         attempts=runs_per_id(told),
         loads=ahead and loads(ahead),
         due_within=ahead and ahead.sums(lambda load: load.when),
-        rows=ROWS,
-        shown=SHOWN,
+        rows=MAX_ROWS,
+        shown=MAX_CHART_LINES,
         queues=_queues(ahead) if ahead else [],
     )
 
@@ -135,7 +135,9 @@ def _pictures(told: RunReport) -> dict[str, str]:
         found["stages"] = charts.ranges("How long each stage took, for all runs", stages, width=500)
         for name, rows in (("tasks", told.tasks), ("queues", told.queues)):
             late = [(key, each.lateness) for key, each in rows.items() if each.lateness.runs]
-            found[name] = charts.ranges(f"Lateness of the {name}", late[:SHOWN], width=500)
+            found[name] = charts.ranges(
+                f"Lateness of the {name}", late[:MAX_CHART_LINES], width=500
+            )
         found["attempts"] = charts.columns("Tasks by their number of runs", runs_per_id(told))
     if told.ahead is not None and told.ahead.loads:
         found["ahead"] = _load(told.ahead)
@@ -146,15 +148,15 @@ def _queues(ahead: LoadAhead) -> list[tuple[str, str]]:
     """Return queues with their colours in the chart of the load, the largest first."""
     sums = ahead.sums(lambda load: load.queue)
     names = sorted(sums, key=lambda queue: (-sums[queue], queue))
-    if len(names) > len(_COLOURS):
-        names[len(_COLOURS) - 1 :] = [_OTHERS]
-    return [*zip(names, _COLOURS, strict=False)]
+    if len(names) > len(_QUEUE_COLOURS):
+        names[len(_QUEUE_COLOURS) - 1 :] = [_OTHERS_LABEL]
+    return [*zip(names, _QUEUE_COLOURS, strict=False)]
 
 
 def _load(ahead: LoadAhead) -> str:
     queues = _queues(ahead)
     own = dict(queues)
-    sums = ahead.sums(lambda load: (load.queue if load.queue in own else _OTHERS, load.at))
+    sums = ahead.sums(lambda load: (load.queue if load.queue in own else _OTHERS_LABEL, load.at))
     steps = round((ahead.ends - ahead.begins).total_seconds() / ahead.step)
     times = [ahead.begins + timedelta(seconds=ahead.step * n) for n in range(steps)]
     layers = [Layer(name, style, [sums[name, at] for at in times]) for name, style in queues]

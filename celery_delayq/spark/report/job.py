@@ -18,25 +18,25 @@ from pyspark.sql import functions as F
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.scheduled import moment
-from celery_delayq.spark.access import VARIABLES, opened
+from celery_delayq.spark.access import URL_VARIABLES, opened
 from celery_delayq.spark.archive.rows import of_source
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.read.filters import Wanted
-from celery_delayq.spark.read.tables import TABLES
+from celery_delayq.spark.read.tables import TABLE_COLUMNS
 from celery_delayq.spark.report.figures import Load, LoadAhead, RunReport, step_for
-from celery_delayq.spark.report.sums import HOUR, MINUTE, attempts, by_kind, reasons, timeline
+from celery_delayq.spark.report.sums import HOUR_MS, MINUTE_MS, attempts, by_kind, reasons, timeline
 
-_NEEDED = (
+_NEEDED_COLUMNS = (
     *("id", "task", "queue", "state", "due", "promoted", "started", "ended"),
     *("deliveries", "reason", "raw"),
 )
 
 
 #: The year 3000, in ms. A page cannot show later times, nor times before 1970.
-_LATEST = 32_503_680_000_000
+_MAX_TIME_MS = 32_503_680_000_000
 
 #: Default steps of the timeline and of the load to come, and the most steps.
-_STEPS, _LOADS, _MOST = 90, 30, 10_000
+_DEFAULT_STEPS, _DEFAULT_LOAD_STEPS, _MAX_STEPS = 90, 30, 10_000
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,9 @@ class _ReportJob:
     def _step(self, seconds: float) -> int:
         step = self._options.step
         if step is None:
-            return step_for(seconds, _STEPS)
-        if seconds / step > _MOST:
-            least = math.ceil(seconds / _MOST)
+            return step_for(seconds, _DEFAULT_STEPS)
+        if seconds / step > _MAX_STEPS:
+            least = math.ceil(seconds / _MAX_STEPS)
             raise ConfigError(f"step={step}: too short for {seconds:,.0f} s, at least {least}")
         return step
 
@@ -198,13 +198,14 @@ class _ReportJob:
         began = F.coalesce(started, ended)
         return rows.select(*texts, *times.values(), unreadable).select(
             *("id", "task", "queue", "state", "reason"),
-            (F.col("unreadable") | ~(began.between(0, _LATEST) & ended.between(0, _LATEST))).alias(
-                "unreadable"
-            ),
+            (
+                F.col("unreadable")
+                | ~(began.between(0, _MAX_TIME_MS) & ended.between(0, _MAX_TIME_MS))
+            ).alias("unreadable"),
             *("due", "started", "ended"),
             began.alias("began"),
-            F.floor(ended / MINUTE).alias("minute"),
-            (F.floor(ended / HOUR) * HOUR).alias("hour"),
+            F.floor(ended / MINUTE_MS).alias("minute"),
+            (F.floor(ended / HOUR_MS) * HOUR_MS).alias("hour"),
             F.coalesce(F.col("deliveries") > 1, F.lit(False)).alias("redelivered"),
             F.coalesce(advanced, F.lit(False)).alias("advanced"),
             is_planned.alias("planned"),
@@ -215,7 +216,7 @@ class _ReportJob:
         )
 
     def _live(self) -> DataFrame:
-        columns = ", ".join(f"{name} {TABLES['history'][name]}" for name in _NEEDED)
+        columns = ", ".join(f"{name} {TABLE_COLUMNS['history'][name]}" for name in _NEEDED_COLUMNS)
         reader = self._spark.read.schema(columns).format("celery_delayq")
         return reader.options(**self._options.reading("history")).load()
 
@@ -226,7 +227,7 @@ class _ReportJob:
         except AnalysisException as exc:
             reason = str(exc).splitlines()[0]
             raise ConfigError(f"history={folder!r}: no archive is there: {reason}") from exc
-        missing = [name for name in _NEEDED if name not in rows.columns]
+        missing = [name for name in _NEEDED_COLUMNS if name not in rows.columns]
         if missing:
             raise ConfigError(
                 f"history={folder!r} is no archive of the history: it has no column "
@@ -250,13 +251,13 @@ class _ReportJob:
 
     def _ahead(self) -> LoadAhead | None:
         options = self._options
-        known = {*options.access} & {"url", "app"} or {*VARIABLES} & os.environ.keys()
+        known = {*options.access} & {"url", "app"} or {*URL_VARIABLES} & os.environ.keys()
         if not options.ahead or (options.history is not None and not known):
             return None
         with opened(ReadOptions.of(options.reading("scheduled")).access) as delayq:
             now = delayq.session.now_ms()
-        span = round(options.ahead * HOUR)
-        width = 1000 * step_for(span / 1000, _LOADS)
+        span = round(options.ahead * HOUR_MS)
+        width = 1000 * step_for(span / 1000, _DEFAULT_LOAD_STEPS)
         begins = now // width * width
         ends = begins + -(-(now + span - begins) // width) * width
         columns = "queue STRING, task STRING, state STRING, due TIMESTAMP_LTZ"

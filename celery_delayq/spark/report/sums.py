@@ -11,10 +11,10 @@ from pyspark.sql import functions as F
 from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.report.figures import AttemptCount, Figures, Quantiles, Reason, Step
 
-MINUTE, HOUR = 60_000, 3_600_000
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
 _DURATIONS = ("promotion", "wait", "lateness", "runtime")
-_STATES = {
+_CELERY_STATES = {
     "succeeded": "SUCCESS",
     "failed": "FAILURE",
     "retried": "RETRY",
@@ -24,20 +24,20 @@ _STATES = {
 }
 
 #: Grouping sets: one bit for each of task, queue and hour that the set lacks.
-_SETS = {0b111: "total", 0b011: "tasks", 0b101: "queues", 0b110: "hours"}
+_GROUPING_SETS = {0b111: "total", 0b011: "tasks", 0b101: "queues", 0b110: "hours"}
 
 #: Quantiles are exact up to about so many runs; beyond that their rank is off by less than 1/10000.
-_ACCURACY = 10_000
+_QUANTILE_ACCURACY = 10_000
 
 #: Most reasons in a report.
-_REASONS = 50
+_MAX_REASONS = 50
 
 
 def _quantiles(name: str) -> Column:
     return F.struct(
         F.count(name),
         F.count_if(F.col(name) < 0),
-        F.percentile_approx(name, [0.5, 0.9, 0.99], _ACCURACY),
+        F.percentile_approx(name, [0.5, 0.9, 0.99], _QUANTILE_ACCURACY),
         F.max(name),
     ).alias(name)
 
@@ -52,7 +52,7 @@ def by_kind(runs: DataFrame, first: int, last: int) -> dict[str, Any]:
     """Return the figures of all runs, and those by task, queue and hour."""
     sums = {
         "runs": F.count("*"),
-        **{name: F.count_if(F.col("state") == state) for name, state in _STATES.items()},
+        **{name: F.count_if(F.col("state") == state) for name, state in _CELERY_STATES.items()},
         "redelivered": F.count_if("redelivered"),
         "immediate": F.count_if(F.col("due").isNull()),
         "advanced": F.count_if("advanced"),
@@ -70,10 +70,10 @@ def by_kind(runs: DataFrame, first: int, last: int) -> dict[str, Any]:
     peaks = _peaks(runs)
     told: dict[str, dict[Any, Figures]] = {"total": {}, "tasks": {}, "queues": {}, "hours": {}}
     for row in rows:
-        kind = _SETS[row.which]
+        kind = _GROUPING_SETS[row.which]
         key: Any = None if kind == "total" else row[kind[:-1]]
-        begins, ends = (key, min(key + HOUR, last)) if kind == "hours" else (first, last)
-        minutes = max(ends - max(begins, first), 1000) / MINUTE
+        begins, ends = (key, min(key + HOUR_MS, last)) if kind == "hours" else (first, last)
+        minutes = max(ends - max(begins, first), 1000) / MINUTE_MS
         quantiles: dict[str, Any] = {name: _read(row[name]) for name in _DURATIONS}
         told[kind][key] = Figures(
             **row.sums.asDict(),
@@ -117,7 +117,7 @@ def reasons(runs: DataFrame) -> tuple[Reason, ...]:
         .groupBy("task", "state", "reason")
         .agg(F.count("*").alias("runs"), F.max("ended").alias("last"))
         .orderBy(F.desc("runs"), F.desc("last"), "task", "state", "reason")
-        .limit(_REASONS)
+        .limit(_MAX_REASONS)
         .collect()
     )
     return tuple(

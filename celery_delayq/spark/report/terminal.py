@@ -16,21 +16,21 @@ from celery_delayq.spark.report.html_page import loads, percent, rate, runs_per_
 from celery_delayq.utils.text import spelled
 
 #: Most rows of a table. JSON and Parquet have all.
-_ROWS = 20
+_MAX_ROWS = 20
 
 #: Width of a terminal from which each figure has a column of its own.
-WIDE = 120
+WIDE_TERMINAL_COLUMNS = 120
 
 #: Longest name that is not wrapped.
-_SHORT = 24
+_MAX_NAME_CHARACTERS = 24
 
-_HEADS = ("runs", "/min", "peak", "failed", "rate", "retried", "p50", "p90", "p99", "max")
+_TITLES = ("runs", "/min", "peak", "failed", "rate", "retried", "p50", "p90", "p99", "max")
 
 
 def show(told: RunReport) -> None:
     """Print a report as tables."""
     console = Console(highlight=False)
-    for table in _tables(told, narrow=console.width < WIDE):
+    for table in _tables(told, narrow=console.width < WIDE_TERMINAL_COLUMNS):
         console.print(table)
         console.print()
     for note in told.notes():
@@ -43,7 +43,7 @@ def _tables(told: RunReport, *, narrow: bool) -> Iterator[Table]:
         yield _by("", {"all": told.total}, f"Runs and lateness, {when}", narrow=narrow)
         yield _by("task", told.tasks, narrow=narrow)
         yield _by("queue", told.queues, narrow=narrow)
-        hours = {stamp(hour): each for hour, each in [*told.hours.items()][-_ROWS:]}
+        hours = {stamp(hour): each for hour, each in [*told.hours.items()][-_MAX_ROWS:]}
         yield _by("hour (UTC)", hours, narrow=narrow)
         total = told.total
         stages = (
@@ -64,11 +64,11 @@ def _tables(told: RunReport, *, narrow: bool) -> Iterator[Table]:
 
 
 def _by(key: str, found: Mapping[str, Figures], title: str | None = None, *, narrow: bool) -> Table:
-    more = f"and {len(found) - _ROWS:,} more" if len(found) > _ROWS else ""
+    more = f"and {len(found) - _MAX_ROWS:,} more" if len(found) > _MAX_ROWS else ""
     # On a narrow terminal there are two figures in a column.
     laid_out = _paired if narrow else list[str]
-    shown = [*found.items()][:_ROWS]
-    heads, rows = laid_out(_HEADS), [(spelled(n), *laid_out([*_cells(f)])) for n, f in shown]
+    shown = [*found.items()][:_MAX_ROWS]
+    heads, rows = laid_out(_TITLES), [(spelled(n), *laid_out([*_cells(f)])) for n, f in shown]
     return _table(key, heads, rows, title, caption=more)
 
 
@@ -104,7 +104,7 @@ def _loads(ahead: LoadAhead, *, narrow: bool) -> Table:
             *(f"{row.get(each, 0):,}" for each in states),
             f"{number:,}",
         )
-        for queue, task, row, number in loads(ahead)[:_ROWS]
+        for queue, task, row, number in loads(ahead)[:_MAX_ROWS]
     ]
     until = f"until {stamp(ahead.ends)}"
     heads = ("task", "overdue", until, "later", "paused", "all")
@@ -131,7 +131,7 @@ def _table(
         title_justify="left",
     )  # fmt: skip
     rows = [*rows]
-    is_short = all(len(line) <= _SHORT for row in rows for line in row[0].split("\n"))
+    is_short = all(len(line) <= _MAX_NAME_CHARACTERS for row in rows for line in row[0].split("\n"))
     table.add_column(key, overflow="fold", no_wrap=is_short)
     for n, head in enumerate(heads):
         is_text = n < left

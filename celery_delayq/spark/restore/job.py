@@ -34,12 +34,12 @@ Overdue = Literal["run", "skip"]
 Restorable = Literal["scheduled", "dead_letters"]
 
 #: Columns of rows to restore, and of their outcomes.
-_ENTRY = ("queue", "id", "task", "due_ms", "step", "message_id", "message", "problem")
-_DEAD_LETTER = ("queue", "id", "digest", "data")
-_BECAME = "outcome STRING, number BIGINT, why STRING"
+_ENTRY_COLUMNS = ("queue", "id", "task", "due_ms", "step", "message_id", "message", "problem")
+_DEAD_LETTER_COLUMNS = ("queue", "id", "digest", "data")
+_OUTCOME_COLUMNS = "outcome STRING, number BIGINT, why STRING"
 
 #: Rows per round trip.
-_PAGE = 500
+_PAGE_ROWS = 500
 
 
 @dataclass(frozen=True)
@@ -157,17 +157,17 @@ def restore(spark: SparkSession, folder: str, options: RestoreOptions) -> Restor
             own = delayq.session.stores.address()
         if options.table == "scheduled":
             return _entries(archived, options, own)
-        return _put(_dead_letters(archived, options, own).select(*_DEAD_LETTER), options)
+        return _put(_dead_letters(archived, options, own).select(*_DEAD_LETTER_COLUMNS), options)
 
 
 def _entries(archived: ArchivedTable, options: RestoreOptions, own: str) -> RestoreSummary:
     """Restore a snapshot."""
     commit = _snapshot(archived, options, own)
     rows = archived.read().where(F.col("snapshot") == F.lit(commit.snapshot))
-    told = _put(rows.where(~F.col("duplicate")).select(*_ENTRY), options)
+    told = _put(rows.where(~F.col("duplicate")).select(*_ENTRY_COLUMNS), options)
     if told.total < commit.rows:
         # Last, so that of two entries with one id the same one as before is stored under the id.
-        duplicate_ids = _put(rows.where(F.col("duplicate")).select(*_ENTRY), options)
+        duplicate_ids = _put(rows.where(F.col("duplicate")).select(*_ENTRY_COLUMNS), options)
         both = Counter(told.outcomes) + Counter(duplicate_ids.outcomes)
         told = replace(told, outcomes=dict(sorted(both.items())), why=told.why or duplicate_ids.why)
     return replace(told, snapshot=commit.snapshot, missing=max(0, commit.rows - told.total))
@@ -175,7 +175,7 @@ def _entries(archived: ArchivedTable, options: RestoreOptions, own: str) -> Rest
 
 def _put(rows: DataFrame, options: RestoreOptions) -> RestoreSummary:
     """Restore rows."""
-    done = rows.coalesce(options.connections).mapInArrow(partial(_run, options), _BECAME)
+    done = rows.coalesce(options.connections).mapInArrow(partial(_run, options), _OUTCOME_COLUMNS)
     sums = done.groupBy("outcome").agg(F.sum("number"), F.max("why")).collect()
     return RestoreSummary(
         {name: int(number) for name, number, _ in sorted(sums)},
@@ -225,7 +225,7 @@ def _run(options: RestoreOptions, batches: Batches) -> Batches:
     report = Imported(options.dry_run)
     rows = (row for batch in batches for row in batch.to_pylist())
     with opened(Access.of(options.access)) as delayq:
-        for page in chunks(rows, _PAGE):
+        for page in chunks(rows, _PAGE_ROWS):
             put(delayq, page, options, report)
     why = report.refusals[0].reason if report.refusals else None
     found = [

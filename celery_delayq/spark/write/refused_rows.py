@@ -15,13 +15,13 @@ from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.utils.credentials import check_folder
 
 #: The column with the reason.
-ERROR = "_error"
+ERROR_COLUMN = "_error"
 
 #: The scheme of a URL. A single character would be a drive of Windows.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 #: Rows that an error message shows.
-_SHOWN = 5
+_MAX_SHOWN_ROWS = 5
 
 
 class RowsRefused(DelayQError):
@@ -79,9 +79,9 @@ class Refusals:
         if self._only_count:
             return
         refused = batch.take(pa.array(reasons))
-        if ERROR in refused.schema.names:  # they were refused before
-            refused = refused.drop_columns([ERROR])
-        some = refused.slice(0, _SHOWN - len(self.shown))
+        if ERROR_COLUMN in refused.schema.names:  # they were refused before
+            refused = refused.drop_columns([ERROR_COLUMN])
+        some = refused.slice(0, _MAX_SHOWN_ROWS - len(self.shown))
         for cells, reason in zip(_cells(some), reasons.values(), strict=False):
             self.shown.append(f"{reason} in {_short(cells)}")
         if self._folder is None:
@@ -91,7 +91,7 @@ class Refusals:
                 "are scheduled"
             )
         table = pa.Table.from_batches([refused]).append_column(
-            ERROR, pa.array(reasons.values(), pa.string())
+            ERROR_COLUMN, pa.array(reasons.values(), pa.string())
         )
         if self._writer is None:
             files, path = _at(self._folder)

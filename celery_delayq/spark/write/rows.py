@@ -19,22 +19,22 @@ from celery_delayq.model.unique import Key
 from celery_delayq.schedule.items import Item
 from celery_delayq.schedule.message_template import EncodedCall, message_id_of_id
 from celery_delayq.spark.options import WriteOptions
-from celery_delayq.spark.write.refused_rows import ERROR
+from celery_delayq.spark.write.refused_rows import ERROR_COLUMN
 
 #: Keys are sorted, so equal rows have equal texts.
 _encode: Callable[[Any], str] = JSONEncoder(sort_keys=True).encode
 _encode_text: Callable[[Any], str] = json.JSONEncoder().encode
 
 
-_TEXT = (types.is_string, types.is_large_string)
+_TEXT_TYPES = (types.is_string, types.is_large_string)
 
 #: Types whose values Python writes as Celery's ``saferepr`` does.
-_FLAT = (*_TEXT, types.is_integer, types.is_floating, types.is_boolean)
+_FLAT_TYPES = (*_TEXT_TYPES, types.is_integer, types.is_floating, types.is_boolean)
 
 #: By option, the types that its column may have, and their names.
-_KINDS = {
+_COLUMN_TYPES = {
     "idcolumn": (
-        (*_TEXT, types.is_integer, types.is_decimal, types.is_temporal),
+        (*_TEXT_TYPES, types.is_integer, types.is_decimal, types.is_temporal),
         "text, a number or a time; several columns make one by concat_ws",
     ),
     "etacolumn": ((types.is_timestamp,), "a timestamp"),
@@ -45,7 +45,7 @@ _KINDS = {
 }
 
 #: The last moment of the year 9999, in µs.
-_LATEST = 253_402_300_799_999_999
+_MAX_TIME_US = 253_402_300_799_999_999
 
 
 class TaskRow(NamedTuple):
@@ -100,8 +100,10 @@ class TaskRows:
         twice = [name for name, number in Counter(schema.names).items() if number > 1]
         if twice:
             raise ConfigError(f"{', '.join(twice)}: several columns have this name; rename them")
-        used = [name for name in (self._id, self._eta, self._delay, ERROR) if name is not None]
-        for option, (kinds, expected) in _KINDS.items():
+        used = [
+            name for name in (self._id, self._eta, self._delay, ERROR_COLUMN) if name is not None
+        ]
+        for option, (kinds, expected) in _COLUMN_TYPES.items():
             name = getattr(options, option)
             if name is not None and name not in schema.names:
                 raise ConfigError(
@@ -112,7 +114,7 @@ class TaskRows:
         # Sorted, so the order of columns does not change the version.
         self._names = sorted(name for name in schema.names if name not in used)
         self._json = _template(map(_encode_text, self._names), "%s")
-        is_flat = all(_is_any(schema.field(name).type, _FLAT) for name in self._names)
+        is_flat = all(_is_any(schema.field(name).type, _FLAT_TYPES) for name in self._names)
         self._shown = _template(map(repr, self._names), "%r") if is_flat else ""
 
     def read(self, batch: pa.RecordBatch) -> Iterator[TaskRow]:
@@ -161,7 +163,7 @@ class TaskRows:
         column = self._eta or self._delay
         if column is not None and when is None:
             return f"{column} is null: nothing says when"
-        if self._eta is not None and not 0 <= when <= _LATEST:
+        if self._eta is not None and not 0 <= when <= _MAX_TIME_US:
             return f"{self._eta} lies outside the years 1970 to 9999"
         return ""
 
@@ -213,34 +215,34 @@ def _seconds(delay: Any) -> float | None:
 
 
 #: Errors of Arrow for a cell that has no Python value, such as a map whose keys are maps.
-_NO_VALUE = (ValueError, KeyError, OverflowError, TypeError)
+_CELL_ERRORS = (ValueError, KeyError, OverflowError, TypeError)
 
 
 def _values(name: str, column: pa.Array, wrong: dict[int, str]) -> list[Any]:
     """Return the Python values of a column; add errors of cells without one to *wrong*."""
     try:
         return column.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
-    except _NO_VALUE:
+    except _CELL_ERRORS:
         pass
     values: list[Any] = []
     for place, cell in enumerate(column):
         try:
             values.append(cell.as_py(maps_as_pydicts="strict"))
-        except _NO_VALUE as exc:
+        except _CELL_ERRORS as exc:
             wrong.setdefault(place, f"{name}: {exc}")
             values.append(None)
     return values
 
 
-_OF_BOOLEANS = {True: "true", False: "false", None: "null"}
+_BOOLEAN_TEXTS = {True: "true", False: "false", None: "null"}
 
 
 def _texts(kind: pa.DataType, values: list[Any], wrong: dict[int, str]) -> list[str]:
     """Return values of a column as JSON; add errors to *wrong*."""
-    if _is_any(kind, _TEXT):
+    if _is_any(kind, _TEXT_TYPES):
         encode: Callable[[Any], str] = _encode_text
     elif types.is_boolean(kind):
-        encode = _OF_BOOLEANS.__getitem__
+        encode = _BOOLEAN_TEXTS.__getitem__
     elif types.is_integer(kind) and None not in values:
         encode = str
     elif types.is_floating(kind) and None not in values and all(map(math.isfinite, values)):

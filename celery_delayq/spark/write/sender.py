@@ -21,7 +21,7 @@ from celery_delayq.spark.write.refused_rows import Refusals, RowsRefused
 from celery_delayq.spark.write.rows import TaskRow, TaskRows
 
 #: Outcomes of rows, by the state of their items.
-_BECAME = {
+_OUTCOMES = {
     "scheduled": "new",
     "ready": "new",
     "replaced": "replaced",
@@ -31,7 +31,7 @@ _BECAME = {
 }
 
 #: The outcomes of rows.
-SUMS = ("new", "kept", "replaced", "refused")
+OUTCOME_NAMES = ("new", "kept", "replaced", "refused")
 
 
 class _Taken(NamedTuple):
@@ -92,9 +92,9 @@ class Sending:
         self._refuse_late()
         counts = Counter({"kept": self._kept, "refused": self._refused.count})
         for state, count in report.counts.items():
-            if state in _BECAME:
-                counts[_BECAME[state]] += count
-        return {name: counts[name] for name in SUMS}
+            if state in _OUTCOMES:
+                counts[_OUTCOMES[state]] += count
+        return {name: counts[name] for name in OUTCOME_NAMES}
 
     def _unknown_rows(
         self, batches: Iterator[pa.RecordBatch], making: _MessageMaker, run: ManyRun

@@ -33,7 +33,7 @@ from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write import refused_rows as refusals
 from celery_delayq.spark.write.refused_rows import Refusals
 from celery_delayq.spark.write.rows import TaskRows
-from celery_delayq.spark.write.sender import SUMS, Sending
+from celery_delayq.spark.write.sender import OUTCOME_NAMES, Sending
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def _check_task(options: WriteOptions) -> None:
 
 
 def _sums(written: list[Written]) -> dict[str, int]:
-    return {name: sum(each.counts[name] for each in written) for name in SUMS}
+    return {name: sum(each.counts[name] for each in written) for name in OUTCOME_NAMES}
 
 
 def _said(sums: Mapping[str, int]) -> str:

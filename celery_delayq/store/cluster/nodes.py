@@ -25,53 +25,59 @@ from celery_delayq.store.scripting.refusals import Refusal, code_of, refusal_of
 from celery_delayq.utils import native_threads
 
 #: Seconds to connect to a node in order to ask it for all others; another one may answer.
-ASK_TIMEOUT = 2.0
+NODE_TIMEOUT_SECONDS = 2.0
 
 #: The same as options of a connection.
-QUICK: dict[str, Any] = {"socket_connect_timeout": ASK_TIMEOUT, "socket_timeout": ASK_TIMEOUT}
+NODE_OPTIONS: dict[str, Any] = {
+    "socket_connect_timeout": NODE_TIMEOUT_SECONDS,
+    "socket_timeout": NODE_TIMEOUT_SECONDS,
+}
 
 
 def quick(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return :data:`QUICK`, or shorter timeouts of *options*."""
-    return {name: min(options.get(name) or ASK_TIMEOUT, ASK_TIMEOUT) for name in QUICK}
+    """Return :data:`NODE_OPTIONS`, or shorter timeouts of *options*."""
+    return {
+        name: min(options.get(name) or NODE_TIMEOUT_SECONDS, NODE_TIMEOUT_SECONDS)
+        for name in NODE_OPTIONS
+    }
 
 
 #: Options where others wait meanwhile: a silent node is asked once.
-HURRIED: dict[str, Any] = {
-    **QUICK,
+HURRIED_OPTIONS: dict[str, Any] = {
+    **NODE_OPTIONS,
     "hurried": True,
     "retry": Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
 }
 
 #: Seconds for which a node that did not answer is asked after all others.
-SILENCE = 10.0
+SILENT_NODE_SECONDS = 10.0
 
 #: Codes of what a node answers that does not serve the slot, or not now. ASK too is waited for and
 #: not followed: while a slot moves, both nodes refuse a script some of whose keys are missing.
-_NOT_HERE = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}
+_WAIT_CODES = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}
 #: Codes of a node that is no longer the master.
-_MOVED = {"MOVED", "READONLY"}
+_MOVED_CODES = {"MOVED", "READONLY"}
 
 #: Name and version of the client, read once: redis-py reads its version from disk for each
 #: connection, and while a shard is away many are tried.
-_DRIVER: dict[str, Any] = {}
+_DRIVER_INFO: dict[str, Any] = {}
 with suppress(ImportError):  # older ones read it once
     from redis.driver_info import DriverInfo
 
-    _DRIVER["driver_info"] = DriverInfo()
+    _DRIVER_INFO["driver_info"] = DriverInfo()
 
 
 def _named(options: dict[str, Any]) -> dict[str, Any]:
     """Return options of a connection with the name of the client, unless they have one."""
-    return options if options.keys() & {"lib_name", "lib_version"} else {**_DRIVER, **options}
+    return options if options.keys() & {"lib_name", "lib_version"} else {**_DRIVER_INFO, **options}
 
 
 #: By seeds, for all connections of a process: new ones need not ask, and find a cluster whose seeds
 #: have all gone.
-_TABLES: dict[frozenset[Address], SlotTable] = {}
+_SLOT_TABLES: dict[frozenset[Address], SlotTable] = {}
 
 #: Until when nodes are asked last that did not answer, in monotonic time.
-_SILENT: dict[Address, float] = {}
+_SILENT_UNTIL: dict[Address, float] = {}
 
 
 class Nodes:
@@ -92,7 +98,7 @@ class Nodes:
         self._tls = tls
         self._options = options
         #: The slots, read when they are needed.
-        self.table = _TABLES.setdefault(frozenset(seeds), SlotTable())
+        self.table = _SLOT_TABLES.setdefault(frozenset(seeds), SlotTable())
 
     def master_of(self, slot: int) -> Address:
         """Return the master of a slot.
@@ -124,15 +130,15 @@ class Nodes:
 
     def is_silent(self, address: Address) -> bool:
         """Return whether a node did not answer a moment ago."""
-        return _SILENT.get(address, 0.0) > time.monotonic()
+        return _SILENT_UNTIL.get(address, 0.0) > time.monotonic()
 
     def note_silent(self, address: Address) -> None:
         """Note that a node does not answer, so that others are asked first."""
-        _SILENT[address] = time.monotonic() + SILENCE
+        _SILENT_UNTIL[address] = time.monotonic() + SILENT_NODE_SECONDS
 
     def note_heard(self, address: Address) -> None:
         """Note that a node has answered."""
-        _SILENT.pop(address, None)
+        _SILENT_UNTIL.pop(address, None)
 
     @property
     def seeds(self) -> tuple[Address, ...]:
@@ -194,7 +200,7 @@ class Nodes:
         raise ConnectionError(f"no node of the Redis Cluster answers: {'; '.join(problems)}")
 
     def _ask(self, address: Address) -> Iterator[SlotRange]:
-        options = {**_named(self._options), **QUICK, "retry": Retry(NoBackoff(), 0)}
+        options = {**_named(self._options), **NODE_OPTIONS, "retry": Retry(NoBackoff(), 0)}
         kind = TLSConnection if self._tls else Connection
         pool = ConnectionPool(kind, host=address.host, port=address.port, **options)
         try:
@@ -296,9 +302,9 @@ class SlotConnection(Connection):
             raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
         except ResponseError as exc:
             code = code_of(exc)
-            if code not in _NOT_HERE and refusal_of(exc) is not Refusal.RECONNECT:
+            if code not in _WAIT_CODES and refusal_of(exc) is not Refusal.RECONNECT:
                 raise
-            if code in _MOVED:
+            if code in _MOVED_CODES:
                 table.note_moved(self.address, self._slot)
             else:
                 table.note_away(self.address, self._slot)
@@ -306,7 +312,7 @@ class SlotConnection(Connection):
             raise ConnectionError(
                 f"slot {self._slot} is not served by {self.host}:{self.port}: {exc}"
             ) from exc
-        if _SILENT:  # hardly ever
+        if _SILENT_UNTIL:  # hardly ever
             self._nodes.note_heard(self.address)
         return reply
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 #: Seconds between two reads for one master that is away, or for one slot that no master has. Less
 #: than the pause between two attempts of a publish.
-REREAD = 0.15
+REREAD_SECONDS = 0.15
 
 
 class Address(NamedTuple):
@@ -82,5 +82,5 @@ class SlotTable:
         now = self.monotonic()
         if now < self._quiet.get(what, 0.0):
             return False
-        self._quiet[what] = now + REREAD
+        self._quiet[what] = now + REREAD_SECONDS
         return True

@@ -12,14 +12,14 @@ from redis.retry import Retry
 from celery_delayq.errors import BrokerUnavailable, ConfigError
 from celery_delayq.model.cluster_tags import SLOTS, cluster_tags, slot_of
 from celery_delayq.settings import Limits
-from celery_delayq.store.cluster.nodes import ASK_TIMEOUT, Nodes
+from celery_delayq.store.cluster.nodes import NODE_TIMEOUT_SECONDS, Nodes
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.client import Client
 from celery_delayq.store.stores import Stores
 
 #: Keys that have the number of tags.
-COPIES = 3
+TAG_COUNT_KEYS = 3
 
 
 def cluster_stores(
@@ -82,7 +82,7 @@ def number_keys(keys: Keys) -> list[str]:
     names = [keys.cluster_tags, *(f"{keys.cluster_tags}:{number}" for number in range(64))]
     thirds: dict[int, str] = {}
     for name in names:
-        thirds.setdefault(slot_of(name) * COPIES // SLOTS, name)
+        thirds.setdefault(slot_of(name) * TAG_COUNT_KEYS // SLOTS, name)
     return [*thirds.values()]
 
 
@@ -102,7 +102,7 @@ def check_number(nodes: Nodes, keys: Keys, number: int) -> None:
     missing: list[tuple[Client, str]] = []
     outage: BrokerUnavailable | None = None
     # A silent master is one of several: it is asked once.
-    quick = {"socket_timeout": ASK_TIMEOUT, "retry": Retry(NoBackoff(), 0)}
+    quick = {"socket_timeout": NODE_TIMEOUT_SECONDS, "retry": Retry(NoBackoff(), 0)}
     with ExitStack() as stack:
         for key in number_keys(keys):
             given = stack.enter_context(nodes.briefly(slot_of(key), **quick))

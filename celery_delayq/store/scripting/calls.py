@@ -9,12 +9,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.scripting.scripts import Script, load
-from celery_delayq.utils.portions import ROOM
+from celery_delayq.utils.portions import MAX_CALL_BYTES
 
 T = TypeVar("T")
 
 #: Most messages of one script call: more would block Redis for longer.
-CALL_SIZE = 50
+MAX_CALL_MESSAGES = 50
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class _Growing(Call):
     @property
     def is_full(self) -> bool:
         """Whether another message must go into the next call."""
-        return self.size >= CALL_SIZE or self.bytes >= ROOM
+        return self.size >= MAX_CALL_MESSAGES or self.bytes >= MAX_CALL_BYTES
 
     def _list(self, step: int) -> int:
         """Return which of KEYS is the ready list of a priority step."""

@@ -25,12 +25,12 @@ from celery_delayq.errors import (
 )
 from celery_delayq.store.scripting.refusals import Refusal, code_of, refusal_of
 
-_LOGIN: Final = (
+_LOGIN_ADVICE: Final = (
     "check user and password in the URL of the broker, and those that Redis has (ACL LIST, "
     "requirepass)"
 )
 
-_FULL: Final = (
+_FULL_TEXT: Final = (
     "Redis has no memory left and refused a command (%s); raise maxmemory or let tasks be "
     "consumed; a task that could not be sent is stored nowhere: send it again"
 )
@@ -75,7 +75,7 @@ class _RefusedForNow(BrokerUnavailable, ResponseError, _Coded):
 
 
 #: The class of an error reply by what it means; of any other it is :class:`CommandRefused`.
-_BY_REFUSAL: dict[Refusal | None, type[_Coded]] = {
+_REFUSAL_CLASSES: dict[Refusal | None, type[_Coded]] = {
     Refusal.RECONNECT: ConnectAnew,
     Refusal.LATER: _RefusedForNow,
     Refusal.FULL: _Full,
@@ -92,7 +92,7 @@ def error_of(exc: RedisError) -> RedisError:
     if isinstance(exc, (BrokerUnavailable, CommandRefused, StoreFull, NoScriptError)):
         return exc
     if isinstance(exc, (AuthenticationError, AuthorizationError)):
-        return _LoginRefused(f"{str(exc).rstrip('.')}; {_LOGIN}")
+        return _LoginRefused(f"{str(exc).rstrip('.')}; {_LOGIN_ADVICE}")
     if isinstance(exc, TimeoutError):
         return _TimedOut(*exc.args)
     if isinstance(exc, ConnectionError):
@@ -100,8 +100,8 @@ def error_of(exc: RedisError) -> RedisError:
     if not isinstance(exc, ResponseError):
         return exc
     refusal = refusal_of(exc)
-    text = _FULL % exc if refusal is Refusal.FULL else str(exc)
-    error = _BY_REFUSAL.get(refusal, _Refused)(text)
+    text = _FULL_TEXT % exc if refusal is Refusal.FULL else str(exc)
+    error = _REFUSAL_CLASSES.get(refusal, _Refused)(text)
     error.code = code_of(exc)
     return error
 

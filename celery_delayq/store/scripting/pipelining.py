@@ -41,7 +41,7 @@ class Runners(Protocol):
 Ask = Callable[[Callable[[Runners], Any]], Any]
 
 #: What is raised when the connection is lost, or the server is another one now.
-LOST_CONNECTION = (ConnectionError, TimeoutError, OSError, OperationalError)
+LOST_CONNECTION_ERRORS = (ConnectionError, TimeoutError, OSError, OperationalError)
 
 
 class PipelinedCalls:
@@ -246,10 +246,10 @@ class EntryPipeline:
         """Do something; when the connection is lost, send all that has no answer yet again."""
         try:
             step()
-        except LOST_CONNECTION as exc:
+        except LOST_CONNECTION_ERRORS as exc:
             if self._retry is None or isinstance(exc, StoreFull):
                 raise
-            retry_over_time(lambda: self._ask(self._resend), LOST_CONNECTION, **self._retry)
+            retry_over_time(lambda: self._ask(self._resend), LOST_CONNECTION_ERRORS, **self._retry)
 
     def _resend(self, runners: Runners) -> None:
         """Send calls without an answer over new connections, and read the answers."""

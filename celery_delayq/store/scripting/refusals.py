@@ -47,7 +47,7 @@ REFUSALS = {
 }
 
 #: redis-py cuts the code off from the text where it has a class; older ones keep it nowhere else.
-_CLASSES = {
+_CLASS_CODES = {
     "MovedError": "MOVED",
     "AskError": "ASK",
     "ReadOnlyError": "READONLY",
@@ -61,7 +61,7 @@ _CLASSES = {
 }
 
 #: Replies without a code of their own: in scripts of all servers, and for one client too many.
-_TEXTS = {
+_TEXT_CODES = {
     "user executing the script can't": "NOPERM",
     "ACL failure in script": "NOPERM",
     "max number of clients": "MAXCLIENTS",
@@ -77,11 +77,11 @@ def code_of(exc: BaseException) -> str:
         code = getattr(exc, name, None)
         if isinstance(code, str) and code not in ("", "ERR"):
             return code
-    for name, code in _CLASSES.items():
+    for name, code in _CLASS_CODES.items():
         if isinstance(exc, getattr(exceptions, name, ())):
             return code
     text = str(exc)
-    for part, code in _TEXTS.items():
+    for part, code in _TEXT_CODES.items():
         if part in text:
             return code
     found = _CODE.search(text)

@@ -28,7 +28,7 @@ STATES: dict[str, Stored] = {
 
 
 #: Those that are about no other message, which most are.
-_ALONE = {code: Put(state) for code, state in STATES.items() if code.islower()}
+_PLAIN_REPLIES = {code: Put(state) for code, state in STATES.items() if code.islower()}
 
 
 class Puts(NamedTuple):
@@ -49,7 +49,8 @@ class Puts(NamedTuple):
         codes = found.decode()
         others = iter(rest)
         puts = [
-            _ALONE.get(code) or Put(STATES[code], next(others).decode("utf-8", "surrogateescape"))
+            _PLAIN_REPLIES.get(code)
+            or Put(STATES[code], next(others).decode("utf-8", "surrogateescape"))
             for code in codes
         ]
         places = (place for place, code in enumerate(codes) if code in "SR")
@@ -80,7 +81,7 @@ def in_threes(parts: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
 ReadyLook = Literal["nobody", "another", "own turn"]
 
 #: Who looks at the ready lists, by the code of ``dispatch/next_queue.lua``.
-READY: tuple[ReadyLook, ...] = get_args(ReadyLook)
+READY_LOOKS: tuple[ReadyLook, ...] = get_args(ReadyLook)
 
 
 class Look(NamedTuple):
@@ -113,12 +114,12 @@ class Look(NamedTuple):
 
 
 #: Later than all dates, in ms since 1970.
-LATEST_MS = 10**15
+MAX_TIME_MS = 10**15
 
 
 def read_time(score: bytes) -> int:
     """Return a score as ms since 1970: others may have written an infinite one."""
-    return int(min(max(float(score), 0.0), LATEST_MS))
+    return int(min(max(float(score), 0.0), MAX_TIME_MS))
 
 
 #: What a wake-up says: in how many µs which queue has something due.

@@ -23,10 +23,10 @@ from celery_delayq.utils.portions import batches
 T = TypeVar("T")
 
 #: Most queues whose calls go together: so many replies wait to be read.
-QUEUES_TOGETHER = 1000
+MAX_PIPELINED_QUEUES = 1000
 
 #: Texts of Lua's errors about a value that it cannot work with.
-_LUA_FAULTS = ("bad argument", "attempt to", "malformed")
+_LUA_FAULT_TEXTS = ("bad argument", "attempt to", "malformed")
 
 
 class ScriptRunner:
@@ -156,7 +156,7 @@ class ScriptRunner:
         return result
 
     def run_each(
-        self, steps: Iterable[Steps[T]], together: int = QUEUES_TOGETHER
+        self, steps: Iterable[Steps[T]], together: int = MAX_PIPELINED_QUEUES
     ) -> list[T | Exception]:
         """Run the steps of many queues together, each round of calls in one round trip.
 
@@ -269,4 +269,4 @@ def with_sources(calls: Iterable[Call | Command]) -> Iterable[tuple[Any, ...]]:
 
 def is_fault_of_script(exc: BaseException) -> bool:
     """Return whether a script has failed in Lua on its arguments: a repeat would fail too."""
-    return "user_script" in str(exc) and any(text in str(exc) for text in _LUA_FAULTS)
+    return "user_script" in str(exc) and any(text in str(exc) for text in _LUA_FAULT_TEXTS)

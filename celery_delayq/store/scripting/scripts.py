@@ -7,7 +7,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
-_LUA = files("celery_delayq").joinpath("store", "lua")
+_LUA_FOLDER = files("celery_delayq").joinpath("store", "lua")
 _INCLUDE = re.compile(r"^-- @include ([\w/]+)$", re.MULTILINE)
 #: A function with the comments before it.
 _FUNCTION = re.compile(r"^((?:--.*\n)*local function (\w+)\((?:.*\n)+?end\n)", re.MULTILINE)
@@ -37,7 +37,7 @@ def load(name: str) -> Script:
 
 def names() -> list[str]:
     """Return the names of all scripts."""
-    rooms = (room for room in _LUA.iterdir() if room.is_dir() and room.name != "include")
+    rooms = (room for room in _LUA_FOLDER.iterdir() if room.is_dir() and room.name != "include")
     return sorted(
         f"{room.name}/{entry.name.removesuffix('.lua')}"
         for room in rooms
@@ -48,9 +48,11 @@ def names() -> list[str]:
 
 def _read(name: str) -> str:
     def included(match: re.Match[str]) -> str:
-        return _LUA.joinpath("include", f"{match[1]}.lua").read_text("utf-8").rstrip()
+        return _LUA_FOLDER.joinpath("include", f"{match[1]}.lua").read_text("utf-8").rstrip()
 
-    return _without_unused(_INCLUDE.sub(included, _LUA.joinpath(f"{name}.lua").read_text("utf-8")))
+    return _without_unused(
+        _INCLUDE.sub(included, _LUA_FOLDER.joinpath(f"{name}.lua").read_text("utf-8"))
+    )
 
 
 def _without_unused(source: str) -> str:

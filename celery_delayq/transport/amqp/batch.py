@@ -10,7 +10,7 @@ from kombu import exceptions
 from celery_delayq.transport.amqp.messages import Routed
 
 #: Messages that are sent at most at once: what RabbitMQ has not read yet is late by then.
-_MOST = 100
+_MAX_BATCH = 100
 
 
 class PublishBatch:
@@ -26,7 +26,7 @@ class PublishBatch:
 
     def __init__(self, channel: Any, max_size: int) -> None:
         self.channel = channel
-        self._max_size = min(max_size, _MOST)
+        self._max_size = min(max_size, _MAX_BATCH)
         self._buffered: list[Routed] = []
         self._posted: list[Routed] = []
         self._unusable = ""

@@ -18,23 +18,23 @@ BASE = 4
 LEVELS = 16
 
 #: The longest delay in units.
-LONGEST = BASE**LEVELS - 1
+MAX_DELAY_UNITS = BASE**LEVELS - 1
 
 #: Headers must not begin with ``x-``: RabbitMQ's headers exchanges do not match those.
-_DIGITS = tuple(f"delayq-digit-{level}" for level in range(LEVELS))
+_DIGIT_HEADERS = tuple(f"delayq-digit-{level}" for level in range(LEVELS))
 
 #: The exchange that a message goes to when it is due, "" for a queue by its name.
-TARGET = "delayq-target"
+TARGET_HEADER = "delayq-target"
 
 #: When the message is due, in ISO 8601, for people who look.
-DUE = "delayq-due"
+DUE_HEADER = "delayq-due"
 
 #: What we add to the headers of a message on its way, and what RabbitMQ adds.
-_ON_THE_WAY = frozenset(
+_ROUTING_HEADERS = frozenset(
     {
-        *_DIGITS,
-        TARGET,
-        DUE,
+        *_DIGIT_HEADERS,
+        TARGET_HEADER,
+        DUE_HEADER,
         "x-death",
         "x-first-death-exchange",
         "x-first-death-queue",
@@ -64,7 +64,7 @@ class Delay(NamedTuple):
     units: int
 
     @classmethod
-    def of(cls, ms: float, unit_ms: int, longest: int = LONGEST) -> Delay | None:
+    def of(cls, ms: float, unit_ms: int, longest: int = MAX_DELAY_UNITS) -> Delay | None:
         """Write *ms* in units of *unit_ms*, rounded up; None for no delay.
 
         Raises
@@ -89,7 +89,7 @@ class Delay(NamedTuple):
     def headers(self) -> dict[str, str]:
         """Return the headers that lead a message through its queues after the first one."""
         units, found = self.units, {}
-        for name in _DIGITS[: self.entry.level]:
+        for name in _DIGIT_HEADERS[: self.entry.level]:
             found[name] = "0123"[units & 3]
             units >>= 2
         return found
@@ -97,12 +97,12 @@ class Delay(NamedTuple):
 
 def has_digit(level: int, digit: int) -> dict[str, str]:
     """Return the arguments of a binding for messages with *digit* at *level*."""
-    return {"x-match": "all", _DIGITS[level]: str(digit)}
+    return {"x-match": "all", _DIGIT_HEADERS[level]: str(digit)}
 
 
 def leaves_to(exchange: str) -> dict[str, str]:
     """Return the arguments of a binding for messages that go to *exchange* when they are due."""
-    return {"x-match": "all", TARGET: exchange}
+    return {"x-match": "all", TARGET_HEADER: exchange}
 
 
 def arrived(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,6 +111,6 @@ def arrived(headers: Mapping[str, Any]) -> dict[str, Any]:
     A message that is sent again with the old ``x-death`` looks to RabbitMQ like one that goes in a
     circle, and is kept back.
     """
-    if _ON_THE_WAY.isdisjoint(headers):
+    if _ROUTING_HEADERS.isdisjoint(headers):
         return dict(headers)
-    return {name: value for name, value in headers.items() if name not in _ON_THE_WAY}
+    return {name: value for name, value in headers.items() if name not in _ROUTING_HEADERS}

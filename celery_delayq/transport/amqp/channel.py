@@ -23,14 +23,14 @@ from celery_delayq.model import envelope
 from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.envelope import PROPERTY, Due
 from celery_delayq.transport.amqp.dead_letter_connection import (
-    SHORT_TIMEOUT,
+    WORKER_TIMEOUT_SECONDS,
     DeadLetterConnection,
     NewDeadLetter,
 )
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream
-from celery_delayq.transport.amqp.inbound import UNREADABLE
+from celery_delayq.transport.amqp.inbound import UNREADABLE_HEADER
 from celery_delayq.transport.amqp.messages import (
-    HEADER,
+    OWN_HEADER,
     Message,
     deliveries_before,
     is_task,
@@ -38,9 +38,9 @@ from celery_delayq.transport.amqp.messages import (
 )
 from celery_delayq.transport.amqp.publish import PublishChannel
 from celery_delayq.transport.amqp.sizes import ready_messages
-from celery_delayq.transport.amqp.waiting import REPLY_TIMEOUT, silence_ends
+from celery_delayq.transport.amqp.waiting import REPLY_SECONDS, silence_ends
 from celery_delayq.transport.rejected import (
-    MALFORMED,
+    MALFORMED_ERRORS,
     dropping_malformed,
     handle_or_refuse,
     log_refused,
@@ -129,7 +129,7 @@ class Channel(PublishChannel):
         message.delivery_info["queue"] = queue
         settle = partial(self._is_settled, queue, callback)
         refuse = partial(self._refuse_malformed, message, queue)
-        if not handle_or_refuse(settle, message, refuse, MALFORMED):
+        if not handle_or_refuse(settle, message, refuse, MALFORMED_ERRORS):
             handle_or_refuse(callback, message, partial(self._refuse_held, message))
 
     def _refuse_malformed(self, message: Any, queue: str, exc: Exception) -> None:
@@ -152,8 +152,8 @@ class Channel(PublishChannel):
     def _is_settled(self, queue: str, callback: Callable[[Any], Any], message: Any) -> bool:
         """Return whether a message that has come waits or is a dead letter by now."""
         headers = message.properties.get("application_headers") or {}
-        if UNREADABLE in headers:
-            self._refuse(message, queue, f"undecodable message: {headers[UNREADABLE]}")
+        if UNREADABLE_HEADER in headers:
+            self._refuse(message, queue, f"undecodable message: {headers[UNREADABLE_HEADER]}")
             return True
         if not is_task(message):
             return False
@@ -163,7 +163,7 @@ class Channel(PublishChannel):
                 return True
             if not self._prefetch_grows and worker.consumes_tasks(self):
                 # In Celery's memory it would take a place of the prefetch until it is due.
-                seconds = min(REPLY_TIMEOUT, max(due.ms / 1000 - time.time(), 0.1))
+                seconds = min(REPLY_SECONDS, max(due.ms / 1000 - time.time(), 0.1))
                 worker.call_later(seconds, self._deliver_again, queue, callback, message)
                 return True
         count = deliveries_before(message)
@@ -196,7 +196,7 @@ class Channel(PublishChannel):
             return False
         try:
             for error in self._dead_letter_connection.send(
-                [(message, queue, due)], timeout=SHORT_TIMEOUT
+                [(message, queue, due)], timeout=WORKER_TIMEOUT_SECONDS
             ).values():
                 raise error
         except InvalidETA:
@@ -204,7 +204,7 @@ class Channel(PublishChannel):
         except (DelayQError, OperationalError, *self.connection.client.connection_errors) as exc:
             warn_once(logger, f"tasks with an ETA wait in this worker's memory: {exc}")
             if not isinstance(exc, InvalidOption):  # which is about this message alone
-                self._put_off_again_at = time.monotonic() + REPLY_TIMEOUT
+                self._put_off_again_at = time.monotonic() + REPLY_SECONDS
             return False
         self.basic_ack(message.delivery_tag)
         return True
@@ -220,7 +220,7 @@ class Channel(PublishChannel):
             return None  # Celery rejects it, with its own error in the log
         if due.ms > time.time() * 1000 + self.settings.min_delay * 1000:
             return due
-        headers[HEADER] = json.dumps({**own_of(message), "eta": headers["eta"]})
+        headers[OWN_HEADER] = json.dumps({**own_of(message), "eta": headers["eta"]})
         headers["eta"] = None
         return None
 
@@ -242,7 +242,7 @@ class Channel(PublishChannel):
             return super().close(*args, **options)
         self.is_closing = True  # from now on only the answer counts
         try:
-            with connection.transport.having_timeout(SHORT_TIMEOUT):
+            with connection.transport.having_timeout(WORKER_TIMEOUT_SECONDS):
                 self.send_method(spec.Channel.Close, "BsBB", (0, "", 0, 0))
             with silence_ends(connection):
                 while self.connection is not None and not connection.blocked:

@@ -12,10 +12,10 @@ from typing import Any
 from amqp import spec
 
 from celery_delayq.errors import NoQueue, QueueFull
-from celery_delayq.transport.amqp.topology import APPLY
+from celery_delayq.transport.amqp.topology import APPLY_COMMAND
 
 #: The frame that acknowledges one message.
-_ACK = Struct(">BHIHHQBB").pack
+_ACK_FRAME = Struct(">BHIHHQBB").pack
 
 
 class Confirms:
@@ -70,7 +70,7 @@ class Confirms:
             The connection was lost; what the broker has taken is not known.
         """
         if len(self._open) == 1 and connection.reads(
-            _ACK(1, self._channel.channel_id, 13, *spec.Basic.Ack, *self._open, 0, 0xCE)
+            _ACK_FRAME(1, self._channel.channel_id, 13, *spec.Basic.Ack, *self._open, 0, 0xCE)
         ):
             self._open.clear()
         while self._open:
@@ -105,7 +105,10 @@ class Confirms:
         if number is not None:
             why = "declare the queue and its binding first"
             if exchange in self._channel.topology.entries():
-                why = f"its delay queues were deleted, or delays were closed: {APPLY} opens them"
+                why = (
+                    "its delay queues were deleted, or delays were closed: "
+                    f"{APPLY_COMMAND} opens them"
+                )
             self.refused[number] = NoQueue(
                 f"RabbitMQ has no queue for a message for {routing_key!r}, sent to exchange "
                 f"{exchange!r}; {why}"

@@ -26,7 +26,7 @@ from celery_delayq.errors import (
     RecordError,
 )
 from celery_delayq.integration import worker
-from celery_delayq.model.dead_letter import TEXT, pack_details
+from celery_delayq.model.dead_letter import MAX_TEXT_CHARACTERS, pack_details
 from celery_delayq.model.envelope import Due
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, StoredDeadLetter, View
 from celery_delayq.transport.amqp.messages import Routed
@@ -40,18 +40,22 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: Times that a call is tried, on a new connection each time.
-_TRIES = 2
+_CALL_ATTEMPTS = 2
 
 #: What RabbitMQ raises for a stream that another process has just declared, and when to try again,
 #: in seconds.
-_STARTING = (InternalError, PreconditionFailed)
-_UNTIL_STARTED: dict[str, Any] = {"max_retries": 5, "interval_start": 0.05, "interval_step": 0.1}
+_STREAM_START_ERRORS = (InternalError, PreconditionFailed)
+_STREAM_START_RETRIES: dict[str, Any] = {
+    "max_retries": 5,
+    "interval_start": 0.05,
+    "interval_step": 0.1,
+}
 
 #: Seconds that a worker waits for RabbitMQ to take something before it goes on with other work.
-SHORT_TIMEOUT = 2.0
+WORKER_TIMEOUT_SECONDS = 2.0
 
 #: Seconds between two attempts to store dead letters: in an outage, and after any other error.
-_RETRY, _RETRY_ERROR = 1.0, 10.0
+_OUTAGE_RETRY_SECONDS, _ERROR_RETRY_SECONDS = 1.0, 10.0
 
 
 #: Headers that say which task it is.
@@ -79,7 +83,7 @@ def _without_message(new: NewDeadLetter) -> NewDeadLetter:
         details["headers"] = {
             name: headers[name]
             for name in KEPT_HEADERS & headers.keys()
-            if len(str(headers[name])) < TEXT
+            if len(str(headers[name])) < MAX_TEXT_CHARACTERS
         }
     why = f"{new.reason} (its message of {size:,} bytes is too large for RabbitMQ)"
     return new._replace(message=b"", reason=why, details=pack_details({**details, "size": size}))
@@ -142,7 +146,7 @@ class DeadLetterConnection:
         if self._checked:
             return
         try:
-            self._run(lambda channel: channel.dead_letters.seed(), SHORT_TIMEOUT)
+            self._run(lambda channel: channel.dead_letters.seed(), WORKER_TIMEOUT_SECONDS)
         except NotAllowed:
             raise
         except self._outages as exc:
@@ -209,7 +213,7 @@ class DeadLetterConnection:
 
     def close(self) -> None:
         """Close the connection, unless it is in use; the next question connects again."""
-        if self._pid == os.getpid() and self._lock.acquire(timeout=SHORT_TIMEOUT):
+        if self._pid == os.getpid() and self._lock.acquire(timeout=WORKER_TIMEOUT_SECONDS):
             try:
                 with suppress(*self._connection.connection_errors):
                     self._connection.release()
@@ -220,13 +224,15 @@ class DeadLetterConnection:
         def run() -> T:
             if timeout is not None:
                 return self._run_once(work, timeout)
-            answer: T = self._connection.autoretry(work, max_retries=_TRIES)()[0]
+            answer: T = self._connection.autoretry(work, max_retries=_CALL_ATTEMPTS)()[0]
             return answer
 
         if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
             raise BrokerTimeout("RabbitMQ has not yet answered what was asked before")
         try:
-            found: T = retry_over_time(run, _STARTING, errback=self._again, **_UNTIL_STARTED)
+            found: T = retry_over_time(
+                run, _STREAM_START_ERRORS, errback=self._again, **_STREAM_START_RETRIES
+            )
             return found
         finally:
             self._lock.release()
@@ -262,7 +268,7 @@ class DeadLetterConnection:
     def add(self, dead_letter: NewDeadLetter, channel: Any = None, tag: Any = None) -> bool:
         """Store a dead letter; return whether it is stored by now.
 
-        A thread stores it. This waits for :data:`SHORT_TIMEOUT` seconds at most, and not at all
+        A thread stores it. This waits for at most :data:`WORKER_TIMEOUT_SECONDS`, and not at all
         while an older one was not stored in that time. What RabbitMQ refuses is tried again and
         again; one that is too large is stored without its message.
 
@@ -281,7 +287,7 @@ class DeadLetterConnection:
                 self._thread = threading.Thread(target=self._go_on, daemon=True)
                 self._thread.start()
         if in_time:
-            waiting.stored.wait(SHORT_TIMEOUT)
+            waiting.stored.wait(WORKER_TIMEOUT_SECONDS)
         with self._waiting_lock:
             if waiting.stored.is_set():
                 return True
@@ -339,8 +345,8 @@ class DeadLetterConnection:
             logger,
             go_on=self._has_waiting,
             wait=self._wait,
-            retry=_RETRY,
-            retry_error=_RETRY_ERROR,
+            retry=_OUTAGE_RETRY_SECONDS,
+            retry_error=_ERROR_RETRY_SECONDS,
             outages={"RabbitMQ takes no dead letter": self._outages},
         )
         self._loop.run(self._store_waiting)

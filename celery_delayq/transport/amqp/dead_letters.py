@@ -27,22 +27,22 @@ from celery_delayq.utils.foreign import reading
 from celery_delayq.utils.text import text_of
 
 #: Messages that a reader is sent ahead.
-_AHEAD = 500
+_PREFETCH = 500
 
 #: About so many bytes of dead letters are read at once.
-PAGE = 4_000_000
+PAGE_BYTES = 4_000_000
 
 #: Seconds to wait for the last message of a stream, which has one unless its first writer died.
-_READ_TIMEOUT = 2.0
+_READ_SECONDS = 2.0
 
 #: Headers with the queue and the id of a dead letter.
-_QUEUE, _ID = "delayq-queue", "delayq-id"
+_QUEUE_HEADER, _ID_HEADER = "delayq-queue", "delayq-id"
 
 #: Characters of a dead letter's id that count.
-LONGEST_ID = 1000
+MAX_ID_CHARACTERS = 1000
 
 #: The header with the place of a message in its stream.
-_OFFSET = "x-stream-offset"
+_OFFSET_HEADER = "x-stream-offset"
 
 
 class View(NamedTuple):
@@ -95,13 +95,14 @@ class DeadLetterStream:
             The broker did not take it.
         """
         died_ms = died_ms or int(time.time() * 1000)
-        id = id[:LONGEST_ID]
+        id = id[:MAX_ID_CHARACTERS]
         self.restore([(queue, id, DeadLettered.of(id, died_ms, reason, message, details).data)])
 
     def restore(self, dead_letters: Iterable[tuple[str, str, bytes]]) -> None:
         """Append dead letters: queue, id and what is stored of each; errors as of :meth:`add`."""
         self._append(
-            self._name, [(data, {_QUEUE: queue, _ID: id}) for queue, id, data in dead_letters]
+            self._name,
+            [(data, {_QUEUE_HEADER: queue, _ID_HEADER: id}) for queue, id, data in dead_letters],
         )
 
     def settle(self, offsets: Sequence[int]) -> None:
@@ -130,22 +131,22 @@ class DeadLetterStream:
     def oldest(self) -> int:
         """Return the offset of the first message that the stream still has, which has one."""
         with _Reading(self._channel.connection, self._name, "first", ahead=1) as reading:
-            return int(next(iter(reading)).headers[_OFFSET])
+            return int(next(iter(reading)).headers[_OFFSET_HEADER])
 
     def page(self, view: View, first: int) -> tuple[list[StoredDeadLetter], int]:
         """Return some dead letters of a view, oldest first, and the *first* of the next page.
 
-        A page has about :data:`PAGE` bytes; after the last one, *first* is beyond ``view.last``.
+        A page has about :data:`PAGE_BYTES`; after the last one, *first* is beyond ``view.last``.
         """
         found: list[StoredDeadLetter] = []
-        room = PAGE
+        room = PAGE_BYTES
         for message in self._messages(self._name, first, view.last):
             headers, body = message.headers, message.body
-            first = headers[_OFFSET] + 1
-            if headers[_OFFSET] not in view.settled and _QUEUE in headers:
+            first = headers[_OFFSET_HEADER] + 1
+            if headers[_OFFSET_HEADER] not in view.settled and _QUEUE_HEADER in headers:
                 data = body or b""
-                dead_lettered = DeadLettered.unpack(text_of(headers.get(_ID)), data)
-                queue = text_of(headers[_QUEUE])
+                dead_lettered = DeadLettered.unpack(text_of(headers.get(_ID_HEADER)), data)
+                queue = text_of(headers[_QUEUE_HEADER])
                 found.append(StoredDeadLetter(first - 1, queue, dead_lettered))
                 room -= len(data)
                 if room <= 0:
@@ -194,9 +195,9 @@ class DeadLetterStream:
         with _Reading(self._channel.connection, stream, first) as reading:
             for message in reading:
                 # RabbitMQ begins with the chunk that has the first one.
-                if message.headers[_OFFSET] >= first:
+                if message.headers[_OFFSET_HEADER] >= first:
                     yield message
-                if message.headers[_OFFSET] >= last:
+                if message.headers[_OFFSET_HEADER] >= last:
                     return
 
     def _last(self, stream: str) -> int:
@@ -206,7 +207,7 @@ class DeadLetterStream:
                 with suppress(TimeoutError):
                     next(iter(reading))
                 # The rest of its chunk comes before the next reply.
-                reading.channel.basic_qos(0, _AHEAD, False)
+                reading.channel.basic_qos(0, _PREFETCH, False)
                 return reading.last
         except amqp.exceptions.NotFound:
             return -1
@@ -216,7 +217,7 @@ class _Reading:
     """Reads a stream on a channel of its own."""
 
     def __init__(
-        self, connection: Any, stream: str, first: int | str, *, ahead: int = _AHEAD
+        self, connection: Any, stream: str, first: int | str, *, ahead: int = _PREFETCH
     ) -> None:
         self._connection = connection
         self._arrived: deque[Any] = deque()
@@ -244,12 +245,12 @@ class _Reading:
     def __iter__(self) -> Iterator[Any]:
         while True:
             while not self._arrived:
-                self._connection.drain_events(timeout=_READ_TIMEOUT)
+                self._connection.drain_events(timeout=_READ_SECONDS)
             yield self._arrived.popleft()
 
     def _on_message(self, message: Any) -> None:
         self._arrived.append(message)
-        self.last = max(self.last, message.headers[_OFFSET])
+        self.last = max(self.last, message.headers[_OFFSET_HEADER])
         # An acknowledgement has more of them sent.
-        if not self._done and message.delivery_tag % (_AHEAD // 4) == 0:
+        if not self._done and message.delivery_tag % (_PREFETCH // 4) == 0:
             self.channel.basic_ack(message.delivery_tag, multiple=True)

@@ -11,8 +11,8 @@ from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionF
 
 from celery_delayq.errors import ConfigError, DelayQError, InvalidOption, NotAllowed
 from celery_delayq.transport.amqp.topology import (
-    APPLY,
-    CLOSED,
+    APPLY_COMMAND,
+    CLOSED_TYPE,
     Binding,
     ExchangeItem,
     Item,
@@ -21,7 +21,7 @@ from celery_delayq.transport.amqp.topology import (
 )
 
 #: Seconds in which a quorum queue finds a leader after its declaration.
-_NEW = 2.0
+_LEADER_SECONDS = 2.0
 
 
 class Declarer:
@@ -40,7 +40,7 @@ class Declarer:
         self._topology = topology
         self._passive = not declare
         self._opened: Any = None
-        self._declared_at = -_NEW
+        self._declared_at = -_LEADER_SECONDS
         self.forget()
 
     def forget(self) -> None:
@@ -52,7 +52,7 @@ class Declarer:
 
     def has_just_declared(self) -> bool:
         """Return whether queues may have been declared too recently to take messages."""
-        return time.monotonic() < self._declared_at + _NEW
+        return time.monotonic() < self._declared_at + _LEADER_SECONDS
 
     def prepare(self, entry: int, exchange: str, routing_key: str) -> None:
         """Declare all that a message passes which enters at level *entry*.
@@ -112,7 +112,7 @@ class Declarer:
         except NotFound as exc:
             raise ConfigError(
                 f"{exc.reply_text}; it may not be declared here (delayq setting declare=False): "
-                f"an account that may configure declares it with {APPLY}"
+                f"an account that may configure declares it with {APPLY_COMMAND}"
             ) from exc
         except ChannelError as exc:
             raise self._explained(exc) from exc
@@ -187,10 +187,10 @@ class Declarer:
         text: str = exc.reply_text
         if not isinstance(exc, PreconditionFailed):
             return DelayQError(text)
-        if f"'{CLOSED}'" in text and any(name in text for name in self._topology.entries()):
+        if f"'{CLOSED_TYPE}'" in text and any(name in text for name in self._topology.entries()):
             return ConfigError(
                 "delays were closed by celery -A app delayq topology --delete; open them again "
-                f"with {APPLY}"
+                f"with {APPLY_COMMAND}"
             )
         return ConfigError(
             f"{text}; something else is called so, or it was declared with other values of unit, "

@@ -17,10 +17,10 @@ from amqp.serialization import dumps
 from celery_delayq.errors import InvalidOption
 
 #: The octet that ends a frame.
-_END = b"\xce"
+_FRAME_END = b"\xce"
 
 #: Bytes of a frame beside its payload.
-_OVERHEAD = 8
+_FRAME_OVERHEAD_BYTES = 8
 
 _FRAME = Struct(">BHI").pack
 _PUBLISH = Struct(">HHH").pack
@@ -31,13 +31,13 @@ _LONG = Struct(">I").pack
 _INTEGER = Struct(">ci").pack
 
 #: Headers with shorter texts, such as the digits of a delay, or with these are encoded once.
-_COMMON = 24
-_SCALARS = frozenset({type(None), bool, int})
+_MAX_CACHED_CHARACTERS = 24
+_SCALAR_TYPES = frozenset({type(None), bool, int})
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 #: The class of ``basic`` and its method ``publish``.
-_BASIC, _METHOD = 60, 40
+_BASIC_CLASS, _PUBLISH_METHOD = 60, 40
 
 
 class _EncodingErrors:
@@ -121,23 +121,23 @@ def publishing(
         headers += b"".join(map(_pair, more, more.values()))
     header = b"".join(
         (
-            _CONTENT(_BASIC, 0, len(body), flags),
+            _CONTENT(_BASIC_CLASS, 0, len(body), flags),
             before,
             _LONG(len(headers)),
             headers,
             after,
         )
     )
-    most = frame_max - _OVERHEAD
+    most = frame_max - _FRAME_OVERHEAD_BYTES
     if len(header) > most:
         raise InvalidOption(
             f"the headers have {len(header):,} bytes: expected at most {most:,} (frame_max)"
         )
-    parts = [_FRAME(1, channel_id, len(method)), method, _END]
-    parts += [_FRAME(2, channel_id, len(header)), header, _END]
+    parts = [_FRAME(1, channel_id, len(method)), method, _FRAME_END]
+    parts += [_FRAME(2, channel_id, len(header)), header, _FRAME_END]
     for start in range(0, len(body), most):
         piece = body[start : start + most]
-        parts += [_FRAME(3, channel_id, len(piece)), piece, _END]
+        parts += [_FRAME(3, channel_id, len(piece)), piece, _FRAME_END]
     return b"".join(parts)
 
 
@@ -145,7 +145,7 @@ def publishing(
 def _method(exchange: str, routing_key: str, mandatory: bool) -> bytes:
     return b"".join(
         (
-            _PUBLISH(_BASIC, _METHOD, 0),
+            _PUBLISH(_BASIC_CLASS, _PUBLISH_METHOD, 0),
             _text(exchange),
             _text(routing_key),
             b"\x01" if mandatory else b"\x00",
@@ -207,7 +207,8 @@ def _pair(name: str, value: Any) -> bytes:
 def _pairs(values: Mapping[str, Any]) -> list[bytes]:
     return [
         _pair(name, value)
-        if type(value) in _SCALARS or (type(value) is str and len(value) < _COMMON)
+        if type(value) in _SCALAR_TYPES
+        or (type(value) is str and len(value) < _MAX_CACHED_CHARACTERS)
         else _name(name) + _value(value)
         for name, value in values.items()
     ]

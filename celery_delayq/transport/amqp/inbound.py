@@ -19,24 +19,24 @@ from celery_delayq.transport.amqp.frames import encoded_table
 from celery_delayq.utils.foreign import reading
 
 #: The header of a message that says which of its properties could not be read.
-UNREADABLE = "delayq-unreadable"
+UNREADABLE_HEADER = "delayq-unreadable"
 
 #: Kinds of frames.
-_METHOD, _PROPERTIES = 1, 2
+_METHOD_FRAME, _PROPERTIES_FRAME = 1, 2
 
 #: The methods with names that another client has chosen, by their first bytes.
-_DELIVERIES = tuple(
+_DELIVERY_METHODS = tuple(
     class_id.to_bytes(2, "big") + method_id.to_bytes(2, "big")
     for class_id, method_id in (spec.Basic.Deliver, spec.Basic.GetOk, spec.Basic.Return)
 )
 
 #: The flag of the headers; the bytes of a frame of properties before its flags.
-_HEADERS, _BEFORE = 0x2000, 12
+_HEADERS_FLAG, _BYTES_BEFORE_FLAGS = 0x2000, 12
 
 #: Bytes of a property by its type, and of a header's value by its type, where it has no length.
-_FIXED = {"o": 1, "L": 8}
-_SIZES = {**dict.fromkeys("tbB", 1), **dict.fromkeys("Uus", 2), **dict.fromkeys("Iif", 4)}
-_SIZES |= {**dict.fromkeys("LldT", 8), "D": 5, "V": 0}
+_PROPERTY_BYTES = {"o": 1, "L": 8}
+_VALUE_BYTES = {**dict.fromkeys("tbB", 1), **dict.fromkeys("Uus", 2), **dict.fromkeys("Iif", 4)}
+_VALUE_BYTES |= {**dict.fromkeys("LldT", 8), "D": 5, "V": 0}
 
 
 def tolerant_handler(connection: Any, callback: Callable[..., Any]) -> Callable[[Any], Any]:
@@ -45,12 +45,12 @@ def tolerant_handler(connection: Any, callback: Callable[..., Any]) -> Callable[
 
     def on_frame(frame: tuple[int, int, bytes]) -> Any:
         kind, channel, payload = frame
-        if kind == _METHOD and payload[:4] in _DELIVERIES and not payload.isascii():
+        if kind == _METHOD_FRAME and payload[:4] in _DELIVERY_METHODS and not payload.isascii():
             frame = kind, channel, _with_readable_names(payload)
         try:
             return handle(frame)
         except Exception as exc:
-            if kind != _PROPERTIES or _is_readable(payload):
+            if kind != _PROPERTIES_FRAME or _is_readable(payload):
                 raise
             # Its message has begun, and waits for properties.
             return handle((kind, channel, readable_properties(payload, repr(exc))))
@@ -70,13 +70,17 @@ def _is_readable(payload: bytes) -> bool:
 def _with_readable_names(payload: bytes) -> bytes:
     """Return a delivery whose names, of which only ASCII is sure to be so, are UTF-8."""
     parts, at = [payload[:4]], 4
-    form = {_DELIVERIES[0]: "sLoss", _DELIVERIES[1]: "Loss", _DELIVERIES[2]: "Bsss"}[payload[:4]]
+    form = {
+        _DELIVERY_METHODS[0]: "sLoss",
+        _DELIVERY_METHODS[1]: "Loss",
+        _DELIVERY_METHODS[2]: "Bsss",
+    }[payload[:4]]
     for kind in form:
         if kind == "s":
             data, at = _short(payload, at)
             parts.append(_utf8(data))
         else:
-            end = at + (2 if kind == "B" else _FIXED[kind])
+            end = at + (2 if kind == "B" else _PROPERTY_BYTES[kind])
             parts.append(payload[at:end])
             at = end
     return b"".join((*parts, payload[at:]))
@@ -84,26 +88,28 @@ def _with_readable_names(payload: bytes) -> bytes:
 
 def readable_properties(payload: bytes, why: str) -> bytes:
     """Return a frame of properties without what cannot be read, and with a header that says so."""
-    flags = int.from_bytes(payload[_BEFORE : _BEFORE + 2], "big")
-    note = encoded_table({UNREADABLE: why[:1000]})[4:]
+    flags = int.from_bytes(payload[_BYTES_BEFORE_FLAGS : _BYTES_BEFORE_FLAGS + 2], "big")
+    note = encoded_table({UNREADABLE_HEADER: why[:1000]})[4:]
     properties = b""
     try:
         with reading("properties"):
             for flag, part in _properties(payload, flags & ~1, note):
-                if flag == _HEADERS:
+                if flag == _HEADERS_FLAG:
                     properties += len(part).to_bytes(4, "big")
                 properties += part
     except RecordError:
         flags, properties = 0, len(note).to_bytes(4, "big") + note
-    return b"".join((payload[:_BEFORE], (flags | _HEADERS).to_bytes(2, "big"), properties))
+    return b"".join(
+        (payload[:_BYTES_BEFORE_FLAGS], (flags | _HEADERS_FLAG).to_bytes(2, "big"), properties)
+    )
 
 
 def _properties(payload: bytes, flags: int, note: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the flag and the readable bytes of each property, the headers without their length."""
-    at = _BEFORE + 2
+    at = _BYTES_BEFORE_FLAGS + 2
     for number, (_, kind) in enumerate(Message.PROPERTIES):
         flag = 0x8000 >> number
-        if flag == _HEADERS:
+        if flag == _HEADERS_FLAG:
             headers = note
             if flags & flag:
                 end = at + 4 + int.from_bytes(payload[at : at + 4], "big")
@@ -116,8 +122,8 @@ def _properties(payload: bytes, flags: int, note: bytes) -> Iterator[tuple[int, 
             data, at = _short(payload, at)
             yield flag, _utf8(data)
         else:
-            yield flag, payload[at : at + _FIXED[kind]]
-            at += _FIXED[kind]
+            yield flag, payload[at : at + _PROPERTY_BYTES[kind]]
+            at += _PROPERTY_BYTES[kind]
 
 
 def _headers(data: bytes) -> Iterator[bytes]:
@@ -127,7 +133,7 @@ def _headers(data: bytes) -> Iterator[bytes]:
         start = at
         name, at = _short(data, at)
         kind, at = chr(data[at]), at + 1
-        size = _SIZES.get(kind)
+        size = _VALUE_BYTES.get(kind)
         if size is None:
             size = 4 + int.from_bytes(data[at : at + 4], "big")
         at += size

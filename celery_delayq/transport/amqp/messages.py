@@ -18,18 +18,18 @@ from celery_delayq.model import delivery
 from celery_delayq.model.envelope import PROPERTY
 from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.frames import Content
-from celery_delayq.transport.amqp.inbound import UNREADABLE
+from celery_delayq.transport.amqp.inbound import UNREADABLE_HEADER
 from celery_delayq.transport.rejected import RejectsUndecodable
 from celery_delayq.utils.foreign import loads, reading
 
 #: The header with our own data, as JSON.
-HEADER = "delayq"
+OWN_HEADER = "delayq"
 
 #: The count that quorum queues keep of a message's deliveries before this one.
-_COUNT = "x-delivery-count"
+_DELIVERY_COUNT_HEADER = "x-delivery-count"
 
 #: AMQP's properties that an envelope has too, by the same names.
-_PROPERTIES = (
+_SHARED_PROPERTIES = (
     "priority",
     "correlation_id",
     "reply_to",
@@ -40,7 +40,7 @@ _PROPERTIES = (
 
 
 #: Encodings of bodies that are left as bytes; kombu reads those in UTF-8.
-_BYTES = (None, "utf-8", "binary")
+_BYTES_ENCODINGS = (None, "utf-8", "binary")
 
 
 class Routed(NamedTuple):
@@ -64,7 +64,7 @@ def is_task(message: Any) -> bool:
 
 def deliveries_before(message: Any) -> int:
     """Return how often an AMQP message was delivered before; a classic queue knows only whether."""
-    count = (message.properties.get("application_headers") or {}).get(_COUNT)
+    count = (message.properties.get("application_headers") or {}).get(_DELIVERY_COUNT_HEADER)
     redelivered = bool((message.delivery_info or {}).get("redelivered"))
     return count if isinstance(count, int) else int(redelivered)
 
@@ -77,15 +77,15 @@ class Message(RejectsUndecodable, pyamqp.Message):
 
     def __init__(self, msg: Any, channel: Any = None, **kwargs: Any) -> None:
         super().__init__(msg, channel, **kwargs)
-        if isinstance(self.body, bytes) and self.content_encoding not in _BYTES:
+        if isinstance(self.body, bytes) and self.content_encoding not in _BYTES_ENCODINGS:
             # py-amqp would replace the bytes of the message too.
             with suppress(RecordError), reading("text"):
                 self.body = self.body.decode(self.content_encoding)
-        if self.headers.get(cascade.TARGET) == "":
+        if self.headers.get(cascade.TARGET_HEADER) == "":
             # A retry goes the way that the task was sent.
             self.delivery_info = {**self.delivery_info, "exchange": ""}
         self.headers = cascade.arrived(self.headers)
-        for name in (_COUNT, HEADER, UNREADABLE):
+        for name in (_DELIVERY_COUNT_HEADER, OWN_HEADER, UNREADABLE_HEADER):
             self.headers.pop(name, None)
         self.properties = {
             **msg.properties,
@@ -97,7 +97,7 @@ class Message(RejectsUndecodable, pyamqp.Message):
     def _raw(self) -> dict[str, Any]:
         """The message as an envelope."""
         properties: dict[str, Any] = {
-            name: self.properties[name] for name in _PROPERTIES if name in self.properties
+            name: self.properties[name] for name in _SHARED_PROPERTIES if name in self.properties
         }
         info = self.delivery_info or {}
         return {
@@ -130,25 +130,31 @@ def from_envelope(envelope: Mapping[str, Any]) -> Any:
         content_type=envelope["content-type"],
         content_encoding=envelope["content-encoding"],
         application_headers=dict(envelope["headers"]),
-        **{name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
+        **{
+            name: properties[name]
+            for name in _SHARED_PROPERTIES
+            if properties.get(name) is not None
+        },
         **{PROPERTY: properties.get(PROPERTY) or {}},
     )
 
 
 #: Parts of a message's own data that only Redis can follow, with the options that make them.
-ON_REDIS = {"unique": "unique_key", "skip_after": "skip_after", "budget": "retry_budget"}
+REDIS_OPTIONS = {"unique": "unique_key", "skip_after": "skip_after", "budget": "retry_budget"}
 
 #: Parts that no message has here: those, and what a worker or Redis notes.
-_NOT_SENT = frozenset({*ON_REDIS, *("place", "queue", "deliveries", "label", "task", "retry_of")})
+_UNSENT_FIELDS = frozenset(
+    {*REDIS_OPTIONS, *("place", "queue", "deliveries", "label", "task", "retry_of")}
+)
 
 
 def own_of(message: Any) -> dict[str, Any]:
     """Return our own data in an AMQP message, empty where anybody wrote something else."""
-    text = (message.properties.get("application_headers") or {}).get(HEADER)
+    text = (message.properties.get("application_headers") or {}).get(OWN_HEADER)
     own = None
     if isinstance(text, str):
         with suppress(RecordError):
             own = loads(text)
     if not isinstance(own, dict):
         return {}
-    return {name: value for name, value in own.items() if name not in _NOT_SENT}
+    return {name: value for name, value in own.items() if name not in _UNSENT_FIELDS}

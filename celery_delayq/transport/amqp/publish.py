@@ -36,7 +36,7 @@ from celery_delayq.transport.amqp.frames import (
     encoding_errors,
     publishing,
 )
-from celery_delayq.transport.amqp.messages import HEADER, ON_REDIS, Routed, is_task
+from celery_delayq.transport.amqp.messages import OWN_HEADER, REDIS_OPTIONS, Routed, is_task
 from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import given_up, silence_ends
 
@@ -44,7 +44,7 @@ from celery_delayq.transport.amqp.waiting import given_up, silence_ends
 _ENCODE = json.JSONEncoder().encode
 
 #: Seconds between two attempts to send to a new queue.
-_UNTIL_LEADER = 0.05
+_LEADER_RETRY_SECONDS = 0.05
 
 #: Exclusive queues that connections of this process have declared, such as a worker's mailbox.
 _EXCLUSIVE_QUEUES: set[str] = set()
@@ -119,10 +119,10 @@ class PublishChannel(pyamqp.Channel):
         due_ms = None if due is None else due.ms + (now_ms if due.relative else 0)
         delay = None if due_ms is None else topology.delay(due_ms - now_ms)
         own = message.properties.get(PROPERTY)
-        if own and (lacking := [name for name in ON_REDIS if name in own]):
+        if own and (lacking := [name for name in REDIS_OPTIONS if name in own]):
             raise NotSupported(
-                f"{ON_REDIS[lacking[0]]}: an amqp broker cannot do this; a broker delayq+redis:// "
-                "can"
+                f"{REDIS_OPTIONS[lacking[0]]}: an amqp broker cannot do this; "
+                "a broker delayq+redis:// can"
             )
         if delay is None or due_ms is None:
             return Routed(message, exchange, routing_key)
@@ -167,7 +167,7 @@ class PublishChannel(pyamqp.Channel):
             ]
         ) and self.declarer.has_just_declared():
             # A new delay queue refuses everything until it has a leader.
-            time.sleep(_UNTIL_LEADER)
+            time.sleep(_LEADER_RETRY_SECONDS)
             self.post([messages[n] for n in again])
             later = self.refused()
             errors = {n: error for n, error in errors.items() if n not in again}
@@ -347,11 +347,11 @@ def _content(routed: Routed) -> Content:
     if due_ms is not None:
         # It would end the message in a delay queue; workers look at `expires`.
         properties["expiration"] = None
-        headers[cascade.TARGET] = exchange
-        headers[cascade.DUE] = _iso(due_ms)
+        headers[cascade.TARGET_HEADER] = exchange
+        headers[cascade.DUE_HEADER] = _iso(due_ms)
     if own:
         with encoding_errors:
-            headers[HEADER] = _ENCODE(own)
+            headers[OWN_HEADER] = _ENCODE(own)
     properties["application_headers"] = headers
     properties.setdefault("message_id", token_hex(16))
     return encoded(message.body, properties)

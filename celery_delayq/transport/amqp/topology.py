@@ -29,13 +29,13 @@ from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.cascade import BASE, LEVELS, Delay, Hop
 
 #: The command that declares all.
-APPLY = "celery -A app delayq topology --apply"
+APPLY_COMMAND = "celery -A app delayq topology --apply"
 
 #: RabbitMQ's limit of a name, in bytes.
-_LONGEST_NAME = 255
+_MAX_NAME_BYTES = 255
 
 #: The arguments of a queue that has a message until the next one has it.
-_QUORUM: Mapping[str, Any] = {
+_QUORUM_ARGUMENTS: Mapping[str, Any] = {
     "x-queue-type": "quorum",
     "x-dead-letter-strategy": "at-least-once",
     "x-overflow": "reject-publish",
@@ -43,10 +43,10 @@ _QUORUM: Mapping[str, Any] = {
 
 
 #: Digits with a queue.
-_DIGITS = range(1, BASE)
+_QUEUE_DIGITS = range(1, BASE)
 
 #: The type of an entry, and the type by which it takes no messages.
-OPEN, CLOSED = "fanout", "direct"
+OPEN_TYPE, CLOSED_TYPE = "fanout", "direct"
 
 
 class ExchangeItem(NamedTuple):
@@ -91,13 +91,13 @@ class Topology:
         self._max_length = settings.max_length
         self._dead_letters_age = settings.dead_letters_age
         #: The longest delay in units.
-        self.longest = cascade.LONGEST
+        self.longest = cascade.MAX_DELAY_UNITS
         if settings.max_delay:
             self.longest = -int(-settings.max_delay * 1000 // self.unit_ms)
-        if self.longest > cascade.LONGEST:
+        if self.longest > cascade.MAX_DELAY_UNITS:
             raise ConfigError(
                 f"delayq setting max_delay={settings.max_delay:g}: with unit={settings.unit:g} "
-                f"expected at most {cascade.LONGEST * self.unit_ms // 1000}"
+                f"expected at most {cascade.MAX_DELAY_UNITS * self.unit_ms // 1000}"
             )
         self.exit = f"{self.prefix}.exit"
         self.to_queue = f"{self.prefix}.to_queue"
@@ -120,7 +120,7 @@ class Topology:
 
     def entries(self) -> list[str]:
         """Return the exchanges of all entries."""
-        return [self.entry(Hop(level, digit)) for level in self.levels for digit in _DIGITS]
+        return [self.entry(Hop(level, digit)) for level in self.levels for digit in _QUEUE_DIGITS]
 
     def level(self, level: int) -> str:
         """Return the exchange of a level; below the lowest one is the exit."""
@@ -157,7 +157,7 @@ class Topology:
         yield found
         below = ExchangeItem(self.level(level - 1), "headers", {})
         yield Binding(found.name, below, cascade.has_digit(level, 0))
-        for digit in _DIGITS:
+        for digit in _QUEUE_DIGITS:
             yield from self.at_hop(Hop(level, digit))
 
     def at_hop(self, hop: Hop) -> Iterator[Item]:
@@ -172,16 +172,16 @@ class Topology:
         queue = QueueItem(f"{self.prefix}.delay.{hop.level}.{hop.digit}", arguments)
         yield queue
         yield Binding(self.level(hop.level), queue, cascade.has_digit(*hop))
-        yield ExchangeItem(self.entry(hop), OPEN, {})
+        yield ExchangeItem(self.entry(hop), OPEN_TYPE, {})
         yield Binding(self.entry(hop), queue, {})
 
     def at_exchange(self, exchange: str) -> Iterator[Item]:
         """Yield the exit queue of an exchange of the app."""
         name = f"{self.prefix}.exit.{exchange}"
-        if len(name.encode()) > _LONGEST_NAME:
+        if len(name.encode()) > _MAX_NAME_BYTES:
             name = f"{self.prefix}.exit.{sha256(exchange.encode()).hexdigest()}"
         # Always a quorum queue: a classic one drops what the exchange cannot route yet.
-        arguments = {"x-message-ttl": 0, "x-dead-letter-exchange": exchange, **_QUORUM}
+        arguments = {"x-message-ttl": 0, "x-dead-letter-exchange": exchange, **_QUORUM_ARGUMENTS}
         queue = QueueItem(name, arguments)
         yield queue
         yield Binding(self.exit, queue, cascade.leaves_to(exchange))
@@ -195,4 +195,4 @@ class Topology:
 
     def _kept(self) -> Mapping[str, Any]:
         """Return what keeps messages while they go from one queue to the next."""
-        return {"x-queue-type": "classic"} if self._queue_type == "classic" else _QUORUM
+        return {"x-queue-type": "classic"} if self._queue_type == "classic" else _QUORUM_ARGUMENTS

@@ -35,10 +35,10 @@ _CONNECTIONS: dict[tuple[str, Settings], DeadLetterConnection] = {}
 os.register_at_fork(after_in_child=_CONNECTIONS.clear)
 
 #: Seconds that a process which ends waits for RabbitMQ to take its last dead letters.
-SHUTDOWN_TIMEOUT = 5.0
+SHUTDOWN_SECONDS = 5.0
 
 #: At-least-once dead-lettering is new in it.
-_OLDEST = (3, 10)
+_MIN_RABBITMQ = (3, 10)
 
 
 #: In place of the event loop, where kombu's reader would read on: the connection does that itself.
@@ -169,7 +169,7 @@ def check_version(server: Mapping[str, Any]) -> None:
     """
     product, version = str(server.get("product")), str(server.get("version"))
     numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
-    if product != "RabbitMQ" or numbers < _OLDEST:
+    if product != "RabbitMQ" or numbers < _MIN_RABBITMQ:
         raise UnsupportedServer(
             f"the broker is {product} {version}; delayq+amqp:// needs RabbitMQ 3.10 or newer"
         )
@@ -178,6 +178,6 @@ def check_version(server: Mapping[str, Any]) -> None:
 @atexit.register
 def _end_connections() -> None:
     """Store the rest before the process ends."""
-    until = time.monotonic() + SHUTDOWN_TIMEOUT
+    until = time.monotonic() + SHUTDOWN_SECONDS
     for connection in _CONNECTIONS.values():
         connection.end(until)

@@ -16,17 +16,17 @@ from kombu.transport import pyamqp
 from celery_delayq.errors import BrokerBlocked, BrokerTimeout
 
 #: Seconds of silence after which a connection is given up.
-REPLY_TIMEOUT = 30.0
+REPLY_SECONDS = 30.0
 
 #: Bytes that are read at once: with TLS, no more than this is ready and unseen by a poller.
-_AT_ONCE = 16_384
+_READ_BYTES = 16_384
 
 #: Seconds after which a worker looks at other things than messages that are there.
-_TURN = 0.01
+_TURN_SECONDS = 0.01
 
 
 #: The connections of this process.
-_ALL: WeakSet[WaitingConnection] = WeakSet()
+_CONNECTIONS: WeakSet[WaitingConnection] = WeakSet()
 
 
 class WaitingConnection(pyamqp.Connection):
@@ -36,7 +36,7 @@ class WaitingConnection(pyamqp.Connection):
     blocked: str | None = None
 
     #: Seconds that it waits for a reply.
-    reply_timeout = REPLY_TIMEOUT
+    reply_timeout = REPLY_SECONDS
 
     # py-amqp leaves the reason unread.
     _METHODS = pyamqp.Connection._METHODS | {
@@ -50,9 +50,9 @@ class WaitingConnection(pyamqp.Connection):
     def connect(self, *args: Any, **options: Any) -> Any:
         """Connect; from then on read much at once, where py-amqp reads nine times a message."""
         result = super().connect(*args, **options)
-        _ALL.add(self)
+        _CONNECTIONS.add(self)
         receive = self.transport._quick_recv
-        self.transport._quick_recv = lambda size: receive(max(size, _AT_ONCE))
+        self.transport._quick_recv = lambda size: receive(max(size, _READ_BYTES))
         return result
 
     def _has_frame(self) -> bool:
@@ -69,7 +69,7 @@ class WaitingConnection(pyamqp.Connection):
         transport = self.transport
         if transport._read_buffer:
             return False
-        read = transport._quick_recv(_AT_ONCE)
+        read = transport._quick_recv(_READ_BYTES)
         if read != frame:
             transport._read_buffer = read
             return False
@@ -96,7 +96,7 @@ class WaitingConnection(pyamqp.Connection):
         # A lost connection's messages come again, and the loop runs what it has left.
         if not self.connected or self.sock.fileno() not in self.loop.readers:
             return
-        end = time.monotonic() + _TURN
+        end = time.monotonic() + _TURN_SECONDS
         with suppress(TimeoutError):  # the rest of a message has not come
             while self._has_frame() and time.monotonic() < end:
                 self.drain_events(timeout=0)
@@ -131,7 +131,7 @@ def _leave_to_parent() -> None:
     the other has read.
     """
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for connection in _ALL:
+    for connection in _CONNECTIONS:
         if connection.connected:
             os.dup2(nowhere, connection.sock.fileno(), inheritable=False)
             connection.collect()

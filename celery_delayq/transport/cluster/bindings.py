@@ -15,10 +15,10 @@ from celery_delayq.utils.reconnecting import ReconnectingLoop
 logger = logging.getLogger(__name__)
 
 #: Seconds between two attempts.
-RETRY = 0.5
+RETRY_SECONDS = 0.5
 
 #: Seconds after a failure for which nobody waits for the shard again.
-SKIP = 5.0
+SKIP_SECONDS = 5.0
 
 
 class LateBindings:
@@ -48,7 +48,7 @@ class LateBindings:
     def store(self, binding: Callable[[], Any]) -> None:
         """Store or remove a binding by this call, now or later."""
         # In their order: a queue may be deleted whose binding waits.
-        if not self._waiting and time.monotonic() - self._failed > SKIP:
+        if not self._waiting and time.monotonic() - self._failed > SKIP_SECONDS:
             try:
                 binding()
             except self._errors as exc:
@@ -74,7 +74,7 @@ class LateBindings:
             logger,
             go_on=self._goes_on,
             wait=time.sleep,
-            retry=RETRY,
+            retry=RETRY_SECONDS,
             outages={self._name + " is away": self._errors},
         )
 

@@ -12,7 +12,12 @@ from typing import Any
 from kombu.utils.json import dumps
 
 from celery_delayq.model.cluster_tags import cluster_tags, tag_of
-from celery_delayq.store.cluster.nodes import HURRIED, SlotConnection, SlotSSLConnection, quick
+from celery_delayq.store.cluster.nodes import (
+    HURRIED_OPTIONS,
+    SlotConnection,
+    SlotSSLConnection,
+    quick,
+)
 from celery_delayq.store.cluster.stores import cluster_stores
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores
@@ -25,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after which a publish fails whose shard is away: kombu waits between two attempts only
 #: where it cannot connect, and any node will do for that.
-PAUSE = 0.2
+FAILURE_PAUSE_SECONDS = 0.2
 
 
 class ClusterChannel(Channel):
@@ -72,7 +77,7 @@ class ClusterChannel(Channel):
     @cached_property
     def _hurried_stores(self) -> Stores:
         """The same for a worker that starts, and does not wait for a silent shard."""
-        return self._new_stores(**HURRIED)
+        return self._new_stores(**HURRIED_OPTIONS)
 
     def new_stores(self) -> Stores:
         """Return our data of all queues, by connections of their own, which outlive this channel.
@@ -232,7 +237,7 @@ class ClusterChannel(Channel):
             info = message["properties"].get("delivery_info") or {}
             is_reply = is_for_replies(info.get("exchange") or "")
             if self.connection is not None and not is_reply:
-                time.sleep(PAUSE)
+                time.sleep(FAILURE_PAUSE_SECONDS)
             raise
 
     def _purge(self, queue: str) -> int:

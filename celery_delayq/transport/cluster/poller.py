@@ -13,7 +13,7 @@ from typing import Any
 from redis.client import PubSub
 from redis.exceptions import TimeoutError
 
-from celery_delayq.store.cluster.nodes import ASK_TIMEOUT
+from celery_delayq.store.cluster.nodes import NODE_TIMEOUT_SECONDS
 from celery_delayq.store.scripting.wire import socket_of
 from celery_delayq.transport.cluster.shard import ShardChannel
 from celery_delayq.transport.consumer import Consumer, State
@@ -23,13 +23,13 @@ from celery_delayq.utils import native_threads
 logger = logging.getLogger(__name__)
 
 #: To which redis-py knows the reply.
-PING = PubSub.HEALTH_CHECK_MESSAGE
+PING_TEXT = PubSub.HEALTH_CHECK_MESSAGE
 
 #: Seconds between two looks at whether a lost shard is back.
-PROBE = 0.25
+PROBE_SECONDS = 0.25
 
 #: Seconds between two looks for connections without a reply.
-LOOK = 0.5
+LOOK_SECONDS = 0.5
 
 
 class Turns(dict[Any, None]):
@@ -79,7 +79,7 @@ class ClusterPoller(Poller):
         """Ask, listen and connect for each channel that needs it."""
         now = time.monotonic()
         if now >= self._look_at:
-            self._look_at = now + LOOK
+            self._look_at = now + LOOK_SECONDS
             self._leave_silent()
         away = self._away
         with ExitStack() as stack:
@@ -103,7 +103,7 @@ class ClusterPoller(Poller):
         """Close connections without a reply: no timeout of a socket ends a poll."""
         for channel in tuple(self._channels):
             overdue = _overdue_seconds(channel)
-            if channel not in self._away and overdue > ASK_TIMEOUT:
+            if channel not in self._away and overdue > NODE_TIMEOUT_SECONDS:
                 self.lost(channel, TimeoutError(f"no reply for {overdue:.1f} s"))
             try:
                 self._watch_subscription(channel)
@@ -120,11 +120,11 @@ class ClusterPoller(Poller):
             return
         now, pinged_at = time.monotonic(), self._pinged_at.get(channel, 0.0)
         if not channel.subclient.health_check_response_counter:
-            if now - pinged_at >= ASK_TIMEOUT:
+            if now - pinged_at >= NODE_TIMEOUT_SECONDS:
                 self._pinged_at[channel] = now
-                connection.send_command("PING", PING, check_health=False)
+                connection.send_command("PING", PING_TEXT, check_health=False)
                 channel.subclient.health_check_response_counter = 1
-        elif now - pinged_at > ASK_TIMEOUT and not is_readable(connection._sock):
+        elif now - pinged_at > NODE_TIMEOUT_SECONDS and not is_readable(connection._sock):
             logger.warning(
                 "%s:%s is silent, events and commands of remote control go over other nodes",
                 connection.host,
@@ -229,7 +229,7 @@ class ClusterPoller(Poller):
     def _probe(self, channel: Any, wakeup: Any) -> None:
         """Wait until a shard is back, in a thread: a host that is gone answers nothing."""
         while channel in self._away and not channel.closed:
-            native_threads.sleep(PROBE)
+            native_threads.sleep(PROBE_SECONDS)
             with suppress(Exception):  # whatever is wrong, it is not back
                 channel.ping()
                 break

@@ -12,14 +12,14 @@ from redis.retry import Retry
 
 from celery_delayq.integration import worker
 from celery_delayq.model.cluster_tags import slot_of
-from celery_delayq.store.cluster.nodes import HURRIED, QUICK, Nodes, quick
+from celery_delayq.store.cluster.nodes import HURRIED_OPTIONS, NODE_OPTIONS, Nodes, quick
 from celery_delayq.store.keys import Keys
 
 #: Seconds to connect where ``socket_connect_timeout`` says nothing: a host may be gone.
-CONNECT_TIMEOUT = 2.0
+CONNECT_SECONDS = 2.0
 
 #: Seconds to wait for a reply where ``socket_timeout`` says nothing, in threads of their own.
-REPLY_TIMEOUT = 10.0
+REPLY_SECONDS = 10.0
 
 
 class Slot:
@@ -56,11 +56,11 @@ class Slot:
     ) -> dict[str, Any]:
         """Return what connections are made with, for kombu's *params*."""
         params = {name: params[name] for name in params if name not in ("host", "port")}
-        params["socket_connect_timeout"] = params.get("socket_connect_timeout") or CONNECT_TIMEOUT
+        params["socket_connect_timeout"] = params.get("socket_connect_timeout") or CONNECT_SECONDS
         params |= {"nodes": nodes, "slot": slot_of(self.tag)}
         if asynchronous:  # else redis-py connects again by itself, unknown to the poller
             return {**_hurried(params), "retry": Retry(NoBackoff(), 0)}
-        return {**params, "socket_timeout": params.get("socket_timeout") or REPLY_TIMEOUT}
+        return {**params, "socket_timeout": params.get("socket_timeout") or REPLY_SECONDS}
 
     def ping(self, nodes: Nodes) -> None:
         """Raise an error of a connection if the shard is away.
@@ -69,7 +69,7 @@ class Slot:
         """
         absent = self.keys.of_tag(self.tag).interrupt("probe")
         # An account that may not look has an answer too.
-        with nodes.briefly(slot_of(self.tag), **QUICK) as client, suppress(ResponseError):
+        with nodes.briefly(slot_of(self.tag), **NODE_OPTIONS) as client, suppress(ResponseError):
             client.exists(absent)
         nodes.note_heard(nodes.master_of(slot_of(self.tag)))
 
@@ -111,4 +111,4 @@ def unpinged(channel: Any) -> Iterator[None]:
 
 def _hurried(params: dict[str, Any]) -> dict[str, Any]:
     """Return what connections of an event loop are made with: it serves the other shards too."""
-    return {**params, **HURRIED, **quick(params)}
+    return {**params, **HURRIED_OPTIONS, **quick(params)}

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from kombu import Connection
 
 from celery_delayq.dispatch.promotion_loop import PromotionLoop
-from celery_delayq.integration.broker_urls import CLUSTER
+from celery_delayq.integration.broker_urls import CLUSTER_SCHEMES
 from celery_delayq.store import server_checks
 from celery_delayq.store.cluster.nodes import Nodes
 from celery_delayq.store.cluster.slots import Address
@@ -20,7 +20,7 @@ from celery_delayq.transport.cluster.poller import ClusterPoller
 from celery_delayq.transport.redis import Transport
 
 #: What connections of kombu are made with that is not for asking where a slot is.
-_NOT_FOR_NODES = ("connection_class", "host", "port", "db", "max_connections")
+_KOMBU_OPTIONS = ("connection_class", "host", "port", "db", "max_connections")
 
 
 class ClusterTransport(Transport):
@@ -54,7 +54,7 @@ class ClusterTransport(Transport):
     def nodes_by(self, params: dict[str, Any]) -> Nodes:
         """Return :attr:`nodes`, made with parameters of a connection of kombu."""
         if self._nodes is None:
-            options = {name: params[name] for name in params if name not in _NOT_FOR_NODES}
+            options = {name: params[name] for name in params if name not in _KOMBU_OPTIONS}
             seeds = [Address(*each) for each in url.node_addresses(self.plain)]
             self._nodes = Nodes(seeds, tls=bool(self.plain.ssl), **options)
         return self._nodes
@@ -65,7 +65,7 @@ class ClusterTransport(Transport):
         user, at, _ = first.netloc.rpartition("@")
         if not (self.plain.userid or self.plain.password):
             user = at = ""
-        scheme = CLUSTER[1] if self.plain.ssl else CLUSTER[0]
+        scheme = CLUSTER_SCHEMES[1] if self.plain.ssl else CLUSTER_SCHEMES[0]
         nodes = url.node_addresses(self.plain)
         urls = ";".join(f"{scheme}://{user}{at}{h}:{p}{first.path}" for h, p in nodes)
         return url.shown_url(urls, include_password)

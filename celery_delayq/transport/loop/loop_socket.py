@@ -14,13 +14,13 @@ from celery_delayq.transport.loop.replies import ReplyReader
 from celery_delayq.utils.bridge import read_error
 
 #: Bytes of requests at which they are sent at once, not when the loop turns.
-_SEND = 16384
+_SEND_BYTES = 16384
 
 #: Most bytes that one callback reads or sends: more would hold the loop for longer.
-_PIECE = 65536
+_MAX_PIECE_BYTES = 65536
 
 #: Raised by a socket that has nothing to read, or no room to write.
-_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_NOT_READY_ERRORS = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Request = tuple["asyncio.Future[Any]", bytes]
 
@@ -74,7 +74,7 @@ class LoopSocket:
             return answer
         self._unsent.append((answer, request))
         self._unsent_size += len(request)
-        if self._unsent_size >= _SEND:
+        if self._unsent_size >= _SEND_BYTES:
             self._send()
         elif not self._is_scheduled:
             self._is_scheduled = True
@@ -128,8 +128,8 @@ class LoopSocket:
     def _write(self) -> None:
         """Send what waits, a piece at a time."""
         try:
-            sent = self._socket.send(self._rest[:_PIECE])
-        except _LATER:
+            sent = self._socket.send(self._rest[:_MAX_PIECE_BYTES])
+        except _NOT_READY_ERRORS:
             sent = 0
         except OSError as exc:
             self._lose(exc)
@@ -144,8 +144,8 @@ class LoopSocket:
     def _read(self) -> None:
         """Read a piece, and hand out the replies in it."""
         try:
-            data = self._socket.recv(_PIECE)
-        except _LATER:
+            data = self._socket.recv(_MAX_PIECE_BYTES)
+        except _NOT_READY_ERRORS:
             return
         except OSError as exc:
             self._lose(exc)

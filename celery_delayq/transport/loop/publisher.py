@@ -14,7 +14,7 @@ from celery_delayq.utils import bridge
 from celery_delayq.utils.bridge import Bridge
 
 #: Methods of kombu's channel that ask Redis.
-_BLOCKING = ("exchange_declare", "queue_declare", "queue_bind", "get_table", "_put_fanout")
+_BLOCKING_METHODS = ("exchange_declare", "queue_declare", "queue_bind", "get_table", "_put_fanout")
 
 
 class LoopPublisher:
@@ -47,7 +47,7 @@ class LoopPublisher:
         store = channel.store
         channel.store = Store(self.client, store.keys, store.layout, store.limits)
         # Each as a whole: a call that is cancelled meanwhile leaves the thread its connection.
-        for name in _BLOCKING:
+        for name in _BLOCKING_METHODS:
             setattr(channel, name, bridge.off_loop(getattr(channel, name)))
         commands = channel._create_client()
         commands.execute_command = bridge.off_loop(commands.execute_command)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 #: Bytes that are read before they are dropped from the front of the buffer.
-_DROP = 65536
+_DROP_BYTES = 65536
 
 
 class ReplyReader:
@@ -33,7 +33,7 @@ class ReplyReader:
                 next(reading)
             except StopIteration as done:
                 self._reading = None
-                if self._at >= _DROP or self._at == len(self._buffer):
+                if self._at >= _DROP_BYTES or self._at == len(self._buffer):
                     del self._buffer[: self._at]
                     self._at = 0
                 yield done.value

@@ -13,7 +13,7 @@ from datetime import timezone
 
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.runner import LEAVE
+from celery_delayq.periodic.runner import CLAIM_MS
 from celery_delayq.store.periodic import Writing
 
 from ..bench import OURS, STOCK, Bench, Side, Station, percentile
@@ -187,7 +187,7 @@ def _takeovers(bench: Bench) -> list[float]:
                 time.sleep(max(0.0, tick.timestamp() - time.time() - 0.1))
                 taken = False
                 while not taken and time.time() < tick.timestamp() + STEP / 4:
-                    taken = bool(gate.claim_due(1, LEAVE).records)
+                    taken = bool(gate.claim_due(1, CLAIM_MS).records)
                 before = len(station.records)
                 if taken:
                     station.records.wait_for(before + 1, 30.0, worker.check)

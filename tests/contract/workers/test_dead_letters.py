@@ -12,7 +12,11 @@ from celery.exceptions import ChordError
 from celery.result import AsyncResult
 
 from celery_delayq import DelayQ
-from celery_delayq.model.dead_letter import TEXT, TRACEBACK, DeadLetter
+from celery_delayq.model.dead_letter import (
+    MAX_TEXT_CHARACTERS,
+    MAX_TRACEBACK_CHARACTERS,
+    DeadLetter,
+)
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -97,9 +101,9 @@ def test_what_a_dead_letter_tells_is_bounded(pool: str, delayq: DelayQ, scene: R
 
     found = dead_letters(delayq)
     long = found["long"]
-    assert long.error == "é" * TEXT
+    assert long.error == "é" * MAX_TEXT_CHARACTERS
     assert long.traceback is not None
-    assert 1000 < len(long.traceback) <= TRACEBACK + 2
+    assert 1000 < len(long.traceback) <= MAX_TRACEBACK_CHARACTERS + 2
     assert len(long.dead_lettered.data) < 100_000
     assert "ValueError: at the bottom" in (found["deep"].traceback or "")
     assert found["unpicklable"].exception == "Unpicklable"

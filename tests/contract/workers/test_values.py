@@ -12,7 +12,7 @@ from celery import Celery, chain, chord, group
 from celery_delayq.model.context import context
 from celery_delayq.testing import POOLS, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.webhook import NAME, DeliveryRefused, verify
+from celery_delayq.webhook import TASK_NAME, DeliveryRefused, verify
 from tests.integration.conftest import MakeApp, module_app
 from tests.support.brokers import Broker
 from tests.support.context import ADA, ContextScene, with_context_tasks
@@ -109,7 +109,7 @@ def post(broker: Broker, delayq_redis: RedisUnderTest) -> Iterator[Any]:
     from tests.apps import webhook_tasks
 
     with module_app(webhook_tasks.app, delayq_redis, broker.url):
-        yield webhook_tasks.app.tasks[NAME]
+        yield webhook_tasks.app.tasks[TASK_NAME]
 
 
 def died(post: Any) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 
 from celery_delayq import DelayQ
 from celery_delayq.admin import accounts
-from celery_delayq.admin.doctor import REDIS, work
+from celery_delayq.admin.doctor import REDIS_CHECKS, work
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
@@ -62,7 +62,7 @@ def test_nothing_is_wrong_with_a_good_set_up(patient: Patient) -> None:
 
     assert (ran.code, ran.err) == (0, "")
     versions, said = ran.out.splitlines()[-2:]
-    assert said == f"{len(REDIS) + 2} checks: nothing wrong"
+    assert said == f"{len(REDIS_CHECKS) + 2} checks: nothing wrong"
     assert f"Redis {patient.client.info('server')['redis_version']}" in versions
     assert findings(patient) == []
 
@@ -155,7 +155,9 @@ def other_steps(patient: Patient) -> None:
 
 
 def nobody_dispatches(patient: Patient) -> None:
-    patient.stack.enter_context(pytest.MonkeyPatch.context()).setattr(work, "OVERDUE", 0.2)
+    patient.stack.enter_context(pytest.MonkeyPatch.context()).setattr(
+        work, "MAX_OVERDUE_SECONDS", 0.2
+    )
     patient.app().send_task("add", (1, 1), countdown=0.1)
     client = patient.client
     wait_until(

@@ -86,7 +86,7 @@ def test_a_master_without_replica_and_one_that_stops_with_others_are_found(
 def test_entries_of_any_hash_tag_that_nobody_moves_are_found(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "OVERDUE", 0.2)
+    monkeypatch.setattr(work, "MAX_OVERDUE_SECONDS", 0.2)
     queues = [f"mail.{number}" for number in range(6)]
     for queue in queues:
         app.send_task("tasks.add", (1, 2), countdown=0.1, queue=queue)

@@ -10,7 +10,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.admin.doctor import work
-from celery_delayq.admin.hash_tags import FORGETS
+from celery_delayq.admin.hash_tags import REVOKE_EXPIRY_SECONDS
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
@@ -130,7 +130,7 @@ def test_a_revoke_that_is_about_to_be_forgotten_may_be_in_some_tags_only(app: Ce
     aside = work.hash_tags(DelayQ.of(app).session.stores, EXPIRES)
     assert [finding.check for finding in aside] == ["hash tags"]
 
-    first.client.zincrby(first.keys.revoked, -1000 * (EXPIRES - FORGETS + 1), "iid")
+    first.client.zincrby(first.keys.revoked, -1000 * (EXPIRES - REVOKE_EXPIRY_SECONDS + 1), "iid")
 
     assert findings(app) == {}
 

@@ -216,7 +216,7 @@ def test_what_has_moved_while_it_was_looked_for_is_not_gone(
 def test_more_bytes_than_may_be_read_at_once_are_told(
     store: Store, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_delayq.store.repair_tracking.MOST_BYTES", 1000)
+    monkeypatch.setattr("celery_delayq.store.repair_tracking.MAX_READ_BYTES", 1000)
     make_ready(store, *(f"id-{n}" for n in range(9)))
     reserve(store, "1", 9)
     redis.hdel("{q}:leased:me", "1:1")

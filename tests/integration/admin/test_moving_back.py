@@ -96,7 +96,7 @@ def test_cancelled_messages_do_not_go_back(
     searched: int,
 ) -> None:
     """Many or few of a list, which keeps its order."""
-    monkeypatch.setattr(stock_migration, "SEARCHED", searched)
+    monkeypatch.setattr(stock_migration, "MAX_SEARCHED_MESSAGES", searched)
     ids = [f"id-{n:03}" for n in range(220)]  # the order of what is due in the same ms
     for id in ids:
         app.send_task("t", task_id=id, countdown=0.01)

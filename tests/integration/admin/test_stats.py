@@ -144,8 +144,8 @@ def test_a_worker_holds_what_it_runs_and_what_it_prefetched(
 def test_of_many_ready_messages_the_tasks_are_estimated(
     app: Celery, delayq: DelayQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gauges, "SAMPLE", 20)
-    monkeypatch.setattr(gauges, "DEEPEST", 50)
+    monkeypatch.setattr(gauges, "SAMPLE_MESSAGES", 20)
+    monkeypatch.setattr(gauges, "MAX_STRETCH_DEPTH", 50)
     with app.producer_pool.acquire() as producer:
         for task in ("mail", "bill", "mail"):
             for _ in range(50):

@@ -33,7 +33,7 @@ def store(delayq: DelayQ, id: str, value: Any, state: str = states.SUCCESS) -> A
 
 @pytest.fixture
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "POLL", 3600)
+    monkeypatch.setattr(results, "POLL_SECONDS", 3600)
 
 
 @pytest.mark.usefixtures("no_polling")
@@ -83,7 +83,7 @@ def test_groups_and_chains(delayq: DelayQ) -> None:
 def test_a_lost_notification_costs_one_poll(
     delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "POLL", 0.1)
+    monkeypatch.setattr(results, "POLL_SECONDS", 0.1)
     meta = {"status": "SUCCESS", "result": 3, "traceback": None, "children": []}
 
     async def use(client: AsyncDelayQ) -> Any:
@@ -100,7 +100,7 @@ def test_a_lost_notification_costs_one_poll(
 def test_closing_ends_waiting(
     delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "POLL", 0.1)
+    monkeypatch.setattr(results, "POLL_SECONDS", 0.1)
 
     async def use(client: AsyncDelayQ) -> None:
         waiting = asyncio.ensure_future(client.result("one"))

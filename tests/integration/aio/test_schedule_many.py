@@ -11,7 +11,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
-from celery_delayq.aio.binding import THREADS
+from celery_delayq.aio.binding import MAX_THREADS
 from celery_delayq.schedule.items import InvalidItem, ManyFailed
 from tests.integration.aio.conftest import run, until
 from tests.integration.conftest import stored
@@ -88,9 +88,9 @@ def test_iterators_may_call_the_client(delayq: DelayQ, add: Any, redis: Redis) -
         yield {"args": (1, 2), "countdown": 60}
 
     async def use(client: AsyncDelayQ) -> None:
-        calls = (client.schedule_many(asking(client), task=add) for _ in range(2 * THREADS))
+        calls = (client.schedule_many(asking(client), task=add) for _ in range(2 * MAX_THREADS))
         await asyncio.gather(*calls)
 
     run(delayq, use)
 
-    assert len(stored(redis)) == 2 * THREADS
+    assert len(stored(redis)) == 2 * MAX_THREADS

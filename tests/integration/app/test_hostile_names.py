@@ -15,7 +15,7 @@ from celery_delayq.admin.repair import check
 from celery_delayq.errors import DelayQError, InvalidOption
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.settings import Settings
-from celery_delayq.store.keys import DEFAULT_SEP
+from celery_delayq.store.keys import DEFAULT_SEPARATOR
 from tests.integration.conftest import MakeApp
 from tests.support.keyspace import snapshot
 
@@ -38,7 +38,7 @@ NAMES = {
     "percent": "%s%(id)s%00%",
     "dash": "--help",
     "space": " ",
-    "kombu's separator": f"a{DEFAULT_SEP}3",
+    "kombu's separator": f"a{DEFAULT_SEPARATOR}3",
     "our keys": "celery}:due",
     "emoji": "\U0001f600",
     "long": "x" * 1_000_000,

@@ -220,7 +220,7 @@ def test_a_search_by_the_id_of_a_task_says_how_far_it_is(
     assert calls == [(250, 100), (250, 200)] * 2
 
     monkeypatch.setenv("FORCE_COLOR", "1")  # so that a terminal is there
-    monkeypatch.setattr(screen, "SEARCH", 0.0)
+    monkeypatch.setattr(screen, "PROGRESS_BAR_SECONDS", 0.0)
     shown = {
         words: cli("dead", *words.split(), *more)
         for words, more in {

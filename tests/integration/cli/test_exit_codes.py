@@ -190,7 +190,7 @@ def test_a_silent_redis_is_given_up(
     make_app: MakeApp,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(command_module, "PATIENCE", 0.3)
+    monkeypatch.setattr(command_module, "REDIS_TIMEOUT_SECONDS", 0.3)
     server = delayq_redis_factory()
     for name in ("stats", "fsck", "list", "paused"):
         cli = CommandLine(make_app(broker=server.url_for("delayq+redis")))

@@ -16,7 +16,7 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.cli.options import TimeType
 from celery_delayq.cli.text import read_stamp, stamp
-from celery_delayq.periodic.definition import API
+from celery_delayq.periodic.definition import API_SOURCE
 from tests.support import dead_letters
 from tests.support.cli import CommandLine, Ran, clock_of, leaves
 
@@ -212,7 +212,7 @@ def test_what_is_shown_of_one_entry_makes_another(cli: CommandLine, delayq: Dela
     once = ["--at", lines["start"]]
     assert cli("periodic", "add", "once", "shop.mail", *once).code == 0
 
-    found = {each.name: each for each in delayq.periodic.list(API)}
+    found = {each.name: each for each in delayq.periodic.list(API_SOURCE)}
     assert [found[name].definition.start for name in ("same", "naive")] == [ONE, ONE]
     assert {found[name].definition.end for name in ("same", "naive")} == {TWO + timedelta(days=1)}
     assert found["once"].next == ONE

@@ -9,7 +9,7 @@ from celery import Celery, chain, chord, group
 from celery.result import AsyncResult
 
 from celery_delayq import DelayQ
-from celery_delayq.integration.request import TELLS_OF_REJECTS
+from celery_delayq.integration.request import CELERY_NOTIFIES_CHORDS
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
@@ -185,7 +185,9 @@ def test_members_that_die_in_other_ways_are_waited_for_too(
     "does",
     [
         "OSError",
-        pytest.param("reject", marks=pytest.mark.skipif(not TELLS_OF_REJECTS, reason="new there")),
+        pytest.param(
+            "reject", marks=pytest.mark.skipif(not CELERY_NOTIFIES_CHORDS, reason="new there")
+        ),
     ],
 )
 def test_a_chord_is_told_at_once_of_a_member_without_a_policy_and_once(

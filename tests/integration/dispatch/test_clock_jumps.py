@@ -294,7 +294,9 @@ def celery_beats(world: World) -> Iterator[None]:
     """A beat that has ended counts as running for a minute at most."""
     app, _ = world.app()
     now = world.store.now_ms()
-    world.client.zadd("delayq:celery_beats", {"ended": now + int(beat_guard.ALIVE * 1000)})
+    world.client.zadd(
+        "delayq:celery_beats", {"ended": now + int(beat_guard.BEAT_ALIVE_SECONDS * 1000)}
+    )
     assert beat_guard.running(world.store, app) == ["ended"]
     yield
     assert beat_guard.running(world.store, app) == []

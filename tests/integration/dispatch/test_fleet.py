@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from celery_delayq.dispatch.dispatcher import Dispatcher
-from celery_delayq.dispatch.pacing import LOOK_LEAST, LOOK_MOST
+from celery_delayq.dispatch.pacing import MAX_LOOK_SECONDS, MIN_LOOK_SECONDS
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
@@ -93,13 +93,13 @@ def test_only_the_one_on_duty_is_woken_by_what_is_published(
 
     late = [promoted(store) for _ in range(5)]
 
-    assert sorted(late)[2] < LOOK_LEAST / 2
+    assert sorted(late)[2] < MIN_LOOK_SECONDS / 2
     had = store.client.hget(CLOCK, "duty")
     [lost] = [each for each in fleet if each._id.encode() == had]
     lost.stop()
     lost.join()
     wait_until(lambda: hear() == 1, what="another one listens")
-    assert sorted(promoted(store) for _ in range(5))[2] < LOOK_LEAST / 2
+    assert sorted(promoted(store) for _ in range(5))[2] < MIN_LOOK_SECONDS / 2
 
 
 def test_another_one_takes_over_when_the_one_on_duty_is_killed(
@@ -116,7 +116,7 @@ def test_another_one_takes_over_when_the_one_on_duty_is_killed(
 
         assert duty in lost.ids
         lost.process.kill()
-        assert promoted(store) < LOOK_MOST
+        assert promoted(store) < MAX_LOOK_SECONDS
         assert store.client.hget(CLOCK, "duty").decode() in other.ids
 
 
@@ -143,7 +143,7 @@ def test_a_silent_dispatcher_loses_the_duty_though_nothing_is_due(
 
     wait_until(
         lambda: store.client.hget(CLOCK, "duty") != b"lost",
-        timeout=20 * LOOK_MOST,
+        timeout=20 * MAX_LOOK_SECONDS,
         what="another one is on duty",
     )
 
@@ -205,8 +205,8 @@ def test_dispatchers_with_rights_to_one_queue_each_promote_all_in_time(
         assert store.client.brpop(queue, timeout=10) is not None
         late.append(store.now_ms() / 1000 - due / 1000)
 
-    assert sorted(late)[-5] < 2 * LOOK_LEAST
-    assert max(late[10:]) < LOOK_MOST
+    assert sorted(late)[-5] < 2 * MIN_LOOK_SECONDS
+    assert max(late[10:]) < MAX_LOOK_SECONDS
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert sum("may not promote" in error for error in errors) <= 2
     assert sum("reclaiming" in error for error in errors) == 2

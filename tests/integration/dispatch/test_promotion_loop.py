@@ -57,7 +57,7 @@ class Unlucky(Noting):
 
 @pytest.fixture(autouse=True)
 def threads_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promotion_loop, "IDLE", 0.2)
+    monkeypatch.setattr(promotion_loop, "IDLE_SECONDS", 0.2)
 
 
 @pytest.fixture

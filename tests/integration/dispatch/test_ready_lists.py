@@ -13,7 +13,7 @@ from kombu import Connection, Consumer, Queue
 from redis import Redis
 
 from celery_delayq.dispatch import ready_lists
-from celery_delayq.dispatch.ready_lists import EVERY, ReadyLists, Registry
+from celery_delayq.dispatch.ready_lists import FLEET_LOOK_SECONDS, ReadyLists, Registry
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
@@ -145,7 +145,7 @@ def test_an_idle_consumer_of_a_fleet_sends_few_commands(
         waits, looks = calls(redis, "brpop"), calls(redis, "exists")
 
     assert waits <= size
-    assert 1 <= looks <= seconds / EVERY + 1 + size
+    assert 1 <= looks <= seconds / FLEET_LOOK_SECONDS + 1 + size
 
 
 def test_one_message_wakes_one_of_many_idle_consumers(
@@ -232,7 +232,7 @@ def test_dispatchers_that_may_not_look_at_all_queues_leave_it_to_each_consumer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # In a large fleet one of them tries again at each moment.
-    monkeypatch.setattr(ready_lists, "TRY_AGAIN", 0.01)
+    monkeypatch.setattr(ready_lists, "RETRY_SECONDS", 0.01)
     with fleet(poor_url, size, take):
         wait_until(lambda: waiting(redis, 0) == size, what="all wait")
         redis.config_resetstat()
@@ -247,7 +247,7 @@ def test_dispatchers_that_may_not_look_at_all_queues_leave_it_to_each_consumer(
 def test_a_right_to_look_that_is_lost_and_comes_back_is_noticed(
     take: Take, poor_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ready_lists, "TRY_AGAIN", 0.01)
+    monkeypatch.setattr(ready_lists, "RETRY_SECONDS", 0.01)
     redis.hdel("delayq:queues", "foreign")
     with fleet(poor_url, 2, take):
         wait_until(lambda: waiting(redis, 2) == 2, what="all leave it to the fleet")
@@ -258,14 +258,14 @@ def test_a_right_to_look_that_is_lost_and_comes_back_is_noticed(
 
 
 def test_many_queues_are_looked_at_in_portions(store: Store, redis: Redis) -> None:
-    names = [f"q{n}" for n in range(2 * ready_lists.AT_ONCE + 1)]
+    names = [f"q{n}" for n in range(2 * ready_lists.PORTION_QUEUES + 1)]
     for name in names:
         store.register(name)
     looks = ReadyLists(Registry(30.0))
     some = [names[3], names[-1]]
     for name in some:
         redis.lpush(name, "x")
-    look = store.next_queue(ready_every=EVERY)
+    look = store.next_queue(ready_every=FLEET_LOOK_SECONDS)
     redis.config_resetstat()
     looks.after(look)
     portions = 0
@@ -280,11 +280,11 @@ def test_many_queues_are_looked_at_in_portions(store: Store, redis: Redis) -> No
 
 def test_a_look_that_an_outage_interrupts_begins_anew(store: Store, redis: Redis) -> None:
     """The others take it for done: what is not looked at would wait for the next one."""
-    names = [f"q{n}" for n in range(ready_lists.AT_ONCE + 1)]
+    names = [f"q{n}" for n in range(ready_lists.PORTION_QUEUES + 1)]
     for name in names:
         store.register(name)
     looks = ReadyLists(Registry(30.0))
-    looks.after(store.next_queue(ready_every=EVERY))
+    looks.after(store.next_queue(ready_every=FLEET_LOOK_SECONDS))
     looks.go_on(store)
     for name in names:
         redis.lpush(name, "x")

@@ -88,7 +88,7 @@ def test_a_host_that_vanished_is_given_up(
     through: Through, export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No end of the connection arrives, as after a power cut."""
-    monkeypatch.setattr(metrics_command, "PATIENCE", 0.3)
+    monkeypatch.setattr(metrics_command, "REDIS_TIMEOUT_SECONDS", 0.3)
     proxy, delayq = through()
     expect_answers(delayq, metrics_command.PATIENCE)
     exported = export(delayq)

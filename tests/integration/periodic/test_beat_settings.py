@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery.app.defaults import DEFAULTS
 
-from celery_delayq.integration.beat_guard import NO_EFFECT
+from celery_delayq.integration.beat_guard import IGNORED_BEAT_SETTINGS
 from celery_delayq.integration.worker_checks import problems
 from tests.integration.conftest import MakeApp
 
@@ -20,22 +20,26 @@ KEPT = {"beat_schedule", "beat_cron_starting_deadline"}
 
 def test_every_setting_is_known() -> None:
     """Those of the newest Celery; older ones have some of them."""
-    assert {name for name in DEFAULTS if name.startswith("beat_")} <= KEPT | {*NO_EFFECT}
+    assert {name for name in DEFAULTS if name.startswith("beat_")} <= KEPT | {
+        *IGNORED_BEAT_SETTINGS
+    }
 
 
-@pytest.mark.parametrize("name", sorted(KEPT | {*NO_EFFECT}))
+@pytest.mark.parametrize("name", sorted(KEPT | {*IGNORED_BEAT_SETTINGS}))
 def test_every_setting_is_in_the_docs(name: str) -> None:
     assert f"| `{name}`" in PAGE.read_text("utf-8").replace(", `", " | `")
 
 
-@pytest.mark.parametrize("name", sorted(KEPT | {*NO_EFFECT}))
+@pytest.mark.parametrize("name", sorted(KEPT | {*IGNORED_BEAT_SETTINGS}))
 def test_workers_name_what_has_no_effect(make_app: MakeApp, name: str) -> None:
     value: Any = {} if name == "beat_schedule" else "other" if "schedule" in name else 7
     app = make_app(**{name: value})
     with app.connection_for_read() as connection:
         told = [text for text in problems(app, connection) if name in text]
 
-    assert [text.partition(":")[0] for text in told] == ([name] if name in NO_EFFECT else [])
+    assert [text.partition(":")[0] for text in told] == (
+        [name] if name in IGNORED_BEAT_SETTINGS else []
+    )
 
 
 def test_what_is_left_as_it_is_is_not_named(make_app: MakeApp) -> None:

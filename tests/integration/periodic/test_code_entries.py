@@ -114,7 +114,7 @@ def test_what_a_deploy_changed_is_told_by_name(
 def test_ticks_of_what_a_deploy_removes_are_taken_out_of_the_schedule(
     make_shop: MakeShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(definition, "AHEAD", 3_600_000)  # none is due before this has ended
+    monkeypatch.setattr(definition, "TICK_AHEAD_MS", 3_600_000)  # none is due before this has ended
     one = make_shop(gone=TASK, stays=TASK)
     deploy(one)
     delayq = DelayQ.of(one)

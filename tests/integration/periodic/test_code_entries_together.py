@@ -141,7 +141,7 @@ def make_scene(delayq_redis: RedisUnderTest, delayq_broker_url: str) -> Iterator
 @pytest.fixture
 def scene(make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch) -> Scene:
     """One in which a version is written by many calls."""
-    monkeypatch.setattr(periodic_store, "BATCH", 4)
+    monkeypatch.setattr(periodic_store, "WRITE_BATCH", 4)
     return make_scene()
 
 

@@ -19,10 +19,10 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic import policy, runner
-from celery_delayq.periodic.definition import AHEAD
+from celery_delayq.periodic.definition import TICK_AHEAD_MS
 from celery_delayq.periodic.firing import TickScheduler
-from celery_delayq.periodic.policy import GRACE, Firing
-from celery_delayq.periodic.runner import BATCH
+from celery_delayq.periodic.policy import GRACE_MS, Firing
+from celery_delayq.periodic.runner import LOOK_ENTRIES
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
@@ -120,7 +120,7 @@ def test_more_entries_than_are_looked_at_together_are_due_at_once(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
     now = delayq.store.now_ms()
-    names = [f"e{n}" for n in range(2 * BATCH + BATCH // 2)]
+    names = [f"e{n}" for n in range(2 * LOOK_ENTRIES + LOOK_ENTRIES // 2)]
     for name in names:
         write_due(delayq, delayq.periodic.add(name, 3600, "note"), now)
 
@@ -141,8 +141,9 @@ def write_due(delayq: DelayQ, entry: Periodic, tick: int) -> Periodic:
 def test_ticks_that_come_each_ms_keep_no_other_from_being_fired(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look makes at most :data:`policy.BURST` ticks of an entry, and fires the other one if it is
-    due, however slow the machine is; in the end all ticks were fired.
+    """A look makes at most :data:`~celery_delayq.periodic.policy.MAX_TICKS_PER_LOOK` ticks of an
+    entry, and fires the other one if it is due, however slow the machine is; in the end all ticks
+    were fired.
     """
     looks: list[Sequence[tuple[Periodic, Firing]]] = []
     fire = TickScheduler.fire
@@ -172,7 +173,7 @@ def test_ticks_that_come_each_ms_keep_no_other_from_being_fired(
     due_at = begun["other"].look or 0
     for firings in filter(None, looks):
         made = {entry.name: replace(entry, state=firing.then) for entry, firing in firings}
-        assert max(len(firing.ticks) for _, firing in firings) <= policy.BURST
+        assert max(len(firing.ticks) for _, firing in firings) <= policy.MAX_TICKS_PER_LOOK
         assert "other" in made or due_at > firings[0][1].now, "the other one was left out"
         due_at = made["other"].look or 0 if "other" in made else due_at
 
@@ -321,12 +322,14 @@ def test_redis_is_killed_and_comes_back_while_ticks_are_fired(
         wait_until(lambda: counts(delayq)["often"] >= 10, TIMEOUT, "it is fired")
         server.kill()
         # Until ticks were missed of which none was scheduled ahead.
-        away = time.time() + (AHEAD + 2 * GRACE) / 1000
+        away = time.time() + (TICK_AHEAD_MS + 2 * GRACE_MS) / 1000
         wait_until(lambda: time.time() > away, TIMEOUT, "ticks are missed")
         server.start()
         back = delayq.store.now_ms()
         wait_until(
-            lambda: ((delayq.periodic.get("often") or entry).state.last or 0) > back + 2 * AHEAD,
+            lambda: (
+                ((delayq.periodic.get("often") or entry).state.last or 0) > back + 2 * TICK_AHEAD_MS
+            ),
             TIMEOUT,
             "it goes on",
         )

@@ -14,7 +14,7 @@ import pytest
 from celery.schedules import crontab
 
 from celery_delayq import DelayQ
-from celery_delayq.periodic.policy import GRACE
+from celery_delayq.periodic.policy import GRACE_MS
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start
@@ -64,7 +64,7 @@ CELLS = {
 }
 
 #: The first setting has no effect, and workers say so.
-CONF = {"beat_sync_every": 3, "beat_cron_starting_deadline": (AWAY - 2 * GRACE) / 1000}
+CONF = {"beat_sync_every": 3, "beat_cron_starting_deadline": (AWAY - 2 * GRACE_MS) / 1000}
 
 
 def test_what_was_scheduled_ahead_is_judged_as_what_was_missed(
@@ -107,8 +107,10 @@ def test_what_was_scheduled_ahead_is_judged_as_what_was_missed(
     }
     for name in ("rare one", "rare all"):
         assert diary.ticks(name) == [tick]
-    assert min(diary.ticks("often skip")) > began - GRACE
-    assert min(diary.ticks("often one")) > began - GRACE - OFTEN * 1000, "not the last one missed"
+    assert min(diary.ticks("often skip")) > began - GRACE_MS
+    assert min(diary.ticks("often one")) > began - GRACE_MS - OFTEN * 1000, (
+        "not the last one missed"
+    )
 
 
 def stored(delayq_redis: RedisUnderTest, name: str) -> list[int]:

@@ -51,7 +51,7 @@ def gone(module: str, delayq: DelayQ, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def forget(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "harbours", raising=False)
-    monkeypatch.delitem(schedules._REGISTERED, "harbours:tides", raising=False)
+    monkeypatch.delitem(schedules._SCHEDULE_CLASSES, "harbours:tides", raising=False)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != module])
 
 

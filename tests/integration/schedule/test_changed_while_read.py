@@ -38,9 +38,9 @@ Reader = Callable[[DelayQ, Callable[[str], object]], Iterator[str]]
 
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "FOUND", PAGE)
-    monkeypatch.setattr(bulk, "BATCH", 3)
-    monkeypatch.setattr(transfer, "PAGE", PAGE)
+    monkeypatch.setattr(bulk, "PAGE_ENTRIES", PAGE)
+    monkeypatch.setattr(bulk, "CHANGE_BATCH", 3)
+    monkeypatch.setattr(transfer, "PAGE_ROWS", PAGE)
 
 
 def fill(delayq: DelayQ, queues: tuple[str, ...] = QUEUES, number: int = NUMBER) -> list[str]:

@@ -57,7 +57,7 @@ def test_bulk_changes_leave_what_was_moved_meanwhile(
 def test_progress_is_told_while_entries_are_found_and_then_changed(
     delayq: DelayQ, monkeypatch: pytest.MonkeyPatch, priority: int | None
 ) -> None:
-    monkeypatch.setattr(bulk, "FOUND", 10)
+    monkeypatch.setattr(bulk, "PAGE_ENTRIES", 10)
     for n in range(25):
         send(delayq, f"e{n}", priority=3)
     seen: list[tuple[int, int, int]] = []
@@ -75,7 +75,7 @@ def test_progress_is_told_while_entries_are_found_and_then_changed(
 def test_a_canvas_tells_how_many_entries_it_has_read(
     delayq: DelayQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(revocation, "READ", 10)
+    monkeypatch.setattr(revocation, "PROGRESS_ENTRIES", 10)
     for n in range(25):
         send(delayq, f"e{n}", root_id="a" if n == 15 else "b")
     seen: list[tuple[int, int]] = []

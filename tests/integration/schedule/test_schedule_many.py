@@ -181,7 +181,7 @@ def test_a_full_queue_says_so_of_each_item(make_app: MakeApp, redis: Redis) -> N
 
     assert report.counts == {"scheduled": 70, "full": 130}
     assert (report.refused, report.uncertain, report.position) == (130, 0, 200)
-    assert len(report.refusals) == many_call.SHOWN
+    assert len(report.refusals) == many_call.MAX_REFUSED_ITEMS
     assert report.refusals[0].id == "n70"
     assert isinstance(report.refusals[0].error, QueueFull)
     assert len(stored(redis)) == 70
@@ -305,7 +305,7 @@ def test_items_are_taken_as_they_are_sent(delayq: DelayQ) -> None:
 def test_a_batch_does_not_wait_for_ever_for_items_that_come_slowly(
     delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule_many, "FLUSH_INTERVAL", -1.0)
+    monkeypatch.setattr(schedule_many, "FLUSH_SECONDS", -1.0)
     seen: list[int] = []
 
     def items() -> Iterator[Item]:
@@ -322,7 +322,7 @@ def test_a_batch_does_not_wait_for_ever_for_items_that_come_slowly(
 def test_many_kinds_of_messages_are_no_problem(
     delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_delayq.schedule.message_factory.KINDS", 3)
+    monkeypatch.setattr("celery_delayq.schedule.message_factory.MAX_TEMPLATES", 3)
     items = [
         Item((n, n), countdown=60 + n, options={"headers": {"kind": n % 7}}) for n in range(50)
     ]

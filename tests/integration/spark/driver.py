@@ -13,7 +13,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from celery_delayq.spark.jdbc import IN_UTC
+from celery_delayq.spark.jdbc import UTC_OPTION
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.processes import ManagedProcess
 
@@ -48,8 +48,8 @@ def settings(folder: Path) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} {QUICK} {IN_UTC}",
-        "spark.executor.extraJavaOptions": f"{QUICK} {IN_UTC}",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} {QUICK} {UTC_OPTION}",
+        "spark.executor.extraJavaOptions": f"{QUICK} {UTC_OPTION}",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.memory": "1g",

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 
 from celery_delayq import DelayQ
-from celery_delayq.spark.read.history import START, RunsLost, plan_runs
+from celery_delayq.spark.read.history import START_OFFSET, RunsLost, plan_runs
 from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.runs import numbered
@@ -64,7 +64,7 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
             pass
     last = store.history.last()
     assert last is not None
-    parts = plan_runs(stores, {"": START}, {"": last}, 4, 10, "fail")
+    parts = plan_runs(stores, {"": START_OFFSET}, {"": last}, 4, 10, "fail")
     assert len(parts) == 4
     found = []
 

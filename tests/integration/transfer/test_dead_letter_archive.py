@@ -13,7 +13,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.store.dead_letters import PAGE, DeadLetterStore
+from celery_delayq.store.dead_letters import PAGE_DEAD_LETTERS, DeadLetterStore
 from celery_delayq.transfer import dead_letter_archive
 from celery_delayq.transfer.results import Archived, Imported
 from tests.integration.conftest import MakeApp, query
@@ -143,11 +143,13 @@ def test_one_that_is_restored_beside_another_stays_the_same_row(
     assert dead_letters(delayq) == {}
 
 
-@pytest.mark.parametrize(("room", "transactions"), [(300_000, 17), (dead_letter_archive.ROOM, 2)])
+@pytest.mark.parametrize(
+    ("room", "transactions"), [(300_000, 17), (dead_letter_archive.PAGE_BYTES, 2)]
+)
 def test_large_dead_letters_are_not_read_all_at_once_nor_written(
     delayq: DelayQ, database: str, monkeypatch: pytest.MonkeyPatch, room: int, transactions: int
 ) -> None:
-    monkeypatch.setattr(dead_letter_archive, "ROOM", room)
+    monkeypatch.setattr(dead_letter_archive, "PAGE_BYTES", room)
     pages, sizes = DeadLetterStore.pages, []
 
     def noting(*args: Any, **kwargs: Any) -> Any:
@@ -156,13 +158,13 @@ def test_large_dead_letters_are_not_read_all_at_once_nor_written(
             yield found
 
     monkeypatch.setattr(DeadLetterStore, "pages", noting)
-    fill(delayq, PAGE, queue="a")
+    fill(delayq, PAGE_DEAD_LETTERS, queue="a")
     fill(delayq, 80, queue="b", size=50_000)
 
     written: list[int] = []
     report = delayq.archive_dead(database, progress=lambda report: written.append(report.moved))
 
-    assert report.moved == PAGE + 80
+    assert report.moved == PAGE_DEAD_LETTERS + 80
     # A call of Redis tells about 1 MB, and a transaction has several calls or a part of one.
     assert len(sizes) == 5
     assert 1_000_000 <= max(sizes) <= 1_100_000

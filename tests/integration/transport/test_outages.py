@@ -11,7 +11,7 @@ import pytest
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.transport.poller import STOPS_POLLING
+from celery_delayq.transport.poller import KOMBU_STOPS_POLLING
 from tests.apps.ending_tasks import Desk
 from tests.support.proxy import Proxy
 from tests.support.scene import StartWorker
@@ -210,7 +210,7 @@ def test_a_connection_that_is_lost_while_nothing_is_asked_costs_nothing(desk: De
 
     def promoted() -> bool:
         # Before kombu 5.7 it connects anew at once, and may take one more.
-        return ids[-1] in desk.ready() or (STOPS_POLLING and ids[-1] in desk.held())
+        return ids[-1] in desk.ready() or (KOMBU_STOPS_POLLING and ids[-1] in desk.held())
 
     wait_until(promoted, what="the delayed task is promoted")
     after = process.cpu_times()

@@ -114,7 +114,7 @@ def test_fetched_messages_go_back_in_order_with_what_a_late_reply_brings(
     ends: tuple[str, ...],
 ) -> None:
     """A worker that ends cancels its consumers, and then closes the channel."""
-    monkeypatch.setattr(fair_share, "QUICK", 60.0)  # several are taken at once
+    monkeypatch.setattr(fair_share, "QUICK_DELIVERY_SECONDS", 60.0)  # several are taken at once
     proxy, delayq = through()
     with delayq.app.connection_for_read() as connection:
         publish(connection, "q", 150)

@@ -17,7 +17,7 @@ from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import HOST, free_port
-from celery_delayq.integration.broker_urls import CLUSTER, SCHEMES
+from celery_delayq.integration.broker_urls import CLUSTER_SCHEMES, SCHEMES
 from celery_delayq.store.scripting import client
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
@@ -165,7 +165,7 @@ NAMED = {
         for scheme in SCHEMES
         for named in NAMED
         if scheme not in ("redis+socket", "sentinel")
-        and (scheme not in CLUSTER or named != "setting")  # kombu has no such scheme
+        and (scheme not in CLUSTER_SCHEMES or named != "setting")  # kombu has no such scheme
     ],
 )
 def test_a_scheme_of_tls_says_nothing_in_plain_text(

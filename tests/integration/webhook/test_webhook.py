@@ -17,7 +17,7 @@ from celery_delayq.embedded.ports import free_port
 from celery_delayq.errors import ConfigError, DeliveryFailed, DeliveryRefused, InvalidWebhook
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.webhook import NAME, Webhook, deliver, verify
+from celery_delayq.webhook import TASK_NAME, Webhook, deliver, verify
 from tests.integration.conftest import module_app
 from tests.support.receiver import Handler, Receiver, certificate_for, drip, drip_body, flood
 
@@ -211,7 +211,7 @@ def app(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[Celery
 
 @pytest.fixture
 def post(app: Celery) -> Any:
-    return app.tasks[NAME]
+    return app.tasks[TASK_NAME]
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def test_what_was_sent_past_the_check_is_refused_by_the_worker(
     worker: WorkerProcess, app: Celery
 ) -> None:
     """``send_task`` knows no task."""
-    result = app.send_task(NAME, ("https://evil.example.net/?t0ken",), retry_intervals=(0.05,))
+    result = app.send_task(TASK_NAME, ("https://evil.example.net/?t0ken",), retry_intervals=(0.05,))
 
     with pytest.raises(InvalidWebhook, match="is not allowed"):
         result.get(timeout=TIMEOUT)
@@ -317,7 +317,8 @@ BY_PATH: dict[str, Callable[[Celery, str], object]] = {
     "delayed": lambda app, url: app.send_task(PATH, (url,), countdown=0.1),
     "signature": lambda app, url: app.signature(PATH, (url,)).apply_async(),
     "chain": lambda app, url: chain(
-        app.signature(NAME, (url,), immutable=True), app.signature(PATH, (url,), immutable=True)
+        app.signature(TASK_NAME, (url,), immutable=True),
+        app.signature(PATH, (url,), immutable=True),
     ).apply_async(),
     "tasks": lambda app, url: app.tasks[PATH].delay(url),
     "import": lambda _, url: symbol_by_name(PATH).delay(url),
@@ -337,7 +338,7 @@ def test_what_is_sent_by_the_import_path_has_the_name_of_the_task(
         wait_until(lambda: len(receiver.requests) == 1 + (way == "chain"), TIMEOUT, "it is asked")
 
     wait_until(lambda: "succeeded" in worker.log, TIMEOUT, "it has ended")
-    assert f"Task {NAME}[" in worker.log
+    assert f"Task {TASK_NAME}[" in worker.log
     assert PATH not in worker.log.partition("ready.")[2]
     assert died(app) == []
 
@@ -357,7 +358,7 @@ def test_what_a_stock_producer_sends_by_the_import_path_runs(
 
 
 def test_its_own_path_leads_to_it(app: Celery) -> None:
-    task = app.tasks[NAME]
+    task = app.tasks[TASK_NAME]
 
-    assert (task.name, f"{task.__module__}.{task.__name__}") == (NAME, PATH)
+    assert (task.name, f"{task.__module__}.{task.__name__}") == (TASK_NAME, PATH)
     assert app.tasks[PATH] is task

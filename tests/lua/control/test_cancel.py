@@ -48,7 +48,7 @@ def test_each_id_has_its_dead_letter_in_the_order_of_the_call(store: Bench) -> N
 
 
 def test_many_ids_are_many_calls_with_an_answer_for_each(store: Bench) -> None:
-    ids = [f"e{n}" for n in range(5 * control.BATCH // 2)]
+    ids = [f"e{n}" for n in range(5 * control.ID_BATCH // 2)]
     store.put(*map(labelled, ids[::2]))
 
     assert store.cancel(*ids) == [*["d", "u"] * len(ids)][: len(ids)]

@@ -129,7 +129,7 @@ def test_of_many_queues_those_are_told_that_may_have_an_id(
     store.put(labelled("b"), queue="other-3")
     comes(store)
     # Three queues with two ids in one call.
-    monkeypatch.setattr(control, "LOOKED_AT", 24)
+    monkeypatch.setattr(control, "MAX_CALL_KEYS", 24)
 
     assert store.control.queues_with([*others, QUEUE], ["none", "a"]) == [QUEUE]
     assert store.control.queues_with([*others, QUEUE], ["none"]) in ([], [QUEUE])

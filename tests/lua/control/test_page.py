@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_delayq.model.envelope import Due
-from celery_delayq.model.lookup import PAUSED_OFFSET, FoundPage, Listed, Position, Where
+from celery_delayq.model.lookup import PAUSED_OFFSET_MS, FoundPage, Listed, Position, Where
 from celery_delayq.store import scan
 from celery_delayq.store.keys import Layout
 from tests.lua.bench import FAR, QUEUE, Bench, entry, labelled
@@ -184,7 +184,7 @@ def test_what_is_paused_or_resumed_between_pages_comes_once(store: Bench, task: 
     turns = iter(range(1000))
 
     def turn(_: FoundPage) -> None:
-        score = 5 if next(turns) % 2 == 0 else PAUSED_OFFSET + 5
+        score = 5 if next(turns) % 2 == 0 else PAUSED_OFFSET_MS + 5
         store.client.zadd("{q}:due", dict.fromkeys(waiting, score))
 
     found = [name for page in pages(store, Where(task), 7, turn) for name in page]
@@ -229,7 +229,7 @@ def test_one_priority_only(store: Bench, limit: int) -> None:
 def test_a_page_of_one_priority_ends_after_some_calls_that_find_none(
     store: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "LOOKS", 5)
+    monkeypatch.setattr(scan, "MAX_LOOKED_ENTRIES", 5)
     for n in range(45):
         store.put(labelled(f"e{n:02}", FAR + n, priority=9 if n == 44 else 0))
 

@@ -41,7 +41,7 @@ def test_only_what_is_new_is_read_again(store: Bench) -> None:
 def test_each_is_read_once_however_many_were_revoked_in_one_ms(
     store: Bench, monkeypatch: pytest.MonkeyPatch, most: int, since: int
 ) -> None:
-    monkeypatch.setattr(control, "REVOKED", most)
+    monkeypatch.setattr(control, "REVOKED_BATCH", most)
     scores = [5] * 4 + [6] + [7] * 6 + [9, 10]
     store.client.zadd("delayq:revoked", {f"i{n:02}": at for n, at in enumerate(scores)})
 

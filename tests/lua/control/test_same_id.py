@@ -124,15 +124,15 @@ def test_a_call_does_not_much_more_for_one_id_that_many_have_than_for_many_ids(
     store: Bench, name: str, number: int
 ) -> None:
     learn_scripts(store)
-    ids = [f"id{n}" for n in range(control.BATCH)]
+    ids = [f"id{n}" for n in range(control.ID_BATCH)]
     store.put(*map(labelled, ids))
-    [most] = change_all(store, name, ids, control.BATCH)
+    [most] = change_all(store, name, ids, control.ID_BATCH)
     put_many(store, number)
 
     costs = change_all(store, name, ["a"], number)
 
     # The id alone is a name in each.
-    assert number // control.BATCH <= len(costs) <= number // (control.BATCH - 1) + 1
+    assert number // control.ID_BATCH <= len(costs) <= number // (control.ID_BATCH - 1) + 1
     assert max(costs) <= 1.5 * most
 
 
@@ -146,7 +146,7 @@ def test_calls_that_look_at_few_names_do_the_same_as_one(
     for number in (names, 100):
         store.client.flushall()
         store.next_queue()
-        monkeypatch.setattr(control, "BATCH", 100)
+        monkeypatch.setattr(control, "ID_BATCH", 100)
         for n in (5, 2, 8):
             store.make_ready(labelled("a", message_id=f"n{n}", unique=f"d{n}"))
         store.reserve(limit=2)
@@ -154,7 +154,7 @@ def test_calls_that_look_at_few_names_do_the_same_as_one(
             *(labelled("a", FAR + n, message_id=f"n{n}", unique=f"s{n}") for n in (4, 9, 1, 6)),
         )
         store.put(*map(labelled, "bc"), labelled("b", message_id="b2"))
-        monkeypatch.setattr(control, "BATCH", number)
+        monkeypatch.setattr(control, "ID_BATCH", number)
         told = CHANGES[name](repeating(store), ["b", "a", "never was", "c", "a"])
         found.append((told, observed(QUEUE, store.state())))
 
@@ -244,7 +244,7 @@ def test_what_moves_between_two_calls_is_changed_unless_a_worker_has_had_it(
     meanwhile.put_all()
     watching = Watching(store)
     watching.before = meanwhile.go_on
-    monkeypatch.setattr(control, "BATCH", 2)
+    monkeypatch.setattr(control, "ID_BATCH", 2)
 
     CHANGES[name](watching, ["a"])
 

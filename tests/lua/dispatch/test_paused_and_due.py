@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.model.envelope import Due
-from celery_delayq.model.lookup import PAUSED_OFFSET
+from celery_delayq.model.lookup import PAUSED_OFFSET_MS
 from celery_delayq.store.keys import Layout
 from tests.lua.bench import (
     FAR,
@@ -36,7 +36,7 @@ def test_what_is_due_is_paused_due_behind_everything(store: Bench) -> None:
     del found["delayq:control"]
     assert found == as_scheduled(labelled("b"), labelled("a", 1)) | {
         "delayq:next_due": {b"q": FAR},
-        "{q}:due": {b"a": PAUSED_OFFSET + 1, b"b": FAR},
+        "{q}:due": {b"a": PAUSED_OFFSET_MS + 1, b"b": FAR},
         "{q}:paused_due": {member("tasks.t", 1, "a"): 0},
     }
     sizes = store.gauges.sizes(QUEUE, Layout())
@@ -176,7 +176,7 @@ def test_duplicate_ids_are_paused_due_and_come_back(store: Bench) -> None:
     store.become_due("a\0n2", 2)
     store.pause()
     store.promote()
-    assert store.state()["{q}:due"] == {b"a": PAUSED_OFFSET + 1, b"a\0n2": PAUSED_OFFSET + 2}
+    assert store.state()["{q}:due"] == {b"a": PAUSED_OFFSET_MS + 1, b"a\0n2": PAUSED_OFFSET_MS + 2}
 
     store.resume()
     store.promote()

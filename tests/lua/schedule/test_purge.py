@@ -90,7 +90,7 @@ def test_unique_keys_of_what_processes_hold_stay_however_much_that_is(
     store: Bench, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """All others go, also those of more than one call."""
-    monkeypatch.setattr(schedule, "KEPT", most)
+    monkeypatch.setattr(schedule, "PURGE_MESSAGES", most)
     store.make_ready(labelled("held", unique="dheld"), labelled("held", message_id="second"))
     store.reserve()
     store.make_ready(labelled("ready", unique="dready"), labelled("ready", message_id="second"))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from celery import Task
 
-from celery_delayq.integration.request import TELLS_OF_REJECTS
+from celery_delayq.integration.request import CELERY_NOTIFIES_CHORDS
 from celery_delayq.testing.workers import POOLS
 
 ACKS = ("late", "early")
@@ -248,6 +248,6 @@ def _body(ending: str, result: str) -> str:
         return "SUCCESS"
     if result in ("retried", "ignored") or ending in ("exhausted", "requeue"):
         return "PENDING"  # it waits for the retry, or for a replay
-    if ending == "reject" and not TELLS_OF_REJECTS:
+    if ending == "reject" and not CELERY_NOTIFIES_CHORDS:
         return "PENDING"
     return "FAILURE"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq.cli.text import (
-    UNITS,
+    UNIT_SECONDS,
     distance,
     number_of,
     quoted,
@@ -28,7 +28,7 @@ from tests.support.cli import clock_of
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        *((f"2{unit}", 2 * seconds) for unit, seconds in UNITS.items()),
+        *((f"2{unit}", 2 * seconds) for unit, seconds in UNIT_SECONDS.items()),
         ("90", 90),
         ("1.5", 1.5),
         ("1h30m", 5400),

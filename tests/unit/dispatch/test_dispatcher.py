@@ -26,8 +26,8 @@ def test_entries_that_are_due_go_before_most_portions_of_the_ready_lists(
         wake_ready=lambda _: None,
     )
     dispatcher._store = store
-    monkeypatch.setattr(ready_lists, "PORTION_EVERY", 60.0)
-    monkeypatch.setattr(ready_lists, "EVERY", 60.0)
+    monkeypatch.setattr(ready_lists, "PORTION_SECONDS", 60.0)
+    monkeypatch.setattr(ready_lists, "FLEET_LOOK_SECONDS", 60.0)
     monkeypatch.setattr(type(dispatcher._timer), "wait", lambda _: seconds_left)
     dispatcher.ready_lists.after(Look(0, None, None, ready="own turn", queues=500))
 

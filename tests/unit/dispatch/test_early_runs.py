@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_delayq.dispatch.early_runs import MOST_RUNS, EarlyRuns
+from celery_delayq.dispatch.early_runs import MAX_RUNS, EarlyRuns
 
 
 class Writer:
@@ -74,12 +74,12 @@ def test_a_call_that_failed_is_made_again_as_it_was(runs: EarlyRuns, writer: Any
 
 
 def test_many_are_sent_in_parts(runs: EarlyRuns, writer: Any) -> None:
-    for number in range(MOST_RUNS + 1):
+    for number in range(MAX_RUNS + 1):
         runs.add(b"%d" % number)
 
     runs.flush(writer)
 
-    assert [len(sent) for _, sent in writer.calls] == [MOST_RUNS, 1]
+    assert [len(sent) for _, sent in writer.calls] == [MAX_RUNS, 1]
 
 
 def test_what_is_added_while_others_are_sent_is_sent_after_them(runs: EarlyRuns) -> None:

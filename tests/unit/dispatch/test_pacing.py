@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.dispatch.pacing import (
-    ASIDE,
-    DRIFT,
-    GATHER,
-    GATHER_MOST,
+    CLOCK_DRIFT_RATE,
+    EMPTY_LOOK_SECONDS,
     GATHERED_ENTRIES,
-    HEARTBEAT,
-    JITTER,
-    LOOK_EACH,
-    LOOK_LEAST,
-    LOOK_MOST,
-    MISSING,
-    MODEST,
-    MOST_LEFT,
-    STAND_BACK,
+    HEARTBEAT_SECONDS,
+    JITTER_SECONDS,
+    LOOK_SECONDS_PER_DISPATCHER,
+    MAX_GATHER_SECONDS,
+    MAX_LOOK_SECONDS,
+    MAX_SKIPPED_QUEUES,
+    MIN_GATHER_SECONDS,
+    MIN_LOOK_SECONDS,
+    MISSED_HEARTBEATS,
+    NO_CLAIM_SECONDS,
+    OFF_DUTY_SECONDS,
     LeftToOthers,
     PollTimer,
 )
@@ -99,7 +99,7 @@ def test_on_duty_it_looks_at_the_index_each_interval_however_much_is_due(timer: 
     assert timer.next_queue is None
 
 
-@pytest.mark.parametrize(("fleet", "most"), [(1, 1.0), (2, HEARTBEAT)])
+@pytest.mark.parametrize(("fleet", "most"), [(1, 1.0), (2, HEARTBEAT_SECONDS)])
 def test_promotions_do_not_put_off_the_next_look(timer: PollTimer, fleet: int, most: float) -> None:
     timer.after(look(None, on_duty=True, fleet=fleet))
     timer.monotonic = lambda: 100.0 + 0.8 * most
@@ -130,7 +130,7 @@ def test_two_clocks_that_drift_apart_make_no_look_come_too_early(timer: PollTime
     ours = 100.0
     timer.monotonic = lambda: ours
     for seconds in range(1, 100):
-        ours = 100.0 + seconds * (1 + DRIFT / 2)
+        ours = 100.0 + seconds * (1 + CLOCK_DRIFT_RATE / 2)
         now = 10_000_000 + seconds * 1_000_000
         timer.after(Look(now, "q", now // 1000 + 250, (), on_duty=True, fleet=1))
 
@@ -146,18 +146,23 @@ def test_a_full_batch_is_followed_by_the_next_at_once(timer: PollTimer) -> None:
 def test_a_steady_stream_is_moved_several_at_a_time(timer: PollTimer) -> None:
     promote(timer, promoted(1, 1))
 
-    assert timer.wait() == pytest.approx(GATHER)
+    assert timer.wait() == pytest.approx(MIN_GATHER_SECONDS)
 
 
 @pytest.mark.parametrize(
     ("rate", "gathers"),
-    [(5_000, GATHER), (1_000, GATHERED_ENTRIES / 1_000), (500, GATHER_MOST), (200, GATHER)],
+    [
+        (5_000, MIN_GATHER_SECONDS),
+        (1_000, GATHERED_ENTRIES / 1_000),
+        (500, MAX_GATHER_SECONDS),
+        (200, MIN_GATHER_SECONDS),
+    ],
 )
 def test_the_faster_a_stream_the_shorter_it_gathers(
     timer: PollTimer, rate: int, gathers: float
 ) -> None:
     """A slow stream is not held up: its entries would come one by one all the same."""
-    moved = max(1, round(rate * GATHER))
+    moved = max(1, round(rate * MIN_GATHER_SECONDS))
     for n in range(100):
         timer.monotonic = lambda n=n: 100.0 + n * moved / rate  # type: ignore[misc]
         promote(timer, promoted(moved, 1))
@@ -171,7 +176,7 @@ def test_entries_of_other_queues_are_not_gathered(timer: PollTimer) -> None:
         answer = promoted(1, 1)
         promote(timer, answer._replace(look=answer.look._replace(queue=f"q{n % 2}")))
 
-    assert timer.wait() == pytest.approx(GATHER)
+    assert timer.wait() == pytest.approx(MIN_GATHER_SECONDS)
 
 
 def test_streams_of_several_stores_are_promoted_from_at_the_same_moments(timer: PollTimer) -> None:
@@ -186,7 +191,7 @@ def test_streams_of_several_stores_are_promoted_from_at_the_same_moments(timer: 
         (100.0901, 1, 100.1),
         (100.1001, 15, 100.12),
         (100.1201, 30, 100.1501),  # later than for what it gathers
-        (100.2, 1, 100.2 + GATHER),  # it has ended
+        (100.2, 1, 100.2 + MIN_GATHER_SECONDS),  # it has ended
     ):
         timer.monotonic = lambda now=now: now  # type: ignore[misc]
         promote(timer, promoted(1, due_ms))
@@ -203,8 +208,8 @@ def test_what_cannot_be_promoted_is_tried_less_and_less_often(timer: PollTimer) 
     promote(timer, promoted(1, 5))
 
     assert waits == sorted(waits)
-    assert waits[0] == pytest.approx(STAND_BACK[0] + GATHER)
-    assert waits[-1] == pytest.approx(STAND_BACK[1] + GATHER)
+    assert waits[0] == pytest.approx(EMPTY_LOOK_SECONDS[0] + MIN_GATHER_SECONDS)
+    assert waits[-1] == pytest.approx(EMPTY_LOOK_SECONDS[1] + MIN_GATHER_SECONDS)
     assert timer.wait() == pytest.approx(0.005)
 
 
@@ -223,7 +228,13 @@ def test_names_that_are_no_queues_do_not_hold_up_those_behind_them(timer: PollTi
 
 @pytest.mark.parametrize(
     ("fleet", "wait"),
-    [(2, LOOK_LEAST), (20, 20 * LOOK_EACH), (200, LOOK_MOST), (10_000, LOOK_MOST), (0, LOOK_MOST)],
+    [
+        (2, MIN_LOOK_SECONDS),
+        (20, 20 * LOOK_SECONDS_PER_DISPATCHER),
+        (200, MAX_LOOK_SECONDS),
+        (10_000, MAX_LOOK_SECONDS),
+        (0, MAX_LOOK_SECONDS),
+    ],
 )
 def test_off_duty_it_looks_less_often_the_larger_the_fleet(
     timer: PollTimer, fleet: int, wait: float
@@ -235,7 +246,12 @@ def test_off_duty_it_looks_less_often_the_larger_the_fleet(
 
 
 @pytest.mark.parametrize(
-    ("fleet", "wait"), [(2, LOOK_LEAST), (200, 200 * LOOK_EACH), (10_000, 10_000 * LOOK_EACH)]
+    ("fleet", "wait"),
+    [
+        (2, MIN_LOOK_SECONDS),
+        (200, 200 * LOOK_SECONDS_PER_DISPATCHER),
+        (10_000, 10_000 * LOOK_SECONDS_PER_DISPATCHER),
+    ],
 )
 def test_a_fleet_looks_at_a_fixed_rate_for_as_long_as_the_one_on_duty_is_heard(
     timer: PollTimer, fleet: int, wait: float
@@ -243,14 +259,14 @@ def test_a_fleet_looks_at_a_fixed_rate_for_as_long_as_the_one_on_duty_is_heard(
     watcher(timer, fleet).after(look(20, on_duty=False, fleet=fleet))
 
     waits = []
-    for beat in range(int(wait / HEARTBEAT) + 1):
-        timer.monotonic = lambda at=200 + beat * HEARTBEAT: at  # type: ignore[misc]
+    for beat in range(int(wait / HEARTBEAT_SECONDS) + 1):
+        timer.monotonic = lambda at=200 + beat * HEARTBEAT_SECONDS: at  # type: ignore[misc]
         timer.heard()
         waits.append(timer.wait())
 
-    silent = HEARTBEAT * sum(MISSING) / 2
+    silent = HEARTBEAT_SECONDS * sum(MISSED_HEARTBEATS) / 2
     assert waits == pytest.approx(
-        [min(silent, wait - beat * HEARTBEAT) for beat in range(len(waits))]
+        [min(silent, wait - beat * HEARTBEAT_SECONDS) for beat in range(len(waits))]
     )
 
 
@@ -259,24 +275,24 @@ def test_when_the_one_on_duty_is_lost_others_look_within_half_a_second(timer: Po
     timer.uniform = max
     timer.heard()
 
-    assert HEARTBEAT < timer.wait() < 0.45
-    assert LOOK_MOST * (1 + JITTER) < 1.0  # where nothing is heard
+    assert HEARTBEAT_SECONDS < timer.wait() < 0.45
+    assert MAX_LOOK_SECONDS * (1 + JITTER_SECONDS) < 1.0  # where nothing is heard
 
 
 def test_the_first_look_of_a_fleet_that_starts_at_once_is_spread(timer: PollTimer) -> None:
     for at in (100.0, 200.0):
         timer.monotonic = lambda at=at: at  # type: ignore[misc]
         timer.after(look(None, on_duty=False, fleet=200))
-        assert timer.wait() == pytest.approx(LOOK_MOST / 2)
+        assert timer.wait() == pytest.approx(MAX_LOOK_SECONDS / 2)
         timer.reconnected()
 
 
 def test_on_duty_in_a_fleet_it_looks_so_often_that_the_others_hear_it(timer: PollTimer) -> None:
     timer.after(look(None, on_duty=True, fleet=2))
-    assert timer.wait() == pytest.approx(HEARTBEAT)
+    assert timer.wait() == pytest.approx(HEARTBEAT_SECONDS)
 
     timer.after(look(0, on_duty=True, fleet=2))
-    timer.monotonic = lambda: 100.001 + HEARTBEAT
+    timer.monotonic = lambda: 100.001 + HEARTBEAT_SECONDS
 
     assert timer.next_queue is None
 
@@ -308,11 +324,11 @@ def test_whoever_promotes_what_is_overdue_is_on_duty(timer: PollTimer) -> None:
 
 def test_whoever_takes_the_duty_looks_when_the_others_expect_it(timer: PollTimer) -> None:
     watcher(timer, 3).heard()
-    timer.monotonic = lambda: 200.0 + HEARTBEAT / 2
+    timer.monotonic = lambda: 200.0 + HEARTBEAT_SECONDS / 2
     promote(timer, promoted(1, 500, on_duty=True))
 
     assert timer.on_duty
-    assert timer.wait() == pytest.approx(HEARTBEAT / 2)
+    assert timer.wait() == pytest.approx(HEARTBEAT_SECONDS / 2)
 
 
 def test_whoever_comes_second_is_off_duty(timer: PollTimer) -> None:
@@ -338,7 +354,7 @@ def test_after_an_error_it_leaves_the_duty_to_others_for_a_while(timer: PollTime
 
     assert timer.stand_aside()
     allowed = []
-    for seconds in (0.0, ASIDE, MODEST):
+    for seconds in (0.0, OFF_DUTY_SECONDS, NO_CLAIM_SECONDS):
         timer.monotonic = lambda seconds=seconds: now + seconds  # type: ignore[misc]
         allowed.append((timer.may_take_duty, timer.takes_duty_by_promoting))
 
@@ -361,7 +377,7 @@ def test_a_queue_is_left_to_others_for_a_while_and_told_once() -> None:
     assert left.add("a")
     assert "a" in left
     assert [*left] == ["a"]
-    now += MODEST
+    now += NO_CLAIM_SECONDS
     assert [*left] == []
     assert not left.add("a")
     left.discard("a")
@@ -370,7 +386,7 @@ def test_a_queue_is_left_to_others_for_a_while_and_told_once() -> None:
 
 def test_no_more_queues_are_left_to_others_than_a_call_may_name() -> None:
     left = LeftToOthers()
-    for n in range(MOST_LEFT):
+    for n in range(MAX_SKIPPED_QUEUES):
         assert not left.is_full
         left.add(str(n))
 

@@ -9,8 +9,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.pending_changes import (
-    MOST_FAILURES,
-    MOST_REFUSED,
+    MAX_FAILURES,
+    MAX_REFUSED_CHANGES,
     AfterFailure,
     PendingChange,
     PendingChanges,
@@ -40,7 +40,7 @@ def changes() -> PendingChanges:
 
 @pytest.mark.parametrize(
     ("error", "times"),
-    [(BrokerUnavailable(), 100), (ValueError("I/O operation on closed file"), MOST_FAILURES - 1)],
+    [(BrokerUnavailable(), 100), (ValueError("I/O operation on closed file"), MAX_FAILURES - 1)],
 )
 def test_what_fails_is_made_again_before_what_came_later(
     error: Exception, times: int, changes: PendingChanges
@@ -117,10 +117,10 @@ def test_what_cannot_be_made_is_logged_with_what_is_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     made: list[str] = []
-    changes.add(failing(MOST_FAILURES, error, made), "task-1 is lost")
+    changes.add(failing(MAX_FAILURES, error, made), "task-1 is lost")
     changes.add(lambda _: made.append("second"))
 
-    for _ in range(MOST_FAILURES - 1):
+    for _ in range(MAX_FAILURES - 1):
         with pytest.raises(raised):
             changes.flush(STORE)
     changes.flush(STORE)
@@ -133,7 +133,7 @@ def test_what_a_key_of_another_type_refuses_is_kept_until_it_passes(
     changes: PendingChanges,
 ) -> None:
     made: list[str] = []
-    times = 2 * MOST_FAILURES
+    times = 2 * MAX_FAILURES
     changes.add(failing(times, CommandRefused("WRONGTYPE"), made))
 
     for _ in range(times):
@@ -179,17 +179,17 @@ FAULT, OTHER = CommandRefused("user_script:1: attempt to index nil"), RuntimeErr
     ("error", "failures", "waiting", "expected", "counted"),
     [
         (OUTAGE, 0, 1, FIRST, 0),
-        (OSError(), MOST_FAILURES, MOST_REFUSED + 1, FIRST, 0),
-        (REFUSED, 0, MOST_REFUSED, LAST, 0),
-        (REFUSED, 0, MOST_REFUSED + 1, GIVEN_UP, 1),
-        (FULL, MOST_FAILURES - 1, MOST_REFUSED, LAST, 0),
-        (FULL, 0, MOST_REFUSED + 1, FIRST, 1),
-        (FULL, MOST_FAILURES - 1, MOST_REFUSED + 1, GIVEN_UP, 1),
+        (OSError(), MAX_FAILURES, MAX_REFUSED_CHANGES + 1, FIRST, 0),
+        (REFUSED, 0, MAX_REFUSED_CHANGES, LAST, 0),
+        (REFUSED, 0, MAX_REFUSED_CHANGES + 1, GIVEN_UP, 1),
+        (FULL, MAX_FAILURES - 1, MAX_REFUSED_CHANGES, LAST, 0),
+        (FULL, 0, MAX_REFUSED_CHANGES + 1, FIRST, 1),
+        (FULL, MAX_FAILURES - 1, MAX_REFUSED_CHANGES + 1, GIVEN_UP, 1),
         (FAULT, 0, 1, LAST, 1),
-        (FAULT, MOST_FAILURES - 1, 1, GIVEN_UP, 1),
-        (FAULT, 0, MOST_REFUSED + 1, GIVEN_UP, 1),
+        (FAULT, MAX_FAILURES - 1, 1, GIVEN_UP, 1),
+        (FAULT, 0, MAX_REFUSED_CHANGES + 1, GIVEN_UP, 1),
         (OTHER, 0, 1, FIRST, 1),
-        (OTHER, MOST_FAILURES - 1, 1, GIVEN_UP, 1),
+        (OTHER, MAX_FAILURES - 1, 1, GIVEN_UP, 1),
     ],
 )
 def test_what_becomes_of_a_change_that_has_failed(

@@ -90,7 +90,7 @@ class Dispatching:
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[PromotionLoop]:
-    monkeypatch.setattr(promotion_loop, "IDLE", 0.05)
+    monkeypatch.setattr(promotion_loop, "IDLE_SECONDS", 0.05)
     loop = PromotionLoop()
     yield loop
     wait_until(lambda: not loop._wakeup, what="the thread has ended")
@@ -185,7 +185,7 @@ def test_a_reply_that_is_an_error_ends_it_for_this_dispatcher_only(
 def test_a_reply_that_is_late_is_given_up(
     loop: PromotionLoop, other: Dispatching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(promotion_loop, "LATE", 0.05)
+    monkeypatch.setattr(promotion_loop, "LATE_REPLY_SECONDS", 0.05)
     one = Dispatching(loop)
 
     one.wait_end()
@@ -237,7 +237,7 @@ def test_a_connection_that_fails_as_it_is_dropped_ends_it_for_this_dispatcher_on
 def test_dispatchers_that_come_and_go_while_the_thread_ends_do_not_hang(
     loop: PromotionLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(promotion_loop, "IDLE", 0.0)
+    monkeypatch.setattr(promotion_loop, "IDLE_SECONDS", 0.0)
     for _ in range(200):
         Dispatching(loop, next_call=lambda: None).wait_end()
 

@@ -7,13 +7,13 @@ import re
 
 import pytest
 
-from celery_delayq.dispatch.quarantine_room import LEAVE_LEASES, QuarantineRoom, RoomState
+from celery_delayq.dispatch.quarantine_room import WAIT_LEASES, QuarantineRoom, RoomState
 
 LEASE = 7.0
 ALL = QuarantineRoom()
 MAKES = QuarantineRoom(RoomState.MAKES_ROOM, 100.0)
 LEAVES = QuarantineRoom(RoomState.LEAVES_TO_OTHERS, 100.0)
-AT_LAST = QuarantineRoom(RoomState.LEAVES_TO_OTHERS, 101.0 + LEAVE_LEASES * LEASE)
+AT_LAST = QuarantineRoom(RoomState.LEAVES_TO_OTHERS, 101.0 + WAIT_LEASES * LEASE)
 
 #: Before, when, whether nothing is held, and after.
 STEPS = [

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_delayq.embedded import EmbeddedRedis, find_redis_server, wheel_redis_server
-from celery_delayq.embedded.find import NOT_FOUND
+from celery_delayq.embedded.find import NOT_FOUND_TEXT
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.errors import EmbeddedRedisError, RedisServerNotFound
 
@@ -102,7 +102,7 @@ def test_without_any_server_the_error_says_what_to_install(
     with pytest.raises(RedisServerNotFound) as failure:
         find_redis_server()
 
-    assert str(failure.value) == NOT_FOUND
+    assert str(failure.value) == NOT_FOUND_TEXT
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_messages_are_received_once_and_in_order_however_they_arrive(
     try:
         while data:
             # At most what a pipe holds; the last size is that of all further pieces.
-            size = min(cuts.pop(0) if len(cuts) > 1 else max(cuts[0], 9), results.PIPE_SIZE)
+            size = min(cuts.pop(0) if len(cuts) > 1 else max(cuts[0], 9), results.PIPE_BYTES)
             child.write(data[:size])
             data = data[size:]
             worker.on_readable(child.fd)
@@ -199,7 +199,7 @@ def test_a_worker_that_stops_does_not_wait_for_ever_for_the_rest(
     child: Child, worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The child is stopped, and another one has inherited its end of the pipe."""
-    monkeypatch.setattr(results, "REST_DEADLINE", 0.01)
+    monkeypatch.setattr(results, "MESSAGE_REST_SECONDS", 0.01)
     inherited = os.dup(child.outq._writer.fileno())
     read_half(worker, child, rest=False)
     removed: list[int] = []

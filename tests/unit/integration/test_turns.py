@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from celery_delayq.integration.endings.turn import FOLLOWING, Turn
+from celery_delayq.integration.endings.turn import NEXT_TURNS, Turn
 from celery_delayq.integration.request import RequestMixin
 
 #: All that may follow. A task that has begun or is refused stays so.
@@ -33,7 +33,7 @@ def enter_with(turn: Turn, request: RequestMixin, both: threading.Barrier) -> bo
 
 
 def test_each_turn_has_those_that_follow() -> None:
-    assert {*FOLLOWING} == {*Turn}
+    assert {*NEXT_TURNS} == {*Turn}
 
 
 @pytest.mark.parametrize(("before", "turn"), [*product(Turn, Turn)])

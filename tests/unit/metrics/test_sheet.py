@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from celery_delayq.metrics.sheet import MOST, Sheet, label
+from celery_delayq.metrics.sheet import MAX_LABEL_CHARACTERS, Sheet, label
 
 
 def test_values_of_all_kinds_are_written() -> None:
@@ -36,7 +36,7 @@ def test_values_of_all_kinds_are_written() -> None:
         ("}", "}"),
         ('",x="', '",x="'),
         ("ä 中 🐇", "ä 中 🐇"),
-        ("x" * 1000, "x" * (MOST - 1) + "…"),
+        ("x" * 1000, "x" * (MAX_LABEL_CHARACTERS - 1) + "…"),
         ("", ""),
     ],
 )

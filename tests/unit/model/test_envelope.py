@@ -166,9 +166,9 @@ def test_a_label_that_scripts_cannot_read_has_no_head(label: object) -> None:
     ("size", "step", "own"),
     [
         (10, 0, {}),
-        (envelope.LARGE, 0, {}),
-        (envelope.LARGE, 3, {}),
-        (envelope.LARGE, 0, {"task": 5}),
+        (envelope.LARGE_MESSAGE_BYTES, 0, {}),
+        (envelope.LARGE_MESSAGE_BYTES, 3, {}),
+        (envelope.LARGE_MESSAGE_BYTES, 0, {"task": 5}),
     ],
     ids=["small", "large", "large with a priority", "large with another task"],
 )
@@ -183,7 +183,7 @@ def test_the_record_of_a_large_message_is_the_message(
 
     record = Record.unpack(entry.data)
     assert record[:3] == (step, "tag-1", task)
-    assert (record.message == entry.data) == (size >= envelope.LARGE and step == 0)
+    assert (record.message == entry.data) == (size >= envelope.LARGE_MESSAGE_BYTES and step == 0)
     assert message_json.decode(record.message)["body"] == message["body"]
     # It may be put off, exported and imported: the bytes stay the same.
     assert record.pack() == entry.data
@@ -196,7 +196,7 @@ def test_the_record_of_a_large_message_is_the_message(
 
 def test_a_large_message_with_another_task_has_a_record_with_a_header() -> None:
     message = task_message()
-    message["body"] = "x" * envelope.LARGE
+    message["body"] = "x" * envelope.LARGE_MESSAGE_BYTES
     record = Record.unpack(Entry.of(message, 0, Due(5)).data)
 
     for wrong in (record._replace(task="tasks.u"), record._replace(message_id="tag-2")):

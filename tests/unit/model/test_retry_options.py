@@ -14,7 +14,7 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidRetry
 from celery_delayq.integration.retries import attempts_of
 from celery_delayq.model.retry_options import (
-    LARGEST_BUDGET,
+    MAX_BUDGET,
     defaults_of,
     of_call,
     of_task,
@@ -244,7 +244,7 @@ WRONG: dict[str, list[Any]] = {
     "retry_intervals": [double, (), -1, math.nan, "15", True, {"a": 1}],
     "max_retries": [-1, 1.0, True],
     "retry_jitter": [1.5, "much"],
-    "retry_budget": [-1, 1.5, True, "3", LARGEST_BUDGET + 1],
+    "retry_budget": [-1, 1.5, True, "3", MAX_BUDGET + 1],
     # Options of a task only.
     **{"retry_for": [(ValueError,)], "dont_retry_for": [(ValueError,)]},
     **{"false_is_failure": [True], "dead_letter": [False]},

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from celery_delayq.errors import InvalidRetry
 from celery_delayq.model.retry_policy import (
-    LONGEST,
+    MAX_WAIT_SECONDS,
     STEPPED,
     TEN_RETRIES,
     UNSET,
@@ -29,7 +29,7 @@ HOUR = timedelta(hours=1)
 #: A whole number that is no float.
 HUGE = 10**400
 
-seconds = st.floats(0, LONGEST) | st.integers(0, int(LONGEST))
+seconds = st.floats(0, MAX_WAIT_SECONDS) | st.integers(0, int(MAX_WAIT_SECONDS))
 exponentials = st.builds(Exponential, seconds, st.floats(1, 1000), seconds)
 intervals = seconds | st.lists(seconds, min_size=1, max_size=12) | exponentials
 limits = st.just(UNSET) | st.none() | st.integers(0, 10**9)
@@ -85,7 +85,7 @@ def test_the_ready_made_policies_are_those_that_are_documented() -> None:
 @pytest.mark.parametrize(
     ("growing", "expected"),
     [
-        (Exponential(1e-3, 1000, LONGEST), [1000, LONGEST, LONGEST]),
+        (Exponential(1e-3, 1000, MAX_WAIT_SECONDS), [1000, MAX_WAIT_SECONDS, MAX_WAIT_SECONDS]),
         (Exponential(0, 2, 60), [0] * 3),
     ],
 )
@@ -125,7 +125,7 @@ def test_the_limit_is_that_given_or_the_number_of_steps_or_celerys(
 
 @given(policies, st.integers(0, 10**6))
 def test_no_wait_is_negative_or_beyond_the_longest(policy: RetryPolicy, retries: int) -> None:
-    assert 0 <= policy.wait(retries) <= LONGEST
+    assert 0 <= policy.wait(retries) <= MAX_WAIT_SECONDS
 
 
 @given(intervals, st.floats(0, 1), st.integers(0, 40))
@@ -153,7 +153,8 @@ def test_jitter_may_be_given_as_in_celery(given: Any, jitter: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "returned", [-1, math.nan, math.inf, -math.inf, "5", None, True, [1], LONGEST + 1, HUGE]
+    "returned",
+    [-1, math.nan, math.inf, -math.inf, "5", None, True, [1], MAX_WAIT_SECONDS + 1, HUGE],
 )
 def test_a_function_that_returns_no_number_of_seconds_costs_no_task(
     returned: Any, caplog: pytest.LogCaptureFixture
@@ -191,7 +192,17 @@ def test_what_is_refused_goes_before_what_is_tried_again() -> None:
 # -- bad input
 
 
-NUMBERS = [-1, -0.001, math.nan, math.inf, -math.inf, HUGE, LONGEST + 1, Fraction(1, 2), True]
+NUMBERS = [
+    -1,
+    -0.001,
+    math.nan,
+    math.inf,
+    -math.inf,
+    HUGE,
+    MAX_WAIT_SECONDS + 1,
+    Fraction(1, 2),
+    True,
+]
 LISTS: list[Any] = [[], (), [1, -1], [math.nan], ["15"], [None], [True], [[1]]]
 OTHERS = ["15", "", b"15", {"first": 1}, {}, None, timedelta(seconds=-1), timedelta.max, object()]
 
@@ -241,7 +252,7 @@ def test_a_wrong_argument_is_refused_with_what_would_be_right(name: str, given: 
 WRONG_EXPONENTIAL: dict[str, list[Any]] = {
     "first": [-1, math.nan, "1"],
     "factor": [0.5, 0, -2, math.nan, math.inf, True, 1001, HUGE],
-    "longest": [-1, math.inf, LONGEST + 1, None],
+    "longest": [-1, math.inf, MAX_WAIT_SECONDS + 1, None],
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from dateutil import tz
 
-from celery_delayq.model.retry_policy import LONGEST
+from celery_delayq.model.retry_policy import MAX_WAIT_SECONDS
 from celery_delayq.periodic.definition import Definition, definition_hash_of
 from celery_delayq.periodic.rrule import rrule
 from celery_delayq.periodic.schedules import clocked
@@ -70,13 +70,13 @@ def test_a_schedule_is_seconds_or_a_moment_or_a_schedule(
         {"name": "a" * 1000, "task": "b" * 1000},
         {"name": "payday: Löhne\n💶 {x}", "task": " "},
         {"kwargs": {}, "options": {}, "args": ()},
-        {"options": {"expires": LONGEST}},
+        {"options": {"expires": MAX_WAIT_SECONDS}},
         {"options": {"expires": 0.001}},
         {"options": {"expires": None}},
         *(
             {"options": {limit: value}}
             for limit in ("time_limit", "soft_time_limit")
-            for value in (None, 1, 0.001, LONGEST)
+            for value in (None, 1, 0.001, MAX_WAIT_SECONDS)
         ),
         {"options": {"headers": {"Task": 1, "periodic_task_name": "bell", "": None}}},
         {"options": {"headers": {}}},

@@ -10,7 +10,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from celery_delayq.errors import ConfigError, InvalidSchedule
-from celery_delayq.model.retry_policy import LONGEST
+from celery_delayq.model.retry_policy import MAX_WAIT_SECONDS
 from tests.support.periodic import NOON, UTC, defined
 
 # -- what is refused
@@ -103,7 +103,7 @@ def nested(depth: int) -> list[Any]:
                 f"{limit}={value!r}: expected seconds above 0, up to ten years",
             )
             for limit in ("time_limit", "soft_time_limit")
-            for value in ("30", 0, -1, True, float("nan"), float("inf"), LONGEST + 1, [30])
+            for value in ("30", 0, -1, True, float("nan"), float("inf"), MAX_WAIT_SECONDS + 1, [30])
         ),
         *(
             ({"options": {"queue": value}}, f"queue={value!r}: expected the name of a queue")
@@ -162,7 +162,7 @@ def nested(depth: int) -> list[Any]:
                 {"options": {"expires": value}},
                 f"expires={value!r}: expected seconds after the tick, up to ten years",
             )
-            for value in (0, -1, LONGEST + 1, float("nan"), float("inf"), "5", True, NOON)
+            for value in (0, -1, MAX_WAIT_SECONDS + 1, float("nan"), float("inf"), "5", True, NOON)
         ),
         *(
             (

@@ -12,8 +12,8 @@ from celery.schedules import BaseSchedule, crontab
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_delayq.periodic.definition import AHEAD
-from celery_delayq.periodic.policy import BURST, GRACE, Firing, fire, upcoming
+from celery_delayq.periodic.definition import TICK_AHEAD_MS
+from celery_delayq.periodic.policy import GRACE_MS, MAX_TICKS_PER_LOOK, Firing, fire, upcoming
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import moment_of
 from tests.support.periodic import (
@@ -38,7 +38,7 @@ def expected(entry: Periodic, now: int, step: int) -> Firing | None:
     """Return what a look at an interval has to find, by going through all its ticks."""
     its, old = entry.definition, entry.state
     assert old.tick is not None
-    until = now if its.overlap in ("skip", "queue_one") else now + AHEAD
+    until = now if its.overlap in ("skip", "queue_one") else now + TICK_AHEAD_MS
     if old.tick > until:
         return None
 
@@ -51,7 +51,7 @@ def expected(entry: Periodic, now: int, step: int) -> Firing | None:
     due = [tick for tick in ticks if its.end is None or moment_of(tick) <= its.end]
     if not due:
         return firing_of(entry, now, (), None)
-    missed = [tick for tick in due if now - tick > GRACE]
+    missed = [tick for tick in due if now - tick > GRACE_MS]
     caught_up = {"skip": 0, "one": 1, "all": its.catch_up_max}[its.catch_up]
     runs = missed[max(0, len(missed) - caught_up) :] + due[len(missed) :]
     if its.overlap == "skip":
@@ -87,7 +87,9 @@ def test_a_look_schedules_what_is_due_and_of_what_was_missed_what_catch_up_says(
             # A record may have a number that calls refuse, where it has no meaning.
             entry = replace(entry, definition=replace(entry.definition, catch_up_max=most))
             for count, ticks, ms in product(
-                (0, 2, 3, 4), (0, 1, 9), (-AHEAD - 1, -AHEAD, -1, 0, 1, GRACE, GRACE + 1)
+                (0, 2, 3, 4),
+                (0, 1, 9),
+                (-TICK_AHEAD_MS - 1, -TICK_AHEAD_MS, -1, 0, 1, GRACE_MS, GRACE_MS + 1),
             ):
                 before = state(entry, tick=first, count=count, manual=5, status="on")
                 now = first + ticks * step + ms
@@ -104,10 +106,10 @@ def test_with_all_caught_up_each_tick_is_scheduled_once_and_in_order(
     entry = begun(step / 1000, catch_up="all", catch_up_max=1000)
     # As long as there are fewer than that.
     gaps = [min(gap, 1000 * step) for gap in gaps]
-    at_once = 1000 // BURST + 2
+    at_once = 1000 // MAX_TICKS_PER_LOOK + 2
     looks = walk(entry, [each for gap in gaps for each in (gap, *[0] * at_once)])
 
-    end = looks[-1][0] + AHEAD
+    end = looks[-1][0] + TICK_AHEAD_MS
     assert [tick for _, some in looks for tick in some] == list(
         range(NOON_MS + step, end + 1, step)
     )
@@ -124,7 +126,7 @@ def test_a_crontab_is_caught_up_as_upcoming_foretold(gaps: list[int]) -> None:
     looks = walk(entry, [26 * DAY, *gaps])
     ticks = [tick for _, some in looks for tick in some]
 
-    assert ticks == [tick for tick in foretold if tick <= looks[-1][0] + AHEAD]
+    assert ticks == [tick for tick in foretold if tick <= looks[-1][0] + TICK_AHEAD_MS]
 
 
 @settings(max_examples=30)
@@ -141,8 +143,8 @@ def test_what_is_asked_for_its_ticks_has_each_of_them_once_and_in_order(
     found: list[int] = []
 
     for now, ticks in walk(entry, gaps):
-        assert all(tick <= now + AHEAD for tick in ticks)
-        assert sum(tick < now - GRACE for tick in ticks) <= most
+        assert all(tick <= now + TICK_AHEAD_MS for tick in ticks)
+        assert sum(tick < now - GRACE_MS for tick in ticks) <= most
         found += ticks
 
     assert found == sorted(set(found))
@@ -164,33 +166,38 @@ def test_of_a_long_gap_the_last_ticks_run(
 ) -> None:
     entry = begun(1, **options)
     now = NOON_MS + gap
-    first = max(NOON_MS + SECOND, now - GRACE - caught_up * SECOND)
-    ticks = tuple(range(first, now + AHEAD + 1, SECOND))
+    first = max(NOON_MS + SECOND, now - GRACE_MS - caught_up * SECOND)
+    ticks = tuple(range(first, now + TICK_AHEAD_MS + 1, SECOND))
 
     assert scheduled(entry, now) == (
         ticks,
-        replace(entry.state, tick=now + AHEAD + SECOND, last=now + AHEAD, count=len(ticks)),
+        replace(
+            entry.state,
+            tick=now + TICK_AHEAD_MS + SECOND,
+            last=now + TICK_AHEAD_MS,
+            count=len(ticks),
+        ),
     )
 
 
 def test_at_most_so_many_ticks_are_scheduled_at_once_and_others_at_the_next_look() -> None:
     entry = begun(0.001)
-    end = NOON_MS + AHEAD
+    end = NOON_MS + TICK_AHEAD_MS
 
-    looks = walk(entry, [0] * (AHEAD // BURST + 1))
+    looks = walk(entry, [0] * (TICK_AHEAD_MS // MAX_TICKS_PER_LOOK + 1))
 
     assert looks[:-1] == [
-        (NOON_MS, tuple(range(first, first + BURST)))
-        for first in range(NOON_MS + 1, end + 1, BURST)
+        (NOON_MS, tuple(range(first, first + MAX_TICKS_PER_LOOK)))
+        for first in range(NOON_MS + 1, end + 1, MAX_TICKS_PER_LOOK)
     ]
     assert looks[-1] == (NOON_MS, ())
 
 
 def test_what_was_missed_is_caught_up_beside_many_that_are_in_time() -> None:
     entry = begun(0.002, catch_up="all")
-    now = NOON_MS + GRACE + 100
+    now = NOON_MS + GRACE_MS + 100
 
-    assert scheduled(entry, now)[0] == tuple(range(NOON_MS + 2, now + AHEAD + 1, 2))
+    assert scheduled(entry, now)[0] == tuple(range(NOON_MS + 2, now + TICK_AHEAD_MS + 1, 2))
 
 
 def test_no_tick_is_after_the_end_of_a_day() -> None:

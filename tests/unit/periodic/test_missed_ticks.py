@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery.schedules import crontab
 
-from celery_delayq.periodic.policy import GRACE, drop_after, fire
+from celery_delayq.periodic.policy import GRACE_MS, drop_after, fire
 from tests.support.periodic import HOUR, NOON_MS, SECOND, UTC, Ticks, begun, looked
 
 MINUTE = 60 * SECOND
@@ -19,7 +19,7 @@ MINUTE = 60 * SECOND
         (crontab(0), None, 10 * SECOND, (HOUR,)),
         (crontab(0), 10 * SECOND, 10 * SECOND, (HOUR,)),
         (crontab(0), 10 * SECOND, 10 * SECOND + 1, ()),
-        (crontab(0), 0, GRACE, (HOUR,)),
+        (crontab(0), 0, GRACE_MS, (HOUR,)),
         (crontab(), 10 * SECOND, HOUR + 5 * SECOND, (2 * HOUR,)),
         (3600, 10 * SECOND, MINUTE, (HOUR,)),
     ],
@@ -38,17 +38,17 @@ def test_a_tick_of_a_crontab_that_is_later_than_the_deadline_does_not_run(
 @pytest.mark.parametrize(
     ("every", "given", "deadline", "limits"),
     [
-        (2, {"catch_up": "skip"}, None, [GRACE]),
-        (2, {}, None, [2 * SECOND + GRACE]),
-        (1, {}, None, [SECOND + GRACE]),
+        (2, {"catch_up": "skip"}, None, [GRACE_MS]),
+        (2, {}, None, [2 * SECOND + GRACE_MS]),
+        (1, {}, None, [SECOND + GRACE_MS]),
         (2, {"max_runs": 1}, None, [0]),
         (2, {"catch_up": "all"}, None, [0]),
-        (2, {}, GRACE, [2 * SECOND + GRACE]),
-        (crontab(1), {}, None, [HOUR + GRACE]),
+        (2, {}, GRACE_MS, [2 * SECOND + GRACE_MS]),
+        (crontab(1), {}, None, [HOUR + GRACE_MS]),
         (crontab(1), {}, 10 * SECOND, [10 * SECOND]),
         (crontab(1), {"catch_up": "all"}, 10 * SECOND, [10 * SECOND]),
-        (crontab(1), {"catch_up": "skip"}, 10 * SECOND, [GRACE]),
-        (crontab(1), {}, 0, [GRACE]),
+        (crontab(1), {"catch_up": "skip"}, 10 * SECOND, [GRACE_MS]),
+        (crontab(1), {}, 0, [GRACE_MS]),
     ],
 )
 def test_a_tick_ahead_is_missed_when_no_look_would_catch_it_up(

@@ -9,7 +9,7 @@ from itertools import combinations
 import pytest
 from celery.schedules import crontab
 
-from celery_delayq.periodic.definition import AHEAD
+from celery_delayq.periodic.definition import TICK_AHEAD_MS
 from celery_delayq.periodic.policy import begin, change, pause, resume, upcoming
 from celery_delayq.periodic.state import Periodic
 from tests.support.periodic import (
@@ -55,7 +55,7 @@ def test_ticks_that_a_pause_withdraws_do_not_count_and_the_last_ones_come_again(
 def test_the_last_tick_of_what_is_paused_may_be_its_start() -> None:
     start = NOON + timedelta(hours=5)
     first, second = NOON_MS + 5 * HOUR, NOON_MS + 6 * HOUR
-    entry = fired(fired(begun(crontab(0), start=start), first), second - AHEAD)
+    entry = fired(fired(begun(crontab(0), start=start), first), second - TICK_AHEAD_MS)
 
     assert pause(entry, [second]).state.last == first
 
@@ -73,7 +73,7 @@ def test_what_is_asked_for_its_ticks_and_never_ran_has_no_last_one() -> None:
     tick = entry.state.tick
     assert tick is not None
 
-    assert pause(fired(entry, tick - AHEAD), [tick]).state == replace(
+    assert pause(fired(entry, tick - TICK_AHEAD_MS), [tick]).state == replace(
         entry.state, tick=None, status="paused"
     )
 

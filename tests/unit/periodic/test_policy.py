@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
-from celery_delayq.periodic.definition import AHEAD, Definition, definition_hash_of
+from celery_delayq.periodic.definition import TICK_AHEAD_MS, Definition, definition_hash_of
 from celery_delayq.periodic.policy import (
     ahead_of,
     begin,
@@ -130,7 +130,9 @@ def test_an_entry_that_waits_for_nothing_has_no_next_tick() -> None:
     assert (entry.next, entry.last_run_at, entry.look, entry.status) == (None, None, None, "paused")
 
 
-@pytest.mark.parametrize(("overlap", "ahead"), [("allow", AHEAD), ("skip", 0), ("queue_one", 0)])
+@pytest.mark.parametrize(
+    ("overlap", "ahead"), [("allow", TICK_AHEAD_MS), ("skip", 0), ("queue_one", 0)]
+)
 def test_an_entry_is_looked_at_ahead_unless_it_depends_on_what_runs_then(
     overlap: str, ahead: int
 ) -> None:
@@ -206,7 +208,9 @@ def test_what_is_due_once_is_fired_once() -> None:
     entry = begun(NOON + timedelta(hours=1))
     tick = NOON_MS + HOUR
 
-    assert looked(entry, tick - AHEAD) == firing_of(entry, tick - AHEAD, (tick,), None)
+    assert looked(entry, tick - TICK_AHEAD_MS) == firing_of(
+        entry, tick - TICK_AHEAD_MS, (tick,), None
+    )
 
 
 # -- ticks to come
@@ -266,9 +270,9 @@ def test_ticks_ahead_are_known_of_what_is_paused() -> None:
 
 
 def test_all_ticks_ahead_are_known_however_many_they_are() -> None:
-    entry = state(begun(0.001), last=NOON_MS + AHEAD)
+    entry = state(begun(0.001), last=NOON_MS + TICK_AHEAD_MS)
 
-    assert ahead_of(entry, UTC) == list(range(NOON_MS + 1, NOON_MS + AHEAD + 1))
+    assert ahead_of(entry, UTC) == list(range(NOON_MS + 1, NOON_MS + TICK_AHEAD_MS + 1))
 
 
 @pytest.mark.parametrize("every", [steps(10), solar("sunrise", 52.5, 13.4)], ids=["own", "solar"])
@@ -277,4 +281,4 @@ def test_the_tick_ahead_is_known_of_what_is_asked_for_it(every: BaseSchedule) ->
     tick = entry.state.tick
     assert tick is not None
 
-    assert ahead_of(fired(entry, tick - AHEAD), UTC) == [tick]
+    assert ahead_of(fired(entry, tick - TICK_AHEAD_MS), UTC) == [tick]

@@ -39,7 +39,7 @@ OVERFLOWING = {"int", "float", "fromtimestamp", "timedelta"}
 LENIENT = {"replace", "backslashreplace", "ignore", "surrogateescape", "surrogatepass"}
 
 #: What a ``try`` catches, where it catches enough.
-ENOUGH = {"Exception", "BaseException", "ERRORS", "MALFORMED", "RecordError"}
+ENOUGH = {"Exception", "BaseException", "FOREIGN_ERRORS", "MALFORMED_ERRORS", "RecordError"}
 
 
 class Site(NamedTuple):
@@ -192,7 +192,7 @@ def test_each_call_that_may_fail_is_guarded_or_known() -> None:
         ("with reading('x'): int(text)", 0),
         ("try: int(number)\nexcept ValueError: pass", 1),
         ("try: int(number)\nexcept (ValueError, OverflowError): pass", 0),
-        ("try: timedelta(seconds=number)\nexcept foreign.ERRORS: pass", 0),
+        ("try: timedelta(seconds=number)\nexcept foreign.FOREIGN_ERRORS: pass", 0),
         ("timedelta(seconds=60)", 0),
         ("try: json.loads(data)\nexcept ValueError: pass", 1),
         ("try: foreign.loads(data)\nexcept ValueError: pass", 0),

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from celery_delayq.spark.read.table_rows import TableRows
-from celery_delayq.spark.read.tables import TABLES
+from celery_delayq.spark.read.tables import TABLE_COLUMNS
 
 REST = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
@@ -45,7 +45,7 @@ def message(id: Any = "a", args: Any = (), kwargs: Any = None, **more: Any) -> b
 
 def rows_of(*messages: bytes) -> list[dict[str, Any]]:
     """Return messages of a ready list as Spark gets them."""
-    rows = TableRows(TABLES["ready"])
+    rows = TableRows(TABLE_COLUMNS["ready"])
     found = [(0, message) for message in messages]
     page = rows.tracked("mail", "ready", found, [None] * len(found), None)
     return rows.batch(page).to_pylist()  # type: ignore[no-any-return]

@@ -32,7 +32,7 @@ from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.partitions import share
 from celery_delayq.spark.read.readers import BatchReader, StreamReader
 from celery_delayq.spark.read.table_rows import TableRows
-from celery_delayq.spark.read.tables import ARROW, TABLES, schema_of
+from celery_delayq.spark.read.tables import ARROW_TYPES, TABLE_COLUMNS, schema_of
 
 NINE = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)
 MS = int(NINE.timestamp() * 1000)
@@ -66,7 +66,7 @@ def test_a_variant_is_refused(kind: types.DataType) -> None:
 def schema(table: str, *names: str) -> types.StructType:
     """Return the columns of a table without asking a session of Spark."""
     found = types.StructType()
-    for name, kind in TABLES[table].items():
+    for name, kind in TABLE_COLUMNS[table].items():
         if not names or name in names:
             found.add(name, KINDS[kind])
     return found
@@ -104,16 +104,16 @@ def test_offsets_are_in_the_order_of_redis() -> None:
 # -- what Spark is told
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", TABLE_COLUMNS)
 def test_columns_are_of_the_types_that_spark_expects(table: str) -> None:
     expected = arrow_schema(schema(table))
 
-    assert TableRows(TABLES[table])._schema.equals(expected)
-    assert schema_of(TABLES[table]).count("`") == 2 * len(TABLES[table])
-    assert {*TABLES[table].values()} <= ARROW.keys()
+    assert TableRows(TABLE_COLUMNS[table])._schema.equals(expected)
+    assert schema_of(TABLE_COLUMNS[table]).count("`") == 2 * len(TABLE_COLUMNS[table])
+    assert {*TABLE_COLUMNS[table].values()} <= ARROW_TYPES.keys()
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", TABLE_COLUMNS)
 def test_readers_go_to_executors(table: str) -> None:
     copy = pickle.loads(pickle.dumps(reader(table)))
 

@@ -7,7 +7,7 @@ from kombu import Connection
 
 from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.settings import Limits
-from celery_delayq.store.keys import DEFAULT_SEP, DEFAULT_STEPS, Keys, Layout
+from celery_delayq.store.keys import DEFAULT_SEPARATOR, DEFAULT_STEPS, Keys, Layout
 
 
 def test_our_keys_of_a_queue_share_its_hash_tag() -> None:
@@ -50,7 +50,10 @@ def test_the_wake_channel_differs_between_databases() -> None:
 
 def test_ready_lists_have_the_names_that_kombu_gives_them() -> None:
     channel_cls = Connection("redis://").transport.Channel
-    assert (channel_cls.sep, tuple(channel_cls.priority_steps)) == (DEFAULT_SEP, DEFAULT_STEPS)
+    assert (channel_cls.sep, tuple(channel_cls.priority_steps)) == (
+        DEFAULT_SEPARATOR,
+        DEFAULT_STEPS,
+    )
     assert list(Keys("p.").ready_lists("q", Layout())) == [
         "p.q",
         "p.q\x06\x163",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_delayq.store.cluster.slots import REREAD, Address, SlotRange, SlotTable
+from celery_delayq.store.cluster.slots import REREAD_SECONDS, Address, SlotRange, SlotTable
 
 FIRST, SECOND, THIRD = (Address("redis", port) for port in (1, 2, 3))
 REPLICA = Address("redis", 4)
@@ -76,10 +76,10 @@ def test_a_master_that_note_away_has_the_table_read_now_and_then(
         table.note_away(FIRST, 0)
         read(table)
         for _ in range(100):
-            clock.now += REREAD / 101
+            clock.now += REREAD_SECONDS / 101
             table.note_away(FIRST, 0)
             assert not table.is_stale
-        clock.now += REREAD
+        clock.now += REREAD_SECONDS
 
 
 def test_another_master_that_goes_has_the_table_read_at_once(table: SlotTable) -> None:
@@ -99,7 +99,7 @@ def test_a_slot_without_a_master_has_the_table_read_now_and_then(
     table.note_missing(400)
     assert not table.is_stale
 
-    clock.now += REREAD
+    clock.now += REREAD_SECONDS
     table.note_missing(400)
 
     assert table.is_stale

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
-from celery_delayq.transfer.archiver import MAX_BACKOFF, backoff
+from celery_delayq.transfer.archiver import MAX_BACKOFF_SECONDS, backoff
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
 from celery_delayq.transfer.dead_letter_sql import _escaped, _unescaped
 from tests.support.dead_letters import details, message, stored
@@ -120,4 +120,12 @@ def test_a_line_that_is_none_is_refused(changed: Any, reason: str) -> None:
 def test_waits_grow_to_a_minute() -> None:
     waits = [backoff(failures) for failures in (*range(6), 10_000)]
 
-    assert waits == [10, 20, 40, MAX_BACKOFF, MAX_BACKOFF, MAX_BACKOFF, MAX_BACKOFF]
+    assert waits == [
+        10,
+        20,
+        40,
+        MAX_BACKOFF_SECONDS,
+        MAX_BACKOFF_SECONDS,
+        MAX_BACKOFF_SECONDS,
+        MAX_BACKOFF_SECONDS,
+    ]

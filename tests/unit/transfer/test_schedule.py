@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.model.envelope import Due, Entry, Record
-from celery_delayq.model.lookup import PAUSED_OFFSET, Listed, Name
+from celery_delayq.model.lookup import PAUSED_OFFSET_MS, Listed, Name
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.keys import Layout
 from celery_delayq.transfer import export_format, jsonl, schedule
@@ -59,7 +59,7 @@ def test_an_entry_comes_back_byte_for_byte(
     id: str, task: str, queue: str, paused_due: bool
 ) -> None:
     made = entry(id, task)
-    score = DUE + PAUSED_OFFSET if paused_due else DUE
+    score = DUE + PAUSED_OFFSET_MS if paused_due else DUE
 
     row = listed(made, queue, score)
     data = written(row)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.transport.fair_share import MOST, QUICK, BatchSize, FairShare, Share
+from celery_delayq.transport.fair_share import (
+    MAX_BATCH,
+    QUICK_DELIVERY_SECONDS,
+    BatchSize,
+    FairShare,
+    Share,
+)
 
 STEPS = 4
 
@@ -128,21 +134,21 @@ def test_a_batch_doubles_while_messages_go_quickly_up_to_its_most() -> None:
     batch, sizes = BatchSize(), []
     for _ in range(9):
         sizes.append(batch.size)
-        batch.after(batch.size, batch.size * QUICK)
+        batch.after(batch.size, batch.size * QUICK_DELIVERY_SECONDS)
 
-    assert sizes == [1, 2, 4, 8, 16, 32, MOST, MOST, MOST]
+    assert sizes == [1, 2, 4, 8, 16, 32, MAX_BATCH, MAX_BATCH, MAX_BATCH]
 
 
 def test_one_slow_message_makes_the_batch_single_again() -> None:
     batch = BatchSize(32)
-    batch.after(1, QUICK + 0.001)
+    batch.after(1, QUICK_DELIVERY_SECONDS + 0.001)
 
     assert batch.size == 1
 
 
 def test_a_batch_is_quick_when_its_messages_are_on_average() -> None:
     batch = BatchSize(8)
-    batch.after(8, 8 * QUICK)
+    batch.after(8, 8 * QUICK_DELIVERY_SECONDS)
     assert batch.size == 16
-    batch.after(8, 8 * QUICK + 0.001)
+    batch.after(8, 8 * QUICK_DELIVERY_SECONDS + 0.001)
     assert batch.size == 1

@@ -10,10 +10,10 @@ import pytest
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.transport import idle
 from celery_delayq.transport.idle import (
-    IDLE_SECONDS,
-    LEAVES_IT,
-    LONG,
-    PUSHED_SECONDS,
+    IDLE_LOOK_SECONDS,
+    LONG_WAIT_SECONDS,
+    MIN_LONG_WAIT_SECONDS,
+    STOCK_PUSH_SECONDS,
     IdleWait,
 )
 
@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def wait_of(*, fleet_looks: bool = True, looks_after_work: bool = True) -> IdleWait:
     store: Any = SimpleNamespace(keys=Keys(), layout=Layout())
-    settings: Any = SimpleNamespace(block_timeout=LEAVES_IT)
+    settings: Any = SimpleNamespace(block_timeout=MIN_LONG_WAIT_SECONDS)
     return IdleWait(store, settings, lambda: fleet_looks, looks_after_work=looks_after_work)
 
 
@@ -44,7 +44,7 @@ def wait_of(*, fleet_looks: bool = True, looks_after_work: bool = True) -> IdleW
     ("seconds", "from_others", "fleet_looks", "looks"),
     [
         (0.0, False, True, False),
-        (2 * IDLE_SECONDS, False, True, True),
+        (2 * IDLE_LOOK_SECONDS, False, True, True),
         (0.0, True, True, True),
         (0.0, False, False, True),
     ],
@@ -64,7 +64,7 @@ def test_a_worker_looks_for_messages_that_came_while_it_worked(
 def test_a_stock_producer_that_has_stopped_is_forgotten(clock: Clock) -> None:
     wait = wait_of()
     wait.took_some(from_others=True)
-    clock.now += PUSHED_SECONDS
+    clock.now += STOCK_PUSH_SECONDS
     wait.took_some(from_others=False)
 
     assert wait.look(["q"]) is None
@@ -73,6 +73,6 @@ def test_a_stock_producer_that_has_stopped_is_forgotten(clock: Clock) -> None:
 def test_a_shard_leaves_it_to_the_fleet(clock: Clock) -> None:
     wait = wait_of(looks_after_work=False)
     wait.took_some(from_others=True)
-    clock.now += LONG / 2
+    clock.now += LONG_WAIT_SECONDS / 2
 
     assert wait.look(["q"]) is None

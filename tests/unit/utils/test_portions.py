@@ -7,11 +7,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.utils.portions import ROOM, portions
+from celery_delayq.utils.portions import MAX_CALL_BYTES, portions
 
 #: Items: how many bytes each has, and how many messages.
 ITEMS = st.lists(
-    st.tuples(st.integers(0, 2 * ROOM), st.integers(0, 7)) | st.tuples(st.just(1000), st.just(1))
+    st.tuples(st.integers(0, 2 * MAX_CALL_BYTES), st.integers(0, 7))
+    | st.tuples(st.just(1000), st.just(1))
 )
 
 
@@ -20,7 +21,10 @@ def of(items: list[tuple[int, int]], most: int) -> list[list[tuple[int, int]]]:
 
 
 def fits(some: list[tuple[int, int]], most: int) -> bool:
-    return sum(size for size, _ in some) <= ROOM and sum(number for _, number in some) <= most
+    return (
+        sum(size for size, _ in some) <= MAX_CALL_BYTES
+        and sum(number for _, number in some) <= most
+    )
 
 
 @given(ITEMS, st.integers(1, 10))

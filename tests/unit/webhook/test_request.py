@@ -20,8 +20,8 @@ from celery_delayq.errors import DeliveryFailed, DeliveryRefused, InvalidSignatu
 from celery_delayq.webhook import sign, verify
 from celery_delayq.webhook.addresses import parse
 from celery_delayq.webhook.request import (
-    _OUR_PREFIXES,
-    _OURS,
+    _OWN_HEADER_PREFIXES,
+    _OWN_HEADERS,
     Answer,
     body_of,
     check_headers,
@@ -101,7 +101,13 @@ def test_headers_that_are_none_or_are_ours_are_refused(headers: Any, message: st
 
 @pytest.mark.parametrize(
     "name",
-    sorted({*_OURS, *headers_of("7", b"{}", SECRET, "agent"), *(f"{x}x" for x in _OUR_PREFIXES)}),
+    sorted(
+        {
+            *_OWN_HEADERS,
+            *headers_of("7", b"{}", SECRET, "agent"),
+            *(f"{x}x" for x in _OWN_HEADER_PREFIXES),
+        }
+    ),
 )
 def test_no_spelling_of_a_header_of_ours_is_sent(name: str) -> None:
     """Servers read `_` as `-`, and some read other characters so."""

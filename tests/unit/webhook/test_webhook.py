@@ -15,7 +15,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, InvalidWebhook
-from celery_delayq.webhook import NAME, Webhook, deliver
+from celery_delayq.webhook import TASK_NAME, Webhook, deliver
 from tests.support.receiver import Receiver
 
 UTC = dt.timezone.utc
@@ -114,7 +114,7 @@ def test_what_must_not_be_sent_is_refused_at_the_call(
     app: Celery, args: Any, kwargs: Any, message: str
 ) -> None:
     with pytest.raises(InvalidWebhook, match=message):
-        app.tasks[NAME].apply_async(args, kwargs, countdown=60)
+        app.tasks[TASK_NAME].apply_async(args, kwargs, countdown=60)
 
     assert sent(app) == []
 
@@ -122,21 +122,21 @@ def test_what_must_not_be_sent_is_refused_at_the_call(
 def test_without_settings_the_allow_list_is_left_to_the_worker(app: Celery) -> None:
     app._delayq.webhook = None
 
-    app.tasks[NAME].delay("https://hooks.example.net/")
+    app.tasks[TASK_NAME].delay("https://hooks.example.net/")
     with pytest.raises(InvalidWebhook, match="user or password"):
-        app.tasks[NAME].delay("https://user:pw@hooks.example.net/")
+        app.tasks[TASK_NAME].delay("https://user:pw@hooks.example.net/")
 
     assert len(sent(app)) == 1
 
 
 def test_missing_arguments_are_refused_as_by_any_task(app: Celery) -> None:
     with pytest.raises(TypeError, match="url"):
-        app.tasks[NAME].delay()
+        app.tasks[TASK_NAME].delay()
 
 
 def test_what_celery_sends_itself_is_checked_when_it_runs(app: Celery) -> None:
     """A link whose first argument is a result: whoever has sent it is gone."""
-    app.tasks[NAME].s("https://hooks.example.com/").apply_async((7,), parent_id="parent")
+    app.tasks[TASK_NAME].s("https://hooks.example.com/").apply_async((7,), parent_id="parent")
 
     assert len(sent(app)) == 1
 
@@ -151,7 +151,7 @@ def test_what_celery_sends_itself_is_checked_when_it_runs(app: Celery) -> None:
 def test_descriptions_of_the_task_show_neither_query_nor_values_of_headers(
     app: Celery, args: Any, kwargs: Any
 ) -> None:
-    app.tasks[NAME].apply_async(args, kwargs)
+    app.tasks[TASK_NAME].apply_async(args, kwargs)
 
     [message] = sent(app)
     shown = message.headers["argsrepr"] + message.headers["kwargsrepr"]
@@ -165,7 +165,7 @@ def test_descriptions_of_the_task_show_neither_query_nor_values_of_headers(
 def test_without_settings_the_task_fails_and_says_what_to_do(app: Celery) -> None:
     app._delayq.webhook = None
 
-    result = app.tasks[NAME].apply(("https://hooks.example.com/",))
+    result = app.tasks[TASK_NAME].apply(("https://hooks.example.com/",))
 
     assert isinstance(result.result, ConfigError)
     assert "DelayQ(app, webhook=Webhook(" in str(result.result)
@@ -175,7 +175,7 @@ def test_settings_of_another_type_are_refused_and_not_shown(app: Celery) -> None
     app._delayq.webhook = {"secret": "s3cret"}
 
     with pytest.raises(ConfigError, match="of type dict") as caught:
-        app.tasks[NAME].delay("https://hooks.example.com/")
+        app.tasks[TASK_NAME].delay("https://hooks.example.com/")
 
     assert "s3cret" not in str(caught.value)
 

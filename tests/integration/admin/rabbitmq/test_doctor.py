@@ -11,7 +11,7 @@ from celery import Celery
 from kombu import Connection, Queue
 
 from celery_delayq import DelayQ
-from celery_delayq.admin.doctor import RABBITMQ
+from celery_delayq.admin.doctor import RABBITMQ_CHECKS
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from tests.integration.conftest import MakeApp
 from tests.integration.transport.amqp.test_blocked import low_on_memory
@@ -51,7 +51,7 @@ def test_nothing_is_wrong_with_a_good_set_up(
     ran = CommandLine(app)("doctor")
 
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.endswith(f"{len(RABBITMQ) + 2} checks: nothing wrong, 2 cannot be told\n")
+    assert ran.out.endswith(f"{len(RABBITMQ_CHECKS) + 2} checks: nothing wrong, 2 cannot be told\n")
     assert "cannot tell: after a restart: dead_letter_worker_publisher_confirm_timeout" in ran.out
     version = delayq_rabbitmq_server.ask("GET", "overview")["rabbitmq_version"]
     assert f"RabbitMQ {version}" in ran.out
@@ -70,7 +70,7 @@ def test_a_connection_that_is_lost_meanwhile_is_a_fault(
         channel.basic_qos(0, 0, False)
         yield
 
-    monkeypatch.setitem(RABBITMQ, "latency", lose)
+    monkeypatch.setitem(RABBITMQ_CHECKS, "latency", lose)
 
     found = wrong(new_app(make_app, delayq_rabbitmq))
 

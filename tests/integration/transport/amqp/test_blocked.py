@@ -20,8 +20,8 @@ from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import BrokerBlocked, BrokerTimeout
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.transport.amqp.dead_letter_connection import SHORT_TIMEOUT
-from celery_delayq.transport.amqp.waiting import REPLY_TIMEOUT
+from celery_delayq.transport.amqp.dead_letter_connection import WORKER_TIMEOUT_SECONDS
+from celery_delayq.transport.amqp.waiting import REPLY_SECONDS
 from tests.apps.retry_tasks import TIMEOUT, RetryScene, tasks_of
 from tests.integration.conftest import MakeApp, NewRabbitMQ
 from tests.support.scene import StartWorker
@@ -215,9 +215,9 @@ def test_a_worker_tries_a_silent_broker_once_and_not_for_long(
 
     start = time.monotonic()
     with pytest.raises((OperationalError, OSError)):
-        store._run(work, SHORT_TIMEOUT)
+        store._run(work, WORKER_TIMEOUT_SECONDS)
 
-    assert time.monotonic() - start < REPLY_TIMEOUT / 2
+    assert time.monotonic() - start < REPLY_SECONDS / 2
     assert len(tries) == connected
     assert not store._connection.connected
 
