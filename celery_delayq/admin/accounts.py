@@ -19,37 +19,6 @@ ROLES: tuple[Role, ...] = get_args(Role)
 _COMMAND = re.compile(r"redis\.p?call\(\s*'(\w+)'")
 
 
-def _scripts(**names: str) -> list[str]:
-    """Return the names of scripts, by their folders."""
-    return [f"{folder}/{name}" for folder, some in names.items() for name in some.split()]
-
-
-#: The scripts that a role runs; operators run all.
-_SCRIPTS: dict[Role, Sequence[str]] = {
-    "producer": _scripts(schedule="add push_ready", deadletters="add"),
-    "worker": _scripts(
-        schedule="add push_ready",
-        dispatch="promote next_queue planned_looks defer_queue resign wake_ready",
-        leases="acquire extend ack requeue dead_letter replace reclaim_expired use_retry_budget",
-        control="cancel find queues_with revoke",  # for remote control, as scan/range
-        deadletters="add page delete trim",
-        periodic="claim_due fire compare_and_set announce_version",
-        history="add",
-        repair="types",
-        scan="hash_scan hash_values range",
-    ),
-    "dispatcher": _scripts(
-        schedule="add push_ready",
-        dispatch="promote next_queue planned_looks defer_queue resign wake_ready",
-        leases="reclaim_expired",
-        deadletters="add trim",
-        periodic="claim_due fire compare_and_set announce_version",
-        repair="types",
-    ),
-    "operator": (),
-    "exporter": _scripts(schedule="counts", scan="hash_scan hash_values list_range tasks"),
-}
-
 #: Commands by which ``include/types.lua`` determines the type of a key.
 _PROBES = {"hlen", "llen", "zcard", "scard", "strlen", "xlen"}
 
@@ -79,10 +48,17 @@ _PLAIN["operator"] = _PLAIN["worker"] | {
 }
 
 
+def scripts_of(role: Role) -> list[str]:
+    """Return the names of the scripts that a role runs, by their headers; operators run all."""
+    names = scripts.names()
+    is_all = role == "operator"
+    return [name for name in names if is_all or role in scripts.load(name).header.roles]
+
+
 def commands(role: Role) -> list[str]:
     """Return the commands that a role runs, in lower case."""
-    found = set(_PLAIN[role]) | _PROBES
-    for name in _SCRIPTS[role] or scripts.names():
+    found = _PLAIN[role] | _PROBES
+    for name in scripts_of(role):
         found.update(map(str.lower, _COMMAND.findall(scripts.load(name).source)))
     if role == "exporter":
         # Functions of includes that the script does not call.

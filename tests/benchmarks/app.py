@@ -99,9 +99,9 @@ def _count_nothing() -> None:
 
     read = scripts._read
 
-    def without_counting(name: str) -> str:
+    def without_counting(path: str) -> str:
         first = r"(local function (?:add_total|count_others)\(.*\)\n)"
-        return re.sub(first, r"\1  do return 0 end\n", read(name))
+        return re.sub(first, r"\1  do return 0 end\n", read(path))
 
     scripts._read = without_counting
 

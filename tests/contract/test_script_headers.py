@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from redis import Redis
 
+from celery_delayq.admin import accounts
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import Where
 from celery_delayq.store.dead_letters import Replay
@@ -199,42 +200,29 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
 
 each_script = pytest.mark.parametrize("name", sorted(CALLS))
 
-#: Arguments that a script does not read: the call is made by the one of ``schedule/add.lua``.
-NOT_READ = {"migration/take_from_unacked": {4, 7, 9}, "leases/replace": {4, 7}}
-
-#: The keys that ``include/tracking.lua`` reads.
-STATE = set(range(1, 10))
-
-#: What a header calls a key or all that follow, if not by its name in ``keys.py``.
+#: The keys that a header's name stands for, if it is not the name in ``keys.py``.
 NAMES: dict[str, set[str]] = {
     "leased": {QUEUE.leased("me").decode(), Keys().queue("p").leased("me").decode()},
+    "leased_of_workers": {QUEUE.leased("me").decode()},
     "dead": {QUEUE.dead, Keys().queue("p").dead},
     "dead_at": {QUEUE.dead_at, Keys().queue("p").dead_at},
     "budget": {Keys().budget("root")},
     "worker_id": {Keys().worker_id("me")},
-    "leased_index": {QUEUE.leased_index, Keys().queue("p").leased_index},
-    "totals": {QUEUE.totals, Keys().queue("p").totals},
+    "message_leased_index": {Keys().queue("p").leased_index},
+    "message_totals": {Keys().queue("p").totals},
     "deliveries": {QUEUE.deliveries, Keys().queue("p").deliveries},
-    "leased of each process": {QUEUE.leased("me").decode()},
+    "due_of_queues": {QUEUE.due},
     "hash": {QUEUE.dead},
-    **{key: {LIST} for key in ("list", "ready list", "ready list of its priority")},
+    "list": {LIST},
+    "lists": {QUEUE.wake},
+    "ready_list": {LIST},
+    "ready_lists": READY | {QUEUE.quarantined},
+    "ready_lists_and_leased": READY | {QUEUE.leased("me").decode()},
     "turning": {QUEUE.turning(LIST)},
     "unacked": {"u"},
     "unacked_index": {"ui"},
-    "keys of a queue": {*QUEUE.state},
-    "keys by id of each queue": {*QUEUE.by_id},
-    "ready lists": READY,
-    "ready lists and leased of each process": READY | {QUEUE.leased("me").decode()},
-    "ready lists and quarantined": READY | {QUEUE.quarantined},
+    "keys_by_id": {*QUEUE.by_id},
 }
-
-
-class Item(NamedTuple):
-    """One item of KEYS or ARGV in a header; *more* says that all that follow are like it."""
-
-    number: int
-    more: bool
-    name: str
 
 
 class Recorder(Store):
@@ -255,21 +243,6 @@ def source(path: str) -> str:
     return LUA.joinpath(f"{path}.lua").read_text("utf-8")
 
 
-def header(name: str, part: str) -> list[Item]:
-    """Return the items that a part of the header numbers."""
-    match = re.search(rf"^-- {part} +(.*?)(?=^-- (?:ARGV|Returns))", source(name), re.M | re.S)
-    assert match, f"{name}.lua has no {part} in its header"
-    text = re.sub(r"\n-- +(?=\d+…? )", "  ", match[1].rstrip())
-    text = re.sub(r"\s*\n-- +", " ", text)
-    items = [
-        Item(int(number), bool(more), name)
-        for number, more, name in re.findall(r"(\d+)(…?) (.*?)(?=  \d+…? |$)", text)
-    ]
-    assert [item.number for item in items] == list(range(1, len(items) + 1)), f"{name}.lua {part}"
-    assert not any(item.more for item in items[:-1]), f"{name}.lua {part}: more in the middle"
-    return items
-
-
 def call_of(name: str, names: Keys | None = None) -> Recorder:
     call, reply = CALLS[name]
     recorder = Recorder(reply, names or Keys())
@@ -281,14 +254,14 @@ def call_of(name: str, names: Keys | None = None) -> Recorder:
 
 def keys_named(name: str) -> set[str]:
     """Return which keys may stand where a header says *name*."""
-    if (name := re.split(r"[,;(]", name)[0].strip()) in NAMES:
+    if name in NAMES:
         return NAMES[name]
     if name == "answer":
         return {QUEUE.answer("token"), Keys().answer("token")}
     for owner in (QUEUE, Keys()):
-        if name.isidentifier() and isinstance(getattr(owner, name, None), str):
+        if isinstance(getattr(owner, name, None), str):
             return {getattr(owner, name)}
-    return NAMES[name]
+    raise AssertionError(f"{name} is in no table of keys")
 
 
 def test_every_script_has_a_call_here() -> None:
@@ -297,41 +270,44 @@ def test_every_script_has_a_call_here() -> None:
 
 @each_script
 def test_the_call_passes_the_keys_and_arguments_that_the_header_names(name: str) -> None:
-    recorder = call_of(name)
+    header, call = scripts.load(name).header, call_of(name).call
 
-    for part, given in (("KEYS", recorder.call.keys), ("ARGV", recorder.call.args)):
-        items = header(name, part)
-        more = items and items[-1].more
-        assert len(given) == len(items) or (more and len(given) > len(items))
+    for names, given in ((header.keys, call.keys), (header.args, call.args)):
+        assert not any(each.endswith("…") for each in names[:-1]), "more in the middle"
+        is_open = names and names[-1].endswith("…")
+        assert len(given) == len(names) or (is_open and len(given) > len(names))
 
-    given = recorder.call.keys
-    for item in header(name, "KEYS"):
-        here = given[item.number - 1 :] if item.more else given[item.number - 1 : item.number]
-        assert set(here) <= keys_named(item.name), f"{name}.lua KEYS[{item.number}]"
-    assert len(set(given)) == len(given)
-
-
-@pytest.mark.parametrize("part", ["KEYS", "ARGV"])
-@each_script
-def test_the_script_reads_what_the_header_says_and_no_more(name: str, part: str) -> None:
-    body = code(source(name))
-    read = {int(number) for number in re.findall(rf"\b{part}\[(\d+)\]", body)}
-    if part == "KEYS" and "-- @include tracking\n" in source(name):
-        read |= STATE
-    fixed = {item.number for item in header(name, part) if not item.more}
-    open_end = {item.number for item in header(name, part) if item.more}
-
-    assert read <= fixed | open_end
-    assert fixed - read == (NOT_READ.get(name, set()) if part == "ARGV" else set())
-    if open_end:
-        rest = rf"\b{part}\[(?!\d+\])|(unpack|ipairs)\({part}\)"
-        assert re.search(rf"{rest}|change_found\(|next_due_head\(.*, \d+\)", body)
+    for place, key in enumerate(header.keys):
+        here = call.keys[place:] if key.endswith("…") else [call.keys[place]]
+        assert set(here) <= keys_named(key.removesuffix("…")), f"{name}.lua {key}"
+    assert len(set(call.keys)) == len(call.keys)
 
 
 @each_script
-def test_every_header_says_what_it_returns_and_what_a_repeat_does(name: str) -> None:
-    assert re.search(r"^-- Returns  \S", source(name), re.M)
-    assert re.search(r"^-- Repeat   \S", source(name), re.M)
+def test_the_script_reads_what_the_header_names_and_no_number(name: str) -> None:
+    header = scripts.load(name).header
+    sources = [source(name), *(source(f"include/{include}") for include in includes_of(name))]
+    body = code("\n".join(sources))
+    read = set(re.findall(r"\b(?:KEYS|ARGV|FIRST)\.\w+", body))
+
+    for part, names in (("KEYS", header.keys), ("ARGV", header.args)):
+        for each in names:
+            is_read = f"{part}.{each}" in read or f"FIRST.{each.removesuffix('…')}" in read
+            takes_all = each.endswith("…") and re.search(rf"(unpack|ipairs)\({part}\)", body)
+            if f"{each}: not read" in header.parts[part]:
+                assert not is_read
+            else:
+                assert is_read or takes_all, f"{name}.lua does not read {part}.{each}"
+    assert not re.search(r"\b(KEYS|ARGV)\[\d", body)
+
+
+@each_script
+def test_every_header_says_what_it_returns_what_a_repeat_does_and_who_runs_it(name: str) -> None:
+    parts = scripts.load(name).header.parts
+
+    assert list(parts) == ["KEYS", "ARGV", "Returns", "Repeat", "Roles"]
+    assert all(parts.values())
+    assert {*scripts.load(name).header.roles} <= {*accounts.ROLES}
 
 
 @each_script

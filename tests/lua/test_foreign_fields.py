@@ -20,7 +20,7 @@ from tests.support.model_clock import go_unwatched
 SCRIPTS = Path(celery_delayq.store.__file__).parent / "lua"
 
 #: Where a script reads fields by their names.
-READS = re.compile(r"'HM?GET', \w+(?:\[\d+\])?((?:, '[a-z_]{2,}')+)")
+READS = re.compile(r"'HM?GET', (?:KEYS\.)?\w+((?:, '[a-z_]{2,}')+)")
 
 FIELDS = {
     "delayq:clock": (

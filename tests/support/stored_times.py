@@ -87,7 +87,6 @@ _WRITES = {
     "XADD": "id",
 }
 _WRITE = re.compile(rf"'({'|'.join(_WRITES)})',\s*")
-_SIGNATURE = re.compile(r"(\d+)(?: |… )(\w+)")
 
 #: Sorted sets whose members hold a time, or what belongs to one.
 _MEMBERS = {"tasks", "paused_due", "duplicate_ids"}
@@ -102,7 +101,13 @@ _ALIASES = {
     ("include/pages/reading.lua", "moves[1]"): "readers",
     ("leases/requeue.lua", "list_of[step]"): "ready lists",
 }
-_LISTS = re.compile(r"list(_of\[.*)?$|KEYS\[tonumber.*|ready$")
+#: Names of KEYS that are not those of :mod:`celery_delayq.store.keys`.
+_KEYS = {
+    "ready_list": "ready lists",
+    "message_leased_index": "leased_index",
+    "message_totals": "totals",
+}
+_LISTS = re.compile(r"list(_of\[.*)?$|KEYS\[(tonumber|FIRST\.ready_lists).*|ready$")
 
 
 def places_in_scripts(folder: Path = LUA) -> dict[str, set[str]]:
@@ -111,10 +116,9 @@ def places_in_scripts(folder: Path = LUA) -> dict[str, set[str]]:
     for path in sorted(folder.rglob("*.lua")):
         name = path.relative_to(folder).as_posix()
         source = path.read_text()
-        keys = _keys_of(source)
         for write in _WRITE.finditer(source):
             key, rest = _key_and_rest(source[write.end() :])
-            for each in _names(name, key, keys).split("  "):
+            for each in _names(name, key).split("  "):
                 for what in _what(write[1], each, rest):
                     found[f"{each} {what}"].add(name)
     return found
@@ -144,14 +148,6 @@ _PYTHON = {
 }
 
 
-def _keys_of(source: str) -> dict[str, str]:
-    """Return the names of KEYS by number, from the header of a script."""
-    header = re.search(r"^-- KEYS(.*?)^-- ARGV", source, re.DOTALL | re.MULTILINE)
-    text = header[1].replace("--", " ") if header else ""
-    names = dict(_SIGNATURE.findall(text))
-    return {number: "ready lists" if name == "ready" else name for number, name in names.items()}
-
-
 def _key_and_rest(text: str) -> tuple[str, str]:
     """Return the first argument of a call, and the others."""
     end = _end(text, ",")
@@ -169,10 +165,9 @@ def _end(text: str, stop: str = "") -> int:
     return len(text)
 
 
-def _names(script: str, key: str, keys: dict[str, str]) -> str:
-    numbered = re.fullmatch(r"KEYS\[(\d+)\]", key)
-    if numbered:
-        return keys.get(numbered[1], key)
+def _names(script: str, key: str) -> str:
+    if named := re.fullmatch(r"KEYS\.(\w+)", key):
+        return _KEYS.get(named[1], named[1])
     if (script, key) in _ALIASES:
         name = _ALIASES[script, key]
         return name if name == "ready lists" else name.replace(" ", "  ")

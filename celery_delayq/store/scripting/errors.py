@@ -24,6 +24,7 @@ from celery_delayq.errors import (
     StoreFull,
 )
 from celery_delayq.store.scripting.refusals import Refusal, code_of, refusal_of
+from celery_delayq.store.scripting.scripts import with_place
 
 _LOGIN_ADVICE: Final = (
     "check user and password in the URL of the broker, and those that Redis has (ACL LIST, "
@@ -100,7 +101,7 @@ def error_of(exc: RedisError) -> RedisError:
     if not isinstance(exc, ResponseError):
         return exc
     refusal = refusal_of(exc)
-    text = _FULL_TEXT % exc if refusal is Refusal.FULL else str(exc)
+    text = _FULL_TEXT % exc if refusal is Refusal.FULL else with_place(str(exc))
     error = _REFUSAL_CLASSES.get(refusal, _Refused)(text)
     error.code = code_of(exc)
     return error

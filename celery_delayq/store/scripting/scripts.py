@@ -1,38 +1,77 @@
-"""Load the Lua files, and put their includes in."""
+"""Load the Lua files: with their includes, and with numbers in place of names of KEYS and ARGV."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
+
+from celery_delayq.store.scripting.headers import Header
 
 _LUA_FOLDER = files("celery_delayq").joinpath("store", "lua")
-_INCLUDE = re.compile(r"^-- @include ([\w/]+)$", re.MULTILINE)
-#: A function with the comments before it.
-_FUNCTION = re.compile(r"^((?:--.*\n)*local function (\w+)\((?:.*\n)+?end\n)", re.MULTILINE)
-_NAME, _COMMENT = re.compile(r"\w+"), re.compile(r"--.*")
+_INCLUDE = re.compile(r"-- @include ([\w/]+)$")
+#: A text in quotes, which may have two dashes, or a comment.
+_TEXT_OR_COMMENT = re.compile(r"('(?:\\.|[^'\\])*')|--.*")
+_FUNCTION = re.compile(r"local function (\w+)\(")
+_NAME, _NAMED = re.compile(r"\w+"), re.compile(r"\b(?:KEYS|ARGV|FIRST)\.\w+")
+#: A script and a line of it in an error reply: Redis counts the lines of the text that it was sent.
+_FAILED = re.compile(r"(?:script: |f_)([0-9a-f]{40}).*?@user_script: ?(\d+)", re.DOTALL)
+
+
+class _Line(NamedTuple):
+    text: str
+    #: File and line, such as ``include/types.lua:12``.
+    place: str
 
 
 class Script:
-    """One Lua file: its source with all includes, and the SHA1 of that.
+    """One Lua file: its header, the text that Redis gets, and the SHA1 of that.
+
+    Redis gets the includes too, but no comments apart from the first line, no blank lines, and no
+    function that the script does not call.
 
     Parameters
     ----------
     name : str
         The file's path below ``store/lua`` without ``.lua``, such as ``dispatch/promote``.
+
+    Raises
+    ------
+    ValueError
+        The script reads a name that its header does not have.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.source = _read(name)
+        self.header = Header.of(name, _read(name))
+        self._numbers = self.header.numbers()
+        self._lines = _without_unused(_lines_of(name))
+        texts = [_NAMED.sub(self._number, line.text.strip()) for line in self._lines]
+        self.source = "\n".join([f"-- {name}.lua: {self.header.summary}", *texts])
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+    def place_of(self, number: str) -> str:
+        """Return file and line of a line of the source, ``""`` for one that it has not."""
+        return {str(n): line.place for n, line in enumerate(self._lines, 2)}.get(number, "")
+
+    def _number(self, name: re.Match[str]) -> str:
+        if name[0] not in self._numbers:
+            raise ValueError(f"{self.name}.lua reads {name[0]}, which its header does not name")
+        return self._numbers[name[0]]
+
+
+_BY_SHA: dict[str, Script] = {}
 
 
 @cache
 def load(name: str) -> Script:
     """Return the script *name*, read once per process."""
-    return Script(name)
+    script = Script(name)
+    _BY_SHA[script.sha] = script
+    return script
 
 
 def names() -> list[str]:
@@ -46,29 +85,49 @@ def names() -> list[str]:
     )
 
 
-def _read(name: str) -> str:
-    def included(match: re.Match[str]) -> str:
-        return _LUA_FOLDER.joinpath("include", f"{match[1]}.lua").read_text("utf-8").rstrip()
-
-    return _without_unused(
-        _INCLUDE.sub(included, _LUA_FOLDER.joinpath(f"{name}.lua").read_text("utf-8"))
-    )
+def with_place(text: str) -> str:
+    """Return an error reply with the file and line where one of our scripts has failed."""
+    failed = _FAILED.search(text)
+    script = _BY_SHA.get(failed[1]) if failed else None
+    return f"{text} ({script.name}: {script.place_of(failed[2])})" if failed and script else text
 
 
-def _without_unused(source: str) -> str:
+def _read(path: str) -> str:
+    return _LUA_FOLDER.joinpath(f"{path}.lua").read_text("utf-8")
+
+
+def _lines_of(path: str) -> Iterator[_Line]:
+    """Yield the lines of a file and of its includes that have code, without comments."""
+    for number, text in enumerate(_read(path).split("\n"), 1):
+        if include := _INCLUDE.match(text):
+            yield from _lines_of(f"include/{include[1]}")
+        elif code := _TEXT_OR_COMMENT.sub(r"\1", text).rstrip():
+            yield _Line(code, f"{path}.lua:{number}")
+
+
+def _without_unused(lines: Iterable[_Line]) -> list[_Line]:
     """Return a script without the functions that it does not call: Lua makes all in each call."""
-    # What is outside of functions, then text and name of a function, and so on.
-    outside, *functions = _FUNCTION.split(source)
-    texts, names, others = functions[::3], functions[1::3], functions[2::3]
-    bodies = dict(zip(names, map(_names, texts), strict=True))
-    used: set[str] = set()
-    new = set().union(*map(_names, (outside, *others)))
+    parts = list(_functions(lines))
+    called = {name: _names(part) for name, part in parts}
+    used = {""}
+    new = set().union(*(_names(part) for name, part in parts if not name))
     while new := new - used:
         used |= new
-        new = set().union(*(bodies.get(name, ()) for name in new))
-    kept = [text if name in used else "" for text, name in zip(texts, names, strict=True)]
-    return outside + "".join(map("".join, zip(kept, others, strict=True)))
+        new = set().union(*(called.get(name, ()) for name in new))
+    return [line for name, part in parts if name in used for line in part]
 
 
-def _names(source: str) -> set[str]:
-    return {*_NAME.findall(_COMMENT.sub("", source))}
+def _functions(lines: Iterable[_Line]) -> Iterator[tuple[str, list[_Line]]]:
+    """Yield name and lines of each function, and ``""`` with each line outside of functions."""
+    name, part = "", list[_Line]()
+    for line in lines:
+        part.append(line)
+        if begins := _FUNCTION.match(line.text):
+            name = begins[1]
+        if not name or line.text == "end":
+            yield name, part
+            name, part = "", []
+
+
+def _names(lines: Iterable[_Line]) -> set[str]:
+    return {name for line in lines for name in _NAME.findall(_NAMED.sub("", line.text))}

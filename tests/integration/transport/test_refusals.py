@@ -140,7 +140,7 @@ def play(make_app: MakeApp, stock: Celery, delayq_redis: RedisUnderTest, proxy: 
 
 def test_the_tables_are_complete() -> None:
     assert {*REFUSALS} == {each for each in REPLIES if " " not in each} - {"WRONGTYPE", "ERR"}
-    assert not {each for each in ELSEWHERE if "/" in each} - {*accounts._SCRIPTS["worker"]}
+    assert not {each for each in ELSEWHERE if "/" in each} - {*accounts.scripts_of("worker")}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_worker_outlives_each_refusal_of_each_call(
                     next_play = min(latest, time.monotonic() + 1.5)
                 time.sleep(0.05)
 
-    scripts = {*accounts._SCRIPTS["worker"], "leases/signs"} - {*ELSEWHERE}
+    scripts = {*accounts.scripts_of("worker")} - {*ELSEWHERE}
     play_until(lambda: scripts <= {*proxy.traffic}, lambda: f"{scripts - {*proxy.traffic}}")
     calls = {*proxy.traffic} - HANDSHAKE - {*ELSEWHERE}
     unknown = {each for each in calls if "/" in each} - scripts

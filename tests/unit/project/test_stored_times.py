@@ -28,14 +28,13 @@ def test_no_place_is_judged_in_two_ways() -> None:
 @pytest.mark.parametrize(
     ("line", "place"),
     [
-        ("redis.call('HSET', KEYS[2], 'began', now)", "clock began"),
-        ("redis.call('ZADD', KEYS[1], 'NX', now, queue)", "due score"),
-        ("redis.call('SET', KEYS[3], who, 'PX', lease, 'NX')", "turn expires"),
-        ("redis.pcall(\n  'PEXPIREAT', KEYS[3], now + 5)", "turn expires"),
+        ("redis.call('HSET', KEYS.clock, 'began', now)", "clock began"),
+        ("redis.call('ZADD', KEYS.due, 'NX', now, queue)", "due score"),
+        ("redis.call('SET', KEYS.turn, who, 'PX', lease, 'NX')", "turn expires"),
+        ("redis.pcall(\n  'PEXPIREAT', KEYS.turn, now + 5)", "turn expires"),
         ("note('late', queue, repair, 'ZADD', newly_named, now, queue)", "newly_named score"),
     ],
 )
 def test_a_new_place_is_found(tmp_path: Path, line: str, place: str) -> None:
-    header = "-- KEYS     1 due  2 clock  3 turn\n-- ARGV     1 queue\n"
-    (tmp_path / "new.lua").write_text(f"{header}{line}\n")
+    (tmp_path / "new.lua").write_text(f"{line}\n")
     assert place in places_in_scripts(tmp_path)

@@ -1,13 +1,18 @@
 -- Cancel scheduled messages, and ready ones that no process holds yet.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals  10 next_due  11 answer  12… ready lists and quarantined
--- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
---          4 what to do with ready ones: 'cancel' them too, 'free' their unique keys, since workers
---          refuse them, or 'leave' them  5… for each: id, only if it is due then (ms), '' for any
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals  next_due  answer
+--          ready_lists…: and quarantined
+-- ARGV     queue
+--          most_names: most names to look at
+--          start: where to start in the first id, see include/find.lua
+--          ready_action: what to do with ready ones: 'cancel' them too, 'free' their unique keys,
+--            since workers refuse them, or 'leave' them
+--          messages…: for each: id, only if it is due then (ms), '' for any
 -- Returns  a code for each id: 'd' done, 'w' it is ready and stays, 'r' a process holds it, 'c' it
 --          is due at another time, 'u' unknown; change_found explains an unfinished reply
 -- Repeat   the same, for a minute
+-- Roles    worker
 -- @include types
 -- @include room
 -- @include record
@@ -22,7 +27,7 @@ local function cancel_ready(name, value, wanted)
   if wanted and tonumber(due) ~= wanted then
     return 'c'
   end
-  if ARGV[4] == 'cancel' then
+  if ARGV.ready_action == 'cancel' then
     redis.call('HSET', READY_INDEX, name, '!' .. value)
   elseif unique ~= '-' then
     -- A worker refuses it. Until then it is ready, without its unique key.
@@ -30,7 +35,7 @@ local function cancel_ready(name, value, wanted)
     redis.call('HSET', READY_INDEX, name, message_id .. ' ' .. rest)
   end
   release_key(unique, string.match(name, '^[^%z]*'), message_id)
-  return ARGV[4] == 'cancel' and 'd' or 'w'
+  return ARGV.ready_action == 'cancel' and 'd' or 'w'
 end
 
 local cancelled = 0
@@ -40,16 +45,16 @@ local function cancel_scheduled(name, score, data)
   cancelled = cancelled + 1
 end
 
-return answer_once(KEYS[11], function()
+return answer_once(KEYS.answer, function()
   expect_state()
   -- Removing must pass on a full server: see dispatch/promote.lua.
-  redis.call('ZREM', KEYS[10], '')
-  if redis.call('EXISTS', select(12, unpack(KEYS))) == 0 then
+  redis.call('ZREM', KEYS.next_due, '')
+  if redis.call('EXISTS', select(FIRST.ready_lists, unpack(KEYS))) == 0 then
     forget_waiting()
   end
   local codes = change_found(
-    5, 2, ARGV[2], ARGV[3], cancel_scheduled, ARGV[4] ~= 'leave' and cancel_ready)
-  look_on(KEYS[10], ARGV[1], DUE)
+    FIRST.messages, 2, ARGV.most_names, ARGV.start, cancel_scheduled, ARGV.ready_action ~= 'leave' and cancel_ready)
+  look_on(KEYS.next_due, ARGV.queue, DUE)
   -- Ready ones when they are dropped: until then they are there.
   add_total(TOTALS, 'cancelled', cancelled)
   return codes

@@ -1,20 +1,23 @@
 -- Find messages by id.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals
--- ARGV     1 most names to look at  2 where to start in the first id, see include/find.lua  3… ids
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals
+-- ARGV     most_names: most names to look at
+--          start: where to start in the first id, see include/find.lua
+--          ids…
 -- Returns  {number of finished ids, where to continue in the next id, then for each message with
 --          these ids: {name, 's' scheduled, 'w' ready or 'r' held by a process, its score, the
 --          record or, for 'w' and 'r', message id, due, unique key, task and worker id}}
 -- Repeat   reads only
+-- Roles    worker
 -- @include room
 -- @include record
 -- @include tracking
 -- @include find
 
-names_left = tonumber(ARGV[1])
-local reply, from = {0, '['}, ARGV[2]
-for i = 3, #ARGV do
+names_left = tonumber(ARGV.most_names)
+local reply, from = {0, '['}, ARGV.start
+for i = FIRST.ids, #ARGV do
   if i > 3 and (names_left <= 0 or room <= 0) then
     break
   end

@@ -1,10 +1,11 @@
 -- Tell which of many queues may have messages with some ids: nearly all have none.
 --
--- KEYS     1… keys by id of each queue (entries, ready_index, leased_index, duplicate_ids)
--- ARGV     1… ids
+-- KEYS     keys_by_id…: of each queue: entries, ready_index, leased_index, duplicate_ids
+-- ARGV     ids…
 -- Returns  the place of each such queue, the first one being 1; also of one that has several messages
 --          with any id, or a key of another type, which control/find.lua names
 -- Repeat   reads only
+-- Roles    worker
 
 local function may_have(first)
   if redis.call('EXISTS', KEYS[first + 3]) == 1 then
@@ -21,7 +22,7 @@ local function may_have(first)
 end
 
 local places = {}
-for first = 1, #KEYS, 4 do
+for first = FIRST.keys_by_id, #KEYS, 4 do
   if may_have(first) then
     places[#places + 1] = (first + 3) / 4
   end

@@ -1,27 +1,29 @@
 -- Remember what was revoked, so that workers that start later refuse it too. Consumers see that
 -- the revision has changed.
 --
--- KEYS     1 control  2 revoked
--- ARGV     1 for how long to remember (ms)  2… what: 'i' and an id, or 's' and a stamp in JSON
+-- KEYS     control  revoked
+-- ARGV     remember_ms: for how long to remember (ms)
+--          revocations…: each 'i' and an id, or 's' and a stamp in JSON
 -- Returns  how many are remembered
 -- Repeat   the same
+-- Roles    worker
 -- @include clock
 -- @include types
 
-expect_types(1, 'hash', 'zset')
+expect_types(FIRST.control, 'hash', 'zset')
 local now = to_ms(now_us())
 -- Small, and tasks that are not to run would: a full server must let it pass, see dispatch/promote.lua.
-redis.call('ZREM', KEYS[2], '')
+redis.call('ZREM', KEYS.revoked, '')
 -- What is new comes last, whatever the clock says: consumers read from the last one on that they know.
-local newest = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
+local newest = redis.call('ZRANGE', KEYS.revoked, -1, -1, 'WITHSCORES')[2]
 local at = math.max(now, tonumber(newest) or now)
-for i = 2, #ARGV do
-  redis.call('ZADD', KEYS[2], at, ARGV[i])
+for i = FIRST.revocations, #ARGV do
+  redis.call('ZADD', KEYS.revoked, at, ARGV[i])
 end
 for _, old in ipairs(redis.call(
-  'ZRANGEBYSCORE', KEYS[2], '-inf', now - tonumber(ARGV[1]), 'LIMIT', 0, 1000)) do
-  redis.call('ZREM', KEYS[2], old)
+  'ZRANGEBYSCORE', KEYS.revoked, '-inf', now - tonumber(ARGV.remember_ms), 'LIMIT', 0, 1000)) do
+  redis.call('ZREM', KEYS.revoked, old)
 end
-local revision = read_whole(redis.call('HGET', KEYS[1], 'revision')) or 0
-redis.call('HSET', KEYS[1], 'revision', string.format('%.0f', revision + 1))
-return redis.call('ZCARD', KEYS[2])
+local revision = read_whole(redis.call('HGET', KEYS.control, 'revision')) or 0
+redis.call('HSET', KEYS.control, 'revision', string.format('%.0f', revision + 1))
+return redis.call('ZCARD', KEYS.revoked)

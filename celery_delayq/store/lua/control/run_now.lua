@@ -2,15 +2,19 @@
 --
 -- What belongs to a paused task stays, and is due at once when the task goes on.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals  10 next_due  11 answer  12 readers  13 moved
---          14 moved_before  15 wake  16 control  17… ready lists
--- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
---          4 wake channel  5 how many ready lists  6… their priority steps, then for each entry: id,
---          only if it is due then (ms), '' for any
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals  next_due  answer  readers  moved  moved_before  wake  control  ready_lists…
+-- ARGV     queue
+--          most_names: most names to look at
+--          start: where to start in the first id, see include/find.lua
+--          wake_channel
+--          list_count: how many ready lists
+--          steps_and_entries…: their priority steps, then for each entry: id, only if it is due
+--            then (ms), '' for any
 -- Returns  a code for each id: 'd' done, 'w' it is ready already, 'r' a process holds it, 'c' it
 --          is due at another time, 'u' unknown; change_found explains an unfinished reply
 -- Repeat   the same, for a minute
+-- Roles    operator
 -- @include clock
 -- @include types
 -- @include room
@@ -23,19 +27,19 @@
 -- @include idempotent_reply
 -- @include find
 
-return answer_once(KEYS[11], function()
+return answer_once(KEYS.answer, function()
   local clock = now_us()
-  local moves = {KEYS[12], KEYS[13], KEYS[14]}
-  local list_of = lists_by_step({select(17, unpack(KEYS))}, {select(6, unpack(ARGV))})
+  local moves = {KEYS.readers, KEYS.moved, KEYS.moved_before}
+  local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))}, {select(FIRST.steps_and_entries, unpack(ARGV))})
   expect_state()
   -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
-  redis.call('ZREM', KEYS[10], '')
+  redis.call('ZREM', KEYS.next_due, '')
   begin_moves(moves, clock)
   -- Nothing of a paused queue or task is started.
-  local queue_paused = redis.call('HEXISTS', KEYS[16], 'q' .. ARGV[1]) == 1
+  local queue_paused = redis.call('HEXISTS', KEYS.control, 'q' .. ARGV.queue) == 1
 
   local function is_paused(task)
-    return queue_paused or redis.call('HEXISTS', KEYS[16], 't' .. task) == 1
+    return queue_paused or redis.call('HEXISTS', KEYS.control, 't' .. task) == 1
   end
 
   local moved = 0
@@ -47,11 +51,11 @@ return answer_once(KEYS[11], function()
       local due = to_ms(clock)
       note_move(moves, name, score, task)
       move_entry(name, score, due, task)
-      look_at(KEYS[10], ARGV[1], due, clock, ARGV[4])
+      look_at(KEYS.next_due, ARGV.queue, due, clock, ARGV.wake_channel)
       return
     end
-    redis.call('RPUSH', list_of[priority] or KEYS[17], message_in(data, start))
-    wake(KEYS[15])
+    redis.call('RPUSH', list_of[priority] or KEYS[FIRST.ready_lists], message_in(data, start))
+    wake(KEYS.wake)
     moved = moved + 1
     local id, message_id, unique = take_entry(name, score, data)
     if id then
@@ -60,8 +64,8 @@ return answer_once(KEYS[11], function()
     end
   end
 
-  local codes = change_found(6 + ARGV[5], 2, ARGV[2], ARGV[3], run)
-  look_on(KEYS[10], ARGV[1], DUE)
+  local codes = change_found(FIRST.steps_and_entries + ARGV.list_count, 2, ARGV.most_names, ARGV.start, run)
+  look_on(KEYS.next_due, ARGV.queue, DUE)
   add_total(TOTALS, 'promoted', moved)
   return codes
 end)

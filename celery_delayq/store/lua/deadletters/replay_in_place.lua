@@ -1,14 +1,18 @@
 -- Make the tasks of dead letters ready again, the first that died first, as far as that can be done
 -- without reading their messages; returns the others. In one step one is ready and dead no more.
 --
--- KEYS     1 wake  2 dead  3 dead_at  4 answer  5 totals  6… ready lists, from that of the lowest
---          step on
--- ARGV     1 died at this time or later (ms or -inf)  2 or earlier (ms)  3 most dead letters
---          4 32 characters for delivery tags, of which the first four are counted  5 id of one that
---          died at the first time, after which to begin, '' for none  6… the steps, from the lowest one
+-- KEYS     wake  dead  dead_at  answer  totals
+--          ready_lists…: from that of the lowest step on
+-- ARGV     first_ms: died at this time or later (ms or -inf)
+--          last_ms: died at this time or earlier (ms)
+--          most_dead_letters
+--          tag_characters: 32 characters for delivery tags, of which the first four are counted
+--          after_id: id of one that died at the first time, after which to begin, '' for none
+--          steps…: of ready_lists
 -- Returns  '<1 when there is more> <when the last one died (ms)> <how many are ready>', for each
 --          that is not ' <length of its id> <when it died>', a newline, and all their ids joined
 -- Repeat   the same answer, for a minute
+-- Roles    operator
 -- @include types
 -- @include record
 -- @include room
@@ -103,25 +107,25 @@ local function edit_for_replay(dead_letter, tag)
   return table.concat(parts), tonumber(priority)
 end
 
-return answer_once(KEYS[4], function()
-  expect_types(2, 'hash', 'zset')
-  expect_all(6, 'list')
+return answer_once(KEYS.answer, function()
+  expect_types(FIRST.dead, 'hash', 'zset')
+  expect_all(FIRST.ready_lists, 'list')
   -- One takes the place of the other, so a full server must let it pass: see dispatch/promote.lua.
-  redis.call('ZREM', KEYS[3], '')
+  redis.call('ZREM', KEYS.dead_at, '')
 
   local function list_of(priority)
-    local list = KEYS[6]
-    for i = 6, #ARGV do
+    local list = KEYS[FIRST.ready_lists]
+    for i = FIRST.steps, #ARGV do
       if tonumber(ARGV[i]) <= priority then
-        list = KEYS[i]
+        list = KEYS[i + (FIRST.ready_lists - FIRST.steps)]
       end
     end
     return list
   end
 
-  local found, more = members_between(KEYS[3], ARGV[1], ARGV[2], ARGV[5], tonumber(ARGV[3]))
-  local replayed_in_place, sizes, left, last = {}, {}, {}, ARGV[1]
-  local ready, tail = {}, string.sub(ARGV[4], 5)
+  local found, more = members_between(KEYS.dead_at, ARGV.first_ms, ARGV.last_ms, ARGV.after_id, tonumber(ARGV.most_dead_letters))
+  local replayed_in_place, sizes, left, last = {}, {}, {}, ARGV.first_ms
+  local ready, tail = {}, string.sub(ARGV.tag_characters, 5)
   for i = 1, #found, 2 do
     if room <= 0 then
       more = true
@@ -129,7 +133,7 @@ return answer_once(KEYS[4], function()
     end
     local id = found[i]
     last = found[i + 1]
-    local dead_letter = redis.call('HGET', KEYS[2], id) or ''
+    local dead_letter = redis.call('HGET', KEYS.dead, id) or ''
     take_room(#dead_letter)
     local message, priority = edit_for_replay(dead_letter, string.format('%04x', i) .. tail)
     if message then
@@ -147,11 +151,11 @@ return answer_once(KEYS[4], function()
     for list, messages in pairs(ready) do
       redis.call('LPUSH', list, unpack(messages))
     end
-    wake(KEYS[1])
-    redis.call('HDEL', KEYS[2], unpack(replayed_in_place))
-    redis.call('ZREM', KEYS[3], unpack(replayed_in_place))
-    add_total(KEYS[5], 'replayed', #replayed_in_place)
-    add_total(KEYS[5], 'ready', #replayed_in_place)
+    wake(KEYS.wake)
+    redis.call('HDEL', KEYS.dead, unpack(replayed_in_place))
+    redis.call('ZREM', KEYS.dead_at, unpack(replayed_in_place))
+    add_total(KEYS.totals, 'replayed', #replayed_in_place)
+    add_total(KEYS.totals, 'ready', #replayed_in_place)
   end
   return (more and '1 ' or '0 ') .. last .. ' ' .. #replayed_in_place .. table.concat(sizes) .. '\n' .. table.concat(left)
 end)

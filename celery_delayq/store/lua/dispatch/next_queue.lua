@@ -3,17 +3,20 @@
 -- and whether the ready lists are looked at: '1' or '0'. When the clock was set back, every queue is to
 -- be looked at now, a portion of them at each look.
 --
--- KEYS     1 next_due  2 lease_ends  3 clock  4 queues
--- ARGV     1 longest time since the last look (ms): after a longer one, and when the clock was set
---          back, lease time has stood still  2 the dispatcher, '' for none that takes the duty  3 the
---          channel to which dispatchers listen, '' for a dispatcher that does not  4 longest time since
---          somebody looked at the ready lists (ms), 0 for a dispatcher that does not look at them
---          5… queues that it leaves to others
+-- KEYS     next_due  lease_ends  clock  queues
+-- ARGV     max_gap_ms: longest time since the last look (ms): after a longer one, and when the
+--            clock was set back, lease time has stood still
+--          dispatcher: the dispatcher, '' for none that takes the duty
+--          channel: the channel to which dispatchers listen, '' for a dispatcher that does not
+--          ready_look_ms: longest time since somebody looked at the ready lists (ms), 0 for a
+--            dispatcher that does not look at them
+--          other_queues…: queues that this dispatcher leaves to others
 -- Returns  {now (µs), queue or '', due (ms) or '', 1 when the dispatcher is on duty, else 0, how many
 --          dispatchers listen, 0 when that is not known, how many queues are registered, whether the
 --          ready lists are looked at: 2 when it is this dispatcher's turn, 1 when another one has, 0
 --          when nobody does, some of the queues with an ended lease…}
 -- Repeat   the same, but another dispatcher is to look at the ready lists
+-- Roles    worker, dispatcher
 -- @include clock
 -- @include dispatch/next_due
 -- @include lease
@@ -65,43 +68,43 @@ end
 
 local now = now_us()
 local ms = to_ms(now)
-local seen = read_whole(redis.call('HGET', KEYS[3], 'seen')) or 0
+local seen = read_whole(redis.call('HGET', KEYS.clock, 'seen')) or 0
 -- A full server must let it pass: see dispatch/promote.lua. An empty name would stand for no queue.
-redis.call('ZREM', KEYS[2], '')
-redis.call('ZREM', KEYS[1], '')
-local cursor = seen - ms > 1000 and 0 or read_whole(redis.call('HGET', KEYS[3], 'cursor'))
+redis.call('ZREM', KEYS.lease_ends, '')
+redis.call('ZREM', KEYS.next_due, '')
+local cursor = seen - ms > 1000 and 0 or read_whole(redis.call('HGET', KEYS.clock, 'cursor'))
 if cursor and cursor >= 0 then
-  look_at_portion(KEYS[1], KEYS[3], cursor, ms)
+  look_at_portion(KEYS.next_due, KEYS.clock, cursor, ms)
 end
-local reply = next_due_head(KEYS[1], now, 5)
-if seen > 0 and (ms < seen or ms - seen > tonumber(ARGV[1])) then
-  local stood = read_whole(redis.call('HGET', KEYS[3], 'stood')) or 0
-  redis.call('HSET', KEYS[3], 'stood', string.format('%.0f', stood + ms - seen))
+local reply = next_due_head(KEYS.next_due, now, FIRST.other_queues)
+if seen > 0 and (ms < seen or ms - seen > tonumber(ARGV.max_gap_ms)) then
+  local stood = read_whole(redis.call('HGET', KEYS.clock, 'stood')) or 0
+  redis.call('HSET', KEYS.clock, 'stood', string.format('%.0f', stood + ms - seen))
 end
 if seen > 0 and ms - seen > AWAY_MS then
-  note_absence(KEYS[3], tonumber(next_due_head(KEYS[1], now)[3]), seen, ms)
+  note_absence(KEYS.clock, tonumber(next_due_head(KEYS.next_due, now)[3]), seen, ms)
 end
 -- Not at each look of a large fleet.
-if ms < seen or ms - seen >= math.min(200, ARGV[1] / 10) then
+if ms < seen or ms - seen >= math.min(200, ARGV.max_gap_ms / 10) then
   local seen_now = string.format('%.0f', ms)
-  redis.call('HSET', KEYS[3], 'seen', seen_now)
-  local due = next_due_head(KEYS[1], now)[3]
+  redis.call('HSET', KEYS.clock, 'seen', seen_now)
+  local due = next_due_head(KEYS.next_due, now)[3]
   if due == '' or tonumber(due) > ms then
-    redis.call('HSET', KEYS[3], 'dispatched', seen_now)
+    redis.call('HSET', KEYS.clock, 'dispatched', seen_now)
   end
 end
-local listening = ARGV[3] ~= '' and redis.pcall('PUBSUB', 'NUMSUB', ARGV[3]) or {}
+local listening = ARGV.channel ~= '' and redis.pcall('PUBSUB', 'NUMSUB', ARGV.channel) or {}
 local fleet = tonumber(listening[2]) or 0
-reply[4], reply[5] = on_duty(KEYS[3], ARGV[2], fleet == 1, ms), fleet
+reply[4], reply[5] = on_duty(KEYS.clock, ARGV.dispatcher, fleet == 1, ms), fleet
 -- A registry of another type stops no promotion.
-local queues = redis.pcall('HLEN', KEYS[4])
+local queues = redis.pcall('HLEN', KEYS.queues)
 reply[6] = type(queues) == 'number' and queues or 0
-reply[7] = ready_turn(KEYS[3], tonumber(ARGV[4]), ms)
+reply[7] = ready_turn(KEYS.clock, tonumber(ARGV.ready_look_ms), ms)
 if reply[4] == 1 and fleet > 1 then
-  redis.pcall('PUBLISH', ARGV[3], math.min(reply[7], 1))
+  redis.pcall('PUBLISH', ARGV.channel, math.min(reply[7], 1))
 end
 local ended = redis.call(
-  'ZRANGEBYSCORE', KEYS[2], '-inf', lease_now(KEYS[3], ARGV[1]), 'LIMIT', 0, 100)
+  'ZRANGEBYSCORE', KEYS.lease_ends, '-inf', lease_now(KEYS.clock, ARGV.max_gap_ms), 'LIMIT', 0, 100)
 for _, queue in ipairs(ended) do
   reply[#reply + 1] = queue
 end

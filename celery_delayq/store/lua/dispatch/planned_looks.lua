@@ -1,14 +1,16 @@
 -- Tell when something is due in queues, and when they are looked at.
 --
--- KEYS     1 next_due  2 control  3… due, of each queue
--- ARGV     1… queues
+-- KEYS     next_due  control
+--          due_of_queues…: of each queue
+-- ARGV     queues…
 -- Returns  for each {due of the first (ms) or '', look (ms) or '', 1 if paused else 0}
 -- Repeat   reads only
+-- Roles    worker, dispatcher
 
 local looks = {}
 for i, queue in ipairs(ARGV) do
   looks[i] = {
-    redis.pcall('ZRANGE', KEYS[i + 2], 0, 0, 'WITHSCORES')[2] or '',
-    redis.call('ZSCORE', KEYS[1], queue) or '', redis.call('HEXISTS', KEYS[2], 'q' .. queue)}
+    redis.pcall('ZRANGE', KEYS[i + FIRST.due_of_queues - 1], 0, 0, 'WITHSCORES')[2] or '',
+    redis.call('ZSCORE', KEYS.next_due, queue) or '', redis.call('HEXISTS', KEYS.control, 'q' .. queue)}
 end
 return looks

@@ -4,16 +4,20 @@
 -- of a paused queue is moved. leases/acquire.lua looks what is later than it may be. A tick of a periodic
 -- entry whose time passed while nobody dispatched is dropped once it is not to be caught up.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals  10 next_due  11 dead  12 dead_at  13 wake  14 control  15 pace
---          16 quarantined  17 clock  18… ready lists
--- ARGV     1 queue  2 most entries to move  3 most entries a second, 0 for no limit  4 most ready
---          messages, 0 for no limit  5 '1' to note in READY_INDEX when that was, else '0'
---          6 '1' to note in the clock that a dispatcher was here  7 that dispatcher, '' for none that
---          takes the duty  8… the priority step of KEYS[18…], then queues that it leaves to others
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals  next_due  dead  dead_at  wake  control  pace  quarantined  clock  ready_lists…
+-- ARGV     queue  most_entries
+--          max_rate: most entries a second, 0 for no limit
+--          max_ready: most ready messages, 0 for no limit
+--          notes_time: '1' to note in READY_INDEX when that was, else '0'
+--          notes_dispatcher: '1' to note in the clock that a dispatcher was here
+--          dispatcher: '' for one that does not take the duty
+--          steps_and_queues…: the priority steps of ready_lists, then queues that the dispatcher
+--            leaves to others
 -- Returns  {now (µs), queue and due (ms) of what to look at next, moved, dead_lettered, 1 when the
 --          dispatcher is on duty, else 0}
 -- Repeat   goes on with what is due then
+-- Roles    worker, dispatcher
 -- @include clock
 -- @include types
 -- @include room
@@ -26,31 +30,31 @@
 -- @include dispatch/rate_limit
 -- @include dispatch/duty
 
-local queue, limit = ARGV[1], tonumber(ARGV[2])
+local queue, limit = ARGV.queue, tonumber(ARGV.most_entries)
 local clock = now_us()
 local now = to_ms(clock)
 
 local list_of, lists = {}, {}
-local left = #KEYS - 9
-for i = 18, #KEYS do
-  list_of[ARGV[i - 10]] = KEYS[i]
+local other_queues_from = FIRST.steps_and_queues + #KEYS - FIRST.ready_lists + 1
+for i = FIRST.ready_lists, #KEYS do
+  list_of[ARGV[i + (FIRST.steps_and_queues - FIRST.ready_lists)]] = KEYS[i]
   lists[#lists + 1] = KEYS[i]
 end
 
-local queue_paused, revision = unpack(redis.call('HMGET', KEYS[14], 'q' .. queue, 'revision'))
+local queue_paused, revision = unpack(redis.call('HMGET', KEYS.control, 'q' .. queue, 'revision'))
 if queue_paused then
-  redis.call('ZREM', KEYS[10], queue)
-  local reply = next_due_head(KEYS[10], clock, left)
-  reply[4], reply[5], reply[6] = 0, 0, on_duty(KEYS[17], ARGV[7], false, now)
+  redis.call('ZREM', KEYS.next_due, queue)
+  local reply = next_due_head(KEYS.next_due, clock, other_queues_from)
+  reply[4], reply[5], reply[6] = 0, 0, on_duty(KEYS.clock, ARGV.dispatcher, false, now)
   return reply
 end
 
 local paused = {}
-local noted = ARGV[5] == '1' and string.format(' %.0f', now) or ''
+local noted = ARGV.notes_time == '1' and string.format(' %.0f', now) or ''
 
 local function is_paused(task)
   if paused[task] == nil then
-    paused[task] = revision and redis.call('HEXISTS', KEYS[14], 't' .. task) == 1
+    paused[task] = revision and redis.call('HEXISTS', KEYS.control, 't' .. task) == 1
   end
   return paused[task]
 end
@@ -59,9 +63,9 @@ end
 -- was put back. A call looks at 100 tasks. If there are more, PACE has the revision of the control and
 -- the place to go on from, '' at the end: then nobody looks again before the revision changes.
 local function unpause(most)
-  expect_all(18, 'list')
+  expect_all(FIRST.ready_lists, 'list')
   local revision = string.format('%.0f', read_whole(revision) or 0)
-  local looked = redis.call('HGET', KEYS[15], 'unpaused') or ''
+  local looked = redis.call('HGET', KEYS.pace, 'unpaused') or ''
   local began, start = string.match(looked, '^(%d+) (.*)$')
   if began ~= revision then
     start = '-'
@@ -73,7 +77,7 @@ local function unpause(most)
     local first = redis.call('ZRANGEBYLEX', PAUSED_DUE, start, '+', 'LIMIT', 0, 1)[1]
     local task = first and string.match(first, '^[^%z]*')
     if tasks == 0 or (not task and began == revision) then
-      redis.call('HSET', KEYS[15], 'unpaused', revision .. ' ' .. (task and start or ''))
+      redis.call('HSET', KEYS.pace, 'unpaused', revision .. ' ' .. (task and start or ''))
     end
     if not task or left <= 0 or tasks == 0 then
       return task ~= nil, most - left
@@ -105,25 +109,25 @@ end
 
 -- Whether nobody dispatched when something was due, see dispatch/next_queue.lua.
 local function was_missed(due)
-  local from, to = unpack(redis.call('HMGET', KEYS[17], 'away_from', 'away_to'))
+  local from, to = unpack(redis.call('HMGET', KEYS.clock, 'away_from', 'away_to'))
   from, to = read_whole(from), read_whole(to)
   return from and to and due > from and due < to
 end
 
-expect_types(1, 'zset', 'hash', 'zset')
+expect_types(FIRST.due, 'zset', 'hash', 'zset')
 local is_ready_index = read_typed('hash', 'HLEN', READY_INDEX) > 0
 local some = expect_rare(
-  {PAUSED_DUE, UNIQUE, DUPLICATE_IDS, KEYS[15], KEYS[11], KEYS[12]},
+  {PAUSED_DUE, UNIQUE, DUPLICATE_IDS, KEYS.pace, KEYS.dead, KEYS.dead_at},
   {'zset', 'hash', 'zset', 'hash', 'hash', 'zset'})
 if some then
   expect_type(LEASED_INDEX, 'hash') -- it tells who has a unique key
 end
 duplicate_ids_there = some and redis.call('EXISTS', DUPLICATE_IDS) == 1
-expect_type(KEYS[17], 'hash')
+expect_type(KEYS.clock, 'hash')
 -- Moving frees memory, so it must go on when the server is full: a write that is never refused,
 -- and changes nothing, comes first, and the server lets those after it pass.
-redis.call('ZREM', KEYS[10], '')
-if is_ready_index and redis.call('EXISTS', KEYS[16], unpack(lists)) == 0 then
+redis.call('ZREM', KEYS.next_due, '')
+if is_ready_index and redis.call('EXISTS', KEYS.quarantined, unpack(lists)) == 0 then
   forget_waiting()
 end
 local more_paused_due, put_back = false, 0
@@ -132,7 +136,7 @@ if some and redis.call('EXISTS', PAUSED_DUE) == 1 then
 end
 -- What was put back is half of the work of promoting it.
 limit = limit - math.floor(put_back / 2)
-local allowed, look_at_ms = pace(KEYS[15], lists, limit, tonumber(ARGV[3]), tonumber(ARGV[4]), clock)
+local allowed, look_at_ms = pace(KEYS.pace, lists, limit, tonumber(ARGV.max_rate), tonumber(ARGV.max_ready), clock)
 local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
 local names, scores = {}, {}
 for i = 1, #due, 2 do
@@ -162,7 +166,7 @@ for i, name in ipairs(names) do
   elseif id and skip < 0 and now - scores[i] > -skip and was_missed(scores[i]) then
     missed[#missed + 1] = {name, scores[i], data}
   elseif moved < allowed then
-    local list = list_of[priority] or KEYS[18]
+    local list = list_of[priority] or KEYS[FIRST.ready_lists]
     if not messages[list] then
       expect_type(list, 'list')
       messages[list] = {}
@@ -181,10 +185,10 @@ for list, batch in pairs(messages) do
   redis.call('LPUSH', list, unpack(batch))
 end
 if moved > 0 then
-  wake(KEYS[13])
+  wake(KEYS.wake)
 end
 for _, one in ipairs(bad) do
-  add_dead_letter(KEYS[11], KEYS[12], one[1], now, one[2], one[3], one[4])
+  add_dead_letter(KEYS.dead, KEYS.dead_at, one[1], now, one[2], one[3], one[4])
 end
 for _, one in ipairs(paused_due) do
   pause_due(unpack(one))
@@ -208,28 +212,28 @@ end
 for _, one in ipairs(labels) do
   release_key(one[4], one[1], one[2])
 end
-spend(KEYS[15], moved, tonumber(ARGV[3]))
+spend(KEYS.pace, moved, tonumber(ARGV.max_rate))
 add_total(TOTALS, 'promoted', moved)
 add_total(TOTALS, 'dead:corrupt', #bad)
 add_total(TOTALS, 'cancelled', #missed)
-if ARGV[6] == '1' then
-  redis.call('HSET', KEYS[17], 'dispatched', now)
+if ARGV.notes_dispatcher == '1' then
+  redis.call('HSET', KEYS.clock, 'dispatched', now)
 end
 
 if moved == 0 then
   -- A queue that goes on may have something ready, of which its consumers do not know.
   for _, list in ipairs(lists) do
     if redis.call('EXISTS', list) == 1 then
-      wake(KEYS[13])
+      wake(KEYS.wake)
     end
   end
 end
-look_again(KEYS[10], queue, DUE)
+look_again(KEYS.next_due, queue, DUE)
 if more_paused_due then
-  redis.call('ZADD', KEYS[10], 'LT', now, queue)
+  redis.call('ZADD', KEYS.next_due, 'LT', now, queue)
 elseif look_at_ms and moved == allowed then
-  redis.call('ZADD', KEYS[10], 'XX', 'GT', look_at_ms, queue)
+  redis.call('ZADD', KEYS.next_due, 'XX', 'GT', look_at_ms, queue)
 end
-local reply = next_due_head(KEYS[10], clock, left)
-reply[4], reply[5], reply[6] = moved, #bad, on_duty(KEYS[17], ARGV[7], moved > 0, now)
+local reply = next_due_head(KEYS.next_due, clock, other_queues_from)
+reply[4], reply[5], reply[6] = moved, #bad, on_duty(KEYS.clock, ARGV.dispatcher, moved > 0, now)
 return reply

@@ -3,21 +3,23 @@
 -- The number of the last call stands in the key that tells that the process lives. Where that has
 -- expired, a repeated call is not known.
 --
--- KEYS     1 history  2 worker_id
--- ARGV     1 about how many runs to keep  2 number of this call of the process  3 lines,
---          each with a line feed behind it
+-- KEYS     history  worker_id
+-- ARGV     most_runs: about how many runs to keep
+--          call_number: number of this call of the process
+--          lines: of the runs, each with a line feed behind it
 -- Returns  how many were noted
 -- Repeat   0
+-- Roles    worker
 -- @include history
 
-local last = tonumber(redis.call('GET', KEYS[2]) or 0)
-if last and last >= tonumber(ARGV[2]) then
+local last = tonumber(redis.call('GET', KEYS.worker_id) or 0)
+if last and last >= tonumber(ARGV.call_number) then
   return 0
 end
-redis.pcall('SET', KEYS[2], ARGV[2], 'XX', 'KEEPTTL')
+redis.pcall('SET', KEYS.worker_id, ARGV.call_number, 'XX', 'KEEPTTL')
 local noted = 0
-for line in string.gmatch(ARGV[3], '([^\n]*)\n') do
-  add_run(KEYS[1], ARGV[1], line)
+for line in string.gmatch(ARGV.lines, '([^\n]*)\n') do
+  add_run(KEYS.history, ARGV.most_runs, line)
   noted = noted + 1
 end
 return noted

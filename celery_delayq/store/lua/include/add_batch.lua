@@ -16,7 +16,7 @@ local function begin_puts(clock, most, marker, first)
   putting.clock, putting.now = clock, to_ms(clock)
   putting.marker, putting.lists = marker, {select(first, unpack(KEYS))}
   putting.tracked = expect_state()
-  expect_types(10, 'zset', 'hash')
+  expect_types(FIRST.next_due, 'zset', 'hash')
   expect_all(first, 'list')
   putting.room = most > 0 and most - redis.call('ZCARD', DUE) or math.huge
 end

@@ -1,7 +1,8 @@
 -- The keys with which all scripts about entries begin.
-local DUE, ENTRIES, TASKS, PAUSED_DUE = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local UNIQUE, DUPLICATE_IDS, READY_INDEX, LEASED_INDEX = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local TOTALS = KEYS[9]
+local DUE, ENTRIES, TASKS, PAUSED_DUE = KEYS.due, KEYS.entries, KEYS.tasks, KEYS.paused_due
+local UNIQUE, DUPLICATE_IDS = KEYS.unique, KEYS.duplicate_ids
+local READY_INDEX, LEASED_INDEX = KEYS.ready_index, KEYS.leased_index
+local TOTALS = KEYS.totals
 
 -- Once it has left the schedule, an entry is found by its name in READY_INDEX while it is ready, and
 -- in LEASED_INDEX while a process holds it. There stands
@@ -41,7 +42,7 @@ end
 
 -- Refuse those of another type before anything is written. Returns whether anything is ready or held.
 local function expect_state()
-  expect_types(1, 'zset', 'hash', 'zset')
+  expect_types(FIRST.due, 'zset', 'hash', 'zset')
   local some = expect_rare({PAUSED_DUE, UNIQUE, DUPLICATE_IDS}, {'zset', 'hash', 'zset'})
   duplicate_ids_there = some and redis.call('EXISTS', DUPLICATE_IDS) == 1
   local ready, leased = expect_type(READY_INDEX, 'hash'), expect_type(LEASED_INDEX, 'hash')

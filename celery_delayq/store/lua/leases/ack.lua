@@ -1,11 +1,14 @@
 -- Forget finished messages, at most 100 where some are tracked; stops after reading about 1 MB.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals  10 leased  11 deliveries  12 history
--- ARGV     1 about how many runs to keep, 0 for no history  2 with a history the lines of their
---          runs, each with a line feed behind it, '' for no line  3… fields of the messages
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals  leased  deliveries  history
+-- ARGV     most_runs: about how many runs to keep, 0 for no history
+--          run_lines: with a history the lines of their runs, each with a line feed behind it, ''
+--            for no line
+--          fields…: fields of the messages
 -- Returns  {number of messages that were held, number of fields done, from the first one on}
 -- Repeat   {0, number of fields done}
+-- Roles    worker
 -- @include types
 -- @include room
 -- @include record
@@ -14,11 +17,11 @@
 -- @include lease
 -- @include history
 
-local most = tonumber(ARGV[1])
+local most = tonumber(ARGV.most_runs)
 local tracked, counted = read_typed('hash', 'HLEN', LEASED_INDEX) > 0, false
 duplicate_ids_there = false
-if redis.call('EXISTS', KEYS[11], UNIQUE, DUPLICATE_IDS) > 0 then
-  counted = redis.call('EXISTS', KEYS[11]) == 1
+if redis.call('EXISTS', KEYS.deliveries, UNIQUE, DUPLICATE_IDS) > 0 then
+  counted = redis.call('EXISTS', KEYS.deliveries) == 1
   tracked = tracked or counted
   if tracked then
     expect_state()
@@ -34,7 +37,7 @@ local function forget(held)
   local _, _, start = read_leased(held)
   if start then
     if counted then
-      redis.call('HDEL', KEYS[11], redis.sha1hex(message_in(held, start)))
+      redis.call('HDEL', KEYS.deliveries, redis.sha1hex(message_in(held, start)))
     end
     local mark = forget_tracked(LEASED_INDEX, held, start)
     if dropped[mark] then
@@ -43,7 +46,7 @@ local function forget(held)
   end
 end
 
-local fields, sizes = {select(3, unpack(ARGV))}, {}
+local fields, sizes = {select(FIRST.fields, unpack(ARGV))}, {}
 local done = tracked and math.min(#fields, 100) or #fields
 local looks = tracked or most > 0 or some_empty
 local acked = 0
@@ -52,16 +55,16 @@ for i = 1, looks and done or 0 do
     done = i - 1
     break
   elseif tracked then
-    local held = redis.call('HGET', KEYS[10], fields[i])
+    local held = redis.call('HGET', KEYS.leased, fields[i])
     sizes[i] = held and #held or 0
     take_room(sizes[i])
     forget(held)
   else
-    sizes[i] = redis.call('HSTRLEN', KEYS[10], fields[i])
+    sizes[i] = redis.call('HSTRLEN', KEYS.leased, fields[i])
   end
   acked = acked + (sizes[i] > 0 and 1 or 0)
 end
-local known = redis.call('HDEL', KEYS[10], unpack(fields, 1, done))
+local known = redis.call('HDEL', KEYS.leased, unpack(fields, 1, done))
 acked = looks and acked or known
 add_total(TOTALS, 'acked', acked - dropped['!'] - dropped['!!'])
 add_total(TOTALS, 'cancelled', dropped['!'])
@@ -69,11 +72,11 @@ add_total(TOTALS, 'replaced', dropped['!!'])
 add_total(TOTALS, 'empty', acked - known)
 if most > 0 then
   local i = 0
-  for line in string.gmatch(ARGV[2], '([^\n]*)\n') do
+  for line in string.gmatch(ARGV.run_lines, '([^\n]*)\n') do
     i = i + 1
     -- What a retry has replaced is empty: leases/replace.lua has written its line.
     if i <= done and sizes[i] > 0 then
-      add_run(KEYS[12], most, line)
+      add_run(KEYS.history, most, line)
     end
   end
 end

@@ -1,13 +1,16 @@
 -- Make a dead letter of a message that a process holds.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals  10 leased  11 deliveries  12 dead  13 dead_at  14 queues
---          15 history
--- ARGV     1 field of the message  2 id of the dead letter  3 reason  4 queue  5 layout of the queue
---          6 details in JSON, '' for none  7 about how many runs to keep in the history  8 the
---          line of its run there, '' for none  9 the kind of reason by which it is counted
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals  leased  deliveries  dead  dead_at  queues  history
+-- ARGV     field: field of the message
+--          dead_letter_id  reason  queue  layout
+--          details: details in JSON, '' for none
+--          most_runs: about how many runs to keep in the history
+--          run_line: the line of its run there, '' for none
+--          reason_kind: the kind of reason by which it is counted
 -- Returns  1, or 0 when it is not held
 -- Repeat   0
+-- Roles    worker
 -- @include clock
 -- @include types
 -- @include record
@@ -17,24 +20,24 @@
 -- @include dead_letter
 -- @include history
 
-local held = redis.call('HGET', KEYS[10], ARGV[1])
+local held = redis.call('HGET', KEYS.leased, ARGV.field)
 local _, _, start = read_leased(held)
 if not held or held == '' then
-  add_total(TOTALS, 'empty', -redis.call('HDEL', KEYS[10], ARGV[1]))
+  add_total(TOTALS, 'empty', -redis.call('HDEL', KEYS.leased, ARGV.field))
   return 0
 end
 expect_state()
-expect_types(11, 'hash', 'hash', 'zset')
+expect_types(FIRST.deliveries, 'hash', 'hash', 'zset')
 -- Moving must pass on a full server: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[13], '')
-redis.call('HSETNX', KEYS[14], ARGV[4], ARGV[5])
+redis.call('ZREM', KEYS.dead_at, '')
+redis.call('HSETNX', KEYS.queues, ARGV.queue, ARGV.layout)
 local message = message_in(held, start or 1)
 forget_tracked(LEASED_INDEX, message)
-add_dead_letter(KEYS[12], KEYS[13], ARGV[2], to_ms(now_us()), 0, ARGV[3], message, ARGV[6])
-if redis.call('EXISTS', KEYS[11]) == 1 then
-  redis.call('HDEL', KEYS[11], redis.sha1hex(message))
+add_dead_letter(KEYS.dead, KEYS.dead_at, ARGV.dead_letter_id, to_ms(now_us()), 0, ARGV.reason, message, ARGV.details)
+if redis.call('EXISTS', KEYS.deliveries) == 1 then
+  redis.call('HDEL', KEYS.deliveries, redis.sha1hex(message))
 end
-redis.call('HDEL', KEYS[10], ARGV[1])
-add_total(TOTALS, 'dead:' .. ARGV[9], 1)
-add_run(KEYS[15], ARGV[7], ARGV[8])
+redis.call('HDEL', KEYS.leased, ARGV.field)
+add_total(TOTALS, 'dead:' .. ARGV.reason_kind, 1)
+add_run(KEYS.history, ARGV.most_runs, ARGV.run_line)
 return 1

@@ -1,21 +1,25 @@
 -- Forget the leases of processes that hold nothing, whether they have ended or not.
 --
--- KEYS     1 leases  2 lease_ends  3 request_numbers  4… leased of each process
--- ARGV     1 queue  2… worker ids, in the order of KEYS[4…]
+-- KEYS     leases  lease_ends  request_numbers
+--          leased_of_workers…: leased of each process
+-- ARGV     queue
+--          worker_ids…: in the order of leased_of_workers
 -- Returns  how many leases were forgotten
 -- Repeat   0
+-- Roles    operator
 -- @include types
 
-expect_type(KEYS[1], 'zset')
-expect_type(KEYS[3], 'hash')
+expect_type(KEYS.leases, 'zset')
+expect_type(KEYS.request_numbers, 'hash')
 local forgotten = 0
-for i = 4, #KEYS do
+for i = FIRST.leased_of_workers, #KEYS do
   if redis.call('EXISTS', KEYS[i]) == 0 then
-    forgotten = forgotten + redis.call('ZREM', KEYS[1], ARGV[i - 2])
-    redis.call('HDEL', KEYS[3], ARGV[i - 2])
+    local worker_id = ARGV[i + (FIRST.worker_ids - FIRST.leased_of_workers)]
+    forgotten = forgotten + redis.call('ZREM', KEYS.leases, worker_id)
+    redis.call('HDEL', KEYS.request_numbers, worker_id)
   end
 end
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  redis.call('ZREM', KEYS[2], ARGV[1])
+if redis.call('EXISTS', KEYS.leases) == 0 then
+  redis.call('ZREM', KEYS.lease_ends, ARGV.queue)
 end
 return forgotten

@@ -3,21 +3,30 @@
 --
 -- The process still acknowledges the message, so an empty value stays in its place until then.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals  10 next_due  11 queues  12 wake  13 ready list  14 leased
---          15 deliveries  16 leased_index, of the queue of the message  17 history
---          18 totals, of that queue
--- ARGV     1 queue  2 layout of the queue  3 wake channel  4 no limit  5 id  6 due (ms, '+' before
---          it when it counts from now)  7 which of KEYS is its ready list  8 record  9 what to do
---          when its unique key is taken (see include/unique_policy.lua), '' without one  10 field of the
---          message  11 'push' to make ready what is due, 'leave' to change nothing then, 'keep' to
---          schedule it all the same  12 about how many runs to keep in the history  13 the line
---          there of the run that is to be tried again, '' for none  14 the beginning of the
---          message that is held, up to its label, '' for none
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals  next_due  queues  wake  ready_list  leased  deliveries
+--          message_leased_index: of the queue of the message that is replaced
+--          history
+--          message_totals: of that queue
+-- ARGV     queue  layout  wake_channel
+--          no_limit: not read
+--          id
+--          due_text: due (ms, '+' before it when it counts from now)
+--          list_place: not read
+--          record
+--          unique_policy: what to do when its unique key is taken (see include/unique_policy.lua),
+--            '' without one
+--          field: of the message
+--          when_due: 'push' to make ready what is due, 'leave' to change nothing then, 'keep' to
+--            schedule it all the same
+--          most_runs: about how many runs to keep in the history
+--          run_line: the line there of the run that is to be tried again, '' for none
+--          leased_head: the beginning of the message that is held, up to its label, '' for none
 -- Returns  'scheduled' | 'ready' | 'due' | 'gone' | 'duplicate' | 'superseded'; 'due' changed
 --          nothing, 'gone' is no longer held, and whoever has it now makes its own, 'superseded'
 --          was not stored since another has its unique key
 -- Repeat   'duplicate'
+-- Roles    worker
 -- @include clock
 -- @include types
 -- @include record
@@ -32,37 +41,37 @@
 
 local clock = now_us()
 local now = to_ms(clock)
-local id, due, data, field = ARGV[5], due_of(ARGV[6], clock), ARGV[8], ARGV[10]
+local id, due, data, field = ARGV.id, due_of(ARGV.due_text, clock), ARGV.record, ARGV.field
 local _, message_id, task, start = read_record(data)
 -- The length tells whether the process holds the message: to read a large one takes long.
-if redis.call('HSTRLEN', KEYS[14], field) == 0 then
-  return redis.call('HEXISTS', KEYS[14], field) == 1 and 'duplicate' or 'gone'
+if redis.call('HSTRLEN', KEYS.leased, field) == 0 then
+  return redis.call('HEXISTS', KEYS.leased, field) == 1 and 'duplicate' or 'gone'
 end
 expect_state()
-expect_type(KEYS[11], 'hash')
-expect_type(KEYS[13], 'list')
-expect_type(KEYS[15], 'hash')
-expect_type(KEYS[16], 'hash')
-if due <= now and ARGV[11] == 'leave' then
+expect_type(KEYS.queues, 'hash')
+expect_type(KEYS.ready_list, 'list')
+expect_type(KEYS.deliveries, 'hash')
+expect_type(KEYS.message_leased_index, 'hash')
+if due <= now and ARGV.when_due == 'leave' then
   return 'due'
 end
 -- One takes the place of the other, so a full server must let it pass: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[10], '')
+redis.call('ZREM', KEYS.next_due, '')
 
 local plan = {what = 'beside'}
-if ARGV[9] ~= '' then
+if ARGV.unique_policy ~= '' then
   local _, _, _, unique = read_label(data, start)
   -- Itself, too, has the key no more when another has taken its place.
-  plan = decide(unique, id, due, now, (string.gsub(ARGV[9], '%d$', '1')))
+  plan = decide(unique, id, due, now, (string.gsub(ARGV.unique_policy, '%d$', '1')))
 end
-if plan.what == 'superseded' and ARGV[11] == 'keep' then
+if plan.what == 'superseded' and ARGV.when_due == 'keep' then
   -- Without the pause it would have run beside what has its key now.
   plan.what = 'beside'
 end
-local its_id, its_message_id, _, its_unique = read_label(ARGV[14])
+local its_id, its_message_id, _, its_unique = read_label(ARGV.leased_head)
 if its_id then
-  local _, its_due = untrack(KEYS[16], its_id, its_message_id, its_unique)
-  if ARGV[11] == 'keep' and its_due > 0 then
+  local _, its_due = untrack(KEYS.message_leased_index, its_id, its_message_id, its_unique)
+  if ARGV.when_due == 'keep' and its_due > 0 then
     due = math.min(due, its_due)
   end
   if has_duplicate_ids() then
@@ -72,12 +81,12 @@ end
 local state, stored = 'superseded', true
 if plan.what == 'superseded' then
   state, stored = plan.what, false
-elseif due > now or ARGV[11] == 'keep' then
+elseif due > now or ARGV.when_due == 'keep' then
   stored = put_entry(id, due, data, message_id, task)
-  announce(KEYS[10], KEYS[11], ARGV[1], ARGV[2], due, clock, ARGV[3])
+  announce(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, due, clock, ARGV.wake_channel)
   state = 'scheduled'
 else
-  put_ready(KEYS[13], KEYS[12], due, now, data, task, start)
+  put_ready(KEYS.ready_list, KEYS.wake, due, now, data, task, start)
   state = 'ready'
 end
 if its_id then
@@ -89,22 +98,22 @@ if plan.what == 'store' then
     take_key(plan, id, message_id)
   end
 end
-if redis.call('EXISTS', KEYS[15]) == 1 then
-  local held = redis.call('HGET', KEYS[14], field)
+if redis.call('EXISTS', KEYS.deliveries) == 1 then
+  local held = redis.call('HGET', KEYS.leased, field)
   local _, _, held_start = read_leased(held)
-  redis.call('HDEL', KEYS[15], redis.sha1hex(message_in(held, held_start)))
+  redis.call('HDEL', KEYS.deliveries, redis.sha1hex(message_in(held, held_start)))
 end
-redis.call('HSET', KEYS[14], field, '')
-add_total(KEYS[18], 'empty', 1)
+redis.call('HSET', KEYS.leased, field, '')
+add_total(KEYS.message_totals, 'empty', 1)
 if not stored then
-  add_total(KEYS[18], 'replaced', 1)
+  add_total(KEYS.message_totals, 'replaced', 1)
 else
-  add_total(KEYS[18], 'retried', ARGV[11] == 'push' and 1 or 0)
-  if KEYS[18] ~= TOTALS then
-    add_total(KEYS[18], 'moved', 1)
+  add_total(KEYS.message_totals, 'retried', ARGV.when_due == 'push' and 1 or 0)
+  if KEYS.message_totals ~= TOTALS then
+    add_total(KEYS.message_totals, 'moved', 1)
     add_total(TOTALS, 'accepted', 1)
   end
   add_total(TOTALS, 'ready', state == 'ready' and 1 or 0)
 end
-add_run(KEYS[17], ARGV[12], ARGV[13])
+add_run(KEYS.history, ARGV.most_runs, ARGV.run_line)
 return state

@@ -1,16 +1,20 @@
 -- Put messages that a process holds back into their ready lists, about 1 MB of them.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals  10 leased  11 wake  12 deliveries  13 dead  14 dead_at
---          15 quarantined  16… ready lists
--- ARGV     1 'first' to run next, 'last' to run after all that is ready  2 what to count:
---          'nothing', 'requeued', 'crashed' or, where the process ends by an error of which nobody
---          knows the cause, 'died'  3 most crashes or deaths, 0 for no limit  4 details for the
---          dead letter of one that crashed too often  5 worker id  6 how many ready lists  7… their
---          priority steps, then the fields of the messages in the order in which they were leased
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals  leased  wake  deliveries  dead  dead_at  quarantined  ready_lists…
+-- ARGV     run_order: 'first' to run next, 'last' to run after all that is ready
+--          count_as: what to count: 'nothing', 'requeued', 'crashed' or, where the process ends by
+--            an error of which nobody knows the cause, 'died'
+--          max_crashes: most crashes or deaths, 0 for no limit
+--          details: details for the dead letter of one that crashed too often
+--          worker_id
+--          list_count: how many ready lists
+--          steps_and_fields…: their priority steps, then the fields of the messages in the order in
+--            which they were leased
 -- Returns  {requeued, dead-lettered, how many of the fields are done: 'last' from the first on, else from
 --          the last one}
 -- Repeat   goes on with what is left, as with the others; {0, 0, all} when nothing is
+-- Roles    worker
 -- @include clock
 -- @include types
 -- @include room
@@ -21,47 +25,47 @@
 -- @include dead_letter
 -- @include lease
 
-local most, lists = tonumber(ARGV[3]), tonumber(ARGV[6])
-local list_of = lists_by_step({select(16, unpack(KEYS))}, {select(7, unpack(ARGV))})
+local most, lists = tonumber(ARGV.max_crashes), tonumber(ARGV.list_count)
+local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))}, {select(FIRST.steps_and_fields, unpack(ARGV))})
 expect_state()
-expect_types(12, 'hash', 'hash', 'zset', 'list')
+expect_types(FIRST.deliveries, 'hash', 'hash', 'zset', 'list')
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[14], '')
+redis.call('ZREM', KEYS.dead_at, '')
 
 local moved, dead_lettered, looked, corrupt, empty = 0, 0, 0, 0, 0
-local push = ARGV[1] == 'last' and 'LPUSH' or 'RPUSH'
-local from, to, by = #ARGV, 7 + lists, -1
-if ARGV[1] == 'last' then
+local push = ARGV.run_order == 'last' and 'LPUSH' or 'RPUSH'
+local from, to, by = #ARGV, FIRST.steps_and_fields + lists, -1
+if ARGV.run_order == 'last' then
   from, to, by = to, from, 1
 end
 
 -- Whether a message has crashed too often, and is a dead letter by now.
 local function count(message)
-  if ARGV[2] == 'nothing' then
+  if ARGV.count_as == 'nothing' then
     return false
   end
   local digest = redis.sha1hex(message)
-  local reclaimed, crashed, requeued = read_deliveries(redis.call('HGET', KEYS[12], digest))
-  if ARGV[2] == 'crashed' then
+  local reclaimed, crashed, requeued = read_deliveries(redis.call('HGET', KEYS.deliveries, digest))
+  if ARGV.count_as == 'crashed' then
     crashed = crashed + 1
   else
     requeued = requeued + 1
   end
-  if ARGV[2] == 'crashed' and most > 0 and crashed > most then
-    redis.call('HDEL', KEYS[12], digest)
+  if ARGV.count_as == 'crashed' and most > 0 and crashed > most then
+    redis.call('HDEL', KEYS.deliveries, digest)
     forget_tracked(LEASED_INDEX, message)
-    add_dead_letter(KEYS[13], KEYS[14], read_label(message) or digest, to_ms(now_us()), 0,
-      string.format('killed its process %d times', crashed), message, ARGV[4])
+    add_dead_letter(KEYS.dead, KEYS.dead_at, read_label(message) or digest, to_ms(now_us()), 0,
+      string.format('killed its process %d times', crashed), message, ARGV.details)
     return true
   end
-  write_deliveries(KEYS[12], digest, reclaimed, crashed, requeued)
+  write_deliveries(KEYS.deliveries, digest, reclaimed, crashed, requeued)
   return false
 end
 
 local function put_back(step, mark, message)
   local fate = 'ready'
-  if ARGV[2] == 'died' then
-    fate = count_death(message, mark, most, ARGV[5], KEYS[12], KEYS[13], KEYS[14])
+  if ARGV.count_as == 'died' then
+    fate = count_death(message, mark, most, ARGV.worker_id, KEYS.deliveries, KEYS.dead, KEYS.dead_at)
     mark = ''
   elseif count(message) then
     fate = 'dead'
@@ -72,11 +76,11 @@ local function put_back(step, mark, message)
     dead_lettered = dead_lettered + 1
     return
   elseif fate == 'quarantined' then
-    redis.call('LPUSH', KEYS[15], step .. '\n' .. message)
+    redis.call('LPUSH', KEYS.quarantined, step .. '\n' .. message)
   elseif mark == '!' then
-    redis.call(push, KEYS[15], step .. '\n' .. message)
+    redis.call(push, KEYS.quarantined, step .. '\n' .. message)
   else
-    redis.call(push, list_of[step] or KEYS[16], message)
+    redis.call(push, list_of[step] or KEYS[FIRST.ready_lists], message)
   end
   moved = moved + 1
 end
@@ -85,26 +89,26 @@ for i = from, to, by do
   if room <= 0 then
     break
   end
-  local held = redis.call('HGET', KEYS[10], ARGV[i])
+  local held = redis.call('HGET', KEYS.leased, ARGV[i])
   take_room(held and #held or 0)
   looked = looked + 1
   local step, mark, start = read_leased(held)
   if step then
     put_back(step, mark, message_in(held, start))
   elseif held and held ~= '' then
-    add_dead_letter(KEYS[13], KEYS[14], ARGV[i], to_ms(now_us()), 0, 'unreadable', held)
+    add_dead_letter(KEYS.dead, KEYS.dead_at, ARGV[i], to_ms(now_us()), 0, 'unreadable', held)
     corrupt = corrupt + 1
   elseif held then
     empty = empty + 1
   end
-  redis.call('HDEL', KEYS[10], ARGV[i])
+  redis.call('HDEL', KEYS.leased, ARGV[i])
 end
 add_total(TOTALS, 'ready', moved)
-add_total(TOTALS, 'redelivered', ARGV[2] ~= 'nothing' and moved or 0)
+add_total(TOTALS, 'redelivered', ARGV.count_as ~= 'nothing' and moved or 0)
 add_total(TOTALS, 'dead:crashed', dead_lettered)
 add_total(TOTALS, 'dead:corrupt', corrupt)
 add_total(TOTALS, 'empty', -empty)
 if moved > 0 then
-  wake(KEYS[11])
+  wake(KEYS.wake)
 end
 return {moved, dead_lettered + corrupt, looked}

@@ -1,12 +1,13 @@
 -- Return the places of the lists that exist: their queues have got something.
 --
--- KEYS     1… wake (also ready and quarantined lists), of any queues
--- ARGV     –
+-- KEYS     lists…: wake (also ready and quarantined lists), of any queues
+-- ARGV     none
 -- Returns  {place of each that is there…}
 -- Repeat   the same
+-- Roles    worker
 
 local there = {}
-for first = 1, #KEYS, 100 do
+for first = FIRST.lists, #KEYS, 100 do
   local last = math.min(first + 99, #KEYS)
   if redis.call('EXISTS', unpack(KEYS, first, last)) > 0 then
     for place = first, last do

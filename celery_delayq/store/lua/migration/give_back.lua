@@ -1,11 +1,13 @@
 -- Give scheduled entries back to stock workers: into their ready lists, as messages of stock's.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals  10 next_due  11 wake  12 answer  13… ready lists
--- ARGV     1 queue  2… for each entry: its name, the score and the record that were read, the message
---          to push, which of KEYS is its ready list
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals  next_due  wake  answer  ready_lists…
+-- ARGV     queue
+--          given_back…: for each entry: its name, the score and the record that were read, the message
+--            to push, which of KEYS is its ready list
 -- Returns  a code for each: 'd' done, 'c' it is due at another time by now or another one, 'u' gone
 -- Repeat   the same, for a minute
+-- Roles    operator
 -- @include types
 -- @include record
 -- @include tracking
@@ -14,14 +16,14 @@
 -- @include wake
 -- @include idempotent_reply
 
-return answer_once(KEYS[12], function()
+return answer_once(KEYS.answer, function()
   expect_state()
-  expect_all(13, 'list')
+  expect_all(FIRST.ready_lists, 'list')
   -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
-  redis.call('ZREM', KEYS[10], '')
+  redis.call('ZREM', KEYS.next_due, '')
 
   local codes, moved = {}, 0
-  for i = 2, #ARGV, 5 do
+  for i = FIRST.given_back, #ARGV, 5 do
     local name = ARGV[i]
     local data, score = redis.call('HGET', ENTRIES, name), redis.call('ZSCORE', DUE, name)
     local code = 'd'
@@ -31,14 +33,14 @@ return answer_once(KEYS[12], function()
       code = 'c'
     else
       redis.call('LPUSH', KEYS[tonumber(ARGV[i + 4])], ARGV[i + 3])
-      wake(KEYS[11])
+      wake(KEYS.wake)
       remove_entry(name, score, data)
       moved = moved + 1
     end
     codes[#codes + 1] = code
   end
   if moved > 0 then
-    look_on(KEYS[10], ARGV[1], DUE)
+    look_on(KEYS.next_due, ARGV.queue, DUE)
     add_total(TOTALS, 'promoted', moved)
   end
   return table.concat(codes)

@@ -1,14 +1,19 @@
 -- Take over a message that stock workers hold: out of kombu's unacked keys into the schedule or,
 -- when it is due, into its ready list.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals  10 next_due  11 queues  12 wake  13 ready list  14 unacked
---          15 unacked_index
--- ARGV     1 queue  2 layout of the queue  3 wake channel  4 no limit  5 id  6 due (ms, '+' before
---          it when it counts from now)  7 which of KEYS is its ready list  8 record  9 no policy
---          10 delivery tag
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals  next_due  queues  wake  ready_list  unacked  unacked_index
+-- ARGV     queue  layout  wake_channel
+--          no_limit: not read
+--          id
+--          due_text: due (ms, '+' before it when it counts from now)
+--          list_place: not read
+--          record
+--          no_policy: not read
+--          delivery_tag
 -- Returns  'scheduled' | 'ready' | 'gone'; 'gone' is no longer held
 -- Repeat   'gone'
+-- Roles    operator
 -- @include clock
 -- @include types
 -- @include record
@@ -20,29 +25,29 @@
 
 local clock = now_us()
 local now = to_ms(clock)
-local id, due, data, tag = ARGV[5], due_of(ARGV[6], clock), ARGV[8], ARGV[10]
+local id, due, data, tag = ARGV.id, due_of(ARGV.due_text, clock), ARGV.record, ARGV.delivery_tag
 local _, message_id, task, start = read_record(data)
-if redis.call('HEXISTS', KEYS[14], tag) == 0 then
+if redis.call('HEXISTS', KEYS.unacked, tag) == 0 then
   return 'gone'
 end
 expect_state()
-expect_type(KEYS[11], 'hash')
-expect_type(KEYS[13], 'list')
-expect_type(KEYS[15], 'zset')
+expect_type(KEYS.queues, 'hash')
+expect_type(KEYS.ready_list, 'list')
+expect_type(KEYS.unacked_index, 'zset')
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
-redis.call('ZREM', KEYS[10], '')
+redis.call('ZREM', KEYS.next_due, '')
 local state
 if due > now then
   if put_entry(id, due, data, message_id, task) then
     add_total(TOTALS, 'accepted', 1)
   end
-  announce(KEYS[10], KEYS[11], ARGV[1], ARGV[2], due, clock, ARGV[3])
+  announce(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, due, clock, ARGV.wake_channel)
   state = 'scheduled'
 else
-  put_ready(KEYS[13], KEYS[12], due, now, data, task, start)
+  put_ready(KEYS.ready_list, KEYS.wake, due, now, data, task, start)
   add_total(TOTALS, 'pushed', 1)
   state = 'ready'
 end
-redis.call('HDEL', KEYS[14], tag)
-redis.call('ZREM', KEYS[15], tag)
+redis.call('HDEL', KEYS.unacked, tag)
+redis.call('ZREM', KEYS.unacked_index, tag)
 return state

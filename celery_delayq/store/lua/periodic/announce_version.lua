@@ -2,27 +2,31 @@
 -- among the live ones. When each came is kept for a week after its last announcement, so an old one
 -- that starts again is an old one still.
 --
--- KEYS     1 code_versions
--- ARGV     1 source  2 version  3 since when it is known (ms), '' when that is not known  4 for how
---          long it counts as being about (ms)  5 the mark as it was read  6 the mark that it is to
---          be then, '' for no other  7 what its code says then: JSON of name to definition hash
+-- KEYS     code_versions
+-- ARGV     source  version
+--          since_ms: since when it is known (ms), '' when that is not known
+--          alive_ms: for how long it counts as being about (ms)
+--          mark_before: the mark as it was read
+--          mark_after: the mark that it is to be then, '' for no other
+--          definitions: what its code says then: JSON of name to definition hash
 -- Returns  {the version that counts, the mark as it is then or '', since when this one is known
 --          (ms), other sources of which a version is about…}
 -- Repeat   the same
+-- Roles    worker, dispatcher
 -- @include clock
 -- @include types
 
 local WEEK = 7 * 24 * 3600 * 1000
 
-expect_type(KEYS[1], 'hash')
+expect_type(KEYS.code_versions, 'hash')
 local now = to_ms(now_us())
-local source, version, alive = ARGV[1], ARGV[2], tonumber(ARGV[4])
+local source, version, alive = ARGV.source, ARGV.version, tonumber(ARGV.alive_ms)
 local versions, others = {}, {}
 local known, latest, newest
-for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+for _, field in ipairs(redis.call('HKEYS', KEYS.code_versions)) do
   local from, name = string.match(field, '^(.*)%z([^%z]+)$')
   if from then
-    local since, last = string.match(redis.call('HGET', KEYS[1], field), '^(%d+) (%d+)$')
+    local since, last = string.match(redis.call('HGET', KEYS.code_versions, field), '^(%d+) (%d+)$')
     -- More digits than a time has.
     local readable = since and #since <= 15 and #last <= 15
     since, last = readable and tonumber(since), readable and tonumber(last)
@@ -34,7 +38,7 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
       versions[name] = {since, last}
       known = name == version and since or known
     else
-      redis.call('HDEL', KEYS[1], field)
+      redis.call('HDEL', KEYS.code_versions, field)
     end
   end
 end
@@ -56,15 +60,15 @@ for name, each in pairs(versions) do
   end
   if moved ~= last and name ~= version then
     local field = source .. '\0' .. name
-    redis.call('HSET', KEYS[1], field, string.format('%.0f %.0f', since, moved))
+    redis.call('HSET', KEYS.code_versions, field, string.format('%.0f %.0f', since, moved))
   end
 end
 
 -- One that is new comes last, whatever the clock says.
 local fresh = math.max(now, latest and latest + 1 or now)
-local own = math.min(known or fresh, tonumber(ARGV[3]) or fresh)
+local own = math.min(known or fresh, tonumber(ARGV.since_ms) or fresh)
 about[version] = own
-redis.call('HSET', KEYS[1], source .. '\0' .. version, string.format('%.0f %.0f', own, now))
+redis.call('HSET', KEYS.code_versions, source .. '\0' .. version, string.format('%.0f %.0f', own, now))
 local counts = version
 for name, since in pairs(about) do
   if since > about[counts] or (since == about[counts] and name > counts) then
@@ -72,10 +76,10 @@ for name, since in pairs(about) do
   end
 end
 
-local mark = redis.call('HGET', KEYS[1], source .. '\0') or ''
-if ARGV[6] ~= '' and mark == ARGV[5] then
-  mark = ARGV[6]
-  redis.call('HSET', KEYS[1], source .. '\0', mark, source .. '\0\0', ARGV[7])
+local mark = redis.call('HGET', KEYS.code_versions, source .. '\0') or ''
+if ARGV.mark_after ~= '' and mark == ARGV.mark_before then
+  mark = ARGV.mark_after
+  redis.call('HSET', KEYS.code_versions, source .. '\0', mark, source .. '\0\0', ARGV.definitions)
 end
 local reply = {counts, mark, string.format('%.0f', own)}
 for other in pairs(others) do

@@ -1,17 +1,19 @@
 -- Schedule ticks of periodic entries, of each entry only if its state is the expected one: so each
 -- tick is scheduled once, by whoever comes first.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals  10 next_due  11 queues  12 wake  13 periodic  14 periodic_at
---          15 ticks  16… ready lists; all lists of what is ready, if there is any unique key
--- ARGV     1 queue  2 layout of the queue  3 wake channel  4… for each entry: name, the line in
---          which it is to stand, the line in which it stands then, when to look at it then (ms, ''
---          for never), the same two for when nothing of it was stored since another has its unique
---          key, number of messages, and for each of those: id, due (ms), which of KEYS is its ready
---          list, record, what to do when its unique key is taken (see include/unique_policy.lua)
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals  next_due  queues  wake  periodic  periodic_at  ticks
+--          ready_lists…: all lists of what is ready, if there is any unique key
+-- ARGV     queue  layout  wake_channel
+--          periodic_entries…: for each entry: name, the line in which it is to stand, the line in which it
+--            stands then, when to look at it then (ms, '' for never), the same two for when nothing
+--            of it was stored since another has its unique key, number of messages, and for each of
+--            those: id, due (ms), which of KEYS is its ready list, record, what to do when its
+--            unique key is taken (see include/unique_policy.lua)
 -- Returns  for each entry '-' when it stands otherwise, else the codes of its messages, as in
 --          schedule/add.lua
 -- Repeat   '-'
+-- Roles    worker, dispatcher
 -- @include clock
 -- @include types
 -- @include record
@@ -25,15 +27,15 @@
 -- @include periodic
 
 local clock = now_us()
-expect_types(13, 'hash', 'zset')
-begin_puts(clock, 0, KEYS[12], 16)
+expect_types(FIRST.periodic, 'hash', 'zset')
+begin_puts(clock, 0, KEYS.wake, FIRST.ready_lists)
 local answers = {}
 local outcomes = {scheduled = 0, overlap = 0, duplicate = 0}
 local OUTCOME = {d = 'duplicate', K = 'overlap', E = 'overlap'}
-local i = 4
+local i = FIRST.periodic_entries
 while i <= #ARGV do
   local name, number = ARGV[i], tonumber(ARGV[i + 6])
-  local data = as_expected(KEYS[13], name, ARGV[i + 1])
+  local data = as_expected(KEYS.periodic, name, ARGV[i + 1])
   local codes, refused = {}, number > 0
   if data then
     for j = i + 7, i + 6 + 5 * number, 5 do
@@ -53,14 +55,14 @@ while i <= #ARGV do
       local outcome = OUTCOME[code] or 'scheduled'
       outcomes[outcome] = outcomes[outcome] + 1
     end
-    redis.call('HSET', KEYS[13], name, line .. string.sub(data, #ARGV[i + 1] + 1))
-    look_at_entry(KEYS[14], name, at)
+    redis.call('HSET', KEYS.periodic, name, line .. string.sub(data, #ARGV[i + 1] + 1))
+    look_at_entry(KEYS.periodic_at, name, at)
   end
   answers[#answers + 1] = data and table.concat(codes) or '-'
   i = i + 7 + 5 * number
 end
-end_puts(KEYS[10], KEYS[11], ARGV[1], ARGV[2], ARGV[3], 'accepted')
+end_puts(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, ARGV.wake_channel, 'accepted')
 for outcome, number in pairs(outcomes) do
-  add_total(KEYS[15], outcome, number)
+  add_total(KEYS.ticks, outcome, number)
 end
 return answers

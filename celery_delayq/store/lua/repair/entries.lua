@@ -3,12 +3,15 @@
 -- Entries that are not in the schedule are for repair/schedule.lua, and of unreadable ones
 -- dispatch/promote.lua makes dead letters.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals
--- ARGV     1 cursor  2 about how many to look at  3 '1' to repair
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals
+-- ARGV     cursor
+--          page_size: about how many to look at
+--          repair: '1' to repair
 -- Returns  {next cursor, looked at, {names that are not in the schedule}, then for each kind {kind,
 --          found, repaired, some ids…}}
 -- Repeat   finds what is left
+-- Roles    operator
 -- @include types
 -- @include room
 -- @include scan
@@ -18,7 +21,7 @@
 -- @include repair/state
 
 expect_state()
-local repair = ARGV[3] == '1'
+local repair = ARGV.repair == '1'
 local lost = {}
 
 -- Tasks run without it, so a full server may refuse it.
@@ -36,7 +39,7 @@ local function check_paused_due(name, member)
   end
 end
 
-local cursor, page = scan_hash(ENTRIES, ARGV[1], tonumber(ARGV[2]))
+local cursor, page = scan_hash(ENTRIES, ARGV.cursor, tonumber(ARGV.page_size))
 for i = 1, #page, 2 do
   local name, data = page[i], page[i + 1]
   local priority, _, task = read_record(data)

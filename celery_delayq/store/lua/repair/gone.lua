@@ -1,12 +1,16 @@
 -- Check messages that count as running and that the caller has not found. They are gone, unless
 -- they have moved meanwhile: the script reads all that processes hold at one moment.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals  10… leased of each process
--- ARGV     1 '1' to repair  2 most bytes to read  3… for each: its name, its value in the index
--- Returns  {0, looked at, {}, then {kind, found, repaired, some names…}}; {1, 0, {}} if ARGV[2] bytes
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals
+--          leased_of_workers…: leased of each process
+-- ARGV     repair: '1' to repair
+--          most_bytes
+--          messages…: for each: its name, its value in the index
+-- Returns  {0, looked at, {}, then {kind, found, repaired, some names…}}; {1, 0, {}} if most_bytes
 --          are too few
 -- Repeat   finds what is left
+-- Roles    operator
 -- @include types
 -- @include room
 -- @include scan
@@ -17,10 +21,10 @@
 
 -- A message is gone only if it is in none of these places, so one call must read them all. It has
 -- more room than other calls.
-local repair = ARGV[1] == '1'
-room = tonumber(ARGV[2])
+local repair = ARGV.repair == '1'
+room = tonumber(ARGV.most_bytes)
 expect_state()
-expect_all(10, 'hash')
+expect_all(FIRST.leased_of_workers, 'hash')
 
 local there = {}
 
@@ -40,13 +44,13 @@ local function read_hash(key)
 end
 
 local unchanged = {}
-for i = 3, #ARGV, 2 do
+for i = FIRST.messages, #ARGV, 2 do
   if redis.call('HGET', LEASED_INDEX, ARGV[i]) == ARGV[i + 1] then
     unchanged[#unchanged + 1] = i
   end
 end
 if #unchanged > 0 then
-  for i = 10, #KEYS do
+  for i = FIRST.leased_of_workers, #KEYS do
     read_hash(KEYS[i])
   end
   if room <= 0 then
@@ -66,4 +70,4 @@ for _, i in ipairs(unchanged) do
     end
   end
 end
-return tell('0', (#ARGV - 2) / 2)
+return tell('0', (#ARGV - FIRST.messages + 1) / 2)

@@ -2,12 +2,15 @@
 -- its due. Repairing removes those that do not; a record that is not in the schedule gets back the
 -- due that its member tells.
 --
--- KEYS     1 due  2 entries  3 tasks  4 next_due
--- ARGV     1 queue  2 cursor  3 about how many to look at  4 '1' to repair  5… members left by an
---          earlier call, to look at instead
+-- KEYS     due  entries  tasks  next_due
+-- ARGV     queue  cursor
+--          page_size: about how many to look at
+--          repair: '1' to repair
+--          members_left…: members left by an earlier call, to look at instead
 -- Returns  {next cursor, looked at, {members left}, then for each kind {kind, found,
 --          repaired, some ids…}}
 -- Repeat   finds what is left
+-- Roles    operator
 -- @include types
 -- @include room
 -- @include record
@@ -15,8 +18,8 @@
 -- @include repair/report
 -- @include repair/page
 
-expect_types(1, 'zset', 'hash', 'zset')
-local repair = ARGV[4] == '1'
+expect_types(FIRST.due, 'zset', 'hash', 'zset')
+local repair = ARGV.repair == '1'
 
 -- The index knows the due of a record that is in the schedule no more. Where this only looks,
 -- repair/entries.lua tells it.
@@ -25,26 +28,26 @@ local function schedule_again(due, id)
     note('unscheduled', id, true)
     -- Without it the entry would stay for ever, so a full server must let it pass: see
     -- dispatch/promote.lua.
-    redis.call('ZREM', KEYS[4], '')
-    redis.call('ZADD', KEYS[1], due, id)
-    look_again(KEYS[4], ARGV[1], KEYS[1])
+    redis.call('ZREM', KEYS.next_due, '')
+    redis.call('ZADD', KEYS.due, due, id)
+    look_again(KEYS.next_due, ARGV.queue, KEYS.due)
   end
 end
 
-local left = {select(5, unpack(ARGV))}
-return look_at_each(left, KEYS[3], ARGV[2], ARGV[3], function(member)
+local left = {select(FIRST.members_left, unpack(ARGV))}
+return look_at_each(left, KEYS.tasks, ARGV.cursor, ARGV.page_size, function(member)
   local task, told, id = string.match(member, '^([^%z]*)%z(%d+)%z(.*)$')
-  local data = id and redis.call('HGET', KEYS[2], id)
+  local data = id and redis.call('HGET', KEYS.entries, id)
   take_room(data and #data or 0)
   if not data then
-    note('misindexed', id or member, repair, 'ZREM', KEYS[3], member)
+    note('misindexed', id or member, repair, 'ZREM', KEYS.tasks, member)
   else
-    local due = redis.call('ZSCORE', KEYS[1], id)
+    local due = redis.call('ZSCORE', KEYS.due, id)
     local priority, _, its_task = read_record(data)
     -- Of an unreadable record nothing is known that a member could be wrong about.
     local right = due and task_member(task, due_at(due), id) or member
     if priority and (its_task ~= task or member ~= right) then
-      note('misindexed', id, repair, 'ZREM', KEYS[3], member)
+      note('misindexed', id, repair, 'ZREM', KEYS.tasks, member)
     elseif not due then
       schedule_again(told, id)
     end

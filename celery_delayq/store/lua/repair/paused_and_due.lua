@@ -2,13 +2,16 @@
 -- listed with its task and its due. Repairing removes wrong members: when the task goes on,
 -- dispatch/promote.lua would give the entry that due.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals
--- ARGV     1 cursor  2 about how many to look at  3 '1' to repair  4… names left by an earlier call,
---          to look at instead
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals
+-- ARGV     cursor
+--          page_size: about how many to look at
+--          repair: '1' to repair
+--          names_left…: names left by an earlier call, to look at instead
 -- Returns  {next cursor, looked at, {names left}, then for each kind {kind, found, repaired,
 --          some ids…}}
 -- Repeat   finds what is left
+-- Roles    operator
 -- @include types
 -- @include room
 -- @include record
@@ -17,9 +20,9 @@
 -- @include repair/page
 
 expect_state()
-local repair = ARGV[3] == '1'
-local left = {select(4, unpack(ARGV))}
-return look_at_each(left, PAUSED_DUE, ARGV[1], ARGV[2], function(member)
+local repair = ARGV.repair == '1'
+local left = {select(FIRST.names_left, unpack(ARGV))}
+return look_at_each(left, PAUSED_DUE, ARGV.cursor, ARGV.page_size, function(member)
   local told_task, name = string.match(member, '^([^%z]*)%z%d+%z(.*)$')
   local score = tonumber(name and redis.call('ZSCORE', DUE, name) or nil)
   if not score then

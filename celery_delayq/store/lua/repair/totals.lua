@@ -1,41 +1,45 @@
 -- Compare the counters of a queue with the messages that are there, but for those that others have added
 -- to its ready lists or taken from them. Repairing counts the difference as accepted or as taken.
 --
--- KEYS     1 due  2 totals  3 quarantined  4 leases  5… ready lists and leased of each process
--- ARGV     1 '1' to repair  2 most messages of processes to look at  3 how many ready lists
---          4… worker ids, in the order of KEYS behind the ready lists
+-- KEYS     due  totals  quarantined  leases
+--          ready_lists_and_leased…: the ready lists, then leased of each process
+-- ARGV     repair: '1' to repair
+--          most_leased
+--          list_count: how many ready lists
+--          worker_ids…: in the order of KEYS behind the ready lists
 -- Returns  {0, looked at, {}, then {kind, found, repaired, 'counted <number>, there <number>'}};
 --          {1, 0, {}} if another process has a lease, or there are too many messages
 -- Repeat   finds what is left
+-- Roles    operator
 -- @include types
 -- @include totals
 -- @include repair/report
 
-expect_types(1, 'zset', 'hash', 'list', 'zset')
-if redis.call('HEXISTS', KEYS[2], 'epoch') == 0 then
+expect_types(FIRST.due, 'zset', 'hash', 'list', 'zset')
+if redis.call('HEXISTS', KEYS.totals, 'epoch') == 0 then
   return tell('0', 0)
 end
-local lists = tonumber(ARGV[3])
+local lists = tonumber(ARGV.list_count)
 local known, leased, empty = 0, 0, 0
-for i = 4, #ARGV do
-  known = known + (redis.call('ZSCORE', KEYS[4], ARGV[i]) and 1 or 0)
-  leased = leased + redis.call('HLEN', KEYS[1 + lists + i])
+for i = FIRST.worker_ids, #ARGV do
+  known = known + (redis.call('ZSCORE', KEYS.leases, ARGV[i]) and 1 or 0)
+  leased = leased + redis.call('HLEN', KEYS[i + (FIRST.ready_lists_and_leased - FIRST.worker_ids) + lists])
 end
-if redis.call('ZCARD', KEYS[4]) > known or leased > tonumber(ARGV[2]) then
+if redis.call('ZCARD', KEYS.leases) > known or leased > tonumber(ARGV.most_leased) then
   return tell('1', 0)
 end
-for i = 5 + lists, #KEYS do
+for i = FIRST.ready_lists_and_leased + lists, #KEYS do
   for _, field in ipairs(redis.call('HKEYS', KEYS[i])) do
     empty = empty + (redis.call('HSTRLEN', KEYS[i], field) == 0 and 1 or 0)
   end
 end
-local ready = redis.call('LLEN', KEYS[3])
-for i = 5, 4 + lists do
+local ready = redis.call('LLEN', KEYS.quarantined)
+for i = FIRST.ready_lists_and_leased, FIRST.ready_lists_and_leased + lists - 1 do
   ready = ready + redis.call('LLEN', KEYS[i])
 end
 
 local total = {}
-local counters = redis.call('HGETALL', KEYS[2])
+local counters = redis.call('HGETALL', KEYS.totals)
 for i = 1, #counters, 2 do
   total[counters[i]] = tonumber(counters[i + 1]) or 0
 end
@@ -52,15 +56,15 @@ for _, name in ipairs({'acked', 'cancelled', 'replaced', 'moved', 'purged', 'tak
   counted = counted - of(name)
 end
 local others = ready - of('pushed') - of('promoted') - of('ready')
-local there = redis.call('ZCARD', KEYS[1]) + ready + leased - empty - others
+local there = redis.call('ZCARD', KEYS.due) + ready + leased - empty - others
 
 if there ~= counted then
-  local repair = ARGV[1] == '1'
+  local repair = ARGV.repair == '1'
   note('totals_differ', string.format('counted %d, there %d', counted, there), repair)
   if repair then
-    add_total(KEYS[2], 'accepted', math.max(0, there - counted))
-    add_total(KEYS[2], 'taken', math.max(0, counted - there))
-    add_total(KEYS[2], 'empty', empty - of('empty'))
+    add_total(KEYS.totals, 'accepted', math.max(0, there - counted))
+    add_total(KEYS.totals, 'taken', math.max(0, counted - there))
+    add_total(KEYS.totals, 'empty', empty - of('empty'))
   end
 end
 return tell('0', 1)

@@ -1,12 +1,13 @@
 -- Delete keys of another type, without which nothing is dispatched.
 --
--- KEYS     1 next_due  2 lease_ends  3 queues  4 clock  5 control
--- ARGV     –
+-- KEYS     next_due  lease_ends  queues  clock  control
+-- ARGV     none
 -- Returns  for each key that it deleted, one after the other, its place and what it was
 -- Repeat   finds none
+-- Roles    worker, dispatcher
 
 local wanted = {
-  [KEYS[1]] = 'zset', [KEYS[2]] = 'zset', [KEYS[3]] = 'hash', [KEYS[4]] = 'hash', [KEYS[5]] = 'hash'}
+  [KEYS.next_due] = 'zset', [KEYS.lease_ends] = 'zset', [KEYS.queues] = 'hash', [KEYS.clock] = 'hash', [KEYS.control] = 'hash'}
 local deleted = {}
 for place, key in ipairs(KEYS) do
   local found = redis.call('TYPE', key)['ok']

@@ -1,20 +1,21 @@
 -- Return values of a hash in one string: see scan/hash_scan.lua.
 --
--- KEYS     1 hash
--- ARGV     1… fields
+-- KEYS     hash
+-- ARGV     fields…
 -- Returns  {the length of each value, or -1 for a missing field, joined by spaces, all values
 --          joined}; it stops after about 1 MB
 -- Repeat   reads only
+-- Roles    worker, exporter
 -- @include types
 -- @include room
 
-expect_type(KEYS[1], 'hash')
+expect_type(KEYS.hash, 'hash')
 local sizes, parts = {}, {}
 for i, field in ipairs(ARGV) do
   if room <= 0 then
     break
   end
-  local value = redis.call('HGET', KEYS[1], field)
+  local value = redis.call('HGET', KEYS.hash, field)
   sizes[i] = value and #value or -1
   parts[i] = value or ''
   take_room(#parts[i])

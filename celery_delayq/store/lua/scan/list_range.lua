@@ -1,20 +1,22 @@
 -- Return a part of a list in one string.
 --
--- KEYS     1 list
--- ARGV     1 index of the first message: 0 or more to read forward, -1 or less to read backward
---          from the end where workers take messages  2 most messages  3 bytes of the longest message
---          of the part before, 0 for none
+-- KEYS     list
+-- ARGV     first_index: index of the first message: 0 or more to read forward, -1 or less to read
+--            backward from the end where workers take messages
+--          most_messages
+--          longest_bytes: bytes of the longest message of the part before, 0 for none
 -- Returns  {the length of each message, joined by spaces, all of them joined}; it stops after
 --          about 1 MB
 -- Repeat   reads only
+-- Roles    exporter
 -- @include types
 -- @include room
 
-expect_type(KEYS[1], 'list')
-local from, left = tonumber(ARGV[1]), tonumber(ARGV[2])
+expect_type(KEYS.list, 'list')
+local from, left = tonumber(ARGV.first_index), tonumber(ARGV.most_messages)
 local back = from < 0
 -- Each LRANGE walks from the nearer end of the list to its place, so a part takes few of them.
-long, most_at_once = tonumber(ARGV[3]), 128
+long, most_at_once = tonumber(ARGV.longest_bytes), 128
 if long > 0 then
   wanted = 32
 end
@@ -22,7 +24,7 @@ local parts, sizes = {}, {}
 while left > 0 and room > 0 do
   local number = few(left)
   local lowest = back and from - number + 1 or from
-  local found = redis.call('LRANGE', KEYS[1], lowest, lowest + number - 1)
+  local found = redis.call('LRANGE', KEYS.list, lowest, lowest + number - 1)
   local first, last = 1, #found
   if back then
     first, last = last, first

@@ -5,28 +5,38 @@
 -- the reading began, an entry that was moved since stands where it stood then: see include/pages/moves.lua. Of
 -- records about 1 MB is read.
 --
--- KEYS     1 due  2 entries  3 tasks  4 readers  5 moved  6 moved_before
--- ARGV     1 '1' for the index by task  2 due of the last entry before the first one, '' for none
---          3 its name  4 due of the last entry to return, '' for no end  5 its name  6 most entries to
---          return  7 most entries to look at  8 priority step of the entries, '' for any  9 '1' for the
---          records too  10 when the reading began (µs), '' for no matter  11 '1' when it goes on though
---          there is no more here  12 the task of moved entries, '' for any  13 their first due, '' for none
---          of them  14 their last one  15… first and last score of each range, or members, as Redis takes
---          a range of them; of the index there is one range, with '' and a member for 2 to 5
+-- KEYS     due  entries  tasks  readers  moved  moved_before
+-- ARGV     by_task: '1' for the index by task
+--          after_due: due of the last entry before the first one, '' for none
+--          after_name: its name
+--          upto_due: due of the last entry to return, '' for no end
+--          upto_name: its name
+--          most_entries: most entries to return
+--          most_looked: most entries to look at
+--          step: priority step of the entries, '' for any
+--          with_records: '1' for the records too
+--          began_us: when the reading began (µs), '' for no matter
+--          goes_on: '1' when it goes on though there is no more here
+--          moved_task: the task of moved entries, '' for any
+--          moved_first: their first due, '' for none of them
+--          moved_last: the last due of moved entries
+--          ranges…: first and last score of each range, or members, as Redis takes a range of them;
+--            of the index there is one range, with '' and a member for 2 to 5
 -- Returns  {'1' when there is more, due and name of the last entry looked at, or '' and its member of
 --          the index, the lengths of the name, the record (-1 for none) and the score of each entry,
 --          joined by spaces, all of these joined, on the first page the last due, else ''}; behind the
 --          score of a moved entry a space and the due by which it is here
 -- Repeat   reads only, and notes that somebody reads
+-- Roles    worker
 -- @include clock
 -- @include record
 -- @include room
 -- @include ranks
 -- @include pages/reading
 
-local by_task, limit, most, step = ARGV[1] == '1', tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
-local with_records, began, goes_on = ARGV[9] == '1', tonumber(ARGV[10]), ARGV[11] == '1'
-local moves = {KEYS[4], KEYS[5], KEYS[6]}
+local by_task, limit, most, step = ARGV.by_task == '1', tonumber(ARGV.most_entries), tonumber(ARGV.most_looked), ARGV.step
+local with_records, began, goes_on = ARGV.with_records == '1', tonumber(ARGV.began_us), ARGV.goes_on == '1'
+local moves = {KEYS.readers, KEYS.moved, KEYS.moved_before}
 local with_moved = began and is_any_moved(moves)
 if with_moved then
   -- Many that were moved may stand here, and to look at their names is quick.
@@ -49,7 +59,7 @@ local function is_behind(one, other)
   return is_before(other[2], one[2])
 end
 
-local after, upto = place_of(ARGV[2], ARGV[3]), place_of(ARGV[4], ARGV[5])
+local after, upto = place_of(ARGV.after_due, ARGV.after_name), place_of(ARGV.upto_due, ARGV.upto_name)
 
 -- Where the look at each of the sources has ended: behind the nearest of these nothing is known.
 local horizon
@@ -84,16 +94,16 @@ end
 -- Entries between two scores: {due, name, score, its place}, one more than to look at.
 local function by_due(first, last)
   local offset = offset_of(first)
-  local from = first == '-inf' and 0 or redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. first)
+  local from = first == '-inf' and 0 or redis.call('ZCOUNT', KEYS.due, '-inf', '(' .. first)
   if after then
-    from = math.max(from, rank_behind(KEYS[1], number_text(after[1] + offset), after[2]))
+    from = math.max(from, rank_behind(KEYS.due, number_text(after[1] + offset), after[2]))
   end
-  local to = redis.call('ZCOUNT', KEYS[1], '-inf', last)
+  local to = redis.call('ZCOUNT', KEYS.due, '-inf', last)
   if upto then
-    to = math.min(to, rank_behind(KEYS[1], number_text(upto[1] + offset), upto[2]))
+    to = math.min(to, rank_behind(KEYS.due, number_text(upto[1] + offset), upto[2]))
   end
   to = math.min(to, from + most + 1) - 1
-  local found = from <= to and redis.call('ZRANGE', KEYS[1], from, to, 'WITHSCORES') or {}
+  local found = from <= to and redis.call('ZRANGE', KEYS.due, from, to, 'WITHSCORES') or {}
   local entries = {}
   for i = 1, #found, 2 do
     local score = found[i + 1]
@@ -105,13 +115,13 @@ end
 
 -- The same from the index by task: what is paused and due has its place by due there.
 local function in_index(first, last)
-  first = ARGV[3] ~= '' and '(' .. ARGV[3] or first
-  last = ARGV[5] ~= '' and '[' .. ARGV[5] or last
-  local members = redis.call('ZRANGEBYLEX', KEYS[3], first, last, 'LIMIT', 0, most + 1)
+  first = ARGV.after_name ~= '' and '(' .. ARGV.after_name or first
+  last = ARGV.upto_name ~= '' and '[' .. ARGV.upto_name or last
+  local members = redis.call('ZRANGEBYLEX', KEYS.tasks, first, last, 'LIMIT', 0, most + 1)
   local entries = {}
   for i, member in ipairs(members) do
     local due, name = string.match(member, '^[^%z]*%z(%d+)%z(.*)$')
-    local score = name and redis.call('ZSCORE', KEYS[1], name)
+    local score = name and redis.call('ZSCORE', KEYS.due, name)
     local is_paused = tonumber(score or 0) >= PAUSED_OFFSET
     score = is_paused and string.format('%.0f', due + PAUSED_OFFSET) or due or '0'
     entries[i] = {tonumber(due or 0), name or '', score, '', member}
@@ -121,7 +131,7 @@ end
 
 -- Entries that stood between two dues when the reading began, and were moved since.
 local function moved(key)
-  local first, last = ARGV[13], ARGV[14]
+  local first, last = ARGV.moved_first, ARGV.moved_last
   local from = redis.call('ZCOUNT', key, '-inf', '(' .. first)
   if after then
     from = math.max(from, rank_behind(key, number_text(after[1]), behind_versions(after[2])))
@@ -132,7 +142,7 @@ local function moved(key)
   for i = 1, #found, 2 do
     local name, its_task, is_valid = read_version(found[i], began)
     local due = found[i + 1]
-    local score = is_valid and (ARGV[12] == '' or ARGV[12] == its_task) and redis.call('ZSCORE', KEYS[1], name)
+    local score = is_valid and (ARGV.moved_task == '' or ARGV.moved_task == its_task) and redis.call('ZSCORE', KEYS.due, name)
     local one = {tonumber(due), name, score and score .. ' ' .. due, due, name}
     if by_task then
       one[4], one[5] = '', task_member(its_task, due, name)
@@ -146,14 +156,14 @@ local function moved(key)
 end
 
 local found = {}
-for i = 15, #ARGV, 2 do
+for i = FIRST.ranges, #ARGV, 2 do
   local entries = (by_task and in_index or by_due)(ARGV[i], ARGV[i + 1])
   if with_moved then
     hide_moved(moves, entries, began)
   end
   found = add(found, entries)
 end
-if with_moved and ARGV[13] ~= '' then
+if with_moved and ARGV.moved_first ~= '' then
   found = add(found, moved(moves[2]))
   found = add(found, moved(moves[3]))
 end
@@ -186,7 +196,7 @@ while place < total and not is_full do
   end
   local records, bytes = {}, 0
   if with_records or step ~= '' then
-    records = redis.call('HMGET', KEYS[2], unpack(names))
+    records = redis.call('HMGET', KEYS.entries, unpack(names))
   end
   for k, one in ipairs(names) do
     if number == limit then
@@ -210,14 +220,14 @@ end
 
 -- The last due of all, so that what is added behind it does not keep the reading going.
 local function last_due()
-  local due = with_moved and ARGV[13] ~= '' and last_version(moves, ARGV[13], ARGV[14]) or nil
-  for i = 15, #ARGV, 2 do
+  local due = with_moved and ARGV.moved_first ~= '' and last_version(moves, ARGV.moved_first, ARGV.moved_last) or nil
+  for i = FIRST.ranges, #ARGV, 2 do
     local its
     if by_task then
-      local place = place_of('', redis.call('ZREVRANGEBYLEX', KEYS[3], ARGV[i + 1], ARGV[i], 'LIMIT', 0, 1)[1] or '')
+      local place = place_of('', redis.call('ZREVRANGEBYLEX', KEYS.tasks, ARGV[i + 1], ARGV[i], 'LIMIT', 0, 1)[1] or '')
       its = place and place[1]
     else
-      its = redis.call('ZREVRANGEBYSCORE', KEYS[1], ARGV[i + 1], ARGV[i], 'WITHSCORES', 'LIMIT', 0, 1)[2]
+      its = redis.call('ZREVRANGEBYSCORE', KEYS.due, ARGV[i + 1], ARGV[i], 'WITHSCORES', 'LIMIT', 0, 1)[2]
       its = its and tonumber(its) - offset_of(ARGV[i])
     end
     due = its and math.max(its, due or its) or due
@@ -227,11 +237,11 @@ end
 
 local highest = ''
 if began then
-  if not after and ARGV[3] == '' then
+  if not after and ARGV.after_name == '' then
     highest = last_due()
   end
   if more == '1' or not goes_on or #found > 0 then
-    note_reader(moves, more == '1' or goes_on, ARGV[10])
+    note_reader(moves, more == '1' or goes_on, ARGV.began_us)
   end
 end
 return {more, last, name, table.concat(sizes, ' '), table.concat(parts), highest}

@@ -1,11 +1,13 @@
 -- Tell which messages are known, so that those need not be made.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals
--- ARGV     1 ids  2 message ids, both with a NUL behind each
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals
+-- ARGV     ids: each with a NUL behind it
+--          message_ids: each with a NUL behind it
 -- Returns  a code for each: 'd' it is scheduled, ready or held, '-' it is not; it stops after
 --          reading about 1 MB of records
 -- Repeat   reads only
+-- Roles    operator
 -- @include types
 -- @include room
 -- @include record
@@ -21,7 +23,7 @@ local function split(text)
 end
 
 local tracked = expect_state()
-local ids, message_ids, codes = split(ARGV[1]), split(ARGV[2]), {}
+local ids, message_ids, codes = split(ARGV.ids), split(ARGV.message_ids), {}
 
 for i, id in ipairs(ids) do
   if i > 1 and room <= 0 then

@@ -1,11 +1,13 @@
 -- Forget unique keys that no message has, or names of second messages that are gone, at most about 50:
 -- schedule/purge.lua leaves them where processes hold very many messages.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index
---          8 leased_index  9 totals
--- ARGV     1 'keys' or 'names'  2 cursor
+-- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
+--          totals
+-- ARGV     looks_at: 'keys' or 'names'
+--          cursor
 -- Returns  next cursor
 -- Repeat   goes on
+-- Roles    operator
 -- @include types
 -- @include record
 -- @include tracking
@@ -14,8 +16,8 @@ expect_state()
 -- Forgetting frees memory, so a full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', DUPLICATE_IDS, '')
 local page
-if ARGV[1] == 'keys' then
-  page = redis.call('HSCAN', UNIQUE, ARGV[2], 'COUNT', 50)
+if ARGV.looks_at == 'keys' then
+  page = redis.call('HSCAN', UNIQUE, ARGV.cursor, 'COUNT', 50)
   for i = 1, #page[2], 2 do
     local key = page[2][i]
     local id, message_id = read_owner(key)
@@ -24,7 +26,7 @@ if ARGV[1] == 'keys' then
     end
   end
 else
-  page = redis.call('ZSCAN', DUPLICATE_IDS, ARGV[2], 'COUNT', 50)
+  page = redis.call('ZSCAN', DUPLICATE_IDS, ARGV.cursor, 'COUNT', 50)
   for i = 1, #page[2], 2 do
     local name = page[2][i]
     local there = false

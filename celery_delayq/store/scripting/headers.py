@@ -1,0 +1,86 @@
+"""What the first lines of a Lua file say. No I/O.
+
+A script names its KEYS and ARGV in their order, and the roles of the accounts that run it::
+
+    -- KEYS     due  entries  ready_lists…
+    -- ARGV     queue
+    --          most_entries: most entries to move
+    -- Roles    worker, dispatcher
+
+A name with ``…`` stands for all that follow. The script reads ``KEYS.due``, ``ARGV.queue`` and, for
+the place of a name among KEYS or ARGV, ``FIRST.ready_lists``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_PART = re.compile(r"^-- ([A-Z]\w+) {2,}(.*(?:\n-- {9,}.*)*)", re.MULTILINE)
+#: Lines that go on with the description of a name.
+_MORE = re.compile(r"\n-- {11,}.*")
+_MANY = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The header of one Lua file.
+
+    Parameters
+    ----------
+    name : str
+        The file's path below ``store/lua`` without ``.lua``.
+    summary : str
+        Its first line.
+    parts : dict[str, str]
+        The text behind each label, such as ``"Returns"``.
+    """
+
+    name: str
+    summary: str
+    parts: dict[str, str]
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Header:
+        """Read the header of a file's text."""
+        first = text.partition("\n")[0]
+        return cls(name, first.removeprefix("-- "), dict(_PART.findall(text)))
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of KEYS; the last one may end with ``…``."""
+        return self._names("KEYS")
+
+    @property
+    def args(self) -> list[str]:
+        """The names of ARGV; the last one may end with ``…``."""
+        return self._names("ARGV")
+
+    @property
+    def roles(self) -> list[str]:
+        """The roles that run the script; those of ``operator`` run all."""
+        return self.parts["Roles"].split(", ")
+
+    def numbers(self) -> dict[str, str]:
+        """Return what stands for each name, such as ``KEYS[1]`` for ``KEYS.due``.
+
+        Raises
+        ------
+        ValueError
+            The script has one name twice.
+        """
+        found = dict[str, str]()
+        for part, names in (("KEYS", self.keys), ("ARGV", self.args)):
+            for number, name in enumerate(names, 1):
+                first = f"FIRST.{name.removesuffix(_MANY)}"
+                if first in found:
+                    raise ValueError(f"{self.name}.lua has the name {name} twice")
+                found[first] = str(number)
+                if not name.endswith(_MANY):
+                    found[f"{part}.{name}"] = f"{part}[{number}]"
+        return found
+
+    def _names(self, part: str) -> list[str]:
+        lines = _MORE.sub("", self.parts[part]).split("\n")
+        names = " ".join(line.removeprefix("--").partition(":")[0] for line in lines).split()
+        return [] if names == ["none"] else names
