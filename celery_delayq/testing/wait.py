@@ -8,7 +8,8 @@ from typing import TypeVar
 
 _Found = TypeVar("_Found")
 
-DEFAULT_TIMEOUT = 60.0
+#: Seconds: only a hang reaches them, however busy the machine is.
+DEFAULT_TIMEOUT = 240.0
 
 
 def wait_until(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from celery_delayq.testing import ManagedProcess, wait_until
+from tests.support import TIMEOUT
 from tests.support.left_out import left_out
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ FLAGS = (
     "--window-size=1400,900",
     "--remote-debugging-port=0",
 )
-TIMEOUT = 30.0
 
 
 class Browser:
@@ -71,7 +71,7 @@ class Browser:
         if self._window is not None:
             self._loop.run_until_complete(self._disconnect(self._window))
         self._loop.close()
-        self._process.stop(timeout=5)
+        self._process.stop(timeout=TIMEOUT)
 
     def open(self, url: str) -> None:
         """Go to a page, and wait until it is loaded."""
@@ -119,7 +119,9 @@ class Browser:
             raise RuntimeError(f"the browser has ended:\n{self._process.log}")
         if not port_file.exists() or not (lines := port_file.read_text().splitlines()):
             return None
-        with urllib.request.urlopen(f"http://127.0.0.1:{lines[0]}/json/list", timeout=5) as reply:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{lines[0]}/json/list", timeout=TIMEOUT
+        ) as reply:
             targets = json.load(reply)
         pages = [target for target in targets if target["type"] == "page"]
         return str(pages[0]["webSocketDebuggerUrl"]) if pages else None

@@ -113,7 +113,6 @@ def run_each(url: str, who: str, seed: int) -> list[str]:
             time.sleep(0)
 
 
-@pytest.mark.timeout(600)
 def test_no_task_is_cancelled_and_runs_all_the_same(
     delayq_redis: RedisUnderTest, record_property: Callable[[str, object], None]
 ) -> None:

@@ -39,6 +39,7 @@ from example_project.services import Services
 from example_project.settings import BROKER_URL_VARIABLE, LEDGER_URL_VARIABLE
 from example_project.tower import Tower
 from example_project.traffic import NAME, hours_of, tick_id, traffic_problems
+from tests.support import TIMEOUT
 from tests.support.left_out import need_rabbitmq
 
 pytestmark = pytest.mark.full
@@ -192,7 +193,6 @@ def assert_traffic_is_that_of(flights: Sequence[Flight], output: str) -> None:
     assert f"{hours} hours, each with one traffic report: together {len(flights)}" in output
 
 
-@pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize("broker", ["redis", "cluster", "rabbitmq"])
 def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
     broker: str, tmp_path: Path
@@ -266,7 +266,6 @@ def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
         assert (np.abs(colours.astype(int) - wanted).sum(axis=1) <= 3).any(), wanted
 
 
-@pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_demo_leaves_no_process_behind(
     number: signal.Signals, tmp_path: Path
@@ -279,14 +278,14 @@ def test_an_interrupted_demo_leaves_no_process_behind(
         assert sum(" worker " in command for command in commands) >= 2
         assert any("redis-server" in command for command in commands)
         assert any("example_project.receiver" in command for command in commands)
-        with urllib.request.urlopen(flower, timeout=30) as page:
+        with urllib.request.urlopen(flower, timeout=TIMEOUT) as page:
             assert b"Flower" in page.read()
 
         process.send_signal(number)
         process.communicate(timeout=LIMIT_S)
 
         assert process.returncode != 0
-        assert psutil.wait_procs(children, timeout=60)[1] == []
+        assert psutil.wait_procs(children, timeout=TIMEOUT)[1] == []
         assert not picture.exists()
 
 
@@ -304,7 +303,6 @@ def flown(tower: Tower, records: Records, is_over: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.timeout(LIMIT_S)
 def test_each_hour_has_one_report_though_there_is_no_worker_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,7 +322,7 @@ def test_each_hour_has_one_report_though_there_is_no_worker_for_a_while(
         monkeypatch.setattr(publish, "delayq", delayq)
         with Services(environment, tmp_path) as first:
             first.start_worker("first", concurrency=2)
-            wait_until(lambda: records.wait_for_worker(seconds=1), 60, "the first worker")
+            wait_until(lambda: records.wait_for_worker(seconds=1), TIMEOUT, "the first worker")
             clock = CompressedClock(begins, round(records.now_ms()) + 3000, in_whole_hours(24))
             tower = Tower(flights, clock, records)
             ids = [tick_id(hour, clock) for hour in range(hours)]

@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support import TIMEOUT
+
 pytest.importorskip("pyspark")
 
 from celery_delayq.testing import wait_until
@@ -56,7 +58,6 @@ def command_of(process: psutil.Process) -> str:
         return ""
 
 
-@pytest.mark.timeout(LIMIT_S)
 def test_source_queue_and_history_agree_on_each_flight(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -113,7 +114,6 @@ def test_source_queue_and_history_agree_on_each_flight(tmp_path: Path) -> None:
     assert f"{len(of_day):,}" in page
 
 
-@pytest.mark.timeout(LIMIT_S)
 def test_an_interrupted_run_leaves_no_process_and_no_folder_behind(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -138,6 +138,6 @@ def test_an_interrupted_run_leaves_no_process_and_no_folder_behind(tmp_path: Pat
             process.kill()
 
     assert process.returncode != 0
-    wait_until(lambda: not any(map(is_alive, children)), timeout=60)
+    wait_until(lambda: not any(map(is_alive, children)), timeout=TIMEOUT)
     assert [*temporary.iterdir()] == []
     assert not (tmp_path / "sums.json").exists()

@@ -13,6 +13,7 @@ import pytest
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support import TIMEOUT
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fastapi"
 
@@ -40,7 +41,7 @@ def http(
     command = ["uvicorn", "service:api", "--port", str(port), "--loop", request.param]
     with (
         Service("uvicorn", command, delayq_redis.url, tmp_path) as service,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=TIMEOUT) as client,
     ):
 
         def is_up() -> bool:
@@ -50,7 +51,7 @@ def http(
             except httpx.TransportError:
                 return False
 
-        wait_until(is_up, 30, lambda: service.log)
+        wait_until(is_up, TIMEOUT, lambda: service.log)
         yield client
 
 

@@ -10,7 +10,7 @@ from tests.support.faults.clocks import wrong_clock
 from tests.support.faults.scale import scaled
 from tests.support.faults.stage import MakeStage, Passes
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 600))]
+pytestmark = pytest.mark.full
 
 SECOND = 1_000_000
 
@@ -39,7 +39,7 @@ def test_workers_with_wrong_clocks_are_as_good_as_others(
         stage.producer.send("faults.relay", 1.0, countdown=n / count)
     stage.producer.send_many(8, "faults.work", 3 * stage.lease)
 
-    stage.settle(timeout=scaled(30, 120))
+    stage.settle()
     runs = stage.ledger.read()[0]
     assert {run.holder for run in runs} == {worker.pid for worker in workers.values()}
     started = {run.key: run.start_us / SECOND for run in runs}

@@ -8,6 +8,7 @@ import pytest
 
 from celery_delayq.model.cluster_tags import cluster_tags, slot_of, tag_of
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.cluster import MASTERS
 from tests.support.faults.checker import Rollback
 from tests.support.faults.cluster import QUEUES, ClusterStage, shard_of
@@ -15,7 +16,7 @@ from tests.support.faults.killer import Killer
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import MakeStage, Passes
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1200))]
+pytestmark = pytest.mark.full
 
 
 def send_either(stage: ClusterStage, killer: Killer, number: int) -> None:
@@ -51,7 +52,7 @@ def test_killing_workers_while_busy_slots_move_loses_nothing(
                 moves += 1
             killer.strike(workers, [killer.power_cut, killer.kill_main])
 
-    verdict = stage.verdict(timeout=scaled(60, 120))
+    verdict = stage.verdict()
     verdict.notes["kills"] = str(len(killer.strikes))
     verdict.notes["moved slots"] = str(moves)
     passes(verdict)
@@ -77,7 +78,7 @@ def test_a_failover_of_a_shard_loses_nothing_that_a_replica_had(
             stage.replace(master)
         killer.let_pass(1.0, 2.0)
 
-    verdict = stage.verdict(rollback=Rollback(since_us, set()), timeout=scaled(60, 120))
+    verdict = stage.verdict(rollback=Rollback(since_us, set()))
     passes(verdict)
     assert verdict.counts["lost"] == 0
 
@@ -103,7 +104,7 @@ def test_a_failover_to_a_replica_that_lags_forgets_only_what_it_was_not_told(
             return [n for n in range(first, len(promises) + 1) if shard_of(n) == shard]
 
         with stage.cut_off(shard):
-            wait_until(lambda: len(sent()) > 10, 30, "there is much to forget")
+            wait_until(lambda: len(sent()) > 10, TIMEOUT, "there is much to forget")
             master, _ = stage.shard(shard)
             master.kill()
             untold.extend(sent())
@@ -116,7 +117,7 @@ def test_a_failover_to_a_replica_that_lags_forgets_only_what_it_was_not_told(
         killer.let_pass(0.5, 1.0)
 
     rollback = Rollback(since_us, {promises[n].key for n in untold})
-    verdict = stage.verdict(rollback=rollback, timeout=scaled(60, 120))
+    verdict = stage.verdict(rollback=rollback)
     verdict.notes["not told to a replica"] = str(len(untold))
     passes(verdict)
     assert verdict.forgotten > 0, "the replica had all of it, and the test has shown nothing"

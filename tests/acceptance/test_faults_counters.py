@@ -14,7 +14,7 @@ from tests.support.faults.scale import seeds
 from tests.support.faults.stage import MakeStage, Stage
 from tests.support.proxy import Fault
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.full
 
 KILLS = 25
 
@@ -69,7 +69,7 @@ def test_killed_workers_and_lost_replies_change_no_counter(
             killer.let_pass(0.1, 0.7)
             killer.strike(workers, [killer.power_cut, killer.kill_main])
 
-    stage.settle(120)
+    stage.settle()
     stage.stop_processes()
     found = check(stage)
     assert len(killer.strikes) == KILLS
@@ -94,7 +94,7 @@ def test_redis_itself_is_killed_and_comes_back_with_its_counters(make_stage: Mak
             killer.let_pass(0.0, 0.3)
             stage.broker.start()
 
-    stage.settle(120)
+    stage.settle()
     stage.stop_processes()
     found = check(stage)
     for name in ("acked", "retried", "promoted"):

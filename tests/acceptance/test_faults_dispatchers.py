@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.faults.killer import Killer
 from tests.support.faults.promoted import promoted
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import Passes, Stage
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1800))]
+pytestmark = pytest.mark.full
 
 
 @pytest.mark.parametrize("seed", seeds(1, 1))
@@ -28,7 +29,7 @@ def test_stopped_and_killed_dispatchers_promote_each_entry_once(
         killer.let_pass(0.0, 0.2)
         killer.strike(dispatchers, ways)
 
-    wait_until(lambda: not stage.redis.exists("{celery}:due"), 20, "all is promoted")
+    wait_until(lambda: not stage.redis.exists("{celery}:due"), TIMEOUT, "all is promoted")
     stage.stop_processes()
     passes(promoted(stage, sent, len(killer.strikes)))
 

@@ -15,6 +15,7 @@ import pytest
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.testing import ManagedProcess, wait_until
+from tests.support import TIMEOUT
 from tests.support.faults.clocks import wrong_clock
 from tests.support.faults.killer import Killer, restart
 from tests.support.faults.pauses import Pauses, watched
@@ -22,7 +23,7 @@ from tests.support.faults.promoted import lateness, promoted
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import MakeStage, Passes, Stage
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1800))]
+pytestmark = pytest.mark.full
 
 #: Seconds by which an entry may be late where one dispatcher is lost. What the machine's own pauses
 #: explain is allowed beside it, but no more than :data:`LIMIT` in all.
@@ -58,7 +59,7 @@ def on_duty(stage: Stage, fleet: Fleet) -> ManagedProcess:
         who = stage.redis.hget(Keys().clock, "duty")
         return None if who is None else by_pid.get(who.decode().split(".")[-2])
 
-    member = wait_until(found, 10, "one of the fleet is on duty")
+    member = wait_until(found, TIMEOUT, "one of the fleet is on duty")
     assert member is not None
     return member
 
@@ -86,7 +87,7 @@ def judge(
     most: float = MOST,
 ) -> None:
     """Let the rest be promoted, and see whether all was in time."""
-    wait_until(lambda: not stage.redis.exists("{celery}:due"), 20, "all is promoted")
+    wait_until(lambda: not stage.redis.exists("{celery}:due"), TIMEOUT, "all is promoted")
     pause = pauses.longest
     stage.stop_processes()
     late = max(lateness(stage).values())
@@ -174,6 +175,6 @@ def test_redis_comes_back_with_all_due_at_once(
     time.sleep(max(0.0, began + first + scaled(2.0, 60.0) - time.monotonic()))  # it is away
     stage.broker.start()
 
-    wait_until(lambda: not stage.redis.exists("{celery}:due"), 120, "all is promoted")
+    wait_until(lambda: not stage.redis.exists("{celery}:due"), TIMEOUT, "all is promoted")
     stage.stop_processes()
     passes(promoted(stage, sent, 1))

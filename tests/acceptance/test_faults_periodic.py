@@ -49,7 +49,7 @@ KEEP: dict[str, Any] = {"catch_up": "all", "catch_up_max": 1000}
 #: By how many seconds the clock of a worker is wrong.
 OFF = {"fast": 300, "slow": -300, "right": 0}
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(SECONDS + PATIENCE + 120)]
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture

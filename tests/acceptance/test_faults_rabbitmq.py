@@ -14,13 +14,14 @@ import pytest
 from kombu import Connection, Queue
 
 from celery_delayq.testing import WorkerProcess, wait_until
+from tests.support import TIMEOUT
 from tests.support.faults.checker import Promise, Rollback, Verdict
 from tests.support.faults.killer import Killer
 from tests.support.faults.scale import SEED, scaled
 from tests.support.faults.stage import MakeStage, Passes, Stage
 
 SECOND = 1_000_000
-pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1200))]
+pytestmark = pytest.mark.full
 
 #: When RabbitMQ looks again for messages that were between two queues: its setting in ms, and
 #: within how many seconds of a restart they come. The second look comes after twice the setting. In
@@ -49,7 +50,9 @@ def end_twice(stage: Stage, killer: Killer, end: str) -> None:
     """End RabbitMQ and start it again; the second time, all that was due meanwhile is on its way
     at once.
     """
-    wait_until(lambda: are_moving(stage), 60, "the first ones have left their first delay queue")
+    wait_until(
+        lambda: are_moving(stage), TIMEOUT, "the first ones have left their first delay queue"
+    )
     for _ in range(2):
         killer.let_pass(0, 1)
         getattr(stage.broker, end)()
@@ -117,7 +120,7 @@ def test_a_broker_that_ends_while_tasks_are_between_delay_queues_loses_none(
     stage.workers(2, pool="threads", concurrency=4)
     promises = send_spread(stage, 8)
     first = [each.key for each in promises[: COUNT // 50]]
-    wait_until(lambda: stage.finished(first), 60, "those are done")
+    wait_until(lambda: stage.finished(first), TIMEOUT, "those are done")
     waiting = len({each.key for each in promises} - stage.ledger.finished())
     ended_us = stage.ledger.now_us()
 
@@ -183,7 +186,7 @@ def wait_for_runs(stage: Stage, workers: list[WorkerProcess], count: int) -> Non
             f"{shown} of queues: {states}, {logs}"
         )
 
-    wait_until(lambda: len(stage.ledger.finished()) >= wanted, 60, missing)
+    wait_until(lambda: len(stage.ledger.finished()) >= wanted, TIMEOUT, missing)
 
 
 def node_in_use(stage: Stage, workers: list[WorkerProcess]) -> int:

@@ -10,13 +10,14 @@ import pytest
 from celery_delayq import DelayQ
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.faults.checker import Harm, Rollback
 from tests.support.faults.producer import BROKEN
 from tests.support.faults.scale import SEED, scaled, some
 from tests.support.faults.stage import MakeStage, Passes, Stage
 from tests.support.proxy import Fault, Proxy
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1200))]
+pytestmark = pytest.mark.full
 
 ANY = b""
 #: Before RabbitMQ gets a frame, before a client gets one, and in the middle of one.
@@ -96,8 +97,8 @@ def test_a_worker_whose_connections_are_cut_at_any_frame_loses_nothing(
             send("faults.work", 0.02)
             send("faults.work", 0.02, after=0.1 * n)
             send("faults.flaky", 0.2)
-        wait_until(rule.fired.is_set, 60, f"{fault.name} at {what!r}")
-        wait_until(stage.finished, 60, f"all runs after {fault.name} at {what!r}")
+        wait_until(rule.fired.is_set, TIMEOUT, f"{fault.name} at {what!r}")
+        wait_until(stage.finished, TIMEOUT, f"all runs after {fault.name} at {what!r}")
         stage.harms.append(Harm(worker.pid, since_us, stage.ledger.now_us(), fatal=False))
 
     verdict = stage.verdict()
@@ -107,7 +108,7 @@ def test_a_worker_whose_connections_are_cut_at_any_frame_loses_nothing(
 
 def wait_started(stage: Stage, keys: Collection[str]) -> None:
     """Wait until all these tasks have started."""
-    wait_until(lambda: stage.ledger.starts().keys() >= set(keys), 60, "they have started")
+    wait_until(lambda: stage.ledger.starts().keys() >= set(keys), TIMEOUT, "they have started")
 
 
 def test_a_replay_whose_connection_is_cut_at_any_frame_loses_no_dead_letter(
@@ -120,7 +121,7 @@ def test_a_replay_whose_connection_is_cut_at_any_frame_loses_no_dead_letter(
     delayq = DelayQ.of(stage.producer.app)
     with stage.producer.app.connection() as connection:
         connection.default_channel.queue_delete("gone")
-    wait_until(lambda: len([*delayq.dead_letters()]) == len(dead), 30, "all are dead")
+    wait_until(lambda: len([*delayq.dead_letters()]) == len(dead), TIMEOUT, "all are dead")
     proxy = stage.proxy()
     through = DelayQ.of(stage.new_producer(proxy).app)
     left = iter(dead)
@@ -157,7 +158,7 @@ def test_a_pool_of_threads_goes_on_after_each_cut_while_tasks_run(
         stage.producer.send_many(100, "faults.work", 0.005)
         wait_started(stage, running)
         proxy.cut_all()
-        wait_until(stage.finished, 60, "all have run")
+        wait_until(stage.finished, TIMEOUT, "all have run")
         stage.harms.append(Harm(worker.pid, since_us, stage.ledger.now_us(), fatal=False))
 
     passes(stage.verdict())

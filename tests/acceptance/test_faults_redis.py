@@ -13,7 +13,7 @@ from tests.support.faults.killer import Killer
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import MakeStage, Passes, Stage
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 900))]
+pytestmark = pytest.mark.full
 
 PROBE = "probe"
 

@@ -14,7 +14,7 @@ from tests.support.faults.stage import MakeStage, Passes
 from tests.support.faults.traffic import Traffic
 from tests.support.proxy import Fault
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 900))]
+pytestmark = pytest.mark.full
 
 #: What each process calls while tasks are sent and run; the tests see to it that none is missing.
 CALLED_BY = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.faults.killer import Killer
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import MakeStage, Passes, Stage
@@ -13,7 +14,7 @@ SECOND = 1_000_000
 HANGING = {"FAULTS_HANG": "60"}
 #: Brokers, and the options of their stages.
 BROKERS = {"redis": {"lease": 3.0}, "rabbitmq": {}}
-pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1200))]
+pytestmark = pytest.mark.full
 
 
 @pytest.mark.parametrize("seed", seeds(1, 3))
@@ -43,7 +44,7 @@ def test_killing_workers_under_load_loses_nothing(
             killer.let_pass(0.1, 0.7)
             killer.strike(workers, [killer.power_cut, killer.kill_main])
 
-    verdict = stage.verdict(timeout=scaled(30, 120))
+    verdict = stage.verdict()
     verdict.notes["kills"] = str(len(killer.strikes))
     passes(verdict)
 
@@ -65,7 +66,7 @@ def test_killing_the_children_of_a_pool_and_stopping_workers_loses_nothing(
             killer.let_pass(0.2, 0.6)
             killer.strike(workers, ways)
 
-    passes(stage.verdict(timeout=scaled(30, 120)))
+    passes(stage.verdict())
 
 
 def test_what_a_killed_worker_held_runs_again_within_its_lease(
@@ -112,5 +113,5 @@ def test_the_only_worker_is_killed_and_the_next_one_goes_on(
     Killer(stage).power_cut(worker)
     stage.worker()
 
-    wait_until(lambda: stage.finished(held), 20, "what it held has run")
+    wait_until(lambda: stage.finished(held), TIMEOUT, "what it held has run")
     passes(stage.verdict())

@@ -15,6 +15,7 @@ from celery_delayq.embedded import EmbeddedRabbitMQ, EmbeddedRedis, free_port
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from tests.acceptance.browser import Browser
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 
 pytestmark = pytest.mark.full
 
@@ -97,7 +98,7 @@ def flower(
     with ManagedProcess(command, env=settings, cwd=APPS, log_file=log, name="flower") as process:
         process.wait_log("Visit me at")
         url = f"http://127.0.0.1:{port}"
-        with urllib.request.urlopen(f"{url}/healthcheck", timeout=30) as reply:
+        with urllib.request.urlopen(f"{url}/healthcheck", timeout=TIMEOUT) as reply:
             assert reply.status == 200
         yield url
         assert "s3cret" not in process.log
@@ -136,8 +137,8 @@ def test_the_pages_of_workers_and_tasks_show_a_delayed_task_that_was_run(
 
     late = app.send_task("flower.board", ("UA 1545",), countdown=1)
     soon = app.send_task("flower.board", ("AA 1141",))
-    assert soon.get(timeout=30) == "AA 1141 boarded"
-    assert late.get(timeout=30) == "UA 1545 boarded"
+    assert soon.get(timeout=TIMEOUT) == "AA 1141 boarded"
+    assert late.get(timeout=TIMEOUT) == "UA 1545 boarded"
 
     browser.wait_for("document.querySelector('#workers-succeeded').innerText === '2'")
     [shown] = browser.rows("workers-table")
@@ -171,7 +172,7 @@ def wait_for_ready(browser: Browser, flower: str, number: str) -> None:
         [queue] = browser.rows("queue-table")
         return (queue["queue"], queue["messages"]) == ("celery", number)
 
-    wait_until(shown, 30, browser.text)
+    wait_until(shown, TIMEOUT, browser.text)
 
 
 def test_the_page_of_the_broker_counts_what_is_ready(
@@ -229,7 +230,7 @@ def test_the_page_of_a_worker_shows_the_schedule(
 
     app.control.revoke("AA 1141")
     assert DelayQ.of(app).run_now("UA 1545")
-    assert app.AsyncResult("UA 1545").get(timeout=30) == "UA 1545 boarded"
+    assert app.AsyncResult("UA 1545").get(timeout=TIMEOUT) == "UA 1545 boarded"
 
     def shown() -> bool:
         # Flower shows what it knows, and asks the worker for each list of the next time.
@@ -241,7 +242,7 @@ def test_the_page_of_a_worker_shows_the_schedule(
             and "AA 1141" in str(browser.evaluate(ROWS % "Revoked"))
         )
 
-    wait_until(shown, 30, browser.text)
+    wait_until(shown, TIMEOUT, browser.text)
 
     browser.open(f"{flower}/task/AA 1141")
     browser.wait_for("document.body.innerText.includes('REVOKED')")

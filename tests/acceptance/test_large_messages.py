@@ -19,9 +19,10 @@ from celery_delayq.store.scripting import scripts
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.scene import start_worker
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(580)]
+pytestmark = pytest.mark.full
 
 
 #: How many messages there are, and how many characters are in each: in base64 they have 6 MB.
@@ -67,7 +68,7 @@ class Way:
             killed.kill()
         with self.worker():
             wait_until(
-                lambda: self.dead_letters() == self.count, timeout=120, what="all have failed"
+                lambda: self.dead_letters() == self.count, timeout=TIMEOUT, what="all have failed"
             )
         with Path(os.devnull).open("wb") as file:
             assert self.delayq.export_dead(file).dead_letters == self.count
@@ -91,7 +92,7 @@ class Way:
     def holding(self) -> Iterator[WorkerProcess]:
         """A worker that has taken all, and runs the first one."""
         with self.worker(HOLD="1") as worker:
-            wait_until(lambda: self.held() == self.count, timeout=120, what="it holds all")
+            wait_until(lambda: self.held() == self.count, timeout=TIMEOUT, what="it holds all")
             yield worker
 
     @contextmanager
@@ -108,7 +109,7 @@ class Way:
         yield worker
         if worker.running:
             worker.term()
-            worker.wait(timeout=60)
+            worker.wait(timeout=TIMEOUT)
 
 
 def durations(client: Redis) -> Counter[str]:

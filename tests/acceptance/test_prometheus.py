@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.faults.clocks import wrong_clock
 from tests.support.monitored import FOR, INTERVAL, ROOT, Monitored, alerts, draw, need_prometheus
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
-
-#: Seconds to wait for what is about to happen, on a busy machine too.
-TIMEOUT = 120
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.model.context import context, current_context
 from tests.apps.settings import new_app
+from tests.support import TIMEOUT
 
 logger = get_task_logger(__name__)
 
@@ -112,7 +113,7 @@ def meeting(name: str, count: int) -> Any:
     with Redis.from_url(app.conf.result_backend, socket_timeout=None) as client:
         if client.incr("met") == count:
             client.rpush("all met", *[""] * count)
-        client.blpop(["all met"], timeout=20)
+        client.blpop(["all met"], timeout=TIMEOUT)
     with context(inner=name):
         logger.info("meeting of %s", name)
         note("log", {"name": name, "context": [before, dict(current_context())]})

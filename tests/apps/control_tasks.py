@@ -12,6 +12,7 @@ from celery.exceptions import Reject
 from redis import Redis
 
 from tests.apps.settings import new_app
+from tests.support import TIMEOUT
 from tests.support.keyspace import now_of
 
 #: Seconds until a retry.
@@ -40,7 +41,7 @@ def work(self: Any, key: Any = "", do: str = "", gate: str = "") -> Any:
         }
         client.rpush("log", json.dumps(run))
         if gate and not client.exists(f"open:{gate}"):
-            client.blpop([f"gate:{gate}"], timeout=60)
+            client.blpop([f"gate:{gate}"], timeout=TIMEOUT)
     if do == "fail":
         raise RuntimeError("as told")
     if do == "reject":

@@ -22,10 +22,10 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.apps.ledgers import gates, ledger, wait_for
 from tests.apps.settings import new_app
+from tests.support import TIMEOUT
 from tests.support.brokers import Broker, OnCluster, OnRabbitMQ, OnRedis
 from tests.support.faults.leftovers import ids_in
 from tests.support.ledger_desk import LedgerDesk
-from tests.support.scene import TIMEOUT
 
 app = new_app("ending", task_ignore_result=True, task_store_errors_even_if_ignored=False)
 

@@ -16,6 +16,7 @@ from redis import Redis
 from celery_delayq.model.delivery import split_held
 from celery_delayq.testing import wait_until
 from tests.apps.settings import SETTINGS, new_app
+from tests.support import TIMEOUT
 
 #: The name of a queue that goes with its consumer, and from which nothing is leased.
 temporary = SETTINGS.pop("temporary", None)
@@ -103,7 +104,7 @@ def wait_to_go(request: Any, event: str) -> None:
     """Say so, and wait until the test lets it go on."""
     with Redis.from_url(app.conf.result_backend, socket_timeout=None) as client:
         log(client, event, request)
-        client.blpop(["go"], timeout=60)
+        client.blpop(["go"], timeout=TIMEOUT)
 
 
 @app.task(bind=True, name="lease.wait", shared=False)

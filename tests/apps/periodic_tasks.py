@@ -13,10 +13,9 @@ from redis import Redis
 
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.apps.settings import new_app
+from tests.support import TIMEOUT
 from tests.support.scene import Scene, start_worker
 from tests.support.scene import StartWorker as StartWorker  # for the tests
-
-TIMEOUT = 60.0
 
 #: Writes down that a tick runs, with Redis' clock in ms.
 NOTE = """
@@ -31,7 +30,7 @@ def note(self: Any, do: str = "", seconds: float = 0) -> None:
         said = json.dumps({"id": self.request.id, "do": do, "worker": self.request.hostname})
         client.eval(NOTE, 1, "log", said[:-1] + ', "at": ')
         if do == "wait":
-            client.blpop("go", timeout=30)
+            client.blpop("go", timeout=TIMEOUT)
         if do == "die":
             os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(seconds)

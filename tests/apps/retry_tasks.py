@@ -21,8 +21,8 @@ from celery_delayq import DelayQ
 from celery_delayq.model.retry_policy import Exponential
 from celery_delayq.testing import wait_until
 from tests.apps.settings import SETTINGS, new_app
+from tests.support import TIMEOUT
 from tests.support.keyspace import now_of
-from tests.support.scene import TIMEOUT as TIMEOUT  # for the tests
 from tests.support.scene import AppScene
 
 #: Where tasks write down what they do, if not where their results go.
@@ -53,7 +53,7 @@ def act(self: Any, acts: Sequence[Act] = ("done",), result: Any = "done") -> Any
         }
         client.rpush("log", json.dumps(run))
         if word == "wait":
-            client.blpop([f"gate:{request.id}"], timeout=60)
+            client.blpop([f"gate:{request.id}"], timeout=TIMEOUT)
             word, more = more or "done", None
         client.hset("ends", f"{request.id} {request.retries}", now_of(client))
     return end(self, request, word, more, result)
@@ -125,7 +125,7 @@ class Telling(Task):
         tell(self.app, "on_retry", self.request)
         with Redis.from_url(self.app.conf.result_backend, socket_timeout=None) as client:
             if client.exists(f"hold:{task_id}"):
-                client.blpop([f"gate:{task_id}"], timeout=60)
+                client.blpop([f"gate:{task_id}"], timeout=TIMEOUT)
 
     def on_failure(self, *_: Any) -> None:
         tell(self.app, "on_failure", self.request)

@@ -26,6 +26,7 @@ from celery_delayq.model.dead_letter import DeadFilter, pack_details
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
 from celery_delayq.utils import message_json
+from tests.support import TIMEOUT
 
 #: Each broker, and the fixture that gives the URL of an empty one.
 BROKERS = {
@@ -36,7 +37,6 @@ BROKERS = {
 
 QUEUE = "orders"
 DELAY = 0.3  # seconds
-TIMEOUT = 30.0
 
 
 class Scene:

@@ -121,7 +121,7 @@ class Machine(DeadLetterMachine):
         assert set(left) <= kept, {key: left[key] for key in set(left) - kept}
 
 
-@pytest.mark.timeout(max(600, 3 * EXAMPLES))
+@pytest.mark.timeout(max(1800, 3 * EXAMPLES))
 @pytest.mark.parametrize(
     "examples", [FEW, pytest.param(EXAMPLES, marks=pytest.mark.full)], ids=["few", "all"]
 )

@@ -20,6 +20,7 @@ from celery_delayq.model.cluster_tags import SLOTS, cluster_tags, slot_of, tag_o
 from celery_delayq.store.cluster.nodes import Nodes
 from celery_delayq.store.cluster.slots import Address
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 
 MASTERS = 3
 
@@ -117,8 +118,8 @@ class Cluster:
             with self.replica_of(master).client() as client:
                 return bool(client.role()[0] == b"master")
 
-        wait_until(is_master, 30, "the replica takes over")
-        wait_until(self.is_served, 30, "all nodes know")
+        wait_until(is_master, TIMEOUT, "the replica takes over")
+        wait_until(self.is_served, TIMEOUT, "all nodes know")
 
     @contextmanager
     def without(self, tag: str) -> Iterator[None]:

@@ -7,7 +7,8 @@ from typing import Any
 from celery import Celery
 
 from celery_delayq.testing import wait_until
-from tests.support.scene import TIMEOUT, AppScene
+from tests.support import TIMEOUT
+from tests.support.scene import AppScene
 
 ADA = {"user": "ada", "roles": ["reader", {"of": "Zürich\n"}], "n": 12345678901234567890}
 

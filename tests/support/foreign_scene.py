@@ -21,11 +21,12 @@ from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport.amqp.frames import encoded
+from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
 from tests.support.foreign import HEADS, contents, envelopes, task_headers
 from tests.support.keyspace import look
 from tests.support.raw_amqp import RawClient
-from tests.support.scene import TIMEOUT, AppScene, StartWorker
+from tests.support.scene import AppScene, StartWorker
 
 BODY = '[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 

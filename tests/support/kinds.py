@@ -7,7 +7,7 @@ from typing import Any
 
 from celery import chain, chord, group
 
-from tests.support.scene import TIMEOUT
+from tests.support import TIMEOUT
 
 #: Runs of :func:`assert_all_kinds_run`, with those of retries and members.
 RUNS = 25

@@ -8,7 +8,7 @@ from celery import Celery
 from redis import Redis
 
 from celery_delayq.testing import WorkerProcess
-from tests.support import scene
+from tests.support import TIMEOUT, scene
 from tests.support.scene import StartWorker
 
 #: Settings with which plain URLs lead to our transport.
@@ -33,5 +33,5 @@ def send_late(app: Celery, seen_by: Redis) -> Any:
 
 def check_it_runs(result: Any, seen_by: Redis) -> None:
     """Wait until a worker has run the task, and look that nothing is left of it."""
-    assert result.get(timeout=30) == 5
+    assert result.get(timeout=TIMEOUT) == 5
     assert seen_by.zcard("{celery}:due") == seen_by.llen("celery") == 0

@@ -12,10 +12,11 @@ from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import WorkerProcess, wait_until
+from tests.support import TIMEOUT
 from tests.support.brokers import Broker, OnCluster, OnRabbitMQ
 from tests.support.faults.ledger import Ledger
 from tests.support.faults.leftovers import left_in
-from tests.support.scene import TIMEOUT, start_worker
+from tests.support.scene import start_worker
 
 #: A result backend that is away; the rest of its URL follows.
 AWAY = "tests.support.endings.away:Backend+"

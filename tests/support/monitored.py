@@ -26,6 +26,7 @@ from celery_delayq import DelayQ
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import FAST_START, ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import new_server
+from tests.support import TIMEOUT
 from tests.support.left_out import left_out
 
 ROOT = Path(__file__).parents[2]
@@ -179,7 +180,7 @@ class Monitored:
             *("prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=tsdb"),
             f"--web.listen-address=127.0.0.1:{self._port}",
         )
-        wait_until(self._is_ready, 60, "Prometheus has values")
+        wait_until(self._is_ready, TIMEOUT, "Prometheus has values")
 
     def worker(self, queue: str) -> ManagedProcess:
         """Start a worker of a queue, which dispatches for all."""
@@ -197,7 +198,9 @@ class Monitored:
 
     def ask(self, path: str, **parameters: Any) -> list[dict[str, Any]]:
         """Return the answer of Prometheus' HTTP API."""
-        with urlopen(f"{self.url}/api/v1/{path}?{urlencode(parameters)}", timeout=30) as answer:
+        with urlopen(
+            f"{self.url}/api/v1/{path}?{urlencode(parameters)}", timeout=TIMEOUT
+        ) as answer:
             found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
             return found
 

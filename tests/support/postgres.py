@@ -18,6 +18,7 @@ import psycopg
 
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
+from tests.support import TIMEOUT
 from tests.support.left_out import left_out
 
 #: The account that runs the server where the tests run as root, whom it refuses.
@@ -78,7 +79,7 @@ class PostgresServer(ManagedProcess):
                 "--auth", "scram-sha-256", "--pwfile", str(password), "--encoding", "UTF8",
                 "--locale", "C", "--no-sync",
             ],
-            check=True, capture_output=True, timeout=60, cwd=folder,
+            check=True, capture_output=True, timeout=TIMEOUT, cwd=folder,
         )  # fmt: skip
         settings = {
             "port": self.port,
@@ -93,7 +94,7 @@ class PostgresServer(ManagedProcess):
 
     def wait_ready(self) -> None:
         """Wait until it takes connections."""
-        wait_until(self._answers, 30, lambda: f"PostgreSQL to be ready:\n{self.log}")
+        wait_until(self._answers, TIMEOUT, lambda: f"PostgreSQL to be ready:\n{self.log}")
 
     def new_database(self) -> str:
         """Make an empty database and return its URL, as a user would write it."""

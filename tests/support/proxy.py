@@ -5,7 +5,7 @@ script, and the n-th of them.
 
 >>> with Proxy(server.port) as proxy:                                   # doctest: +SKIP
 ...     rule = proxy.on("dispatch/promote", Fault.DROP_REPLY, nth=3)
-...     assert rule.fired.wait(5)
+...     assert rule.fired.wait(TIMEOUT)
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import Any
 
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.store.scripting import scripts
+from tests.support import TIMEOUT
 from tests.support.resp import Frames, arguments
 
 _CHUNK = 1 << 18
-_TIMEOUT = 10.0
 
 
 class Fault(Enum):
@@ -186,7 +186,7 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_TIMEOUT)
+        self._thread.join(TIMEOUT)
         self._loop.close()
 
     # -- faults of one call -------------------------------------------------------------------
@@ -281,7 +281,7 @@ class Proxy:
     # -- in the loop --------------------------------------------------------------------------
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(_TIMEOUT)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT)
 
     async def _listen(self) -> None:
         if self._listener is None:

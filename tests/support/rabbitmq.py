@@ -12,7 +12,7 @@ from kombu import Consumer, Queue
 
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
-from tests.support.scene import TIMEOUT as TIMEOUT  # for the tests
+from tests.support import TIMEOUT
 
 
 class RabbitMQScene:

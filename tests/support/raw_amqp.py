@@ -12,6 +12,7 @@ import amqp
 from kombu import Connection
 
 from celery_delayq.transport.amqp.frames import Content, publishing
+from tests.support import TIMEOUT
 
 
 class RawClient:
@@ -53,7 +54,7 @@ class RawClient:
         try:
             connection.transport.write(frame)
             while not confirmed:
-                connection.drain_events(timeout=30)
+                connection.drain_events(timeout=TIMEOUT)
         except (amqp.exceptions.AMQPError, ConnectionError):
             with suppress(Exception):
                 self._connection.collect()

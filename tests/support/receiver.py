@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 
 Headers = Mapping[str, str]
 #: A status, a status with headers, or what is to be done with the handler.
@@ -155,7 +156,7 @@ def certificate_for(name: str, folder: Path) -> Path:
         ],
         check=True,
         capture_output=True,
-        timeout=30,
+        timeout=TIMEOUT,
     )  # fmt: skip
     both.write_bytes(key.read_bytes() + certificate.read_bytes())
     return both

@@ -15,6 +15,7 @@ from celery_delayq import DelayQ
 from celery_delayq.model.delivery import split_held
 from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support import TIMEOUT
 from tests.support.keyspace import look, now_of
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 StartWorker = Callable[..., WorkerProcess]
 
-#: Seconds to wait for what is about to happen.
-TIMEOUT = 60
 
 #: Of which keys there is nothing left once all tasks are done.
 BUSY = (

@@ -12,6 +12,7 @@ from redis.exceptions import ConnectionError, ResponseError
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
+from tests.support import TIMEOUT
 
 MASTER_NAME = "departures"
 
@@ -25,7 +26,7 @@ def replicated(
     follows = {**options, "replicaof": f"127.0.0.1 {master.port}"}
     replica = start(password=password, options=follows)
     with replica.client() as client:
-        wait_until(lambda: client.info()["master_link_status"] == "up", 20, "the replica")
+        wait_until(lambda: client.info()["master_link_status"] == "up", TIMEOUT, "the replica")
     return master, replica
 
 
@@ -77,7 +78,7 @@ class Sentinel(ManagedProcess):
                     return False
                 return True
 
-            wait_until(begins, 20, lambda: f"a replica that may take over:\n{self.log}")
+            wait_until(begins, TIMEOUT, lambda: f"a replica that may take over:\n{self.log}")
 
     def master_port(self) -> int:
         """Return the port of the server that it takes for the master."""

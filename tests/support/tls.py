@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support import TIMEOUT
 from tests.support.left_out import left_out
 from tests.support.programs import redis_server_on_path
 
@@ -52,4 +53,4 @@ def tls_server_program() -> Path:
 
 
 def _openssl(*arguments: str | Path) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=30)
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=TIMEOUT)

@@ -21,6 +21,7 @@ from celery_delayq.testing import POOLS, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps import crash_tasks
 from tests.integration.conftest import module_app
+from tests.support import TIMEOUT
 from tests.support.brokers import Broker
 from tests.support.epolls import strays
 from tests.support.scene import AppScene, StartWorker, answer
@@ -112,7 +113,7 @@ def test_a_task_that_crashes_ends_neither_its_worker_nor_itself_without_end(
     for task in (crash_tasks.late, crash_tasks.early):
         for number in range(4):
             task.apply_async((), task_id=f"after-{task.name}-{number}")
-    wait_until(lambda: len(crashes.counts()) == len(wanted) + 8, 60, "others run after that")
+    wait_until(lambda: len(crashes.counts()) == len(wanted) + 8, TIMEOUT, "others run after that")
     crashes.wait_empty()
     for what in ("reserved", "active"):
         assert answer(crash_tasks.app, worker.hostname, what) == []
@@ -134,7 +135,9 @@ def test_children_that_die_at_one_moment_have_each_run_counted(
         concurrency=CHILDREN,
         prefetch=1,
     )
-    wait_until(lambda: len(_ids(crashes)) == DYING, 120, lambda: f"all to die: {crashes.counts()}")
+    wait_until(
+        lambda: len(_ids(crashes)) == DYING, TIMEOUT, lambda: f"all to die: {crashes.counts()}"
+    )
 
     runs = MAX_DELIVERIES + 1 if task is crash_tasks.late else 1
     counts = crashes.counts()
@@ -151,18 +154,20 @@ def test_a_worker_polls_what_it_has_open_however_its_processes_and_connections_e
 
     def run(id: str, how: str = "") -> None:
         crash_tasks.early.apply_async((how,), task_id=id)
-        wait_until(lambda: id in crashes.counts(), 30, lambda: f"{id} to run:\n{worker.log}")
+        wait_until(lambda: id in crashes.counts(), TIMEOUT, lambda: f"{id} to run:\n{worker.log}")
 
     def check(id: str) -> None:
         run(id)
-        wait_until(lambda: not strays(worker.pid), 10, lambda: f"{strays(worker.pid)}: none left")
+        wait_until(
+            lambda: not strays(worker.pid), TIMEOUT, lambda: f"{strays(worker.pid)}: none left"
+        )
         assert answer(crash_tasks.app, worker.hostname, "unregistered") == []
 
     for how in ends_in("prefork"):
         run(how, how)
         check(f"after {how}")
     broker.lose_connections(crashes)
-    wait_until(lambda: broker.is_back(worker), 30, lambda: f"connections:\n{worker.log}")
+    wait_until(lambda: broker.is_back(worker), TIMEOUT, lambda: f"connections:\n{worker.log}")
     for number in range(2 * len(broker.queues)):
         check(f"after all, {number}")
 

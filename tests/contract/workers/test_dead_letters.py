@@ -20,7 +20,8 @@ from celery_delayq.model.dead_letter import (
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.retry_tasks import TIMEOUT, RetryScene
+from tests.apps.retry_tasks import RetryScene
+from tests.support import TIMEOUT
 from tests.support.brokers import Broker
 from tests.support.proxy import Proxy
 

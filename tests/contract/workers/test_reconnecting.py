@@ -18,6 +18,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.brokers import Broker
 from tests.support.scene import Leases
 from tests.support.stopped import stop
@@ -63,24 +64,24 @@ def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_
     """On RabbitMQ a delivery ends with its connection, so the task runs again."""
     worker = leases.start("prefork")
     app.send_task("lease.wait_and_fail_at_length")
-    wait_until(lambda: leases.runs("event") == ["started"], 30, "the task")
+    wait_until(lambda: leases.runs("event") == ["started"], TIMEOUT, "the task")
     (child,) = worker.child_pids()
 
     # The worker reads what is in the pipe when its child is stopped, which is not all.
     stop(worker.pid)
     redis.rpush("go", 1)
-    wait_until(lambda: unread(child) >= FULL, 30, "a result")
+    wait_until(lambda: unread(child) >= FULL, TIMEOUT, "a result")
     stop(child)
     worker.send_signal(signal.SIGCONT)
-    wait_until(lambda: unread(child) == 0, 30, "what there is to be read")
+    wait_until(lambda: unread(child) == 0, TIMEOUT, "what there is to be read")
     broker.lose_connections(leases)
-    wait_until(lambda: broker.is_back(worker), 30, "a new connection")
+    wait_until(lambda: broker.is_back(worker), TIMEOUT, "a new connection")
     os.kill(child, signal.SIGCONT)
 
     redis.rpush("go", 1)
-    wait_until(delayq.dead_letters.count, 30, lambda: f"an end:\n{worker.log}")
+    wait_until(delayq.dead_letters.count, TIMEOUT, lambda: f"an end:\n{worker.log}")
     worker.term()
-    assert worker.wait(30) == 0
+    assert worker.wait(TIMEOUT) == 0
     runs = 2 if broker.name == "rabbitmq" else 1
     assert (leases.runs("event"), delayq.dead_letters.count()) == (["started"] * runs, 1)
     assert not leases.left().get("leased")
@@ -101,11 +102,11 @@ def test_a_connection_may_be_lost_while_a_child_ends(
 
     (descriptor,) = watched()
     app.send_task("lease.close", (descriptor,))
-    wait_until(lambda: not watched(), 30, "the worker hears of an end")
+    wait_until(lambda: not watched(), TIMEOUT, "the worker hears of an end")
     broker.lose_connections(leases)
-    wait_until(lambda: broker.is_back(worker), 30, "a new connection")
+    wait_until(lambda: broker.is_back(worker), TIMEOUT, "a new connection")
 
     app.send_task("lease.add", (1, 2))
-    wait_until(lambda: leases.runs("event") == ["ran"], 30, lambda: f"a task:\n{worker.log}")
+    wait_until(lambda: leases.runs("event") == ["ran"], TIMEOUT, lambda: f"a task:\n{worker.log}")
     worker.term()
-    assert worker.wait(30) == 0
+    assert worker.wait(TIMEOUT) == 0

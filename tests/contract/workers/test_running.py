@@ -13,9 +13,10 @@ from celery_delayq.testing import POOLS, wait_until
 from tests.apps.retry_tasks import RetryScene
 from tests.contract.workers.conftest import Delayed
 from tests.integration.conftest import MakeApp, batch
+from tests.support import TIMEOUT
 from tests.support.brokers import Broker, OnRabbitMQ
 from tests.support.kinds import RUNS, assert_all_kinds_run, assert_not_early
-from tests.support.scene import TIMEOUT, StartWorker, start_worker
+from tests.support.scene import StartWorker, start_worker
 
 UTC = dt.timezone.utc
 #: How the brokers differ.

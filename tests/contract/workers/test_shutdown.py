@@ -13,6 +13,7 @@ import pytest
 from celery_delayq.testing import POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk
+from tests.support import TIMEOUT
 from tests.support.brokers import Broker
 from tests.support.scene import StartWorker
 
@@ -77,7 +78,7 @@ def test_a_warm_shutdown_gives_back_what_was_not_started(desk: Desk, pool: str) 
     worker.wait_log("Warm shutdown")
     desk.open("gate")
 
-    assert worker.wait(15) == 0
+    assert worker.wait(TIMEOUT) == 0
     assert check_what_has_come_back(desk, ids) == set()
     assert desk.twice() == {}
 
@@ -91,7 +92,7 @@ def test_a_second_term_is_as_warm_as_the_first(desk: Desk) -> None:
     worker.wait_log(r"(?s)Warm shutdown.*Warm shutdown")
     desk.open("gate")
 
-    assert worker.wait(15) == 0
+    assert worker.wait(TIMEOUT) == 0
     assert check_what_has_come_back(desk, ids) == set()
     check_the_next_worker_runs_the_rest(desk, ids)
 
@@ -111,7 +112,7 @@ def test_a_cold_shutdown_kills_and_gives_back(desk: Desk, first: str) -> None:
         worker.wait_log("Warm shutdown")
     worker.send_signal(signal.SIGQUIT)
 
-    worker.wait(15)
+    worker.wait(TIMEOUT)
     assert check_what_has_come_back(desk, ids) == running
     check_the_next_worker_runs_the_rest(desk, ids, running)
 
@@ -131,7 +132,7 @@ def cold(desk: Desk, pool: str, *, in_a_command: bool = False) -> list[str]:
             assert desk.count("leased") > 0, "a message has gone back whose task runs"
     desk.open("gate")
 
-    worker.wait(15)
+    worker.wait(TIMEOUT)
     assert desk.twice() == {}
     return ids
 
@@ -162,7 +163,7 @@ def test_a_cold_shutdown_of_a_solo_worker_gives_back(desk: Desk) -> None:
 
     worker.send_signal(signal.SIGQUIT)
 
-    worker.wait(15)
+    worker.wait(TIMEOUT)
     assert "raised unexpected: NotImplementedError" in worker.log
     assert check_what_has_come_back(desk, ids) == {running}
     check_the_next_worker_runs_the_rest(desk, ids, {running})
@@ -176,7 +177,7 @@ def test_a_soft_shutdown_waits_first(desk: Desk, pool: str) -> None:
     worker.wait_log("Initiating Soft Shutdown")
     desk.open("gate")
 
-    worker.wait(15)
+    worker.wait(TIMEOUT)
     assert check_what_has_come_back(desk, ids) == set()
     assert desk.twice() == {}
 

@@ -14,10 +14,11 @@ from celery_delayq.testing import POOLS, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.webhook import TASK_NAME, DeliveryRefused, verify
 from tests.integration.conftest import MakeApp, module_app
+from tests.support import TIMEOUT
 from tests.support.brokers import Broker
 from tests.support.context import ADA, ContextScene, with_context_tasks
 from tests.support.receiver import Receiver
-from tests.support.scene import TIMEOUT, StartWorker
+from tests.support.scene import StartWorker
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
 from tests.support.faults.clocks import wrong_clock
 from tests.support.keyspace import now_of, snapshot
@@ -190,7 +191,7 @@ def beat(patient: Patient) -> None:
         log_file=patient.server.data_dir / "beat.log",
     )
     patient.stack.enter_context(process)
-    wait_until(lambda: patient.client.zcard("delayq:celery_beats"), 60, "it is announced")
+    wait_until(lambda: patient.client.zcard("delayq:celery_beats"), TIMEOUT, "it is announced")
 
 
 def stock_worker(patient: Patient) -> None:
@@ -302,7 +303,7 @@ def test_a_wrong_clock_is_found(patient: Patient, tmp_path: Path) -> None:
     env = {**os.environ, "CELERY_BROKER_URL": patient.broker, **wrong_clock(-300, tmp_path)}
 
     ran = subprocess.run(
-        [*command, "doctor", "--json"], env=env, capture_output=True, text=True, timeout=120
+        [*command, "doctor", "--json"], env=env, capture_output=True, text=True, timeout=TIMEOUT
     )
 
     told = {each["check"]: each["what"] for each in json.loads(ran.stdout)["findings"]}

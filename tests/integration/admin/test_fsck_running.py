@@ -21,6 +21,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
 from tests.support.drift import FAR, by_kind, lease, look, numbers, schedule
 from tests.support.faults.scale import scaled
@@ -160,7 +161,7 @@ def test_nothing_is_wrong_while_a_worker_runs_under_load(
     expected = COUNT + 2 * COUNT // 10
     wait_until(
         lambda: delayq_redis.client.llen("log") >= expected,
-        timeout=60,
+        timeout=TIMEOUT,
         what=lambda: f"all run: {delayq_redis.client.llen('log')} of {expected} have",
     )
     assert delayq_redis.client.llen("log") == expected
@@ -235,7 +236,7 @@ def test_nothing_is_wrong_while_entries_are_looked_after(
     waiting = {*own.state} - {own.totals}
     wait_until(
         lambda: not redis.exists(*waiting, "celery", *redis.keys("*:leased:*")),
-        timeout=60,
+        timeout=TIMEOUT,
         what=lambda: f"all is done, left are {redis.keys()}",
     )
     assert numbers(look(store, repair=True)) == {}

@@ -17,6 +17,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready
+from tests.support import TIMEOUT
 from tests.support.keyspace import snapshot
 
 
@@ -168,7 +169,7 @@ def test_what_our_killed_worker_held_is_run_by_a_stock_worker(
         message["body"] = b64encode(json.dumps([[n, 0], {}, {}]).encode()).decode()
         redis.lpush("celery", json.dumps(message))
     delayq_worker("tests.apps.stock_tasks:app", pool="solo", broker_url=delayq_redis.url)
-    assert sorted(result.get(timeout=60) for result in results) == list(range(8))
+    assert sorted(result.get(timeout=TIMEOUT) for result in results) == list(range(8))
 
 
 def test_what_living_workers_of_other_queues_hold_stays_with_them(

@@ -16,6 +16,7 @@ from celery_delayq.admin.stock_migration import from_stock, to_stock
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import ready, stored
+from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
 from tests.support.keyspace import snapshot
 from tests.support.scene import start_worker
@@ -255,7 +256,7 @@ def test_what_a_stock_worker_held_is_adopted_after_its_visibility_timeout(
     start_worker(delayq_worker, "delayq_tasks", "solo", conf={"broker_transport_options": options})
 
     # Kombu before 5.7 looks every ten seconds, at ten messages each.
-    wait_until(lambda: delayq.count() == 20, timeout=100, what="all are scheduled")
+    wait_until(lambda: delayq.count() == 20, timeout=TIMEOUT, what="all are scheduled")
     wait_until(lambda: not delayq_redis.client.hlen("unacked"), what="nobody holds any")
 
 
@@ -276,9 +277,9 @@ def test_a_whole_move_there_and_back_runs_each_task_once(
     assert list(from_stock(app))[-1].scheduled == 20
     ours = delayq_worker("tests.apps.stock_tasks:app", pool="solo")
     first = app.send_task("stock.add", (100, 0), countdown=0.2)
-    assert first.get(timeout=60) == 100
+    assert first.get(timeout=TIMEOUT) == 100
     ours.stop()
     assert list(to_stock(app))[-1].ready == 20
     start_stock()
 
-    assert [result.get(timeout=100) for result in results] == list(range(20))
+    assert [result.get(timeout=TIMEOUT) for result in results] == list(range(20))

@@ -28,6 +28,7 @@ from celery_delayq.model.scheduled import Filter
 from celery_delayq.testing import FAST_START, WorkerProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, add
+from tests.support import TIMEOUT
 from tests.support.faults.scale import LONG, scaled
 from tests.support.keyspace import snapshot
 from tests.support.leases import ack, replace
@@ -274,7 +275,7 @@ def test_a_stock_worker_runs_what_was_moved_not_before_its_new_time(
 
     start_stock(extra_args=FAST_START)
 
-    assert [each.get(timeout=60) for each in (waits, earlier, later)] == [2, 1, 0]
+    assert [each.get(timeout=TIMEOUT) for each in (waits, earlier, later)] == [2, 1, 0]
     for result in (earlier, later):
         assert result.date_done is not None
         assert result.date_done.replace(tzinfo=timezone.utc) >= moved[result.id]

@@ -16,11 +16,9 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
 from tests.integration.conftest import ready, stored
+from tests.support import TIMEOUT
 
 T = TypeVar("T")
-
-#: Seconds after which a call counts as one that never ends.
-TIMEOUT = 30
 
 
 def run(delayq: DelayQ, use: Callable[[AsyncDelayQ], Awaitable[T]], **options: Any) -> T:
@@ -28,7 +26,7 @@ def run(delayq: DelayQ, use: Callable[[AsyncDelayQ], Awaitable[T]], **options: A
 
     async def main() -> T:
         async with AsyncDelayQ(delayq, **options) as client:
-            return await asyncio.wait_for(use(client), 60)
+            return await asyncio.wait_for(use(client), TIMEOUT)
 
     return asyncio.run(main())
 

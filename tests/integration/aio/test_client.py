@@ -27,6 +27,7 @@ from celery_delayq.errors import (
 from celery_delayq.model.scheduled import Outcome
 from tests.integration.aio.conftest import run
 from tests.integration.conftest import MakeApp, Through, ready, stored
+from tests.support import TIMEOUT
 
 
 def test_a_task_is_sent_found_moved_and_cancelled(delayq: DelayQ, add: Any, redis: Redis) -> None:
@@ -244,9 +245,9 @@ def test_events_of_sent_tasks(make_app: MakeApp, redis: Redis) -> None:
 
     with redis.pubsub() as events:
         events.psubscribe("*celeryev*")
-        assert events.get_message(timeout=10)
+        assert events.get_message(timeout=TIMEOUT)
         run(DelayQ.of(app), use)
-        seen = [events.get_message(timeout=10) for _ in range(40)]
+        seen = [events.get_message(timeout=TIMEOUT) for _ in range(40)]
 
     assert all("task.sent" in str(each) for each in seen)
 

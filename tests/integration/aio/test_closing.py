@@ -12,8 +12,9 @@ import pytest
 
 from celery_delayq.aio import AsyncDelayQ
 from celery_delayq.errors import BrokerUnavailable
-from tests.integration.aio.conftest import TIMEOUT, Interruptions
+from tests.integration.aio.conftest import Interruptions
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 
 
 def closing(client: AsyncDelayQ) -> Callable[[], None]:

@@ -14,6 +14,7 @@ from celery_delayq.aio import AsyncDelayQ
 from celery_delayq.errors import BrokerTimeout, BrokerUnavailable
 from tests.integration.aio.conftest import run
 from tests.integration.conftest import Through, ready, stored
+from tests.support import TIMEOUT
 from tests.support.proxy import Fault
 
 T = TypeVar("T")
@@ -96,7 +97,7 @@ def test_connecting_to_a_server_that_is_away_fails_and_is_tried_again(
         with proxy.away():
             for _ in range(2):
                 with pytest.raises(BrokerUnavailable):  # after two tries, as the policy says
-                    await asyncio.wait_for(client.apply_async(add, (1, 2)), 3)
+                    await asyncio.wait_for(client.apply_async(add, (1, 2)), TIMEOUT)
         await client.apply_async(add, (1, 2))
         await client.close()
 
@@ -136,7 +137,7 @@ def test_calls_share_connections_while_replies_are_late(through: Through, redis:
         await client.apply_async(add, (0, 0), countdown=60)
         proxy.latency = 0.01
         calls = (client.apply_async(add, (n, n), countdown=60) for n in range(128))
-        await beside_ticks(asyncio.wait_for(asyncio.gather(*calls), 15), ticks=5)
+        await beside_ticks(asyncio.wait_for(asyncio.gather(*calls), TIMEOUT), ticks=5)
         proxy.latency = 0
 
     run(delayq, use, connections=1)

@@ -18,6 +18,7 @@ from celery_delayq.errors import BrokerUnavailable, ConfigError
 from celery_delayq.utils import bridge
 from tests.integration.aio.conftest import all_of, until
 from tests.integration.conftest import Through, stored
+from tests.support import TIMEOUT
 
 
 def in_closed_loop(work: Coroutine[Any, Any, Any]) -> Any:
@@ -52,7 +53,7 @@ def test_each_loop_may_have_a_client_of_its_own(delayq: DelayQ, add: Any, redis:
 
     with ThreadPoolExecutor(3) as threads:
         for each in [threads.submit(asyncio.run, main()) for _ in range(3)]:
-            each.result(60)
+            each.result(TIMEOUT)
 
     assert len(stored(redis)) == 150
 
@@ -105,7 +106,7 @@ def test_closing_ends_calls_that_wait(method: str, through: Through) -> None:
         ]
         await until(lambda: proxy.held)
         await client.close()
-        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), TIMEOUT)
 
     found = asyncio.run(main())
 

@@ -24,6 +24,7 @@ from celery_delayq.errors import (
 )
 from tests.integration.aio.conftest import run, until
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 
 
 def store(delayq: DelayQ, id: str, value: Any, state: str = states.SUCCESS) -> Any:
@@ -40,7 +41,7 @@ def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_results_are_awaited_before_and_after_they_are_there(delayq: DelayQ, redis: Redis) -> None:
     async def use(client: AsyncDelayQ) -> Any:
         await store(delayq, "early", [1])
-        early = await client.result("early", timeout=20)
+        early = await client.result("early", timeout=TIMEOUT)
         threads = threading.active_count()
         waiting = [asyncio.ensure_future(client.result(f"id-{n}")) for n in range(200)]
         twice = asyncio.ensure_future(client.result(AsyncResult("id-7", app=delayq.app)))
@@ -74,7 +75,7 @@ def test_groups_and_chains(delayq: DelayQ) -> None:
             await store(delayq, f"id-{n}", n)
         await store(delayq, "first", KeyError("first"), states.FAILURE)
         with pytest.raises(KeyError):
-            await client.result(chain, timeout=20)
+            await client.result(chain, timeout=TIMEOUT)
         return await client.result(group)
 
     assert run(delayq, use) == [0, 1, 2]
@@ -92,7 +93,7 @@ def test_a_lost_notification_costs_one_poll(
         # As one whose notification is lost: not published.
         encoded = delayq.app.backend.encode({**meta, "task_id": "one"})
         redis.set("celery-task-meta-one", encoded)
-        return await asyncio.wait_for(waiting, 20)
+        return await asyncio.wait_for(waiting, TIMEOUT)
 
     assert run(delayq, use) == 3
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.testing import POOLS
-from tests.support.scene import TIMEOUT, Control
+from tests.support import TIMEOUT
+from tests.support.scene import Control
 
 pytestmark = pytest.mark.conformance
 

@@ -14,6 +14,7 @@ from kombu import Connection
 
 from celery_delayq import DelayQ
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
@@ -45,7 +46,7 @@ def exit_code_of(work: Callable[[], object]) -> int | None:
     """Return how a forked child ends that does some work; None if it does not end."""
     child = multiprocessing.get_context("fork").Process(target=work)
     child.start()
-    child.join(20)
+    child.join(TIMEOUT)
     code = child.exitcode
     child.kill()
     child.join()

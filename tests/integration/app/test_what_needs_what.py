@@ -14,7 +14,8 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidETA, QueueFull
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp, add, stored
-from tests.support.scene import TIMEOUT, StartWorker, answer, start_worker
+from tests.support import TIMEOUT
+from tests.support.scene import StartWorker, answer, start_worker
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "what-needs-what.md").read_text("utf-8")

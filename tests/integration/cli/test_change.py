@@ -16,6 +16,7 @@ from celery_delayq.model.scheduled import Bulk, Outcome
 from celery_delayq.schedule.items import Item
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.cli import INTERRUPTIBLE, CommandLine
 from tests.support.dead_letters import fill
 
@@ -244,9 +245,9 @@ def test_what_was_done_before_it_was_interrupted_is_told(
         count, command, most = delayq.count_dead, ["dead", "purge", "--all"], 10_000
 
     with ManagedProcess([*INTERRUPTIBLE, *shop, *command, "--yes"]) as process:
-        wait_until(lambda: count() < 10_000, 60, "it has begun", interval=0.001)
+        wait_until(lambda: count() < 10_000, TIMEOUT, "it has begun", interval=0.001)
         os.kill(process.pid, signal.SIGINT)
-        code, log = process.wait(timeout=60), process.log
+        code, log = process.wait(timeout=TIMEOUT), process.log
 
     left = count()
     assert code == 1

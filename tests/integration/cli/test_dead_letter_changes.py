@@ -17,6 +17,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.cli.conftest import dead_ids
 from tests.integration.conftest import MakeApp, ready
 from tests.integration.conftest import stored as scheduled
+from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
 from tests.support.dead_letters import fill, message
 
@@ -234,7 +235,7 @@ def test_lines_go_through_a_pipe(delayq: DelayQ, shop: list[str]) -> None:
     fill(delayq, 700)
 
     written = subprocess.run(
-        [*shop, "dead", "export", "-", "--json"], capture_output=True, timeout=60
+        [*shop, "dead", "export", "-", "--json"], capture_output=True, timeout=TIMEOUT
     )
     assert written.returncode == 0
     assert json.loads(written.stderr.splitlines()[-1])["dead_letters"] == 700
@@ -244,7 +245,7 @@ def test_lines_go_through_a_pipe(delayq: DelayQ, shop: list[str]) -> None:
     subprocess.run([*shop, "dead", "purge", "--all", "--yes"], check=True, capture_output=True)
 
     read = subprocess.run(
-        [*shop, "dead", "import", "-", "--json"], input=lines, capture_output=True, timeout=60
+        [*shop, "dead", "import", "-", "--json"], input=lines, capture_output=True, timeout=TIMEOUT
     )
     assert read.returncode == 1, read.stderr
     told = json.loads(read.stdout)

@@ -13,7 +13,8 @@ from celery_delayq.integration.request import CELERY_NOTIFIES_CHORDS
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
-from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene
+from tests.apps.retry_tasks import Act, RetryScene
+from tests.support import TIMEOUT
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
-from tests.apps.retry_tasks import TIMEOUT, RetryScene
+from tests.apps.retry_tasks import RetryScene
+from tests.support import TIMEOUT
 
 
 def test_the_message_of_a_failed_task_is_kept_byte_for_byte(

@@ -14,8 +14,9 @@ from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.retry_tasks import TIMEOUT, RetryScene
+from tests.apps.retry_tasks import RetryScene
 from tests.integration.conftest import ready, stored
+from tests.support import TIMEOUT
 
 UTC = dt.timezone.utc
 

@@ -17,7 +17,8 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Bulk, Filter, Outcome
 from celery_delayq.store.keys import Layout
 from celery_delayq.testing import wait_until
-from tests.apps.retry_tasks import TIMEOUT, RetryScene
+from tests.apps.retry_tasks import RetryScene
+from tests.support import TIMEOUT
 
 
 def dead_letter_many(scene: RetryScene, number: int) -> list[str]:

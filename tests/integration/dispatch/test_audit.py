@@ -19,6 +19,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import entry
+from tests.support import TIMEOUT
 from tests.support.proxy import Fault, Proxy
 from tests.support.replies import REPLIES
 
@@ -81,7 +82,7 @@ def test_a_queue_goes_on(
     with Redis(port=delayq_redis.port, username="producer", password="pw") as producer:
         HARMS[harm](producer)
 
-    assert store.client.brpop("q", timeout=10) == (b"q", b'{"id": "e"}')
+    assert store.client.brpop("q", timeout=TIMEOUT) == (b"q", b'{"id": "e"}')
     wait_until(lambda: "q" in store.registry(), what="the registry has the queue")
 
 
@@ -98,11 +99,11 @@ def test_a_dispatcher_outlives_each_refusal_of_an_audit(
             for answers in ([reply], [REPLIES["NOPERM"], reply]):
                 for nth, answer in enumerate(answers, start=1):
                     rule = proxy.on("dispatch/planned_looks", Fault.REFUSE, nth=nth, answer=answer)
-                assert rule.fired.wait(20), reply
+                assert rule.fired.wait(TIMEOUT), reply
         store.schedule("q", entry("e", 1500, relative=True))
         store.client.unlink(KEYS.next_due)
 
-        assert store.client.brpop("q", timeout=20) == (b"q", b'{"id": "e"}')
+        assert store.client.brpop("q", timeout=TIMEOUT) == (b"q", b'{"id": "e"}')
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.0])

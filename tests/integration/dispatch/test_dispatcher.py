@@ -22,6 +22,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready
 from tests.integration.dispatch.conftest import dispatchers
 from tests.lua.bench import entry
+from tests.support import TIMEOUT
 
 pytestmark = pytest.mark.each_server
 
@@ -68,7 +69,7 @@ def popped(store: Store, count: int, key: str = "q") -> list[tuple[bytes, int]]:
     """Pop *count* ready messages, each with the moment of it by Redis' clock in ms."""
     found = []
     for _ in range(count):
-        item = store.client.brpop(key, timeout=10)
+        item = store.client.brpop(key, timeout=TIMEOUT)
         assert item is not None
         found.append((item[1], store.now_ms()))
     return found
@@ -101,7 +102,7 @@ def test_a_look_at_ready_lists_that_fails_holds_up_no_entry(
     monkeypatch.setattr(Store, "wake_ready", fail)
     store.register(QUEUE)
     one = dispatcher(dispatch_interval=0.05)
-    assert failed.wait(10)
+    assert failed.wait(TIMEOUT)
     store.schedule(QUEUE, entry("e", 50, relative=True))
 
     assert [message for message, _ in popped(store, 1)] == [b'{"id": "e"}']
@@ -209,7 +210,7 @@ def test_a_dispatcher_outlives_redis(
     server.start()
 
     with server.client(socket_timeout=None) as client:
-        assert client.brpop("q", timeout=10) == (b"q", b'{"id": "a"}')
+        assert client.brpop("q", timeout=TIMEOUT) == (b"q", b'{"id": "a"}')
     thread.stop()
     thread.join()
     assert caplog.text.count("Redis is away") == 1
@@ -224,7 +225,7 @@ def test_the_dispatcher_as_a_process_stops_cleanly(
         app.tasks["tasks.add"].apply_async((1, 2), countdown=0.2)
         wait_until(lambda: ready(redis), what="it is promoted")
         process.send_signal(number)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=TIMEOUT) == 0
         assert "stopped: 1 promoted" in process.log
 
 

@@ -18,6 +18,7 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import QUEUE, entry
 from tests.simulation.members import Members
+from tests.support import TIMEOUT
 
 pytestmark = pytest.mark.each_server
 
@@ -61,7 +62,7 @@ def calls(client: Redis) -> int:
 def promoted(store: Store) -> float:
     """Publish an entry; return by how many seconds it is late, with the time that this takes."""
     _, due = store.schedule(QUEUE, entry("e", 100, relative=True))
-    assert store.client.brpop("q", timeout=10) is not None
+    assert store.client.brpop("q", timeout=TIMEOUT) is not None
     return store.now_ms() / 1000 - due / 1000
 
 
@@ -143,7 +144,7 @@ def test_a_silent_dispatcher_loses_the_duty_though_nothing_is_due(
 
     wait_until(
         lambda: store.client.hget(CLOCK, "duty") != b"lost",
-        timeout=20 * MAX_LOOK_SECONDS,
+        timeout=TIMEOUT,
         what="another one is on duty",
     )
 
@@ -184,7 +185,7 @@ def test_a_dispatcher_that_may_not_promote_a_queue_leaves_it_to_one_that_may(
     start()
     store.schedule("other", entry("e", 100, relative=True))
 
-    assert store.client.brpop("other", timeout=10) is not None
+    assert store.client.brpop("other", timeout=TIMEOUT) is not None
     assert promoted(store) < 10
 
 
@@ -202,7 +203,7 @@ def test_dispatchers_with_rights_to_one_queue_each_promote_all_in_time(
     for n in range(40):
         queue = queues[n % 2]
         _, due = store.schedule(queue, entry(str(n), 100, relative=True))
-        assert store.client.brpop(queue, timeout=10) is not None
+        assert store.client.brpop(queue, timeout=TIMEOUT) is not None
         late.append(store.now_ms() / 1000 - due / 1000)
 
     assert sorted(late)[-5] < 2 * MIN_LOOK_SECONDS

@@ -15,6 +15,7 @@ from celery_delayq.dispatch.lease_tally import LeaseTally
 from celery_delayq.settings import Settings
 from celery_delayq.testing import wait_until
 from tests.integration.dispatch.conftest import drain, publish
+from tests.support import TIMEOUT
 from tests.support.keyspace import snapshot
 
 
@@ -61,7 +62,7 @@ def test_an_ack_for_a_foreign_tag_makes_no_room_in_the_prefetch(tag: str, channe
     publish(channel.connection.client, "a", 3)
     got: list[Any] = []
     with Consumer(channel, [Queue("a")], on_message=got.append, prefetch_count=1):
-        channel.connection.client.drain_events(timeout=5)
+        channel.connection.client.drain_events(timeout=TIMEOUT)
         channel.basic_ack(tag.format(own=channel.deliveries.keeper.worker_id))
         drain(channel.connection.client)
 
@@ -78,7 +79,7 @@ def test_an_ack_that_comes_after_the_message_was_given_to_others_is_counted(
     message.ack()
     keeper.acks.drain(channel.store)
 
-    wait_until(lambda: keeper.tally == LeaseTally(late_acks=1), 5, "it is counted")
+    wait_until(lambda: keeper.tally == LeaseTally(late_acks=1), TIMEOUT, "it is counted")
     assert redis.llen("a") == 1
 
 

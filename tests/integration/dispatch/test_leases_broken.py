@@ -14,6 +14,7 @@ from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.dead_letters import packed, reasons
 from tests.support.scene import Leases
 
@@ -71,7 +72,7 @@ def test_what_is_no_message_is_a_dead_letter_and_its_neighbours_come(
     channel = connection.channel()
     with Consumer(channel, [Queue("celery")], on_message=take, prefetch_count=prefetch):
         while len(got) < len(good):
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=TIMEOUT)
     channel.close()
 
     assert got == list(range(len(good)))

@@ -12,6 +12,7 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support import TIMEOUT
 from tests.support.dead_letters import reasons
 from tests.support.scene import Leases
 
@@ -71,7 +72,7 @@ def test_a_rejected_message_of_no_task_is_a_dead_letter(
     simple = connection.SimpleQueue("a")
     simple.put("text")
     [sent] = redis.lrange("a", 0, -1)
-    simple.get(timeout=60).reject()
+    simple.get(timeout=TIMEOUT).reject()
     [dead_letter] = delayq.store.dead_letters.all("a")
     assert (dead_letter.message, dead_letter.reason) == (sent, "rejected")
     simple.close()

@@ -6,6 +6,7 @@ import pytest
 from kombu import Connection
 
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.scene import Leases
 
 AGAIN = [(1, False), (2, True)]
@@ -16,7 +17,7 @@ def test_after_a_reject_with_requeue_it_is_the_second_delivery(pool: str, leases
     leases.start(pool)
     result = leases.app.send_task("lease.reject", (True,), countdown=0.1)
 
-    assert result.get(timeout=20) == "accepted"
+    assert result.get(timeout=TIMEOUT) == "accepted"
 
     assert leases.runs("deliveries", "redelivered") == AGAIN
     wait_until(lambda: not leases.held(), what="all is acknowledged")
@@ -30,8 +31,8 @@ def test_what_was_only_prefetched_and_given_back_was_not_delivered(
     for n in range(3):
         simple.put(n)
     simple.consumer.qos(prefetch_count=3)
-    assert simple.get(timeout=60).payload == 0
-    connection.drain_events(timeout=5)
+    assert simple.get(timeout=TIMEOUT).payload == 0
+    connection.drain_events(timeout=TIMEOUT)
     in_hand = 1 + len(simple.buffer)
     assert in_hand < 3
     simple.close()

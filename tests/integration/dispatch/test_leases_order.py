@@ -13,6 +13,7 @@ from celery.utils.nodenames import worker_direct
 from kombu import Connection, Consumer, Queue
 
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.scene import Leases
 
 
@@ -52,7 +53,7 @@ def consume(
     channel = connection.channel()
     with Consumer(channel, found, on_message=take, prefetch_count=prefetch):
         while len(got) < number:
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=TIMEOUT)
             if then is not None and then(len(got)):
                 then = None
         with suppress(socket.timeout):

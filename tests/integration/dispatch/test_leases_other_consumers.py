@@ -13,6 +13,7 @@ from celery_delayq.testing import wait_until
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp
 from tests.integration.dispatch.conftest import drain
+from tests.support import TIMEOUT
 from tests.support.keyspace import snapshot
 from tests.support.scene import StartWorker, answer, start_worker
 
@@ -40,7 +41,7 @@ def test_a_consumer_without_acknowledgement_leases_nothing(
         simple.put(n)
     got = []
     for _ in range(5):
-        got.append(simple.get(timeout=60).payload)
+        got.append(simple.get(timeout=TIMEOUT).payload)
         assert not held(redis)
     simple.close()
 
@@ -82,11 +83,11 @@ def test_a_simple_queue_gives_acknowledges_and_requeues(
     for n in range(3):
         simple.put({"n": n})
 
-    first = simple.get(timeout=60)
+    first = simple.get(timeout=TIMEOUT)
     assert (first.payload, sum(held(redis).values())) == ({"n": 0}, 1)
     first.requeue()
     assert len(simple) == 3
-    again = [simple.get(timeout=60) for _ in range(3)]
+    again = [simple.get(timeout=TIMEOUT) for _ in range(3)]
     assert [message.payload["n"] for message in again] == [1, 2, 0]
     assert [message.delivery_info.get("redelivered", False) for message in again] == [
         False,
@@ -162,7 +163,7 @@ def test_remote_control_results_and_events_leave_nothing_behind(
             assert answer(asking, worker.hostname, "ping") == {"ok": "pong"}
             assert answer(asking, worker.hostname, "stats")["pid"] == worker.pid
             results = [asking.send_task("stock.add", (n, n), countdown=0.1) for n in range(3)]
-            assert [result.get(timeout=20) for result in results] == [0, 2, 4]
+            assert [result.get(timeout=TIMEOUT) for result in results] == [0, 2, 4]
             drain(listening)
     assert {"task-received", "task-started", "task-succeeded"} <= set(seen)
     asking.close()

@@ -12,6 +12,7 @@ from redis import Redis
 from celery_delayq.testing import wait_until
 from tests.apps.lease_tasks import held, unfinished
 from tests.integration.dispatch.conftest import drain, publish
+from tests.support import TIMEOUT
 from tests.support.scene import Leases
 
 TASKS = 20
@@ -141,7 +142,7 @@ def test_without_a_limit_one_at_a_time_is_taken_from_whichever_queue(
         publish(connection, queue, 3)
     with consumer(connection, ["a", "b"], got.append):
         for number in range(1, 7):
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=TIMEOUT)
             assert len(got) == number
             assert sum(held(redis).values()) == number
 
@@ -153,8 +154,8 @@ def test_cancelling_gives_back_what_was_not_handed_out_in_its_order(
     publish(connection, "a", 10)
     before = redis.lrange("a", 0, -1)
     with consumer(connection, ["a"], got.append, prefetch_count=8):
-        connection.drain_events(timeout=5)
-        connection.drain_events(timeout=5)
+        connection.drain_events(timeout=TIMEOUT)
+        connection.drain_events(timeout=TIMEOUT)
         in_hand = len(got)
     wait_until(lambda: sum(held(redis).values()) == in_hand, what="the rest is back")
     assert redis.lrange("a", 0, -1) == before[: 10 - in_hand]

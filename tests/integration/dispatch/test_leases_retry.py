@@ -10,6 +10,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.scene import Leases
 
 LEASE = {"lease": 1}
@@ -50,7 +51,7 @@ def test_retries_of_all_kinds_come_to_their_end(
         "chord": (chord([again(8), again(9)])(total), 17),
     }
 
-    got = {name: result.get(timeout=60) for name, (result, _) in results.items()}
+    got = {name: result.get(timeout=TIMEOUT) for name, (result, _) in results.items()}
 
     assert got == {name: expected for name, (_, expected) in results.items()}
     attempts: dict[str, list[Any]] = {}

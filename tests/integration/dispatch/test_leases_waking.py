@@ -20,6 +20,7 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held
 from tests.integration.dispatch.conftest import drain
+from tests.support import TIMEOUT
 from tests.support.scene import Leases
 
 pytestmark = pytest.mark.usefixtures("no_dispatchers")
@@ -158,7 +159,7 @@ def test_of_several_queues_only_the_one_that_has_got_something_is_asked(
         for number in range(1, 6):
             other.Producer().publish("x", routing_key="c")
             while len(got) < number:
-                connection.drain_events(timeout=5)
+                connection.drain_events(timeout=TIMEOUT)
         redis.echo("done")
         said = [each["command"] for each in monitored(monitor, "done")]
 
@@ -182,10 +183,10 @@ def test_while_one_queue_is_full_others_are_asked_when_they_have_got_something(
         for _ in range(30):
             send("x", routing_key="a")
         while len(got) < 5:
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=TIMEOUT)
         send("x", routing_key="c")
         while len(got) < 31:
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=TIMEOUT)
         redis.echo("done")
         said = [each["command"] for each in monitored(monitor, "done")]
 
@@ -206,7 +207,7 @@ def test_empty_queues_are_not_asked_again_where_redis_has_forgotten_all_scripts(
     with redis.monitor() as monitor, consuming(delayq_broker_url, take, "abcdef") as connection:
         redis.echo("now")
         while len(got) < 30:
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=TIMEOUT)
         redis.echo("done")
         said = [each["command"] for each in monitored(monitor, "done")]
 
@@ -274,7 +275,7 @@ def test_a_consumer_sees_what_stock_producers_push_within_its_block_timeout(
             stock.Producer().publish("x", routing_key="a")
             pushed = time.monotonic()
             while len(got) < number:
-                connection.drain_events(timeout=5)
+                connection.drain_events(timeout=TIMEOUT)
             late.append(got[-1] - pushed)
     # Redis looks every 0.1 s whether a wait is over.
     assert median(late) < 0.2 + 0.1 + 0.1
@@ -287,12 +288,12 @@ def test_what_is_given_back_wakes_another_consumer(delayq_broker_url: str, redis
         with consuming(delayq_broker_url, first.append) as connection:
             connection.Producer().publish("x", routing_key="a")
             while not first:
-                connection.drain_events(timeout=5)
+                connection.drain_events(timeout=TIMEOUT)
             drain(other, 0.2)
             assert second == []
             first[0].requeue()
             back = time.monotonic()
         while not second:
-            other.drain_events(timeout=5)
+            other.drain_events(timeout=TIMEOUT)
         assert second[0] - back < 2
     assert not held(redis)

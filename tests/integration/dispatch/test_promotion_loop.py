@@ -19,6 +19,7 @@ from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from tests.lua.bench import entry
+from tests.support import TIMEOUT
 from tests.support.proxy import Fault, Proxy
 from tests.support.stopped import stopped
 
@@ -85,7 +86,7 @@ def dispatchers(servers: list[EmbeddedRedis]) -> Iterator[list[Noting]]:
     for each in started:
         each.stop()
     for each in started:
-        each.join(10)
+        each.join(TIMEOUT)
     assert not any(each.is_alive() for each in started)
 
 
@@ -97,7 +98,7 @@ def hears(server: EmbeddedRedis) -> bool:
 def late(store: Store, ms: int = 150) -> float:
     """Schedule an entry, due in so many ms; return by how many seconds it is promoted late."""
     _, due = store.schedule("q", entry("e", ms, relative=True))
-    assert store.client.brpop("q", timeout=20) is not None
+    assert store.client.brpop("q", timeout=TIMEOUT) is not None
     return (store.now_ms() - due) / 1000
 
 
@@ -134,7 +135,7 @@ def test_a_server_that_stands_still_holds_up_no_other(
         behind = [late(stores[1], 20) for _ in range(40)]
 
     assert sorted(behind)[-4] < SOON
-    wait_until(lambda: stores[0].client.llen("q") == 200, 20, "the first goes on")
+    wait_until(lambda: stores[0].client.llen("q") == 200, TIMEOUT, "the first goes on")
 
 
 @pytest.mark.parametrize("kind", ["normal", "pubsub"])
@@ -162,12 +163,12 @@ def test_a_subscription_that_is_lost_as_it_hands_over_stops_nothing(
     for n in range(5):
         one.loses.set()
         store.schedule("q", entry(f"e{n}", 50, relative=True))
-        assert store.client.brpop("other:q", timeout=10)
+        assert store.client.brpop("other:q", timeout=TIMEOUT)
         assert late(stores[1], 20) < SOON
 
     assert not one.loses.is_set()
     one.stop()
-    one.join(10)
+    one.join(TIMEOUT)
 
 
 def test_a_refused_queue_is_left_to_its_own_dispatcher(
@@ -197,12 +198,12 @@ def test_a_promotion_without_a_reply_is_made_once_more_and_holds_up_no_other(
             hit = threading.Event()
             proxy.on("dispatch/promote", fault, seconds=1.5, then=hit.set)
             store.schedule("q", entry(f"e{n}", 50, relative=True))
-            assert hit.wait(10)
+            assert hit.wait(TIMEOUT)
             assert sorted(late(stores[1], 20) for _ in range(5))[3] < SOON
-            assert store.client.brpop("other:q", timeout=10)
+            assert store.client.brpop("other:q", timeout=TIMEOUT)
         assert store.client.llen("other:q") == store.scheduled("q") == 0
         one.stop()
-        one.join(10)
+        one.join(TIMEOUT)
 
 
 def test_the_thread_ends_when_no_dispatcher_is_left(
@@ -214,7 +215,7 @@ def test_the_thread_ends_when_no_dispatcher_is_left(
     for each in dispatchers:
         each.stop()
     for each in dispatchers:
-        each.join(10)
+        each.join(TIMEOUT)
 
     assert time.monotonic() - began < 5
     wait_until(

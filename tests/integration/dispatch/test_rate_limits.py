@@ -16,7 +16,8 @@ from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
 from tests.apps.control_tasks import tasks_of
 from tests.integration.conftest import MakeApp
-from tests.support.scene import TIMEOUT, Control
+from tests.support import TIMEOUT
+from tests.support.scene import Control
 
 #: What there is of a queue at one moment: Redis' clock in s, scheduled, ready.
 SAMPLE = """
@@ -247,5 +248,5 @@ def test_a_retry_is_not_lost_when_the_queue_is_full(
 
     result = control.tasks["work"].delay("k", "retry")
 
-    assert result.get(timeout=60) == "k"
+    assert result.get(timeout=TIMEOUT) == "k"
     assert control.runs("retries") == [0, 1]

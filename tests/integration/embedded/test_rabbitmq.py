@@ -8,6 +8,7 @@ import pytest
 
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.left_out import need_rabbitmq
 
 pytestmark = pytest.mark.full
@@ -20,7 +21,7 @@ def test_a_node_that_ends_while_the_others_start_is_started_again() -> None:
         before = broker.log(1)
 
         starting = thread.submit(broker.start)
-        wait_until(lambda: broker.log(1) not in ("", before), 60, "it starts")
+        wait_until(lambda: broker.log(1) not in ("", before), TIMEOUT, "it starts")
         broker.kill(1)
         starting.result()
 

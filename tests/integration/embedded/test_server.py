@@ -21,6 +21,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.errors import EmbeddedRedisError
 from celery_delayq.testing import ManagedProcess, has_ended, wait_until
+from tests.support import TIMEOUT
 
 CHOICE = "celery_delayq.embedded.server.free_port"
 NO_RETRY = Retry(NoBackoff(), 0)
@@ -176,7 +177,7 @@ def test_a_server_that_died_is_noticed_and_can_be_started_again(
     server = delayq_redis_factory()
 
     os.kill(server.pid, signal.SIGKILL)
-    assert server.wait(timeout=5) == -signal.SIGKILL
+    assert server.wait(timeout=TIMEOUT) == -signal.SIGKILL
 
     assert not server.running
     assert server.start().client().ping()
@@ -219,8 +220,8 @@ def test_the_server_ends_with_the_python_that_started_it(rest: str, number: int 
             owner.send_signal(number)
         owner.wait()
 
-        wait_until(lambda: has_ended(pid), 5, "the server to end")
-        wait_until(lambda: not folder.exists(), 5, "its folder to go")
+        wait_until(lambda: has_ended(pid), TIMEOUT, "the server to end")
+        wait_until(lambda: not folder.exists(), TIMEOUT, "its folder to go")
 
 
 def test_a_forked_child_leaves_its_parents_server_alone(delayq_redis_factory: Servers) -> None:

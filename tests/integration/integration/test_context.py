@@ -18,8 +18,9 @@ from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.schedule_many import Item
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, batch, ready, stored
+from tests.support import TIMEOUT
 from tests.support.context import ADA, ContextScene, with_context_tasks
-from tests.support.scene import TIMEOUT, StartWorker
+from tests.support.scene import StartWorker
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"

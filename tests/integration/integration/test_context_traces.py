@@ -16,6 +16,7 @@ from celery_delayq import DelayQ
 from celery_delayq.schedule.schedule_many import Item
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import stored
+from tests.support import TIMEOUT
 from tests.support.context import ContextScene
 from tests.support.scene import StartWorker
 
@@ -54,7 +55,7 @@ def publish(scene: ContextScene, code: str) -> None:
     conf = scene.app.conf
     env = {"CELERY_BROKER_URL": conf.broker_url, "CELERY_RESULT_BACKEND": conf.result_backend}
     command = [sys.executable, "-c", script + code]
-    subprocess.run(command, check=True, timeout=60, env={**os.environ, **env})
+    subprocess.run(command, check=True, timeout=TIMEOUT, env={**os.environ, **env})
 
 
 class Spans:

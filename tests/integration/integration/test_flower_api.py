@@ -18,6 +18,7 @@ from celery_delayq.embedded import free_port
 from celery_delayq.integration.flower.api import status_of
 from celery_delayq.testing import ManagedProcess
 from tests.integration.conftest import stored
+from tests.support import TIMEOUT
 
 APPS = Path(__file__).parents[2] / "apps"
 TAKEN = {"unique_key": "board", "on_conflict": "error", "countdown": 60}
@@ -40,7 +41,7 @@ def post(url: str, options: dict[str, Any]) -> tuple[int, str]:
     """Return status and text of the answer."""
     request = urllib.request.Request(url, json.dumps(options).encode(), method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as exc:
         with exc:

@@ -14,6 +14,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import POOLS, WorkerProcess, wait_until
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.scene import StartWorker, start_worker
 from tests.support.stopped import stopped
 
@@ -54,7 +55,7 @@ def stays_alive(file: Path) -> bool:
     """Return whether the probe says so again and again, after the file was made old."""
     for _ in range(3):
         os.utime(file, (0, 0))
-        wait_until(lambda: file.stat().st_mtime > 0, 20, "the file is touched")
+        wait_until(lambda: file.stat().st_mtime > 0, TIMEOUT, "the file is touched")
     return is_alive(file)
 
 
@@ -69,7 +70,7 @@ def test_an_idle_worker_is_alive_and_one_whose_loop_hangs_is_not(
     app = make_app()
     app.control.broadcast("hang", arguments={"seconds": 60})
 
-    wait_until(lambda: not is_alive(file), 40, "the probe sees it")
+    wait_until(lambda: not is_alive(file), TIMEOUT, "the probe sees it")
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo", "prefork"])
@@ -90,7 +91,7 @@ def test_a_solo_worker_in_a_task_is_alive_until_its_time_limit(
     worker.wait_log("received")
 
     assert stays_alive(file)
-    wait_until(lambda: not is_alive(file), 40, "the probe sees it")
+    wait_until(lambda: not is_alive(file), TIMEOUT, "the probe sees it")
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -117,7 +118,7 @@ def test_an_outage_of_redis_leaves_a_worker_alive(
 
 def test_a_worker_without_a_broker_is_alive(start: StartAlive, file: Path) -> None:
     start(broker_url=f"delayq+redis://127.0.0.1:{free_port()}/0", wait_ready=False)
-    wait_until(file.exists, 30, "the file")
+    wait_until(file.exists, TIMEOUT, "the file")
 
     assert stays_alive(file)
 
@@ -132,7 +133,7 @@ def test_a_deleted_file_comes_back(start: StartAlive, file: Path) -> None:
     start()
     file.unlink()
 
-    wait_until(file.exists, 20, "the file")
+    wait_until(file.exists, TIMEOUT, "the file")
 
 
 def test_a_folder_that_does_not_exist_ends_the_worker_at_its_start(

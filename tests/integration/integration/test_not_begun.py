@@ -17,8 +17,9 @@ from celery_delayq.testing import POOLS, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps import walk_tasks
 from tests.integration.conftest import module_app
+from tests.support import TIMEOUT
 from tests.support.ledger_desk import LedgerDesk
-from tests.support.scene import TIMEOUT, StartWorker
+from tests.support.scene import StartWorker
 
 #: By root: more calls than Celery makes below it.
 CALLS = {"handler": 60, "process": 30, "accepted": 12}
@@ -62,7 +63,7 @@ class Walk(LedgerDesk):
                     ids <= {*self.ledger.finished(), *self.dead()} and not {*self.left()} - {"dead"}
                 )
             ),
-            4 * TIMEOUT,
+            TIMEOUT,
             lambda: (
                 f"{sorted(ids - {*self.ledger.finished(), *self.dead()})} to end; "
                 f"{ {state: len(each) for state, each in self.left().items()} }; {self._logs()}"

@@ -15,7 +15,8 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
-from tests.support.scene import TIMEOUT, Control, StartWorker, answer, start_worker
+from tests.support import TIMEOUT
+from tests.support.scene import Control, StartWorker, answer, start_worker
 
 
 def scheduled_of(app: Celery, worker: WorkerProcess) -> Any:

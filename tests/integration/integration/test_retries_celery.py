@@ -11,8 +11,9 @@ from celery.result import AsyncResult
 from celery_delayq import DelayQ
 from celery_delayq.errors import TaskReturnedFalse
 from celery_delayq.testing import wait_until
-from tests.apps.retry_tasks import TIMEOUT, RetryScene, tasks_of
+from tests.apps.retry_tasks import RetryScene, tasks_of
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 
 
 @pytest.fixture

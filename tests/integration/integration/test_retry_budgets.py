@@ -9,7 +9,8 @@ from celery import Celery, chain, chord, group
 
 from celery_delayq import DeadFilter, DelayQ
 from celery_delayq.testing import wait_until
-from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene
+from tests.apps.retry_tasks import Act, RetryScene
+from tests.support import TIMEOUT
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from redis import Redis
 from celery_delayq.testing import FAST_START, ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
-from tests.support.scene import TIMEOUT, StartWorker
+from tests.support import TIMEOUT
+from tests.support.scene import StartWorker
 
 #: Python reads this one when it starts: such a worker is not forked, so a stock one is stock.
 COLD = {"PYTHONHASHSEED": "0"}

@@ -14,6 +14,7 @@ from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
 from tests.integration.metrics.conftest import Export
 from tests.integration.metrics.test_command import serves_until_term
+from tests.support import TIMEOUT
 from tests.support.cluster import TAGS, Cluster
 
 pytestmark = pytest.mark.full
@@ -111,4 +112,4 @@ def test_queues_of_other_masters_are_counted_while_one_is_away(
         return found["delayq_up",] == 1 and {*QUEUES} <= {key[1] for key in found if key[1:]}
 
     lost.start()
-    wait_until(is_whole, 30, "it is counted again")
+    wait_until(is_whole, TIMEOUT, "it is counted again")

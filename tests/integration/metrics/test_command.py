@@ -16,11 +16,12 @@ from celery_delayq.metrics.server import TIMEOUT_HEADER, MetricsServer
 from celery_delayq.testing import ManagedProcess
 from tests.integration.conftest import MakeApp
 from tests.integration.metrics.conftest import values_of
+from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
 
 
 def get(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
     connection.request(method, path, headers=headers)
     response = connection.getresponse()
     answer = response.status, response.read()

@@ -15,6 +15,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp, Through
 from tests.integration.metrics.conftest import Export, Values, values_of
+from tests.support import TIMEOUT
 from tests.support.proxy import Fault
 
 # The package has the command under this name.
@@ -80,7 +81,7 @@ def test_a_broker_that_hangs_is_away_for_all_who_ask(
         assert time.monotonic() - began < 2
 
     assert [b"delayq_up 0\n" in each for each in found] == [True] * 8
-    wait_until(lambda: up(exported.now()) == 1, 20, "the exporter goes on")
+    wait_until(lambda: up(exported.now()) == 1, TIMEOUT, "the exporter goes on")
     assert sum("has not answered for 0.5 s" in text for text in caplog.messages) == 1
 
 
@@ -96,7 +97,7 @@ def test_a_host_that_vanished_is_given_up(
 
     with proxy.frozen():
         began = time.monotonic()
-        found = values_of(exported.text(timeout=20.0))
+        found = values_of(exported.text(timeout=TIMEOUT))
         assert time.monotonic() - began < 5
 
     assert up(found) == 0
@@ -142,7 +143,7 @@ def test_after_a_failover_to_an_old_replica_counters_have_a_new_epoch(
     with replica.client() as client:
         delayq.app.send_task("t", countdown=60)
         client.replicaof("127.0.0.1", master.port)
-        wait_until(lambda: client.exists("{celery}:totals"), 20, "a copy")
+        wait_until(lambda: client.exists("{celery}:totals"), TIMEOUT, "a copy")
         client.replicaof("NO", "ONE")
     delayq.app.send_task("t", countdown=60)
     exported, other = export(delayq), export(delayq)

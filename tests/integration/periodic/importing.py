@@ -22,6 +22,7 @@ from celery_delayq.periodic.importers import FoundEntry, take_over
 from celery_delayq.periodic.state import Periodic, PeriodicState, Status
 from celery_delayq.periodic.wall_clock import ms_of
 from celery_delayq.store.session import Session
+from tests.support import TIMEOUT
 from tests.support.periodic import UTC
 
 TASK = {"task": "note", "schedule": 3600.0}
@@ -117,7 +118,7 @@ def run_django(url: str, code: str = "", migration: tuple[str, ...] = ()) -> Non
         database |= {"PASSWORD": parts.password, "HOST": parts.host, "PORT": parts.port}
     given = json.dumps([database, migration, code])
     done = subprocess.run(
-        [sys.executable, "-c", _MANAGE, given], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", _MANAGE, given], capture_output=True, text=True, timeout=TIMEOUT
     )
     assert done.returncode == 0, done.stderr
 

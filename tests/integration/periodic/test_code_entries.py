@@ -22,7 +22,7 @@ from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.runner import Ticker
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.periodic_tasks import TIMEOUT, StartWorker, start
+from tests.apps.periodic_tasks import StartWorker, start
 from tests.integration.periodic.conftest import MakeShop
 from tests.integration.periodic.versions import (
     CHANGED,
@@ -33,6 +33,7 @@ from tests.integration.periodic.versions import (
     keep,
     silent,
 )
+from tests.support import TIMEOUT
 
 
 def test_what_is_in_code_is_written_changed_and_removed(make_shop: MakeShop) -> None:

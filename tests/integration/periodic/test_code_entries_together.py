@@ -23,7 +23,7 @@ from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.stores import Stores
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.periodic_tasks import TIMEOUT
+from tests.support import TIMEOUT
 from tests.support.keyspace import snapshot
 
 pytestmark = pytest.mark.full

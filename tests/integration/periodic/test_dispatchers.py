@@ -27,8 +27,9 @@ from celery_delayq.periodic.state import Periodic
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
+from tests.apps.periodic_tasks import Diary, StartWorker, start, tasks_of
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.ticking import stored_ticks, ticking, write_entries
 
 UTC = timezone.utc

@@ -22,7 +22,8 @@ from celery_delayq.periodic.state import Periodic
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start
+from tests.apps.periodic_tasks import Diary, StartWorker, start
+from tests.support import TIMEOUT
 from tests.support.ticking import ticking, write_entries
 
 KEEP: dict[str, Any] = {"catch_up": "all"}

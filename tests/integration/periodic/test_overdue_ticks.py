@@ -17,10 +17,11 @@ from celery_delayq import DelayQ
 from celery_delayq.periodic.policy import GRACE_MS
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start
+from tests.apps.periodic_tasks import Diary, StartWorker, start
 from tests.integration.periodic.conftest import MakeShop
 from tests.integration.periodic.test_dispatchers import write_due
 from tests.integration.periodic.versions import deploy
+from tests.support import TIMEOUT
 from tests.support.ticking import stored_ticks, ticking
 
 pytestmark = pytest.mark.each_server

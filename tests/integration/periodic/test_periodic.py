@@ -17,8 +17,9 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, InvalidSchedule, PeriodicExists, PeriodicUnknown
 from celery_delayq.testing import FAST_START, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start
+from tests.apps.periodic_tasks import Diary, StartWorker, start
 from tests.integration.conftest import Through
+from tests.support import TIMEOUT
 from tests.support.proxy import Fault
 from tests.support.ticking import ticking
 

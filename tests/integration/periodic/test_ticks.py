@@ -18,8 +18,9 @@ from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import moment_of
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start
+from tests.apps.periodic_tasks import Diary, StartWorker, start
 from tests.apps.ticking_tasks import IMPORTED
+from tests.support import TIMEOUT
 from tests.support.ticking import stored_ticks, ticking
 
 

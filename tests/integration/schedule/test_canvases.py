@@ -12,7 +12,8 @@ from celery.result import AsyncResult
 from celery_delayq import DelayQ, Outcome
 from celery_delayq.errors import ConfigError, InvalidFilter
 from celery_delayq.testing import FAST_START
-from tests.support.scene import TIMEOUT, StartWorker
+from tests.support import TIMEOUT
+from tests.support.scene import StartWorker
 
 
 def states(*results: Any) -> list[str]:

@@ -22,7 +22,8 @@ from celery_delayq.model.scheduled import Filter
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, batch
-from tests.support.scene import TIMEOUT, AppScene, StartWorker
+from tests.support import TIMEOUT
+from tests.support.scene import AppScene, StartWorker
 
 SCRIPTS = Path(celery_delayq.__file__).parent / "store/lua"
 

@@ -12,7 +12,8 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.apps.control_tasks import tasks_of
 from tests.integration.conftest import MakeApp
-from tests.support.scene import TIMEOUT, Control
+from tests.support import TIMEOUT
+from tests.support.scene import Control
 
 #: Within which time an idle worker starts what goes on.
 AT_ONCE = 0.9

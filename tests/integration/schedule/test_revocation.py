@@ -17,7 +17,8 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import tasks_of
 from tests.integration.conftest import MakeApp
-from tests.support.scene import TIMEOUT, Control
+from tests.support import TIMEOUT
+from tests.support.scene import Control
 
 Way = Callable[[Control, AsyncResult], None]
 
@@ -65,7 +66,7 @@ def command_line(control: Control, *args: str) -> None:
     command = [sys.executable, "-m", "celery", "-A", "tests.apps.control_tasks:app"]
     command += ["-b", conf.broker_url, "--result-backend", conf.result_backend]
     done = subprocess.run(
-        [*command, "control", *args], capture_output=True, text=True, timeout=60, check=False
+        [*command, "control", *args], capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
     assert "No nodes replied" in done.stderr, done
 

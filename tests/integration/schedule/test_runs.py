@@ -14,8 +14,9 @@ from celery_delayq.model.history import Run
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, Through
+from tests.support import TIMEOUT
 from tests.support.proxy import Fault
-from tests.support.scene import TIMEOUT, AppScene, StartWorker
+from tests.support.scene import AppScene, StartWorker
 
 ENDINGS = ("", "fail", "retry", "reject", "ignore")
 #: In Celery's words, with what is told of the reason.

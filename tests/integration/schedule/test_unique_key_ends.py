@@ -22,8 +22,9 @@ from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.leases import Reserved
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.leases import ack
-from tests.support.scene import TIMEOUT, Control
+from tests.support.scene import Control
 
 SCRIPTS = Path(celery_delayq.__file__).parent / "store/lua"
 

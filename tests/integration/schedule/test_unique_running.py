@@ -10,7 +10,8 @@ from celery.result import AsyncResult
 
 from celery_delayq.errors import UniqueConflict
 from celery_delayq.testing import wait_until
-from tests.support.scene import TIMEOUT, Control
+from tests.support import TIMEOUT
+from tests.support.scene import Control
 
 #: When a task is acknowledged.
 LATE, EARLY = True, False
@@ -119,7 +120,7 @@ def test_what_replaces_a_running_task_stays_after_its_end_and_its_retry(
     assert control.runs("id", "retries") == runs
     if do:
         with pytest.raises(TaskRevokedError):
-            first.get(timeout=4)
+            first.get(timeout=TIMEOUT)
     else:
         assert first.get(timeout=TIMEOUT) == "k"
 

@@ -15,7 +15,8 @@ from celery.result import AsyncResult
 from celery_delayq.errors import UniqueConflict
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.support.scene import TIMEOUT, Control
+from tests.support import TIMEOUT
+from tests.support.scene import Control
 
 SCOPES = pytest.mark.parametrize("scope", ["scheduled", "done"])
 
@@ -247,7 +248,7 @@ def test_publishers_that_are_killed_leave_no_key_that_blocks(
 ) -> None:
     command = [sys.executable, "-c", PUBLISHERS, control.app.conf.broker_url, delayq_redis.url]
     control.start("threads", concurrency=4)
-    subprocess.run(command, check=True, timeout=100)
+    subprocess.run(command, check=True, timeout=TIMEOUT)
 
     control.wait_empty()
     runs = len(control.runs("id"))

@@ -14,6 +14,7 @@ from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
 from tests.integration.spark.driver import Driver, JobFailed
+from tests.support import TIMEOUT
 
 #: Passwords by owner; all but one are valid.
 _OWNERS = ("driver", "executors", "option", "wrong", "database")
@@ -113,7 +114,7 @@ class Cluster:
             return [each for each in self.redis.client_list() if int(each["id"]) not in mine]
 
         self.delayq.close()
-        wait_until(lambda: not left(), 60, lambda: f"none to be left: {left()}")
+        wait_until(lambda: not left(), TIMEOUT, lambda: f"none to be left: {left()}")
 
     def close(self) -> None:
         """Close the clients."""
@@ -130,4 +131,4 @@ class Cluster:
             begun = names["SparkListenerSQLExecutionStart"]
             return found if begun == names["SparkListenerSQLExecutionEnd"] else None
 
-        return wait_until(settled, 60, "events of all that was done") or []
+        return wait_until(settled, TIMEOUT, "events of all that was done") or []

@@ -23,8 +23,8 @@ from celery_delayq.testing.fixtures import new_server
 from celery_delayq.testing.processes import ManagedProcess
 from tests.integration.spark.cluster import SECRETS, Cluster
 from tests.integration.spark.driver import QUICK, Driver, configured, settings
-from tests.integration.spark.driver import TIMEOUT as STARTING
 from tests.integration.spark.flights import OPTIONS, SCHEMA
+from tests.support import TIMEOUT
 from tests.support.left_out import left_out, need_java
 from tests.support.postgres import PASSWORD, PostgresServer
 
@@ -89,7 +89,7 @@ def wait_idle(spark: Any) -> None:
     def running() -> int:
         return sum(each.numRunningTasks() for each in tracker.getExecutorInfos())
 
-    wait_until(lambda: not running(), STARTING, "Spark's tasks to end")
+    wait_until(lambda: not running(), TIMEOUT, "Spark's tasks to end")
 
 
 @pytest.fixture(autouse=True)
@@ -216,7 +216,7 @@ class CommandLine:
     def run(self, job: str, *words: str) -> tuple[dict[str, Any], str]:
         """Run a job to its end; return its JSON and its whole log."""
         with self.process(job, *words) as process:
-            code = process.wait(STARTING)
+            code = process.wait(TIMEOUT)
             assert code == 0, process.log[-3000:]
             # The log has Spark's own lines, so a password would be in it, too.
             assert re.search(r" INFO .*: Running Spark version", process.log)
@@ -247,7 +247,7 @@ class Running:
 
     def wait_until(self, condition: Callable[[], Any], what: str) -> None:
         """Wait for a condition; raise the error of the job if it fails before."""
-        wait_until(lambda: self.error or condition(), STARTING, what)
+        wait_until(lambda: self.error or condition(), TIMEOUT, what)
         if self.error is not None:
             raise self.error
 
@@ -316,7 +316,7 @@ def started_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
     driver = Driver(folder / "driver", "local-cluster[1,1,1024]", conf, env, level="info")
     with new_server(password=SECRETS["executors"]) as server, driver:
         # Another worker on another address: Spark runs no second attempt on the host of the first.
-        master = driver.wait_log(r"Starting Spark master at (\S+)", STARTING)[1]
+        master = driver.wait_log(r"Starting Spark master at (\S+)", TIMEOUT)[1]
         program = Path(pyspark.__file__).parent / "bin" / "spark-class"
         worker = ManagedProcess(
             [
@@ -328,8 +328,8 @@ def started_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
             log_file=folder / "worker.log",
         )
         with worker:
-            worker.wait_log("Successfully registered with master", STARTING)
-            driver.wait_log(r"Registered executor .*(\n.*)*Registered executor ", STARTING)
+            worker.wait_log("Successfully registered with master", TIMEOUT)
+            driver.wait_log(r"Registered executor .*(\n.*)*Registered executor ", TIMEOUT)
             cluster = Cluster(driver, server, folder)
             yield cluster
             cluster.close()

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 from celery_delayq.spark.jdbc import UTC_OPTION
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.processes import ManagedProcess
+from tests.support import TIMEOUT
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Seconds to wait for a driver: on a busy machine it needs a minute to start.
-TIMEOUT = 240
 
 #: Makes Java compile less: most code of a test runs once.
 QUICK = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -125,7 +124,7 @@ class Driver(ManagedProcess):
         if self._connection is not None:
             self._connection.close()
             with suppress(Exception):
-                self.wait(20)  # it ends by itself, with its executors
+                self.wait(TIMEOUT)  # it ends by itself, with its executors
         super().__exit__(*error)
 
     def begin(self, job: Callable[..., Any], *given: Any, **named: Any) -> Self:

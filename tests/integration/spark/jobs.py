@@ -14,6 +14,7 @@ from redis import Redis
 from celery_delayq.spark.reconcile import Options, Summary, read_jdbc, reconcile
 from celery_delayq.testing import wait_until
 from tests.integration.spark.flights import COLUMNS, OPTIONS
+from tests.support import TIMEOUT
 
 Given = Mapping[str, str]
 
@@ -24,8 +25,6 @@ FAILING, SLOW = (1, 4), 2
 
 #: Rows after which that happens.
 _LATER = 1000
-
-_TIMEOUT = 150
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Faults:
         part, attempt = context.partitionId(), context.attemptNumber()
         failed = Path(self.folder, f"failed-{part}")
         if part in FAILING and attempt > 0:  # must not end before the first one has failed
-            wait_until(failed.exists, _TIMEOUT, "the first attempt to fail")
+            wait_until(failed.exists, TIMEOUT, "the first attempt to fail")
         passed, calm = 0, attempt > 0 or part not in (*FAILING, SLOW)
         for batch in batches:
             yield batch
@@ -56,7 +55,7 @@ class Faults:
             calm = True
             self._wait_written(f"UA{part * PART_ROWS}")
             if part == SLOW:
-                wait_until(lambda: self._attempts() >= 2, _TIMEOUT, "a second attempt")
+                wait_until(lambda: self._attempts() >= 2, TIMEOUT, "a second attempt")
             else:
                 failed.touch()
                 raise RuntimeError(f"part {part} fails, as told")
@@ -65,7 +64,7 @@ class Faults:
         with Redis(port=self.port, password=os.environ["DELAYQ_PASSWORD"]) as client:
             wait_until(
                 lambda: client.hexists("{celery}:entries", f"mail.remind:{flight}"),
-                _TIMEOUT,
+                TIMEOUT,
                 f"{flight} in Redis",
             )
 
@@ -120,7 +119,7 @@ class Together:
     def __call__(self, rows: Iterator[Any]) -> Iterator[str]:
         yield from [row.id for row in rows]
         Path(self.folder, Path(os.environ["SPARK_EXECUTOR_DIRS"]).name).touch()
-        wait_until(self._all, _TIMEOUT, lambda: f"{self.executors} to read: {self._seen()}")
+        wait_until(self._all, TIMEOUT, lambda: f"{self.executors} to read: {self._seen()}")
 
     def _all(self) -> bool:
         return len(self._seen()) == self.executors

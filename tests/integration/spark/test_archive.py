@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import TIMEOUT
+
 pytest.importorskip("pyspark")
 
 import pyarrow.dataset as ds
@@ -145,7 +147,6 @@ def test_dead_letters_are_removed_once_they_are_in_the_archive_wherever_a_job_ha
     assert delayq.count_dead() == 2
 
 
-@pytest.mark.timeout(600)
 def test_a_job_that_is_killed_loses_nothing_and_is_completed_by_the_next(
     command_line: CommandLine, delayq: DelayQ, tmp_path: Path
 ) -> None:
@@ -162,7 +163,7 @@ def test_a_job_that_is_killed_loses_nothing_and_is_completed_by_the_next(
     before = dead_letters()
     with command_line.process(*words) as job:
         staging = folder / "dead_letters" / "_staging"
-        wait_until(lambda: staging.exists() or not job.running, 280, lambda: job.log)
+        wait_until(lambda: staging.exists() or not job.running, TIMEOUT, lambda: job.log)
         assert job.running, job.log
         job.kill()
     assert dead_letters().union(archived()) == before

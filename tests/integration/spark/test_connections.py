@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import TIMEOUT
+
 pytest.importorskip("pyspark")
 
 from celery_delayq.testing import wait_until
@@ -28,7 +30,7 @@ class Connections:
         return len(self._left())
 
     def wait_none_left(self) -> None:
-        wait_until(lambda: not self._left(), 30, lambda: f"none to be left: {self._left()}")
+        wait_until(lambda: not self._left(), TIMEOUT, lambda: f"none to be left: {self._left()}")
 
     def _left(self) -> list[Any]:
         return [each for each in self._client.client_list() if each["id"] not in self._before]

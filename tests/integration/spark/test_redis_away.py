@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import TIMEOUT
+
 pytest.importorskip("pyspark")
 
 from celery_delayq import DelayQ
@@ -61,7 +63,7 @@ def test_a_job_that_loses_redis_fails_and_the_next_completes_it(
     assert json.loads(report.read_text())["state"] == "aborted"
     assert not (tmp_path / "refused").exists() or not [*(tmp_path / "refused").iterdir()]
     # What Spark has not ended yet would write more, once Redis is back.
-    wait_until(lambda: tasks_running(spark) == 0, 30, "the end of all tasks of the job")
+    wait_until(lambda: tasks_running(spark) == 0, TIMEOUT, "the end of all tasks of the job")
     there = delayq_redis.client.zcard(due)
     assert 300 <= there < NUMBER
 

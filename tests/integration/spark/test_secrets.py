@@ -11,6 +11,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.support import TIMEOUT
+
 pytest.importorskip("pyspark")
 
 from tests.integration.spark import jobs
@@ -19,7 +21,7 @@ from tests.integration.spark.cluster import SECRETS, Cluster
 
 def page(url: str) -> str:
     try:
-        with urlopen(url, timeout=60) as answer:
+        with urlopen(url, timeout=TIMEOUT) as answer:
             return str(answer.read().decode())
     except HTTPError as error:
         return f"{error.code}"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import TIMEOUT
+
 pytest.importorskip("pyspark")
 
 from celery_delayq import DelayQ
@@ -63,7 +65,6 @@ def expected(runs: Iterable[int]) -> list[tuple[str, datetime]]:
     return sorted((f"run {run}", ended_at(run).replace(year=BEGIN.year + 100)) for run in runs)
 
 
-@pytest.mark.timeout(600)
 def test_a_stream_that_was_killed_misses_nothing_and_schedules_nothing_twice(
     driver: Drive,
     delayq: DelayQ,
@@ -80,7 +81,7 @@ def test_a_stream_that_was_killed_misses_nothing_and_schedules_nothing_twice(
     assert scheduled(delayq) == expected(range(1000, 1200))
     add_runs(delayq, range(1200, 1700), call=2)
     first.begin(follow, delayq_broker_url, checkpoint, {"ratelimit": "100"})
-    wait_until(lambda: delayq.count() >= 300, 240, "a part of the second batch")
+    wait_until(lambda: delayq.count() >= 300, TIMEOUT, "a part of the second batch")
 
     # When its driver is killed, and runs are told of that ended earlier, by workers' clocks.
     first.kill()

@@ -25,6 +25,7 @@ from celery_delayq.store.stores import Stores
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import entry
+from tests.support import TIMEOUT
 from tests.support.cluster import QUEUES, TAGS, Cluster
 
 pytestmark = pytest.mark.full
@@ -102,7 +103,7 @@ def test_a_dispatcher_listens_at_the_master_of_its_tag_and_promotes(
         given.register(queue)
         given.schedule(queue, entry("a", 100, relative=True))
 
-        found = given.client.brpop(given.keys.ready(queue, 0, Layout()), timeout=5)
+        found = given.client.brpop(given.keys.ready(queue, 0, Layout()), timeout=TIMEOUT)
 
         assert found is not None
         assert found[1] == b'{"id": "a"}'

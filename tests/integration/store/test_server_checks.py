@@ -16,6 +16,7 @@ from celery_delayq.store.server_checks import check_refusal, check_server
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.scene import StartWorker, start_worker
 from tests.support.stopped import stopped
 
@@ -190,10 +191,10 @@ def test_a_full_server_loses_no_task_and_stops_no_worker(
         with pytest.raises(OperationalError, match="no memory left"):
             app.send_task("add", (3, 4), countdown=0.5)
 
-        assert [result.get(timeout=20) for result in results] == list(range(20))
+        assert [result.get(timeout=TIMEOUT) for result in results] == list(range(20))
 
         client.config_set("maxmemory", 0)
-    assert app.send_task("add", (5, 6), countdown=0.1).get(timeout=20) == 11
+    assert app.send_task("add", (5, 6), countdown=0.1).get(timeout=TIMEOUT) == 11
     assert worker.running
 
 

@@ -34,6 +34,7 @@ from pytest_celery import (
 )
 
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.left_out import need_rabbitmq
 from tests.support.scene import answer
 
@@ -211,7 +212,7 @@ class TestAWorker:
             now = pids()
             return before - now == {child} and len(now - before) == 1
 
-        wait_until(replaced, 60, "a new child in the place of the old one")
+        wait_until(replaced, TIMEOUT, "a new child in the place of the old one")
 
     def test_it_gives_up_waiting_for_what_is_not_logged(
         self, celery_setup: CeleryTestSetup
@@ -291,7 +292,7 @@ class TestABroker(OnEachBroker):
         assert (container.status, container.attrs["State"]["ExitCode"]) == ("exited", code)
 
         container.start()
-        container.stop(timeout=60)
+        container.stop(timeout=TIMEOUT)
         assert (container.status, container.attrs["State"]["ExitCode"]) == ("exited", 0)
 
     def test_its_ports_are_published(self, celery_broker_cluster: CeleryBrokerCluster) -> None:
@@ -301,7 +302,7 @@ class TestABroker(OnEachBroker):
         assert container.get_addr(port) == ("127.0.0.1", container.port)
         assert container.ports[port] == [container.port]
         for published in container.ports.values():
-            socket.create_connection(("127.0.0.1", int(published[0])), timeout=30).close()
+            socket.create_connection(("127.0.0.1", int(published[0])), timeout=TIMEOUT).close()
 
     def test_its_database_can_be_chosen(self, celery_broker_cluster: CeleryBrokerCluster) -> None:
         config = celery_broker_cluster[0].config(vhost="3")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import TIMEOUT
+
 pytestmark = pytest.mark.full
 
 SUITE = """\
@@ -50,7 +52,7 @@ def run_pytest(suite: Path, *arguments: str) -> subprocess.CompletedProcess[str]
         env={**os.environ, "DOCKER_HOST": "unix:///nonexistent/docker.sock"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=TIMEOUT,
         check=False,
     )
 

@@ -20,6 +20,7 @@ from celery_delayq.testing import (
     wait_until,
 )
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support import TIMEOUT
 from tests.support.scene import answer
 
 APPS = Path(__file__).parents[2] / "apps"
@@ -61,8 +62,8 @@ def test_a_worker_of_each_pool_runs_a_task_and_ends_cleanly(
 ) -> None:
     worker = start(pool=pool)
 
-    assert app.send_task("stock.add", (2, 3)).get(timeout=60) == 5
-    runs_in = app.send_task("stock.pid").get(timeout=60)
+    assert app.send_task("stock.add", (2, 3)).get(timeout=TIMEOUT) == 5
+    runs_in = app.send_task("stock.pid").get(timeout=TIMEOUT)
     assert (runs_in == worker.pid) == (pool != "prefork")
     stats = answer(app, worker.hostname, "stats")
     assert IMPLEMENTATIONS[pool] in stats["pool"]["implementation"]
@@ -75,7 +76,7 @@ def test_only_the_given_queues_are_consumed(app: Celery, start: Workers) -> None
     start(pool="solo", queues=["boarding", "check-in"])
 
     for queue in ("boarding", "check-in"):
-        assert app.send_task("stock.add", (1, 1), queue=queue).get(timeout=60) == 2
+        assert app.send_task("stock.add", (1, 1), queue=queue).get(timeout=TIMEOUT) == 2
     app.send_task("stock.add", (1, 1), queue="celery")
     with app.connection_for_write() as connection:
         assert connection.default_channel.client.llen("celery") == 1
@@ -89,7 +90,7 @@ def test_two_workers_have_names_of_their_own(app: Celery, start: Workers) -> Non
         answers: list[dict[str, object]] = app.control.ping(timeout=0.5)
         return answers if len(answers) == 2 else []
 
-    answers = wait_until(both_answer, 60, "two answers")
+    answers = wait_until(both_answer, TIMEOUT, "two answers")
 
     assert {name for answer in answers for name in answer} == {first.hostname, second.hostname}
     assert second.hostname.startswith("second@")
@@ -102,8 +103,8 @@ def test_killed_children_are_replaced_by_the_worker(app: Celery, start: Workers)
 
     assert set(worker.kill_children()) == before
 
-    wait_until(lambda: len(set(worker.child_pids()) - before) == 2, 10, "two new children")
-    assert app.send_task("stock.add", (2, 2)).get(timeout=60) == 4
+    wait_until(lambda: len(set(worker.child_pids()) - before) == 2, TIMEOUT, "two new children")
+    assert app.send_task("stock.add", (2, 2)).get(timeout=TIMEOUT) == 4
 
 
 def test_kill_ends_worker_and_children_at_once(start: Workers) -> None:
@@ -113,7 +114,7 @@ def test_kill_ends_worker_and_children_at_once(start: Workers) -> None:
     worker.kill()
 
     assert worker.returncode == -signal.SIGKILL
-    wait_until(lambda: all(map(has_ended, pids)), 5, "all processes to end")
+    wait_until(lambda: all(map(has_ended, pids)), TIMEOUT, "all processes to end")
 
 
 PARENT = """\
@@ -134,7 +135,7 @@ def test_kill_parent_ends_the_main_process_alone() -> None:
         assert parent.returncode == -signal.SIGKILL
         assert not has_ended(child)
         parent.stop()
-        wait_until(lambda: has_ended(child), 5, "the child to end")
+        wait_until(lambda: has_ended(child), TIMEOUT, "the child to end")
 
 
 OWNER = """\
@@ -156,7 +157,7 @@ def test_worker_and_children_end_when_the_python_that_started_them_is_killed(
 
         owner.kill_parent()
 
-        wait_until(lambda: all(map(has_ended, pids)), 5, "all processes to end")
+        wait_until(lambda: all(map(has_ended, pids)), TIMEOUT, "all processes to end")
 
 
 def test_stop_lets_a_running_task_finish(app: Celery, start: Workers) -> None:
@@ -191,7 +192,7 @@ def test_a_restarted_worker_is_waited_for_anew_and_keeps_its_log(
     assert worker.pid != first_pid
     assert worker.log.count(" ready.") == 2
     assert worker.log_since_start.count(" ready.") == 1
-    assert app.send_task("stock.add", (1, 2)).get(timeout=60) == 3
+    assert app.send_task("stock.add", (1, 2)).get(timeout=TIMEOUT) == 3
 
 
 def test_a_worker_that_cannot_start_is_an_error_with_its_output(start: Workers) -> None:

@@ -20,6 +20,7 @@ from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer.archiver import Archiver
 from tests.integration.conftest import MakeApp, Through, query
+from tests.support import TIMEOUT
 from tests.support.dead_letters import fill as fill_queue
 from tests.support.postgres import PASSWORD, PostgresServer
 
@@ -69,18 +70,18 @@ def test_a_worker_moves_dead_letters_and_tells_nobody_the_password(
     kwargs = {"concurrency": 2, "extra_args": FAST_START, "env": options(url)}
     worker = delayq_worker("tests.apps.delayq_tasks:app", pool=pool, **kwargs)
 
-    wait_until(lambda: delayq.count_dead() == 0, 60, "all dead letters are archived")
+    wait_until(lambda: delayq.count_dead() == 0, TIMEOUT, "all dead letters are archived")
 
-    assert app.send_task("add", (2, 3)).get(timeout=60) == 5
+    assert app.send_task("add", (2, 3)).get(timeout=TIMEOUT) == 5
     moved = "SELECT id FROM dead_letters WHERE moved_at IS NOT NULL"
     wait_until(lambda: len(query(url, moved)) == 1_200, what="all rows are marked")
     assert {id for (id,) in query(url, moved)} == {*ids}
-    inspect = app.control.inspect(timeout=3)
+    inspect = app.control.inspect(timeout=TIMEOUT, limit=1)
     shown = repr([inspect.conf(with_defaults=True), inspect.stats(), inspect.report()])
     assert "dead_letters_archive" in shown
     worker.wait_log("archived dead letters: moved=1200")
     worker.term()
-    assert worker.wait(timeout=20) == 0
+    assert worker.wait(timeout=TIMEOUT) == 0
     address = f"127.0.0.1:{postgres.port}/{url.rpartition('/')[2]}"
     assert f"archiving dead letters: database=postgresql://{address} after_s=0" in worker.log
     for secret in ("hunter2", PASSWORD):
@@ -96,13 +97,13 @@ def test_a_worker_that_is_killed_loses_nothing(
     env = options(database)
     kwargs = {"pool": "solo", "extra_args": FAST_START, "env": env}
     first = delayq_worker("tests.apps.delayq_tasks:app", **kwargs)
-    wait_until(lambda: delayq.count_dead() < 8_000, 60, "it has begun", interval=0.001)
+    wait_until(lambda: delayq.count_dead() < 8_000, TIMEOUT, "it has begun", interval=0.001)
     first.send_signal(signal.SIGKILL)
     first.wait()
 
     left = delayq.count_dead()
     delayq_worker("tests.apps.delayq_tasks:app", **kwargs)
-    wait_until(lambda: delayq.count_dead() == 0, 90, "another one goes on")
+    wait_until(lambda: delayq.count_dead() == 0, TIMEOUT, "another one goes on")
 
     assert left > 0
     rows = [id for (id,) in query(database, "SELECT id FROM dead_letters")]
@@ -126,8 +127,8 @@ def test_what_is_missing_is_one_error_and_the_worker_works(
         "poor:app", pool="solo", extra_args=FAST_START, env={**env, "PYTHONPATH": f"{tmp_path}:."}
     )
 
-    wait_until(lambda: "cannot archive dead letters" in worker.log, 30, "it is told")
-    assert app.send_task("add", (2, 3)).get(timeout=60) == 5
+    wait_until(lambda: "cannot archive dead letters" in worker.log, TIMEOUT, "it is told")
+    assert app.send_task("add", (2, 3)).get(timeout=TIMEOUT) == 5
 
     assert worker.log.count("cannot archive dead letters") == 1
     assert re.search(f"{told}.+pip install", worker.log)
@@ -155,8 +156,8 @@ def test_its_log_lines_stop_no_worker_of_eventlet(
 
     worker = delayq_worker("slow_log:app", pool="eventlet", extra_args=FAST_START, env=env)
 
-    assert [each.get(timeout=60) for each in results] == [*range(1, 101)]
-    wait_until(lambda: delayq.count_dead() == 0, 60, "all dead letters are archived")
+    assert [each.get(timeout=TIMEOUT) for each in results] == [*range(1, 101)]
+    wait_until(lambda: delayq.count_dead() == 0, TIMEOUT, "all dead letters are archived")
     worker.wait_log("archived dead letters: moved=3")
 
 
@@ -216,7 +217,7 @@ def test_of_several_workers_one_works_at_a_time(
         start(make_app(), database)
     fill(delayq, 3_000)
 
-    wait_until(lambda: delayq.count_dead() == 0, 60, "all are archived")
+    wait_until(lambda: delayq.count_dead() == 0, TIMEOUT, "all are archived")
 
     marked = "SELECT count(*), count(moved_at) FROM dead_letters"
     wait_until(lambda: query(database, marked) == [(3000, 3000)], what="all rows are marked")
@@ -248,7 +249,7 @@ def test_a_database_that_is_away_is_told_once_and_tried_again(
 
     allow(False)
     archiver = start(app, url, interval=0.05)
-    wait_until(lambda: archiver.loop.failures >= 3, 30, "it is tried again")
+    wait_until(lambda: archiver.loop.failures >= 3, TIMEOUT, "it is tried again")
     assert delayq.count_dead() == 10
     # The turn of another worker tells nothing of the database.
     delayq.store.client.set(delayq.store.keys.archiving, "1", px=2_000)
@@ -256,7 +257,7 @@ def test_a_database_that_is_away_is_told_once_and_tried_again(
     assert archiver.loop.failures >= 3
     assert told("reconnected, dead-letter archiver resumed") == 0
     allow(True)
-    wait_until(lambda: delayq.count_dead() == 0, 60, "it goes on")
+    wait_until(lambda: delayq.count_dead() == 0, TIMEOUT, "it goes on")
     wait_until(lambda: told("reconnected, dead-letter archiver resumed"), what="that is told")
 
     assert told("the database is away, dead-letter archiver waits") == 1
@@ -279,10 +280,10 @@ def test_redis_away_is_nothing_to_tell_of(
     proxy, proxied = through(delayq_redis.port)
     proxy.refuse()
     archiver = start(proxied.app, database)
-    wait_until(lambda: "archiving dead letters" in caplog.text, 30, "it has begun")
+    wait_until(lambda: "archiving dead letters" in caplog.text, TIMEOUT, "it has begun")
     assert archiver.loop.failures == 0
     proxy.accept()
-    wait_until(lambda: delayq.count_dead() == 0, 30, "it goes on")
+    wait_until(lambda: delayq.count_dead() == 0, TIMEOUT, "it goes on")
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
@@ -291,7 +292,7 @@ def test_one_that_stops_does_not_keep_anybody_waiting(
 ) -> None:
     fill(delayq, 2_000)
     archiver = start(app, database)
-    wait_until(lambda: delayq.count_dead() < 2_000, 30, "it has begun", interval=0.001)
+    wait_until(lambda: delayq.count_dead() < 2_000, TIMEOUT, "it has begun", interval=0.001)
 
     archiver.stop()
 

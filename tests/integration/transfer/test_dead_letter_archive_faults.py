@@ -21,6 +21,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.testing.processes import ProcessFailed
 from celery_delayq.transfer.results import Archived, Imported
 from tests.integration.conftest import Through, query
+from tests.support import TIMEOUT
 from tests.support.dead_letters import fill
 from tests.support.postgres import PostgresServer
 
@@ -75,12 +76,11 @@ def kill_again_and_again(
                 process.kill()
                 killed += "done" not in process.log
             else:
-                assert process.wait(timeout=100) == 0, process.log
+                assert process.wait(timeout=TIMEOUT) == 0, process.log
         check()
     return killed
 
 
-@pytest.mark.timeout(300)
 def test_archiving_is_killed_at_any_moment(
     delayq: DelayQ, delayq_redis: RedisUnderTest, delayq_broker_url: str, database: str
 ) -> None:
@@ -101,7 +101,6 @@ def test_archiving_is_killed_at_any_moment(
     assert dead_letters(delayq_redis) == before
 
 
-@pytest.mark.timeout(300)
 def test_a_restore_is_killed_at_any_moment(
     delayq: DelayQ, delayq_redis: RedisUnderTest, delayq_broker_url: str, database: str
 ) -> None:
@@ -183,7 +182,7 @@ def test_a_database_that_is_full_keeps_dead_letters_in_redis(
     command = [sys.executable, "-c", script, delayq_redis.server.url_for("delayq+redis")]
 
     with ManagedProcess([*command, "archive_dead", url]) as process, suppress(ProcessFailed):
-        process.wait(timeout=60)
+        process.wait(timeout=TIMEOUT)
 
     assert "TransferError" in process.log
     rows, left = archived(url), dead_letters(delayq_redis)

@@ -14,6 +14,7 @@ from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import query
+from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
 from tests.support.postgres import PASSWORD, PostgresServer
 from tests.support.schedules import fill, state
@@ -27,11 +28,13 @@ def test_one_command_line_pipes_into_another(
     fill(app, 30)
     there = [*shop[:3], "--broker", other.url_for("delayq+redis"), *shop[3:]]
 
-    exported = subprocess.run([*shop, "export", "-", "--json"], capture_output=True, timeout=60)
+    exported = subprocess.run(
+        [*shop, "export", "-", "--json"], capture_output=True, timeout=TIMEOUT
+    )
     assert exported.returncode == 0, exported.stderr
     assert json.loads(exported.stderr.splitlines()[-1])["entries"] == 43
     command = [*there, "import", "-", "--json"]
-    imported = subprocess.run(command, input=exported.stdout, capture_output=True, timeout=60)
+    imported = subprocess.run(command, input=exported.stdout, capture_output=True, timeout=TIMEOUT)
 
     assert imported.returncode == 0, imported.stderr
     assert json.loads(imported.stdout) == {
@@ -72,7 +75,10 @@ def test_who_reads_may_stop_early(shop: list[str], app: Celery) -> None:
     command = " ".join([*shop, "export", "-", "|", "head", "-n", "1"])
 
     found = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=60, env=os.environ
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        timeout=TIMEOUT,
+        env=os.environ,
     )
 
     assert found.returncode != 0

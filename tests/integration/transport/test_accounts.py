@@ -28,6 +28,7 @@ from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.accounts_page import ACL_FILE, PAGE, acl_file, with_rules
 from tests.support.cli import CommandLine
 from tests.support.scene import StartWorker, answer, start_worker
@@ -169,7 +170,7 @@ def test_a_worker_runs_tasks_and_an_operator_looks_after_them(
     app.send_task("add", (1, 1), countdown=60, task_id="cancelled")
     app.send_task("add", (1, 1), countdown=60, task_id="moved")
 
-    assert [result.get(timeout=60) for result in results] == [1, 2]
+    assert [result.get(timeout=TIMEOUT) for result in results] == [1, 2]
     assert delayq.cancel("cancelled") is Outcome.DONE
     assert delayq.reschedule("moved", by=60) is Outcome.DONE
     assert [entry.id for entry in delayq.list()] == ["moved"]
@@ -206,7 +207,7 @@ def guarded(tmp_path: Path, delayq_redis_factory: Callable[..., EmbeddedRedis]) 
 
 def scrape(port: int) -> str:
     """Return what an exporter says."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT) as answer:
         text: str = answer.read().decode()
     return text
 
@@ -286,7 +287,7 @@ def test_each_role_of_the_acl_file_does_its_work_without_a_refusal(
                 broker_url=urls["worker"],
                 delayq={"dispatch": False, "history": 100},
             )
-            assert (result.get(timeout=60), lost.get(timeout=60)) == (3, 4)
+            assert (result.get(timeout=TIMEOUT), lost.get(timeout=TIMEOUT)) == (3, 4)
             producer.send_task("nobody.knows", (1,))
             wait_until(lambda: admin.hlen("{celery}:dead"), what="it is dead")
             for line in ("stats", "list", "dead list", "fsck", "doctor --role operator --json"):
@@ -298,11 +299,11 @@ def test_each_role_of_the_acl_file_does_its_work_without_a_refusal(
                 'delayq_schedule_memory_bytes{queue="celery"}',
                 'delayq_run_seconds_count{queue="celery",task="add"}',
             ):
-                wait_until(partial(says, port, said), 60, lambda: exporter.log)
+                wait_until(partial(says, port, said), TIMEOUT, lambda: exporter.log)
             worker.stop()
             producer.send_task("add", (1, 1), countdown=600)
             # Ticks become ready, and nobody takes them.
-            wait_until(lambda: not missing(), 60, lambda: f"{missing()}\n{exporter.log}")
+            wait_until(lambda: not missing(), TIMEOUT, lambda: f"{missing()}\n{exporter.log}")
             assert dispatcher.stop() == 0
             assert not admin.hexists("delayq:clock", "duty")
             refusals = {role: refused(admin, role) for role in accounts.ROLES}
@@ -322,7 +323,7 @@ def test_an_account_without_dangerous_commands_is_told_once_and_works(
 
     result = app.send_task("add", (1, 2), countdown=0.1)
 
-    assert result.get(timeout=60) == 3
+    assert result.get(timeout=TIMEOUT) == 3
     warned = [line for line in worker.log.splitlines() if "WARNING" in line]
     times = {"ACL SETUSER <name> +info": 1, "ACL SETUSER <name> +config|get": 1, "permission": 2}
     assert {said: sum(said in line for line in warned) for said in times} == times

@@ -22,6 +22,7 @@ from celery_delayq.store.stores import Stores
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk
+from tests.support import TIMEOUT
 from tests.support.scene import StartWorker
 from tests.support.sentinel import MASTER_NAME, Sentinel, replicated
 
@@ -144,7 +145,7 @@ def test_a_replica_that_lags_undoes_what_it_was_not_told_and_nothing_else(
         assert {delayq.reschedule(id, countdown=900) for id in moved} == {Outcome.DONE}
         delayq.close()
     desk.wait_finished(again)
-    wait_until(lambda: not desk.held(), 10, "the acks")
+    wait_until(lambda: not desk.held(), TIMEOUT, "the acks")
     master.kill()
     wait_failover(desk, replica, sentinel, workers)
 
@@ -175,7 +176,7 @@ def wait_failover(
     desk: Desk, replica: EmbeddedRedis, sentinel: Sentinel, workers: list[WorkerProcess]
 ) -> None:
     """Wait until the replica is the master, and the workers have followed."""
-    wait_until(lambda: sentinel.master_port() == replica.port, 30, "the failover")
+    wait_until(lambda: sentinel.master_port() == replica.port, TIMEOUT, "the failover")
     desk.redis.close()
     desk.redis = replica.client()
     for worker in workers:

@@ -22,7 +22,7 @@ from tests.support.cli import CommandLine
 from tests.support.foreign import deep
 from tests.support.scene import StartWorker
 
-pytestmark = [pytest.mark.each_server, pytest.mark.full, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.each_server, pytest.mark.full]
 
 QUEUE = "celery"
 _OWN = Keys().queue(QUEUE)

@@ -17,7 +17,7 @@ from tests.support.scene import StartWorker, start_worker
 pytestmark = pytest.mark.each_server
 
 #: Seconds after which the server closes idle connections: a long wait is 15 s.
-TIMEOUT = 2
+IDLE_SECONDS = 2
 
 #: Keeps Redis busy, so that it looks for idle connections before it has sent any reply.
 SLOW = """
@@ -29,7 +29,7 @@ while now() < start + 400 do end
 
 @pytest.fixture
 def broker(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> EmbeddedRedis:
-    return delayq_redis_factory(options={"timeout": TIMEOUT})
+    return delayq_redis_factory(options={"timeout": IDLE_SECONDS})
 
 
 def idle(redis: Redis) -> list[int]:
@@ -54,7 +54,7 @@ def test_a_message_of_a_queue_that_is_popped_is_not_lost(
     def has_waited() -> bool:
         nonlocal longest
         longest = max([longest, *idle(client)])
-        return longest > TIMEOUT or client.time()[0] > began + 3 * TIMEOUT
+        return longest > IDLE_SECONDS or client.time()[0] > began + 3 * IDLE_SECONDS
 
     wait_until(lambda: idle(client), what="the worker is idle")
     began = client.time()[0]
@@ -65,13 +65,13 @@ def test_a_message_of_a_queue_that_is_popped_is_not_lost(
         pipe.execute()
 
     wait_until(lambda: redis.llen("log"), 10, "the task")
-    assert longest <= TIMEOUT
+    assert longest <= IDLE_SECONDS
     client.close()
 
 
 def test_the_time_is_read(broker: EmbeddedRedis) -> None:
     with broker.client() as client:
-        assert closes_idle_after(client) == TIMEOUT
+        assert closes_idle_after(client) == IDLE_SECONDS
         client.config_set("timeout", 0)
         assert closes_idle_after(client) == float("inf")
         client.execute_command("ACL", "SETUSER", "default", "-config")

@@ -18,6 +18,7 @@ from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.dead_letters import packed, reasons
 from tests.support.scene import AppScene, StartWorker
 
@@ -325,7 +326,7 @@ def test_a_worker_that_is_told_to_stop_counts_no_death(pool: str, scene: Poisone
     scene.push(with_eta(message("header.ok"), 55) for _ in range(3))
     # Celery itself holds these in memory: `min_delay` leaves them to it.
     worker = scene.start(pool, delayq={"min_delay": 60})
-    wait_until(lambda: sum(held(scene.client).values()) == 3, 60, "all are held")
+    wait_until(lambda: sum(held(scene.client).values()) == 3, TIMEOUT, "all are held")
 
     worker.stop()
 

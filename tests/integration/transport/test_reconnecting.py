@@ -19,6 +19,7 @@ from redis import Redis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.store.keys import Keys
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.epolls import registered, strays
 from tests.support.scene import StartWorker
 
@@ -112,7 +113,7 @@ class Polling:
                     self.connection.drain_events(timeout=0.05)
             return has_come()
 
-        wait_until(polled, 30, what)
+        wait_until(polled, TIMEOUT, what)
 
     def polled(self) -> list[tuple[Any, int]]:
         """Return the connections that are polled, and the descriptor of each."""
@@ -212,13 +213,13 @@ def test_a_worker_that_loses_its_connections_opens_no_more_files_than_it_needs(
             files.append(process.num_fds())
             return connections() > before and is_connected()
 
-        wait_until(is_back, 30, "all connections")
+        wait_until(is_back, TIMEOUT, "all connections")
         return max(files)
 
     process = psutil.Process(worker.pid)
-    wait_until(lambda: "dispatcher started" in worker.log, 30, "the worker")
+    wait_until(lambda: "dispatcher started" in worker.log, TIMEOUT, "the worker")
     needed = max(lose_connection() for _ in range(3))
     for _ in range(10):
         lose_connection()
 
-    wait_until(lambda: process.num_fds() <= needed, 20, "the files to be closed")
+    wait_until(lambda: process.num_fds() <= needed, TIMEOUT, "the files to be closed")

@@ -23,11 +23,12 @@ from celery_delayq.store.scripting.refusals import REFUSALS
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.proxy import Fault, Proxy, Rule
 from tests.support.replies import REPLIES
 from tests.support.scene import Scene, StartWorker, start_worker
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.full
 
 #: Calls that are not made here, and why.
 ELSEWHERE = {
@@ -57,9 +58,6 @@ LEASE = 3.0
 
 #: The replies are dealt out to so many tests, each with a worker of its own.
 PARTS = 7
-
-#: Seconds for all calls with one reply, and for all tasks after it.
-TIMEOUT = 120.0
 
 
 @pytest.fixture

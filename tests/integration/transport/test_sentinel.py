@@ -19,6 +19,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.late import OUR_TRANSPORT, check_it_runs, send_late, start_worker
 from tests.support.scene import StartWorker
 from tests.support.sentinel import MASTER_NAME, Sentinel, replicated
@@ -98,7 +99,7 @@ def test_publisher_and_worker_follow_the_master(
     worker = start_worker(delayq_worker, broker, NAMED)
     with watched.replica.client(db=2) as client:
         before = app.send_task("url.add", (2, 2), countdown=60)
-        wait_until(lambda: client.zcard("{celery}:due") == 1, 10, "the entry on the replica")
+        wait_until(lambda: client.zcard("{celery}:due") == 1, TIMEOUT, "the entry on the replica")
 
         watched.master.kill()
         wait_until(
@@ -108,7 +109,7 @@ def test_publisher_and_worker_follow_the_master(
         )
 
         result = app.send_task("url.add", (2, 3), countdown=0.5)
-        assert result.get(timeout=30) == 5
+        assert result.get(timeout=TIMEOUT) == 5
         assert client.zcard("{celery}:due") == 1
         assert before.state == "PENDING"
     assert worker.running

@@ -23,6 +23,7 @@ from celery_delayq.transport.consumer import LAST_REPLY_SECONDS, State
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import Through
 from tests.integration.dispatch.conftest import publish
+from tests.support import TIMEOUT
 from tests.support.proxy import Fault
 
 
@@ -73,7 +74,7 @@ def test_a_channel_settles_all_where_it_closes_as_its_connection_is_lost(
         got: list[Any] = []
         Consumer(channel, [Queue("q")], on_message=got.append).consume()
         while len(got) < 2:
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=TIMEOUT)
         proxy.hold("leases/ack", "leases/acquire")
         channel.consumer.serves_worker = True  # whose acknowledgements wait for the next request
         got[0].ack()
@@ -97,7 +98,7 @@ def test_a_refusal_after_which_to_connect_anew_leaves_calls_of_other_threads_alo
     late = proxy.on("leases/acquire", Fault.DELAY, seconds=1)
     with ThreadPoolExecutor(1) as threads:
         other = threads.submit(store.leases.acquire, "q", "me", 60, "1", 1)
-        assert late.fired.wait(10)
+        assert late.fired.wait(TIMEOUT)
         proxy.on("deadletters/page", Fault.REFUSE, answer="READONLY You can't write.")
 
         with pytest.raises(BrokerUnavailable):
@@ -124,10 +125,10 @@ def test_fetched_messages_go_back_in_order_with_what_a_late_reply_brings(
         consumer = Consumer(channel, [Queue("q")], on_message=got.append)
         consumer.consume()
         while channel.consumer.batch.size < 16:
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=TIMEOUT)
         late = proxy.on("leases/acquire", Fault.DELAY, seconds=3 * LAST_REPLY_SECONDS)
         while not late.fired.wait(0.01):
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=TIMEOUT)
         there = sum(held(delayq_redis.client).values())
         assert there > len(got) + len(channel.consumer.taken) > len(got)
         if "cancel" in ends:
@@ -153,7 +154,7 @@ def test_leased_messages_go_back_where_kombu_cannot_put_back_those_that_it_keeps
         queues = [Queue("q"), Queue("brief", auto_delete=True)]
         Consumer(connection.default_channel, queues, on_message=got.append).consume()
         while len(got) < 2:
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=TIMEOUT)
         assert delayq_redis.client.hlen("unacked") == len(held(delayq_redis.client)) == 1
         refused = proxy.on("HGET", Fault.REFUSE)
 
@@ -188,7 +189,7 @@ def test_a_message_is_settled_when_its_handler_has_returned_and_at_once_by_other
         publish(connection, "q", 2)
         Consumer(channel, [Queue("q")], on_message=handle).consume()
         for number in range(2):
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=TIMEOUT)
             waiting[f"after handler {number}"] = len(held(delayq_redis.client))
 
     assert waiting == {
@@ -215,7 +216,7 @@ def test_an_error_in_settling_is_logged_and_keeps_nothing_else(
         channel: Any = connection.channel()
         publish(connection, "q", 1)
         Consumer(channel, [Queue("q")], on_message=handle).consume()
-        connection.drain_events(timeout=5)
+        connection.drain_events(timeout=TIMEOUT)
         channel.hand_out.settle_soon(fail)
 
         assert not held(delayq_redis.client)

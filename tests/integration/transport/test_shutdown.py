@@ -12,6 +12,7 @@ from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk, half_sent
 from tests.integration.conftest import Through
+from tests.support import TIMEOUT
 from tests.support.proxy import Fault
 from tests.support.scene import StartWorker
 
@@ -57,7 +58,7 @@ def test_a_worker_with_20000_scheduled_ends_as_fast_as_an_idle_one(desk: Desk, p
     began = time.monotonic()
     worker.term()
 
-    assert worker.wait(15) == 0
+    assert worker.wait(TIMEOUT) == 0
     assert time.monotonic() - began < 10
     assert desk.redis.zcard("{celery}:due") == 20_001
 
@@ -110,7 +111,7 @@ def test_what_comes_for_a_queue_that_was_cancelled_meanwhile_goes_back_in_order(
     late = proxy.on(b"{spare}:leased", Fault.DELAY, seconds=1.0)  # the first request for it
 
     desk.tell(worker, "add_consumer", queue="spare")
-    assert late.fired.wait(10)
+    assert late.fired.wait(TIMEOUT)
     assert desk.held()
     desk.tell(worker, "cancel_consumer", queue="spare")
 
@@ -166,7 +167,7 @@ got = []
 consumer = Consumer(connection, [Queue("celery")], on_message=got.append, prefetch_count=3)
 consumer.consume()
 while len(got) < 3:
-    connection.drain_events(timeout=10)
+    connection.drain_events(timeout=TIMEOUT)
 print("has three", flush=True)
 sys.stdin.readline()
 if how == "raises":
@@ -185,7 +186,7 @@ def test_what_a_consumer_held_comes_back(desk: Desk, how: str) -> None:
     ids = desk.send(5)
     with ManagedProcess([sys.executable, "-c", CONSUMER, desk.url, how]) as consumer:
         consumer.wait_log("has three")
-        consumer.wait(10)
+        consumer.wait(TIMEOUT)
 
     if how == "vanishes":
         assert desk.held() == set(ids[:3])

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support import TIMEOUT
 
 #: Closes a connection while a greenlet waits there for an element that never comes.
 WAIT_AND_CLOSE = """
@@ -47,7 +48,7 @@ def test_a_greenlet_does_not_wait_for_a_reply_on_a_closed_connection(
         [sys.executable, "-c", script, f"delayq+{delayq_redis.url}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT,
         check=False,
     )
 

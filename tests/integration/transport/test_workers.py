@@ -13,8 +13,9 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import module_app
+from tests.support import TIMEOUT
 from tests.support.kinds import assert_not_early
-from tests.support.scene import TIMEOUT, AppScene, StartWorker
+from tests.support.scene import AppScene, StartWorker
 
 pytestmark = pytest.mark.each_server
 

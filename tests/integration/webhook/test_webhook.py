@@ -19,9 +19,8 @@ from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.webhook import TASK_NAME, Webhook, deliver, verify
 from tests.integration.conftest import module_app
+from tests.support import TIMEOUT
 from tests.support.receiver import Handler, Receiver, certificate_for, drip, drip_body, flood
-
-TIMEOUT = 60
 
 StartWorker = Callable[..., WorkerProcess]
 
@@ -129,7 +128,7 @@ def test_a_receiver_that_does_not_answer_to_the_end_is_tried_again(
 
 
 def wait_for_the_end(handler: Handler) -> None:
-    handler.server.receiver.ended.wait(30)
+    handler.server.receiver.ended.wait(TIMEOUT)
 
 
 def test_a_receiver_that_does_not_read_is_given_up_at_the_deadline() -> None:
@@ -144,7 +143,7 @@ def test_no_more_of_a_huge_answer_is_read_than_the_error_shows(most: int) -> Non
     with Receiver(flood) as receiver:
         start = time.monotonic()
         with pytest.raises(DeliveryRefused) as caught:
-            send(receiver.url("/a"), timeout=60, max_response=most)
+            send(receiver.url("/a"), timeout=TIMEOUT, max_response=most)
         assert time.monotonic() - start < 20
 
     text = str(caught.value).removeprefix(f"POST {receiver.url('/a')}: 400").removeprefix(": ")
@@ -158,7 +157,7 @@ def test_a_success_is_done_although_its_body_does_not_end() -> None:
         wait_for_the_end(handler)
 
     with Receiver(endless) as receiver:
-        assert send(receiver.url(), timeout=60) == 200
+        assert send(receiver.url(), timeout=TIMEOUT) == 200
 
 
 # -- TLS --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from celery_delayq.model.envelope import dropped_after
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting import scripts
 from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, entry, labelled
+from tests.support import TIMEOUT
 from tests.support.model_clock import CLOCK, set_clock_back
 
 
@@ -109,11 +110,11 @@ def test_what_waits_to_be_delivered_alone_counts_as_ready(store: Bench) -> None:
 def test_the_others_hear_when_the_one_on_duty_looks(store: Bench) -> None:
     with store.client.pubsub(ignore_subscribe_messages=True) as one:
         one.subscribe(store.keys.fleet)
-        one.get_message(timeout=5)
+        one.get_message(timeout=TIMEOUT)
         alone = store.next_queue(dispatcher="on duty", listens=True, ready_every=1.0)
         with store.client.pubsub(ignore_subscribe_messages=True) as other:
             other.subscribe(store.keys.fleet)
-            other.get_message(timeout=5)
+            other.get_message(timeout=TIMEOUT)
             looks = [
                 store.next_queue(dispatcher=who, listens=True, ready_every=ready)
                 for who, ready in (("on duty", 1.0), ("off duty", 1.0), ("on duty", 0.0))

@@ -21,12 +21,12 @@ from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import WorkerProcess, wait_until
+from tests.support import TIMEOUT
 from tests.support.brokers import Broker, OnRabbitMQ
 from tests.support.endings.cells import KILLED, Cell, Outcome, World
 from tests.support.ledger_desk import LedgerDesk
 from tests.support.proxy import Proxy
 
-TIMEOUT = 120
 #: Seconds of a lease that is to end, which a busy machine must extend in time before, and of one
 #: that is not.
 SHORT, LONG = 15.0, 240.0
@@ -308,7 +308,7 @@ class Stage(LedgerDesk):
             worker.send_signal(signal.SIGUSR1)  # Celery then logs the stacks
         logs = [*zip(self.workers, before, strict=True)]
         with suppress(TimeoutError):
-            wait_until(lambda: all("LOCAL VARIABLES" in w.log[n:] for w, n in logs), 5)
+            wait_until(lambda: all("LOCAL VARIABLES" in w.log[n:] for w, n in logs), TIMEOUT)
         told = "\n".join(worker.log[-20_000:] for worker in self.workers)
         return f"{subscribed} pattern subscriptions; {told}"
 

@@ -12,6 +12,7 @@ from redis import Redis
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.model.cluster_tags import slot_of, tag_of
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.cluster import MASTERS, TAGS, Cluster, place_of
 from tests.support.faults.leftovers import left_in
 from tests.support.faults.stage import Stage
@@ -56,9 +57,9 @@ class ClusterStage(Stage):
 
     def replace(self, master: EmbeddedRedis) -> None:
         """Wait until a killed master's replica has taken over, and start it again."""
-        wait_until(self._is_served, 30, "the replica takes over")
+        wait_until(self._is_served, TIMEOUT, "the replica takes over")
         master.start()
-        wait_until(self.broker.all_follow, 30, "it follows")
+        wait_until(self.broker.all_follow, TIMEOUT, "it follows")
 
     @contextmanager
     def cut_off(self, number: int) -> Iterator[None]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
+from tests.support import TIMEOUT
 from tests.support.faults.checker import Harm
 from tests.support.faults.stage import Stage, wait_dispatching
 
@@ -40,7 +41,7 @@ class Killer:
     def kill_child(self, worker: ManagedProcess) -> None:
         """Kill one process of a worker's pool; the pool may have to replace all of them first."""
         assert isinstance(worker, WorkerProcess)
-        pid = self.random.choice(wait_until(worker.child_pids, 30, "the pool has a process"))
+        pid = self.random.choice(wait_until(worker.child_pids, TIMEOUT, "the pool has a process"))
         with self._harming(pid), suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

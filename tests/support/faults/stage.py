@@ -12,6 +12,7 @@ from typing import Any
 from celery_delayq.testing import FAST_START, ManagedProcess, ProcessFailed, WorkerProcess
 from celery_delayq.testing.fixtures import new_server
 from celery_delayq.testing.wait import wait_until
+from tests.support import TIMEOUT
 from tests.support.faults.checker import Harm, Promise, Rollback, Verdict, judge
 from tests.support.faults.ledger import Ledger
 from tests.support.faults.leftovers import left_in
@@ -192,23 +193,23 @@ class Stage:
             keys = {promise.key for promise in self.promises() if promise.certain}
         return not set(keys).difference(forgotten, self.ledger.finished())
 
-    def settle(self, timeout: float = 120.0, rollback: Rollback | None = None) -> None:
+    def settle(self, rollback: Rollback | None = None) -> None:
         """Wait until all that was promised has run and nothing is left in the broker.
 
         What does not come true in time is for the `verdict` to tell. What Redis has forgotten is
         not waited for.
         """
         forgotten = rollback.forgotten if rollback else ()
-        if self.wait_for(lambda: self.finished(forgotten=forgotten), timeout, interval=0.1):
-            self.wait_for(lambda: not self.left(), self.lease + 60, interval=0.1)
+        if self.wait_for(lambda: self.finished(forgotten=forgotten), TIMEOUT, interval=0.1):
+            self.wait_for(lambda: not self.left(), TIMEOUT, interval=0.1)
 
     def left(self) -> dict[str, set[str]]:
         """Return the ids that the broker still has, by state; dead letters are not among them."""
         return {s: ids for s, ids in self._left_in().items() if ids and s != "dead"}
 
-    def verdict(self, *, rollback: Rollback | None = None, timeout: float = 120.0) -> Verdict:
+    def verdict(self, *, rollback: Rollback | None = None) -> Verdict:
         """Let everything come to its end, stop all processes, and judge."""
-        self.settle(timeout, rollback)
+        self.settle(rollback)
         self.stop_processes()
         return self.judge(rollback=rollback)
 
@@ -233,7 +234,7 @@ class Stage:
         """Start the broker, and have *stack* end it."""
         stack.enter_context(self.broker)
         # A look at all keys is one reply, which takes long on a busy machine.
-        self.redis = stack.enter_context(self.broker.client(socket_timeout=120.0))
+        self.redis = stack.enter_context(self.broker.client(socket_timeout=TIMEOUT))
 
     def _url(self, through: Proxy | None) -> str:
         """Return the URL of the broker, or of a proxy before it."""

@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from celery_delayq.testing import ManagedProcess, ProcessFailed
+from tests.support import TIMEOUT
 from tests.support.faults.checker import Verdict
 from tests.support.faults.killer import Killer, restart
 from tests.support.faults.stage import Stage
 from tests.support.proxy import Fault, Proxy
 
-_TIMEOUT = 60.0
 Step = Callable[[], None]
 
 #: Seconds for which a reply is late.
@@ -84,7 +84,7 @@ class Traffic:
         self._fill()
         self.worker.term()
         with suppress(ProcessFailed):
-            self.worker.wait(_TIMEOUT)
+            self.worker.wait(TIMEOUT)
         self.replay_in_place()
 
     def _fill(self) -> None:
@@ -107,7 +107,7 @@ class Traffic:
         # On a slow machine a step may come too late for what it is to bring about.
         for step in 3 * self.steps(script):
             step()
-            self.stage.wait_for(lambda: rule.fired.is_set() or self.stage.finished(), _TIMEOUT)
+            self.stage.wait_for(lambda: rule.fired.is_set() or self.stage.finished(), TIMEOUT)
             if rule.fired.is_set():
                 self.replay_in_place()
                 self.hits.append(

@@ -13,6 +13,7 @@ import pytest
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper, ThreadState, new_worker_id
 from celery_delayq.errors import CommandRefused
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 from tests.support.leases import AnyStore, BeatingStore, Message, keeper, take
 
 
@@ -275,7 +276,7 @@ def test_a_process_does_not_end_while_something_is_being_given_back() -> None:
         def requeue(self, _queue: str, _me: str, fields: list[str], **_: Any) -> tuple[int, int]:
             """Give back."""
             asked.set()
-            answered.wait(10)
+            answered.wait(TIMEOUT)
             given_back.append(fields)
             return len(fields), 0
 
@@ -283,7 +284,7 @@ def test_a_process_does_not_end_while_something_is_being_given_back() -> None:
     one.join()
     [tag] = take(one, "q", 1)
     one.give_back_later([tag])
-    asked.wait(10)
+    asked.wait(TIMEOUT)
 
     threading.Timer(0.2, answered.set).start()
     one.end(time.monotonic() + 10)

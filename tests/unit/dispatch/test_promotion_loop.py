@@ -18,6 +18,7 @@ from celery_delayq.dispatch.promotion_loop import Handover, PromotionLoop
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.wire import Wire
 from celery_delayq.testing import wait_until
+from tests.support import TIMEOUT
 
 CALL = Call("dispatch/promote", [], [])
 
@@ -84,7 +85,7 @@ class Dispatching:
         return not self.thread.is_alive()
 
     def wait_end(self) -> None:
-        self.thread.join(10)
+        self.thread.join(TIMEOUT)
         assert self.has_ended
 
 

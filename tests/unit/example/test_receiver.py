@@ -17,6 +17,7 @@ from example_project.faults import RETRY_AFTER, Trouble, course_of
 from example_project.plan import webhook_id
 from example_project.receiver import LARGEST_BODY, Receiver, main
 from example_project.settings import WEBHOOK_SECRET_VARIABLE
+from tests.support import TIMEOUT
 
 SECRET = "a secret of the tests"
 
@@ -67,7 +68,7 @@ class Sender:
         return self.request(body, headers)
 
     def request(self, body: bytes, headers: dict[str, str]) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT)
         try:
             connection.request("POST", "/reminders", body, headers)
             return connection.getresponse()

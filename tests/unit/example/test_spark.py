@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import TIMEOUT
+
 pytest.importorskip("pyspark")
 
 from celery_delayq.spark.reconcile import Summary
@@ -121,7 +123,7 @@ def test_what_cannot_work_is_told_in_one_line(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=TIMEOUT,
     )
 
     assert done.returncode == code

@@ -19,6 +19,7 @@ import celery_delayq
 from celery_delayq.integration import install, send_task
 from celery_delayq.integration.replace import Change, Register, Replace
 from celery_delayq.integration.send_task import WithoutLock
+from tests.support import TIMEOUT
 
 #: What ``inspect`` sees of anything.
 SEEN = {"kinds", "__name__", "__qualname__", "__module__", "__doc__"}
@@ -163,7 +164,7 @@ assert logging.Logger.callHandlers is stock
 
 def test_native_threads_and_greenlets_of_eventlet_log_side_by_side() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LOGGING], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", LOGGING], capture_output=True, text=True, timeout=TIMEOUT, check=True
     )
 
     lines = [

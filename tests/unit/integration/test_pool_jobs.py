@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from celery_delayq.integration.pool import jobs
+from tests.support import TIMEOUT
 
 
 def test_an_event_is_set_for_good() -> None:
@@ -31,7 +32,7 @@ def test_all_who_wait_for_an_event_are_woken() -> None:
         waiting = [threads.submit(event.wait, 60) for _ in range(4)]
         event.set()
 
-        assert [each.result(60) for each in waiting] == [True] * 4
+        assert [each.result(TIMEOUT) for each in waiting] == [True] * 4
 
 
 def test_who_begins_to_wait_while_an_event_is_set_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +46,7 @@ def test_who_begins_to_wait_while_an_event_is_set_is_woken(monkeypatch: pytest.M
 
     monkeypatch.setattr(jobs, "threading", SimpleNamespace(Event=SetMeanwhile))
 
-    assert event.wait(60)
+    assert event.wait(TIMEOUT)
 
 
 def test_a_module_with_light_events_is_otherwise_threading() -> None:

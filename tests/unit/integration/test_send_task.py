@@ -21,6 +21,7 @@ from celery_delayq import DelayQ
 from celery_delayq.integration import send_task
 from celery_delayq.integration.replace import Replace
 from celery_delayq.integration.send_task import WithoutLock, new_id
+from tests.support import TIMEOUT
 
 
 @pytest.mark.parametrize("prefix", ["", "CELERY"])
@@ -122,7 +123,7 @@ def test_the_parent_of_a_task_is_the_one_that_celery_finds(
     try:
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
-        thread.join(10)
+        thread.join(TIMEOUT)
     finally:
         if elsewhere:
             _task_stack.pop()
@@ -141,7 +142,7 @@ class Owner:
     @cached_property
     def value(self) -> object:
         self.made.append(object())
-        assert self.may_end.wait(10)
+        assert self.may_end.wait(TIMEOUT)
         return self.made[-1]
 
 
@@ -169,7 +170,7 @@ def test_a_cached_property_is_made_once_by_many_threads_and_read_without_a_lock(
             thread.start()
         owner.may_end.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(TIMEOUT)
         stock.lock = Broken()
         assert (found, owner.value, len(owner.made)) == ([owner.made[0]] * 4, owner.made[0], 1)
 

@@ -24,6 +24,7 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidContext
 from celery_delayq.integration.context import LOG_RECORDS
 from celery_delayq.model.context import MAX_BYTES, bound, context, current_context, read
+from tests.support import TIMEOUT
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -114,7 +115,7 @@ def test_each_thread_has_its_own() -> None:
     def look(n: int) -> Any:
         before = current_context()
         with context(n=n):
-            meet.wait(10)
+            meet.wait(TIMEOUT)
             during = current_context()
         return before, during
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.support import TIMEOUT
+
 pytest.importorskip("pyspark")
 
 from click.testing import CliRunner
@@ -86,7 +88,7 @@ def test_wrong_options_are_told_in_a_line_before_java_is_started(
 )
 def test_the_command_is_found(program: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", *program, "--help"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", *program, "--help"], capture_output=True, text=True, timeout=TIMEOUT
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "--jdbc-url" in done.stdout

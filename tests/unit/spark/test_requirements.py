@@ -12,6 +12,7 @@ import pytest
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark import check, check_java, register
+from tests.support import TIMEOUT
 
 ARGUMENTS = [
     *("--jdbc-url", "jdbc:derby:x", "--table", "t", "--url", "redis://127.0.0.1/0"),
@@ -23,7 +24,7 @@ def job(env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Start a job as a person does."""
     command = [sys.executable, "-m", "celery_delayq.spark", "reconcile", *ARGUMENTS]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**os.environ, **env}
+        command, capture_output=True, text=True, timeout=TIMEOUT, env={**os.environ, **env}
     )
 
 

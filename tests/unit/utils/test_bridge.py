@@ -13,6 +13,7 @@ import pytest
 
 from celery_delayq.utils import bridge
 from celery_delayq.utils.bridge import Bridge, off_loop, wait
+from tests.support import TIMEOUT
 
 variable: ContextVar[str] = ContextVar("variable", default="none")
 
@@ -21,7 +22,7 @@ def run(use: Callable[[Bridge], Coroutine[Any, Any, Any]], greenlets: int = 2) -
     async def main() -> Any:
         used = Bridge(2, greenlets)
         try:
-            return await asyncio.wait_for(use(used), 20)
+            return await asyncio.wait_for(use(used), TIMEOUT)
         finally:
             used.close()
 

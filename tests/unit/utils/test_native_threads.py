@@ -12,6 +12,7 @@ import pytest
 
 from celery_delayq.testing import wait_until
 from celery_delayq.utils import native_threads
+from tests.support import TIMEOUT
 
 
 def waited(signal: native_threads.Signal, seconds: float) -> float:
@@ -35,7 +36,7 @@ def test_a_signal_wakes_the_thread_that_waits() -> None:
     thread = threading.Thread(target=lambda: took.append(waited(signal, 10)))
     thread.start()
     signal.give()
-    thread.join(5)
+    thread.join(TIMEOUT)
 
     assert len(took) == 1
     assert took[0] < 5
@@ -63,7 +64,7 @@ def test_no_signal_is_lost_between_threads() -> None:
             if seen < given:
                 seen = given
             else:
-                signal.wait(10)
+                signal.wait(TIMEOUT)
 
     def all_seen(number: int) -> bool:
         return seen == number
@@ -74,10 +75,12 @@ def test_no_signal_is_lost_between_threads() -> None:
         given = number
         signal.give()
         if number % 10 == 0:
-            wait_until(partial(all_seen, number), timeout=3, what="it is seen", interval=0.0005)
+            wait_until(
+                partial(all_seen, number), timeout=TIMEOUT, what="it is seen", interval=0.0005
+            )
     done.set()
     signal.give()
-    thread.join(5)
+    thread.join(TIMEOUT)
     assert not thread.is_alive()
 
 

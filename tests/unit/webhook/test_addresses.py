@@ -15,6 +15,7 @@ from celery_delayq.embedded.ports import free_port
 from celery_delayq.errors import DeliveryFailed, InvalidWebhook
 from celery_delayq.webhook import Webhook, check_url, deliver
 from celery_delayq.webhook.addresses import is_allowed, network, parse, resolve
+from tests.support import TIMEOUT
 from tests.support.receiver import Receiver
 
 # -- URLs and the allow list ------------------------------------------------------------------
@@ -228,7 +229,7 @@ def test_a_host_that_is_not_found_in_time_is_tried_again(
     def getaddrinfo(*_: Any, **__: Any) -> Any:
         if answer is not None:
             raise answer
-        over.wait(30)
+        over.wait(TIMEOUT)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 

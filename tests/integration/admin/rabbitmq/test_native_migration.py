@@ -21,8 +21,9 @@ from celery_delayq.testing import wait_until
 from celery_delayq.transport.amqp.sizes import ready_messages
 from celery_delayq.transport.amqp.topology import QueueItem
 from tests.integration.conftest import NewRabbitMQ
+from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
-from tests.support.rabbitmq import TIMEOUT, RabbitMQScene
+from tests.support.rabbitmq import RabbitMQScene
 
 QUORUM = {"x-queue-type": "quorum"}
 TOPIC = Queue("orders", Exchange("orders", "topic"), "orders", queue_arguments=QUORUM)

@@ -15,8 +15,9 @@ from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import BrokerNotEmpty, ConfigError, NoQueue
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import NewRabbitMQ
+from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
-from tests.support.rabbitmq import TIMEOUT, RabbitMQScene
+from tests.support.rabbitmq import RabbitMQScene
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
-from tests.support.scene import TIMEOUT, AppScene, StartWorker
+from tests.support import TIMEOUT
+from tests.support.scene import AppScene, StartWorker
 
 BODY = '[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 DEATH = {"queue": "celery", "reason": "expired", "count": 9, "exchange": "", "routing-keys": ["c"]}

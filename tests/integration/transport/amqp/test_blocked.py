@@ -22,8 +22,9 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport.amqp.dead_letter_connection import WORKER_TIMEOUT_SECONDS
 from celery_delayq.transport.amqp.waiting import REPLY_SECONDS
-from tests.apps.retry_tasks import TIMEOUT, RetryScene, tasks_of
+from tests.apps.retry_tasks import RetryScene, tasks_of
 from tests.integration.conftest import MakeApp, NewRabbitMQ
+from tests.support import TIMEOUT
 from tests.support.scene import StartWorker
 from tests.support.stopped import stop
 

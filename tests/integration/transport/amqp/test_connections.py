@@ -21,7 +21,8 @@ from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import NotAllowed, UnsupportedServer
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.retry_tasks import TIMEOUT, RetryScene, tasks_of
+from tests.apps.retry_tasks import RetryScene, tasks_of
+from tests.support import TIMEOUT
 from tests.support.proxy_amqp import AmqpProxy
 from tests.support.rabbitmq import RabbitMQScene
 from tests.support.scene import StartWorker

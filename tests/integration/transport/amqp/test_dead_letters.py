@@ -28,7 +28,7 @@ from celery_delayq.transport.amqp.frames import encoded
 from celery_delayq.transport.amqp.messages import Routed
 from celery_delayq.transport.amqp.sizes import ready_messages
 from tests.integration.conftest import NewRabbitMQ
-from tests.support.rabbitmq import TIMEOUT
+from tests.support import TIMEOUT
 from tests.support.rabbitmq import RabbitMQScene as Scene
 
 

@@ -20,7 +20,7 @@ from celery_delayq.errors import InvalidETA, InvalidOption, NotSupported, QueueF
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, NewRabbitMQ
-from tests.support.rabbitmq import TIMEOUT
+from tests.support import TIMEOUT
 from tests.support.rabbitmq import RabbitMQScene as Scene
 from tests.support.scene import AppScene, StartWorker
 

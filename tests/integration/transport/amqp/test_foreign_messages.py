@@ -14,9 +14,10 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport.amqp.frames import encoded
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.foreign import contents, task_headers
 from tests.support.foreign_scene import FUZZ, MANY, ForeignRabbitMQ
-from tests.support.scene import TIMEOUT, StartWorker
+from tests.support.scene import StartWorker
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from celery_delayq.errors import ConfigError, InvalidETA, NotAllowed, QueueFull
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import NewRabbitMQ
-from tests.support.rabbitmq import TIMEOUT, RabbitMQScene
+from tests.support import TIMEOUT
+from tests.support.rabbitmq import RabbitMQScene
 from tests.support.scene import StartWorker
 
 
@@ -199,7 +200,7 @@ def test_a_worker_needs_the_documented_rights(
 
     wait_until(lambda: owner.app._delayq.count_dead() == 1, TIMEOUT, lambda: worker.log)
     wait_until(lambda: delayq_redis.client.llen("ran") == 2, TIMEOUT, lambda: worker.log)
-    assert owner.app.control.ping(timeout=5.0)
+    assert owner.app.control.ping(timeout=TIMEOUT, limit=1)
     assert "refused for user" not in worker.log
 
 

@@ -8,7 +8,8 @@ from kombu import Consumer
 from kombu.asynchronous.hub import Hub
 
 from celery_delayq.testing import wait_until
-from tests.support.rabbitmq import TIMEOUT, RabbitMQScene
+from tests.support import TIMEOUT
+from tests.support.rabbitmq import RabbitMQScene
 
 
 def test_messages_that_were_read_together_are_all_handed_out(delayq_rabbitmq: str) -> None:

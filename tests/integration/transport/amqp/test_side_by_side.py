@@ -15,7 +15,7 @@ from celery_delayq.errors import ConfigError, QueueFull
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import NewRabbitMQ
-from tests.support.rabbitmq import TIMEOUT
+from tests.support import TIMEOUT
 from tests.support.scene import StartWorker
 
 LONGEST = "k" * 255

@@ -13,6 +13,7 @@ from celery_delayq.model.cluster_tags import slot_of
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.retry_tasks import RetryScene, tasks_of
+from tests.support import TIMEOUT
 from tests.support.cluster import QUEUES, TAGS, Cluster
 from tests.support.scene import StartWorker
 
@@ -72,7 +73,7 @@ class Shard:
             ready = {name for name in names if name.split("\x06")[0] == self.queue}
             return not (ready or any("}:entries" in each or "}:leased:" in each for each in names))
 
-        wait_until(is_empty, 30, lambda: f"nothing ready, scheduled or leased: {self.names()}")
+        wait_until(is_empty, TIMEOUT, lambda: f"nothing ready, scheduled or leased: {self.names()}")
 
 
 class ClusterScene(RetryScene):

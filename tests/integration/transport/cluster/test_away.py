@@ -10,6 +10,7 @@ from kombu.pidbox import Mailbox
 from celery_delayq.model.cluster_tags import tag_of
 from celery_delayq.testing import wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
+from tests.support import TIMEOUT
 from tests.support.cluster import TAGS, Cluster
 
 pytestmark = pytest.mark.full
@@ -36,11 +37,11 @@ def test_workers_and_askers_go_on(scene: ClusterScene) -> None:
     def answers() -> bool:
         return bool(inspect.ping() == {worker.hostname: {"ok": "pong"}})
 
-    wait_until(answers, 30, "an answer")
+    wait_until(answers, TIMEOUT, "an answer")
 
     with scene.cluster.without(bindings):
-        wait_until(answers, 30, "an answer without bindings")
-    wait_until(answers, 30, "an answer, when the binding is stored again")
+        wait_until(answers, TIMEOUT, "an answer without bindings")
+    wait_until(answers, TIMEOUT, "an answer, when the binding is stored again")
 
     with scene.cluster.without(replies):
         assert inspect.ping() is None  # as where no worker answers
@@ -48,6 +49,6 @@ def test_workers_and_askers_go_on(scene: ClusterScene) -> None:
         scene.send("plain", id="a", queue=shard.queue)
         scene.wait_state("a")
 
-    wait_until(answers, 30, "an answer")
+    wait_until(answers, TIMEOUT, "an answer")
     assert "Control command error" not in worker.log
     assert "Connection to broker lost" not in worker.log

@@ -18,6 +18,7 @@ from celery_delayq.embedded.cluster import ask
 from celery_delayq.periodic.runner import Ticker
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
+from tests.support import TIMEOUT
 
 pytestmark = pytest.mark.full
 
@@ -38,7 +39,7 @@ def test_a_killed_master_holds_up_its_own_queues_only(scene: ClusterScene, pool:
     due = f"{{{lost.tag}}}:{{{lost.queue}}}:due"
     with replica.client() as client:
         client.readonly()
-        wait_until(lambda: client.zcard(due) == 20, 10, "the tasks at the replica")
+        wait_until(lambda: client.zcard(due) == 20, TIMEOUT, "the tasks at the replica")
         client.config_set("cluster-replica-no-failover", "yes")
     lost.master.kill()
     scene.send("plain", id="other", countdown=0.1, queue=other.queue)
@@ -117,13 +118,13 @@ def test_a_worker_starts_while_a_shard_is_away(scene: ClusterScene, number: int)
     scene.wait_state("other")
     assert "Connection to broker lost" not in worker.log
     lost.master.start()
-    wait_until(scene.cluster.is_served, 90, "the shard to be served again")
+    wait_until(scene.cluster.is_served, TIMEOUT, "the shard to be served again")
     worker.wait_log(f"shard of {lost.tag} is back")
     scene.send("plain", id="lost", countdown=0.1, queue=lost.queue, **PATIENT)
     scene.wait_state("lost")
     # The node that came back may not have its links to the others yet: it hears, and tells nobody.
     inspect = scene.app.control.inspect(timeout=2)
-    wait_until(lambda: inspect.ping() == {worker.hostname: {"ok": "pong"}}, 30, "an answer")
+    wait_until(lambda: inspect.ping() == {worker.hostname: {"ok": "pong"}}, TIMEOUT, "an answer")
 
 
 def test_a_storm_of_moves_is_waited_for(scene: ClusterScene) -> None:
@@ -179,12 +180,12 @@ def test_a_publish_to_a_master_that_hangs_is_replaced_and_wakes(
     ):
         os.kill(shard.master.pid, signal.SIGSTOP)
         publish = thread.submit(scene.send, "plain", id="a", countdown=3600, queue=shard.queue)
-        wait_until(lambda: replica.role()[0] == b"master", 30, "the replica takes over")
+        wait_until(lambda: replica.role()[0] == b"master", TIMEOUT, "the replica takes over")
         os.kill(shard.master.pid, signal.SIGCONT)
-        publish.result(60)
+        publish.result(TIMEOUT)
 
     with shard.master.client() as former:
-        wait_until(lambda: former.role()[0] == b"slave", 30, "the former master follows")
+        wait_until(lambda: former.role()[0] == b"slave", TIMEOUT, "the former master follows")
     assert (DelayQ.of(scene.app).get("a") is not None) == is_kept
 
 
@@ -218,7 +219,7 @@ def test_a_dispatcher_of_its_own_moves_tasks_of_all_shards_after_a_failover_too(
         with replica.client() as client:
             client.readonly()
             due = f"{{{lost.tag}}}:{{{lost.queue}}}:due"
-            wait_until(lambda: client.zcard(due) == 1, 10, "the task at the replica")
+            wait_until(lambda: client.zcard(due) == 1, TIMEOUT, "the task at the replica")
 
         lost.master.kill()
         for number in numbers:

@@ -22,6 +22,7 @@ from celery_delayq.embedded.cluster import ask
 from celery_delayq.model.cluster_tags import slot_of
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
+from tests.support import TIMEOUT
 from tests.support.cluster import QUEUES, TAGS, Cluster
 from tests.support.dead_letters import message
 
@@ -122,13 +123,13 @@ def test_a_message_that_cannot_be_put_off_holds_up_its_shard_only(
     queues = [Queue(name, channel=channel) for name in (LOST, OTHER)]
     with Consumer(channel, queues, callbacks=[receive]) as consumer:
         consumer.qos(prefetch_count=20)
-        wait_until(lambda: has_come("other"), 30, lambda: f"the other shard: {came}")
+        wait_until(lambda: has_come("other"), TIMEOUT, lambda: f"the other shard: {came}")
         assert came == ["now", "other"]
         moving.end()
 
-        wait_until(lambda: has_come("last"), 30, lambda: f"the shard to be back: {came}")
+        wait_until(lambda: has_come("last"), TIMEOUT, lambda: f"the shard to be back: {came}")
         assert came == ["now", "other", "last"]
-        wait_until(lambda: shards.of(LOST).scheduled(LOST) == 2, 10, "the others")
+        wait_until(lambda: shards.of(LOST).scheduled(LOST) == 2, TIMEOUT, "the others")
 
 
 def test_an_error_of_whoever_gets_a_message_is_raised(
@@ -168,15 +169,17 @@ def test_a_message_that_is_done_in_another_thread_wakes_the_shard_that_waits_for
         with Consumer(channel, queues, on_message=came.append) as consumer:
             consumer.qos(prefetch_count=2)
             push(app, OTHER, "other")
-            wait_until(lambda: come(1), 30, "the first")
-            wait_until(lambda: come(1) and channel.part_of(OTHER)._in_poll, 30, "its shard waits")
+            wait_until(lambda: come(1), TIMEOUT, "the first")
+            wait_until(
+                lambda: come(1) and channel.part_of(OTHER)._in_poll, TIMEOUT, "its shard waits"
+            )
             push(app, LOST, "a", "b")
-            wait_until(lambda: come(2), 30, "the second")
+            wait_until(lambda: come(2), TIMEOUT, "the second")
             done = threading.Timer(0.3, channel.part_of(OTHER).hand_out.settle_soon, [came[0].ack])
             done.start()
 
-            connection.drain_events(timeout=10)
-            connection.drain_events(timeout=10)
+            connection.drain_events(timeout=TIMEOUT)
+            connection.drain_events(timeout=TIMEOUT)
 
     done.join()
     assert [message.headers["id"] for message in came] == ["other", "a", "b"]
@@ -197,7 +200,7 @@ def test_one_thread_promotes_for_the_dispatchers_of_all_hash_tags(
 
     queues = [Queue(name) for name in QUEUES.values()]
     with Consumer(connection, queues, callbacks=[receive], accept=["json"]):
-        wait_until(lambda: take() or len(came) == 12, 30, lambda: f"all to come: {came}")
+        wait_until(lambda: take() or len(came) == 12, TIMEOUT, lambda: f"all to come: {came}")
         names = Counter(each.name for each in {*threading.enumerate()} - before)
 
     assert {*came} == {*QUEUES.values()}

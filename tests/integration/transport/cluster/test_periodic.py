@@ -11,6 +11,7 @@ from celery_delayq.errors import NotSupported
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.testing import wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
+from tests.support import TIMEOUT
 
 pytestmark = pytest.mark.full
 
@@ -25,7 +26,9 @@ def test_entries_of_all_shards_fire_once_each(scene: ClusterScene) -> None:
     workers = [scene.work(*numbers, pool="threads", conf=conf) for _ in range(2)]
 
     scene.wait_runs(9)
-    wait_until(lambda: {each.status for each in periodic.list()} == {"ended"}, 20, "all to end")
+    wait_until(
+        lambda: {each.status for each in periodic.list()} == {"ended"}, TIMEOUT, "all to end"
+    )
     for worker in workers:
         worker.stop()
     assert len(set(scene.runs("id"))) == len(scene.runs("id")) == 9

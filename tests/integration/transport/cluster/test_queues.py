@@ -13,6 +13,7 @@ from celery_delayq.model.cluster_tags import tag_of
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
 from tests.integration.transport.cluster.conftest import ClusterScene
+from tests.support import TIMEOUT
 from tests.support.cluster import TAGS, Cluster
 from tests.support.keyspace import is_answer, look
 
@@ -101,5 +102,5 @@ def test_delayed_tasks_run_in_queues_with_braces_in_their_names(scene: ClusterSc
         sizes = {each.name: each.scheduled + each.ready + each.leased for each in found}
         return {name: size for name, size in sizes.items() if size}
 
-    wait_until(lambda: not left(), 30, lambda: f"nothing to be left: {left()}")
+    wait_until(lambda: not left(), TIMEOUT, lambda: f"nothing to be left: {left()}")
     assert len(scene.runs("id")) == len(ids)

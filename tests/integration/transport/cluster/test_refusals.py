@@ -18,6 +18,7 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.integration.transport.cluster.conftest import ClusterScene, Shard
+from tests.support import TIMEOUT
 from tests.support.cluster import QUEUES, TAGS, Cluster
 
 pytestmark = pytest.mark.full
@@ -114,7 +115,7 @@ def test_an_announced_address_that_cannot_be_reached_is_named(
     def announces() -> bool:
         return all(master[1] == int(away.rpartition(":")[2]) for _, _, master, *_ in slots())
 
-    wait_until(announces, 10, "the announced port")
+    wait_until(announces, TIMEOUT, "the announced port")
     app = make_app(
         broker=seed.url_for("delayq+rediscluster"),
         broker_transport_options={"socket_connect_timeout": 1},

@@ -6,6 +6,7 @@ import pytest
 
 from celery_delayq.testing import wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
+from tests.support import TIMEOUT
 
 pytestmark = pytest.mark.full
 
@@ -20,16 +21,16 @@ def test_workers_answer_obey_and_are_seen_after_each_master_went(scene: ClusterS
         return (inspect.ping() or {}).keys() == {worker.hostname}
 
     with scene.watching() as told:
-        wait_until(answers, 30, "an answer")
+        wait_until(answers, TIMEOUT, "an answer")
         for number, master in enumerate(scene.cluster.masters):
             master.kill()
             scene.cluster.wait_taken_over(master)
 
-            wait_until(answers, 30, "an answer")
+            wait_until(answers, TIMEOUT, "an answer")
             far, seen = f"far-{number}", f"seen-{number}"
             scene.send("plain", id=far, countdown=3600, queue=shard.queue)
             assert [each["request"]["id"] for each in inspect.scheduled()[worker.hostname]] == [far]
             scene.app.control.revoke([far])
             scene.wait_state(far, "REVOKED")
             scene.send("plain", id=seen, queue=shard.queue)
-            wait_until(lambda: ("task-succeeded", seen) in told, 30, lambda: f"{told}")  # noqa: B023
+            wait_until(lambda: ("task-succeeded", seen) in told, TIMEOUT, lambda: f"{told}")  # noqa: B023

@@ -13,6 +13,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
 from tests.integration.transport.cluster.test_away import have_replies_in
+from tests.support import TIMEOUT
 from tests.support.cluster import Cluster
 from tests.support.stopped import stopped
 
@@ -43,7 +44,7 @@ def node_that(cluster: Cluster, uses: Callable[[Redis], bool]) -> EmbeddedRedis:
                     masters.append(each)
         return masters
 
-    [node] = wait_until(found, 30, uses.__name__)
+    [node] = wait_until(found, TIMEOUT, uses.__name__)
     return node
 
 
@@ -91,7 +92,9 @@ def test_a_silent_shard_holds_up_its_own_queues_only(
         with others[0].master.client() as client:
             wait_heartbeat(client)
         inspect = scene.app.control.inspect(timeout=2)
-        wait_until(lambda: inspect.ping() == {worker.hostname: {"ok": "pong"}}, 30, "an answer")
+        wait_until(
+            lambda: inspect.ping() == {worker.hostname: {"ok": "pong"}}, TIMEOUT, "an answer"
+        )
         worker.wait_log(f"shard of {lost.tag} is away, its queues wait: no reply for")
 
     worker.wait_log(f"shard of {lost.tag} is back")

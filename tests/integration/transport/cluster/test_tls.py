@@ -16,6 +16,7 @@ from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
 from tests.integration.transport.cluster.conftest import ClusterScene
+from tests.support import TIMEOUT
 from tests.support.cluster import MASTERS, Cluster
 from tests.support.tls import Certificates, make_certificates, tls_server_program
 
@@ -92,7 +93,7 @@ def test_a_worker_runs_delayed_tasks_and_answers_also_after_a_failover(
     all_run("after")
 
     inspect = scene.app.control.inspect(timeout=2)
-    wait_until(lambda: (inspect.ping() or {}).keys() == {worker.hostname}, 30, "an answer")
+    wait_until(lambda: (inspect.ping() or {}).keys() == {worker.hostname}, TIMEOUT, "an answer")
     assert sorted(scene.runs("id")) == sorted(
         f"{when} {shard.queue}" for when in ("before", "after") for shard in shards
     )

@@ -13,6 +13,7 @@ from celery_delayq.model.scheduled import Outcome
 from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.testing import wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
+from tests.support import TIMEOUT
 from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.full
@@ -37,7 +38,7 @@ def test_a_worker_that_dies_between_a_retry_and_its_ack_has_the_attempt_run_agai
     retry = ["retry", {"countdown": 0.1, "queue": there.queue}]
     first = scene.work(2, conf=conf)
     scene.send("telling", retry, "done", id="a", queue=here.queue)
-    wait_until(lambda: ("on_retry", "a", 0) in scene.told(), 30, lambda: f"{scene.told()}")
+    wait_until(lambda: ("on_retry", "a", 0) in scene.told(), TIMEOUT, lambda: f"{scene.told()}")
     stores = scene.delayq.session.stores
     assert stores.of(there.queue).scheduled(there.queue) == 1
     assert any(":leased:" in name for name in here.names())
@@ -46,7 +47,7 @@ def test_a_worker_that_dies_between_a_retry_and_its_ack_has_the_attempt_run_agai
     scene.client.delete("hold:a")
     scene.work(2, 9, conf=conf)
 
-    wait_until(lambda: scene.attempts("a").count(0) == 2, 30, "the attempt to run again")
+    wait_until(lambda: scene.attempts("a").count(0) == 2, TIMEOUT, "the attempt to run again")
     scene.wait_state("a")
     here.wait_empty()
     there.wait_empty()

@@ -9,6 +9,7 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
+from tests.support import TIMEOUT
 from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.full
@@ -97,6 +98,6 @@ def test_a_worker_opens_some_connections_and_six_for_each_tag_that_it_consumes(
         links = psutil.Process(worker.pid).net_connections()
         return sum(bool(link.raddr) and link.raddr.port in ports for link in links)
 
-    wait_until(lambda: subscribed() == 12 + tags + 1, 30, "all its threads listen")
+    wait_until(lambda: subscribed() == 12 + tags + 1, TIMEOUT, "all its threads listen")
     # What starts asks for the slots by connections of a moment.
-    wait_until(lambda: opened() <= 32 + 6 * tags, 10, "no more are open than it needs")
+    wait_until(lambda: opened() <= 32 + 6 * tags, TIMEOUT, "no more are open than it needs")
