@@ -1,4 +1,4 @@
-"""The brokers of the contract, and how they differ."""
+"""The brokers that the contract tests run on, and how they differ."""
 
 from __future__ import annotations
 

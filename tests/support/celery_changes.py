@@ -1,4 +1,4 @@
-"""What really differs on Celery after each step of installing, as JSON: started as a program."""
+"""What differs on Celery after each step of installing, as JSON: run as a program."""
 
 from __future__ import annotations
 

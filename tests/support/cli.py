@@ -1,4 +1,4 @@
-"""``celery -A app delayq …`` inside the test, on a real app and a real Redis."""
+"""Run ``celery -A app delayq …`` inside the test process, on a real app and a real Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers of ``tests.apps.context_tasks``, and what their tasks wrote down."""
+"""Workers of ``tests.apps.context_tasks``, and the context values that their tasks recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters without workers: as a failed task leaves them."""
+"""Make dead letters without workers: as a failed task leaves them."""
 
 from __future__ import annotations
 

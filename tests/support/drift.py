@@ -1,4 +1,4 @@
-"""Put keys out of step manually, and look what ``fsck`` finds of it."""
+"""Change single keys so that they contradict each other, and read what ``fsck`` finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the epolls of a process have registered, as the kernel lists it (proc(5))."""
+"""Read which descriptors the epolls of a process have registered, from ``/proc`` (proc(5))."""
 
 from __future__ import annotations
 

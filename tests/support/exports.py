@@ -1,4 +1,4 @@
-"""Exports as files have them."""
+"""Write and read export files in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that any client may write, for tests that nothing in them ends a worker."""
+"""Messages that any client may write: none of them may end a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker among what anybody may have written into its broker, and the oracle of such tests.
+"""A worker whose broker has foreign messages, and what must become of each.
 
 The oracle is the same for each broker: the worker lives and runs good tasks, each message has run
 or is dead, and all that is there can be listed.

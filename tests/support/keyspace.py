@@ -1,4 +1,4 @@
-"""Look at a whole Redis database, so that tests compare all of it."""
+"""Read a whole Redis database, so that tests compare all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that are sent in every way that Celery has, on every broker of ours."""
+"""Send tasks in every way that Celery has, on every broker of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way of one delayed task through a broker of any kind, with a real worker at its end."""
+"""Send one delayed task through any broker, and check that a real worker runs it."""
 
 from __future__ import annotations
 

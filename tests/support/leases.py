@@ -1,4 +1,4 @@
-"""Lease keepers without Redis, and changes of leased messages without a keeper."""
+"""Lease keepers without Redis, and changes of leased messages without a lease keeper."""
 
 from __future__ import annotations
 

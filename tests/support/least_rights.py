@@ -1,4 +1,4 @@
-"""A plugin of pytest: tests have the rights of an operator in Redis, and their workers theirs.
+"""A plugin of pytest: tests run as Redis' operator account, their workers as its worker account.
 
 ``TEST_LEAST_RIGHTS=1 pytest …``; a test fails when either was refused something.
 """

@@ -1,4 +1,4 @@
-"""Workers whose tasks write into a ledger and wait at gates, and what came of the tasks.
+"""Workers whose tasks write to a ledger and wait at gates, and checks of the outcome.
 
 Gates and the ledger of runs are in a second Redis, which no fault touches.
 """

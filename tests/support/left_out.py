@@ -1,4 +1,4 @@
-"""Tests that need more than this machine has."""
+"""Skip a test that needs Java or RabbitMQ where they are missing; fail it with ``CI=true``."""
 
 from __future__ import annotations
 

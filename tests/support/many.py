@@ -1,4 +1,4 @@
-"""Items for ``schedule_many``, and what it has stored."""
+"""Make items for ``schedule_many``, and read what it has stored."""
 
 from __future__ import annotations
 

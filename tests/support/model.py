@@ -1,4 +1,4 @@
-"""What the scripts are to do to one queue, in plain Python: the model they are compared with.
+"""The effect of each script on one queue in plain Python: the model that scripts are compared with.
 
 The first of each list is what runs next. Time is lease time in seconds, moved manually.
 """

@@ -1,4 +1,4 @@
-"""No password that tests use stands in what tests, programs and workers write."""
+"""Check that no password of a test is in what tests, programs and workers write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A set-up for the doctor."""
+"""A sound server, URL and app settings for ``doctor``, of which a test spoils one."""
 
 from __future__ import annotations
 

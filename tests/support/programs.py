@@ -1,4 +1,4 @@
-"""Programs of the machine."""
+"""Find programs of this machine, such as ``redis-server``."""
 
 from __future__ import annotations
 

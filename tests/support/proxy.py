@@ -1,4 +1,4 @@
-"""A proxy between clients and Redis that breaks connections where a test wants it.
+"""A proxy between clients and Redis that cuts connections where a test says so.
 
 It reads the protocol, so that a fault hits one chosen call: by the name of a command or of a
 script, and the n-th of them.

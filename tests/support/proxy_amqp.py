@@ -1,4 +1,4 @@
-"""The proxy of the fault tests before RabbitMQ.
+"""The proxy before RabbitMQ, for fault tests.
 
 A rule names a frame by its method, such as ``Basic.Ack``; ``b""`` is any frame. Faults of requests
 hit what clients send, faults of replies what RabbitMQ sends, which need not be an answer.

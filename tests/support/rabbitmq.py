@@ -1,4 +1,4 @@
-"""An app on RabbitMQ, and a consumer that is no worker."""
+"""An app on RabbitMQ, and a consumer that is no Celery worker."""
 
 from __future__ import annotations
 

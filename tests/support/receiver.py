@@ -1,4 +1,4 @@
-"""A real HTTP server that answers webhooks as a test tells it to, on 127.0.0.1."""
+"""A real HTTP server on 127.0.0.1 that answers webhooks as a test says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error replies of Redis, as it spells them."""
+"""Error replies, spelled as Redis spells them."""
 
 from __future__ import annotations
 

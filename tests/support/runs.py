@@ -1,4 +1,4 @@
-"""Finished runs without workers, as the history keeps them."""
+"""Add finished runs to the history without workers."""
 
 from __future__ import annotations
 

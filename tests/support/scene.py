@@ -1,4 +1,4 @@
-"""What tests see of tasks in Redis, and the workers that run them."""
+"""Read tasks and keys in Redis, start workers, and wait for both."""
 
 from __future__ import annotations
 

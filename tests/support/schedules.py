@@ -1,4 +1,4 @@
-"""A schedule with something of each kind, and ways to compare two of them."""
+"""A schedule with an entry of each kind, and comparisons of two schedules."""
 
 from __future__ import annotations
 

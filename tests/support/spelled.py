@@ -1,4 +1,4 @@
-"""Messages in many spellings, for what changes them without reading them."""
+"""Messages in many JSON spellings, for code that changes messages without parsing them."""
 
 from __future__ import annotations
 

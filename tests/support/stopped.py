@@ -1,4 +1,4 @@
-"""Lets a process stand still, as one on a machine that hangs."""
+"""Stop a process with SIGSTOP for a while, like one on a machine that hangs."""
 
 from __future__ import annotations
 

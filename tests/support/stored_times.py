@@ -1,4 +1,4 @@
-"""Where times are stored in Redis, and how each is judged after Redis' clock was set.
+"""All keys that store times, and how each time is judged after Redis' clock was set.
 
 A *place* is ``<key> <what>``, by the names of :mod:`celery_delayq.store.keys`: ``score`` of a
 sorted set, a field of a hash (``*``: any), ``value`` of a string, ``item`` of a list or a set,

@@ -1,4 +1,4 @@
-"""A shell in a real terminal of a given size, by tmux."""
+"""A shell in a real terminal of a given size, with tmux."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tickers in this process, and what they have stored: nothing consumes or dispatches here."""
+"""Periodic runners inside the test process, and the ticks that they have stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The counters in Redis, as the exporter reads them."""
+"""Read the counters in Redis, as the exporter reads them."""
 
 from __future__ import annotations
 

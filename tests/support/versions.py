@@ -1,4 +1,4 @@
-"""Versions of packages are read once a process.
+"""Read the versions of installed packages once for each process.
 
 redis-py looks its own one up on disk for each connection that it makes. That takes 0.8 ms, and most
 tests and workers make ten connections.

@@ -1,4 +1,4 @@
-"""Workers that begin at once: forked from a process that has imported Celery already.
+"""Start workers quickly: fork them from a process that has imported Celery already.
 
 More than half of what a short test costs is Python importing Celery, kombu and redis for its worker
 (1.3 of 2.2 s of a core). A worker that is forked from a process which has done so, and has done

@@ -1,1 +1,1 @@
-"""The matrix of endings: every way a task can end, under every way its connection can be cut."""
+"""The matrix of endings: every way in which a task ends, with every cut of its connection."""

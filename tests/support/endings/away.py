@@ -1,4 +1,4 @@
-"""A result backend that is away, which notes where Celery has called it."""
+"""A result backend that is away, and records where Celery called it."""
 
 from __future__ import annotations
 

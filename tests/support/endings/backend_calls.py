@@ -1,4 +1,4 @@
-"""Where Celery's worker calls the result backend, from its source, and which ending leads there."""
+"""Each call of the result backend in Celery's source, with the ending that leads there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cells the matrix has, which there cannot be, and what is to come of each. No I/O."""
+"""The cells of the matrix, the impossible ones, and the outcome of each. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real faults against real workers, and a judge who says what was lost, run twice or run early.
+"""Real faults against real workers, and a judge of what was lost, run twice or run early.
 
 ===============  =================================================================================
 `ledger`         where tasks write down when they ran: a second Redis that no fault touches

@@ -1,4 +1,4 @@
-"""The judge: compares what was promised, what ran, what is left and who was killed. No I/O.
+"""The judge: compares what was promised, what ran, what is left and what was killed. No I/O.
 
 All times are microseconds since 1970 by Redis' clock.
 """

@@ -1,4 +1,4 @@
-"""A process whose clock is wrong, by libfaketime; its monotonic clock goes on as it should."""
+"""Run a process with a wrong wall clock, by libfaketime; its monotonic clock stays right."""
 
 from __future__ import annotations
 

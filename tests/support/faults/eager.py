@@ -1,4 +1,4 @@
-"""A dispatcher that knows nothing of duty, as those of earlier versions.
+"""A dispatcher that ignores which dispatcher is on duty, as earlier versions do.
 
 It aims at the next due time, whoever else does, and never says that it is there:
 ``python -m tests.support.faults.eager``.

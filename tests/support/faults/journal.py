@@ -1,4 +1,4 @@
-"""What became of messages by Redis' own log of writes, apart from the counters.
+"""Rebuild what became of messages from Redis' log of writes, independent of the counters.
 
 Redis' append-only file has the effects of each script as one group of plain commands. They are
 replayed here on plain Python values. What became of a message follows from where it was before a

@@ -1,4 +1,4 @@
-"""Kills and stops processes, and keeps what it did: the judge can tell what that excuses."""
+"""Kill and stop processes, and record each fault: the judge knows what a fault excuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tasks write down when they ran: a second Redis that no fault touches.
+"""Where tasks record their runs: a second Redis that no fault touches.
 
 A line is one round trip and there to stay once it was sent, whatever happens to its writer. The
 time in it is Redis' clock.

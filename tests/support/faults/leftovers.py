@@ -1,4 +1,4 @@
-"""What is left in the broker, by state: whatever its keys hold, ids of tasks are found in it."""
+"""Find task ids in all keys of the broker, by state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For how long the machine lets nobody run: other programs use it too."""
+"""Measure for how long the machine runs nobody, since other programs use it too."""
 
 from __future__ import annotations
 

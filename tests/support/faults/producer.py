@@ -1,4 +1,4 @@
-"""Publishes, and keeps what it promised."""
+"""Publish tasks, and record what each call promised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What dispatchers have done where no worker takes anything: all stays in the ready list."""
+"""Judge dispatchers by the ready list, where no worker takes anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stage of fault tests on RabbitMQ."""
+"""The stage of a fault test on RabbitMQ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a fault test is: short in CI, long in ``python -m tests.soak``."""
+"""How long a fault test runs: short in CI, long in ``python -m tests.soak``."""
 
 from __future__ import annotations
 

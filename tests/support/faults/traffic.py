@@ -1,4 +1,4 @@
-"""All that makes a worker call scripts, the rare ones too."""
+"""Tasks and calls that make a worker use every script, the rare ones too."""
 
 from __future__ import annotations
 

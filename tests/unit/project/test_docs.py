@@ -21,6 +21,7 @@ from celery_delayq.cli.dead_letters import dead
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, QueueKeys
 from tests.run import ALL, TIERS
+from tests.support import helpers_page
 
 ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -134,7 +135,7 @@ def test_every_name_of_the_package_that_a_page_spells_exists(page: Path) -> None
 
 def test_every_file_and_script_that_a_page_names_exists() -> None:
     package = ROOT / "celery_delayq"
-    folders = (ROOT, package, package / "store" / "lua")
+    folders = (ROOT, package, package / "store" / "lua", ROOT / "tests" / "support")
     missing = []
     for page in PAGES:
         for code in CODE.findall(text_of(page)):
@@ -233,6 +234,14 @@ def test_what_is_named_runs_in_one_of_the_tiers() -> None:
         or (named.name and f"{named.file}::{named.name}" not in collected)
     ]
     assert missing == []
+
+
+def test_the_page_for_contributors_lists_every_test_helper() -> None:
+    """``python -m tests.support.helpers_page`` writes the table."""
+    text = helpers_page.PAGE.read_text("utf-8")
+
+    assert text == helpers_page.with_table(text)
+    assert [name for name, purpose in helpers_page.purposes().items() if not purpose] == []
 
 
 def test_every_folder_with_tests_is_run() -> None:

@@ -1,0 +1,41 @@
+"""Write the table of test helpers into ``docs/development.md``:
+``python -m tests.support.helpers_page``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "development.md"
+
+_TABLE = re.compile(r"(<!-- helpers -->\n).*?(<!-- end of helpers -->)", re.DOTALL)
+
+
+def purposes() -> dict[str, str]:
+    """Return the first paragraph of each helper's docstring, by its path below ``tests/support``.
+
+    A folder has that of its ``__init__.py``.
+    """
+    found = {}
+    for path in sorted(HERE.rglob("*.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text("utf-8")))
+        if path != HERE / "__init__.py":
+            name = path.relative_to(HERE).as_posix().replace("__init__.py", "")
+            first = (docstring or "").partition("\n\n")[0].replace("\n", " ")
+            found[name] = first.replace("``", "`")
+    return found
+
+
+def with_table(text: str) -> str:
+    """Return the page with the helpers that there are now."""
+    lines = ["| in `tests/support` | |", "| --- | --- |"]
+    lines += [f"| `{name}` | {purpose} |" for name, purpose in purposes().items()]
+    table = "\n".join(lines)
+    return _TABLE.sub(lambda match: f"{match[1]}{table}\n{match[2]}", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text("utf-8")), "utf-8")
