@@ -64,7 +64,7 @@ def _why_not(app: Celery, timeout: float) -> str:
 
 def _ask_redis(connection: Connection) -> None:
     channel = connection.default_channel
-    if not getattr(channel, "capabilities", ()):
+    if not hasattr(channel, "new_store"):
         raise NotSupported(
             f"the broker is {connection.as_uri()}; this needs a URL that begins with delayq+"
         )

@@ -27,16 +27,21 @@ class WrongUse(Refused):
 
 
 def reporting_errors(command: F) -> F:
-    """Report errors in one line; exit with 2 after wrong use, else with 1."""
+    """Report errors in one line; exit with 2 after wrong use, else with 1.
+
+    A command that returns False also exits with 1: something was not done.
+    """
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
-            return command(*args, **kwargs)
+            done = command(*args, **kwargs)
         except (InvalidCursor, InvalidETA, InvalidFilter, InvalidPlace) as exc:
             raise click.UsageError(spelled(str(exc))) from exc
         except (DelayQError, *BROKER_ERRORS) as exc:
             raise Refused(spelled(describe_error(exc, _app()))) from exc
+        if done is False:
+            raise click.exceptions.Exit(1)
 
     return wrapper  # type: ignore[return-value]
 

@@ -154,15 +154,12 @@ def logging_in_one_line() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def apply(delayq: DelayQ, action: Action, selection: Selection) -> None:
-    """Do it and report each outcome; exits with 1 when something was not done."""
+def apply(delayq: DelayQ, action: Action, selection: Selection) -> bool:
+    """Do it and report each outcome; return whether all was done."""
     with logging_in_one_line():
         if selection.ids:
-            done = _apply_to_ids(action, selection)
-        else:
-            done = _apply_to_filter(delayq, action, selection)
-    if not done:
-        raise click.exceptions.Exit(1)
+            return _apply_to_ids(action, selection)
+        return _apply_to_filter(delayq, action, selection)
 
 
 def _apply_to_ids(action: Action, selection: Selection) -> bool:

@@ -29,7 +29,7 @@ def _cancelling(delayq: DelayQ) -> Action:
 
 @command()
 @with_selection
-def cancel(delayq: DelayQ, selection: Selection) -> None:
+def cancel(delayq: DelayQ, selection: Selection) -> bool:
     """Cancel tasks that no worker has yet; they never run then.
 
     Give ids, or a filter: then the number of selected entries is shown, and you are asked. Exits
@@ -43,7 +43,7 @@ def cancel(delayq: DelayQ, selection: Selection) -> None:
       celery -A shop delayq cancel --task shop.remind --dry-run
       celery -A shop delayq cancel --queue mail --due-to 1h --yes --json
     """
-    apply(delayq, _cancelling(delayq), selection)
+    return apply(delayq, _cancelling(delayq), selection)
 
 
 @command("cancel-canvas")
@@ -86,7 +86,7 @@ def cancel_canvas(delayq: DelayQ, root_id: str | None, group_id: str | None, as_
 @with_selection
 def reschedule(
     delayq: DelayQ, selection: Selection, eta: str | None, countdown: float | None, by: float | None
-) -> None:
+) -> bool:
     """Move scheduled tasks to another time.
 
     Give ids, or a filter: then the number of selected entries is shown, and you are asked. Exits
@@ -110,12 +110,12 @@ def reschedule(
         how = f"{span(by or 0)} {'earlier' if (by or 0) < 0 else 'later'}"
     one = partial(delayq.reschedule, eta=eta, countdown=countdown, by=by)
     many = partial(delayq.reschedule_all, eta=eta, countdown=countdown, by=by)
-    apply(delayq, Action("Move", "moved", one, many, f" {how}"), selection)
+    return apply(delayq, Action("Move", "moved", one, many, f" {how}"), selection)
 
 
 @command("run-now")
 @with_selection
-def run_now(delayq: DelayQ, selection: Selection) -> None:
+def run_now(delayq: DelayQ, selection: Selection) -> bool:
     """Run scheduled tasks at once.
 
     They become ready and run next in their priority; paused ones run when they are resumed. Give
@@ -128,4 +128,4 @@ def run_now(delayq: DelayQ, selection: Selection) -> None:
       celery -A shop delayq run-now --task shop.remind --due-to 10m
     """
     action = Action("Run now", "made ready", delayq.run_now, delayq.run_all_now)
-    apply(delayq, action, selection)
+    return apply(delayq, action, selection)

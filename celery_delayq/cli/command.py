@@ -19,10 +19,11 @@ REDIS_TIMEOUT_SECONDS = 10.0
 
 def command(
     name: str | None = None, *, group: click.Group | None = None, timeouts: bool = True
-) -> Callable[[Callable[..., None]], click.Command]:
+) -> Callable[[Callable[..., bool | None]], click.Command]:
     """Declare a command. The function gets the app's DelayQ, and its options by name.
 
-    Goes above the decorators of the options. Errors are reported in one line.
+    Goes above the decorators of the options. Errors are reported in one line. A function that
+    returns False makes the command exit with 1: something was not done.
 
     Parameters
     ----------
@@ -34,13 +35,13 @@ def command(
         Whether it gives up connections to a silent Redis: a command that ends by itself should.
     """
 
-    def declare(function: Callable[..., None]) -> click.Command:
+    def declare(function: Callable[..., bool | None]) -> click.Command:
         @functools.wraps(function)
-        def run(ctx: click.Context, /, **options: Any) -> None:
+        def run(ctx: click.Context, /, **options: Any) -> bool | None:
             delayq = _delayq_of(ctx)
             if timeouts:
                 expect_answers(delayq, REDIS_TIMEOUT_SECONDS)
-            function(delayq, **options)
+            return function(delayq, **options)
 
         # reporting_errors keeps the options, which click attached to the function.
         make: Any = click.command(name or function.__name__, cls=CeleryCommand)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import click
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +19,7 @@ from celery_delayq.utils.text import spelled
 @flag("--repair", help="Repair what is found.")
 @name_option("--queue", metavar="QUEUE", help="Check only this queue.")
 @json_option
-def fsck(delayq: DelayQ, repair: bool, queue: str | None, as_json: bool) -> None:
+def fsck(delayq: DelayQ, repair: bool, queue: str | None, as_json: bool) -> bool:
     """Find inconsistencies in Redis, and repair them.
 
     These are entries without a due time, messages that would never be delivered, queues that no
@@ -48,8 +47,7 @@ def fsck(delayq: DelayQ, repair: bool, queue: str | None, as_json: bool) -> None
         for note in report.notes:
             output.print(Text(spelled(note)))
         output.print(_summary(report, repair=repair))
-    if report.left:
-        raise click.exceptions.Exit(1)
+    return not report.left
 
 
 def _table(report: Report) -> Table:

@@ -51,7 +51,7 @@ _ETA_NOTES = {
 @flag("--yes", help="Go on although workers answer.")
 def migrate(
     delayq: DelayQ, source: str | None, target: str | None, dry_run: bool, yes: bool
-) -> None:
+) -> bool:
     """Move an app over from stock Celery, or back.
 
     No drain is needed. On Redis (stock) stop the workers first; producers may go on. On RabbitMQ
@@ -70,8 +70,9 @@ def migrate(
     if "native" in (source, target):
         steps = (from_native if source else to_native)(app, dry_run=dry_run)
         moved = _run(steps, f"{'from' if source else 'to'} native")
-        _report(moved, [number_of(moved.scheduled, "delayed task", "delayed tasks")], dry_run)
-        return
+        return _report(
+            moved, [number_of(moved.scheduled, "delayed task", "delayed tasks")], dry_run
+        )
     if delayq.session.on_rabbitmq:
         raise click.UsageError("the broker is RabbitMQ: give --from native or --to native")
     check_single(delayq.session)
@@ -94,7 +95,9 @@ def migrate(
             f"{'is' if etas == 1 else 'are'} in the ready lists, where stock producers put such "
             f"tasks. {_ETA_NOTES[source is None]}"
         )
-    _report(moved, [f"{moved.scheduled:,} to the schedule", f"{moved.ready:,} to ready"], dry_run)
+    return _report(
+        moved, [f"{moved.scheduled:,} to the schedule", f"{moved.ready:,} to ready"], dry_run
+    )
 
 
 def _run(steps: Iterator[Moved], description: str) -> Moved:
@@ -117,7 +120,7 @@ def _running_workers(app: Celery) -> str:
     )
 
 
-def _report(moved: Moved, parts: list[str], dry_run: bool) -> None:
+def _report(moved: Moved, parts: list[str], dry_run: bool) -> bool:
     if moved.gone:
         parts.append(f"{moved.gone:,} were gone meanwhile")
     if moved.left:
@@ -128,5 +131,4 @@ def _report(moved: Moved, parts: list[str], dry_run: bool) -> None:
             "they have ended"
         )
     screen.console().print(f"{'would move' if dry_run else 'moved'}: {', '.join(parts)}")
-    if moved.left or moved.held:
-        raise click.exceptions.Exit(1)
+    return not (moved.left or moved.held)

@@ -33,7 +33,7 @@ _STYLES: dict[State, str] = {"scheduled": "", "paused": "yellow", "ready": "gree
 @options.id_argument
 @options.queue_option
 @options.json_option
-def get(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:
+def get(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> bool:
     """Show where a task waits, or which worker has it.
 
     The due time can be pasted as --if-eta. A task that was routed to two queues is shown twice.
@@ -54,14 +54,13 @@ def get(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:
             "or never was.",
             err=True,
         )
-        raise click.exceptions.Exit(1)
-    if as_json:
-        return
-    output, now = screen.console(), screen.now_of(delayq)
-    for number, each in enumerate(found):
-        if number:
-            output.print()
-        screen.print_fields(output, _fields(each, now))
+    elif not as_json:
+        output, now = screen.console(), screen.now_of(delayq)
+        for number, each in enumerate(found):
+            if number:
+                output.print()
+            screen.print_fields(output, _fields(each, now))
+    return bool(found)
 
 
 @command("list")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import click
 from rich import box
 from rich.filesize import decimal
 from rich.table import Table
@@ -25,7 +24,7 @@ _COUNT_COLUMNS = ("scheduled", "overdue", "paused", "ready", "leased", "dead")
 
 @command()
 @json_option
-def stats(delayq: DelayQ, as_json: bool) -> None:
+def stats(delayq: DelayQ, as_json: bool) -> bool:
     """Count scheduled, ready, leased and dead tasks, by queue.
 
     Where a master of a Redis Cluster is away, it counts the others, says which hash tags are not
@@ -41,8 +40,7 @@ def stats(delayq: DelayQ, as_json: bool) -> None:
         screen.print_json(found.as_dict())
     else:
         _print(found)
-    if found.away or found.broken:
-        raise click.exceptions.Exit(1)
+    return not (found.away or found.broken)
 
 
 def _print(found: Stats) -> None:

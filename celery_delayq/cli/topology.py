@@ -51,7 +51,7 @@ def topology(
     exchanges: tuple[str, ...],
     settle: float,
     as_json: bool,
-) -> None:
+) -> bool:
     """Show where tasks wait in RabbitMQ, declare or remove it.
 
     These are the exchanges and queues of delays. Nobody has to: tasks declare what they need. It
@@ -95,8 +95,8 @@ def topology(
             counts = Counter(each.state for each in found)
             parts = [f"{counts[state]:,} {name}" for state, name in _STATE_TEXTS.items()]
             output.print(f"of {len(found):,}: {', '.join(parts)}")
-        if check and any(each.is_fault for each in found):
-            raise click.exceptions.Exit(1)
+        return not (check and any(each.is_fault for each in found))
+    return True
 
 
 def _print(as_json: bool, data: object, text: str) -> None:

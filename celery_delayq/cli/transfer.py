@@ -39,7 +39,7 @@ _OUTCOME_TEXTS: dict[ImportOutcome, str] = {
 @options.with_filter
 @options.flag("--prune", help="Remove from the database what is not scheduled any more.")
 @options.json_option
-def export(delayq: DelayQ, target: str, filter: Filter, prune: bool, as_json: bool) -> None:
+def export(delayq: DelayQ, target: str, filter: Filter, prune: bool, as_json: bool) -> bool:
     """Write the schedule to a file or a SQL database.
 
     Redis is not changed. TARGET is a path (JSON Lines, gzipped if it ends in .gz), - for standard
@@ -63,8 +63,7 @@ def export(delayq: DelayQ, target: str, filter: Filter, prune: bool, as_json: bo
         screen.print_json(report.as_dict(), stderr=to_stdout)
     else:
         _print_exported(report, prune=prune, stderr=to_stdout)
-    if report.left_out:
-        raise click.exceptions.Exit(1)
+    return not report.left_out
 
 
 @command("import")
@@ -85,7 +84,7 @@ def import_(
     overdue: Literal["run", "skip"],
     dry_run: bool,
     as_json: bool,
-) -> None:
+) -> bool:
     """Schedule exported entries.
 
     SOURCE is as for export; - is standard input. May be repeated: entries that exist are left as
@@ -101,7 +100,7 @@ def import_(
     """
     with progress_of_report(hidden=as_json) as show:
         report = delayq.import_from(source, filter, overdue=overdue, dry_run=dry_run, progress=show)
-    print_imported(report, ENTRIES, as_json=as_json)
+    return print_imported(report, ENTRIES, as_json=as_json)
 
 
 @contextmanager
@@ -111,8 +110,8 @@ def progress_of_report(*, hidden: bool) -> Iterator[Callable[[TransferProgress],
         yield lambda report: bar(report.total, report.looked)
 
 
-def print_imported(report: Imported, kind: ItemKind, *, as_json: bool) -> None:
-    """Print the outcomes; exits with 1 when something could not be imported."""
+def print_imported(report: Imported, kind: ItemKind, *, as_json: bool) -> bool:
+    """Print the outcomes; return whether all could be imported."""
     if as_json:
         screen.print_json(report.as_dict())
     else:
@@ -124,8 +123,7 @@ def print_imported(report: Imported, kind: ItemKind, *, as_json: bool) -> None:
         for outcome, words in _OUTCOME_TEXTS.items():
             if number := report.outcomes[outcome]:
                 output.print(f"{number:>12,} {words}")
-    if report.missing:
-        raise click.exceptions.Exit(1)
+    return not report.missing
 
 
 def _print_exported(report: Exported, *, prune: bool, stderr: bool) -> None:

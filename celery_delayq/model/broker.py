@@ -1,55 +1,13 @@
-"""Protocols of a broker, Redis or RabbitMQ, for the rest of the code.
+"""How a delivery ends on a broker, Redis or RabbitMQ.
 
-A channel of ours is a :class:`Publisher`, and :func:`deliveries_of` a message are
-:class:`Deliveries`. ``tests/contract/test_broker.py``
-says what they promise, and runs for each broker. Pauses, revokes, periodic entries, the history and
-the next-due index are always in Redis, so they have no protocol.
+Each broker has its class of :class:`Deliveries`; ``tests/contract/test_broker.py`` tests them all.
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 from celery_delayq.settings import Settings
-
-
-class Capability(Enum):
-    """What a broker may be unable to do; then the call raises ``NotSupported``."""
-
-    LIST = "list scheduled tasks"
-    CANCEL = "cancel scheduled tasks"
-    RESCHEDULE = "reschedule tasks"
-    UNIQUE = "unique keys"
-    PAUSE = "pause a queue or a task name"
-    PERIODIC = "periodic entries"
-    MAX_SCHEDULED = "a limit of scheduled tasks"
-
-
-@runtime_checkable
-class Publisher(Protocol):
-    """A kombu channel that keeps a task until it is due."""
-
-    capabilities: frozenset[Capability]
-    settings: Settings
-
-    def can_schedule(self, queue: str) -> bool:
-        """Return whether *queue* lasts, so that a task may wait for it for a year."""
-        ...
-
-    def basic_publish(
-        self, message: dict[str, Any], exchange: str, routing_key: str, **options: Any
-    ) -> Any:
-        """Send a message: it is delivered when its ``eta`` or countdown is over, never before."""
-        ...
-
-    def create_publish_batch(self, max_size: int) -> Any:
-        """Return a batch for :meth:`kombu.Producer.batch`.
-
-        It sends its messages when it has *max_size* of them, and by ``flush``, which raises the
-        errors of refused ones.
-        """
-        ...
 
 
 @runtime_checkable

@@ -168,7 +168,7 @@ def _check_broker(connection: Any) -> None:
             "a broker delayq+redis:// can"
         )
     channel = getattr(connection.transport, "Channel", None)
-    if not getattr(channel, "capabilities", ()):
+    if not hasattr(channel, "new_stores"):
         kind = connection.transport.driver_type
         example = "amqp://localhost//" if kind == "amqp" else "redis://localhost/0"
         raise NotSupported(

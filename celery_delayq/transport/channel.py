@@ -28,7 +28,6 @@ from celery_delayq.integration import worker, worker_checks
 from celery_delayq.integration.install import EVENTLET, change_consumer
 from celery_delayq.integration.replace import make
 from celery_delayq.model import delivery, envelope
-from celery_delayq.model.broker import Capability
 from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.names import OWN_KEY_TEXT, is_own_key
 from celery_delayq.model.task_options import check_identity, check_text
@@ -76,9 +75,6 @@ class Channel(stock.Channel):
     QoS = qos.QoS
     Message = qos.Message
     connection_class_ssl: type[Any] = TLSConnection
-
-    #: What this broker can do: all.
-    capabilities = frozenset(Capability)
 
     #: The hash tag of its queues, on a Redis Cluster.
     tag = ""

@@ -1,4 +1,4 @@
-"""What every broker of ours promises, by the protocols of ``celery_delayq.model.broker``.
+"""What every broker of ours promises.
 
 A new broker is a line in `BROKERS`. Where it keeps a promise otherwise, the difference stands here.
 """
@@ -20,8 +20,8 @@ from kombu import Connection, Consumer, Exchange, Queue
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import NotSupported, QueueFull
-from celery_delayq.model import broker, envelope
-from celery_delayq.model.broker import Capability
+from celery_delayq.model import envelope
+from celery_delayq.model.broker import Deliveries
 from celery_delayq.model.dead_letter import DeadFilter, pack_details
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
@@ -100,25 +100,21 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
         scene.app.close()
 
 
-def test_it_has_what_the_protocols_name(scene: Scene) -> None:
-    parts = {
-        broker.Publisher: scene.channel,
-        broker.Deliveries: scene.channel.deliveries,
-    }
-    for protocol, part in parts.items():
-        assert isinstance(part, protocol)
-        for name, promised in inspect.getmembers(protocol, inspect.isfunction):
-            if name.startswith("_"):
-                continue
-            # Each call that the protocol allows must be one that the part takes.
-            wanted = inspect.signature(promised).parameters.values()
-            actual = inspect.signature(getattr(part, name))
-            named = {each.name: None for each in wanted if each.kind is each.KEYWORD_ONLY}
-            by_place = [each for each in wanted if each.kind is each.POSITIONAL_OR_KEYWORD]
-            actual.bind(*by_place[1:], **named)
+def test_its_deliveries_have_what_the_protocol_names(scene: Scene) -> None:
+    deliveries = scene.channel.deliveries
+    assert isinstance(deliveries, Deliveries)
+    for name, promised in inspect.getmembers(Deliveries, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        # The class must take each call that the protocol allows.
+        wanted = inspect.signature(promised).parameters.values()
+        actual = inspect.signature(getattr(deliveries, name))
+        named = {each.name: None for each in wanted if each.kind is each.KEYWORD_ONLY}
+        by_place = [each for each in wanted if each.kind is each.POSITIONAL_OR_KEYWORD]
+        actual.bind(*by_place[1:], **named)
 
 
-# -- Publisher
+# -- publishing
 
 
 def _soon() -> datetime:
@@ -202,7 +198,7 @@ def test_only_a_queue_that_lasts_can_have_a_schedule(scene: Scene) -> None:
     assert [scene.channel.can_schedule(name) for name in (QUEUE, "temporary")] == [True, False]
 
 
-# -- Deliveries
+# -- the end of a delivery
 
 DETAILS = pack_details({"exception": "ValueError", "message": "no stock"})
 
@@ -272,7 +268,7 @@ def test_a_tag_that_is_not_held_is_said_to_be_none(scene: Scene) -> None:
     assert scene.dead_letters() == []
 
 
-# -- DeadLetters
+# -- dead letters
 
 
 def test_dead_letters_are_read_replayed_and_purged(scene: Scene) -> None:
@@ -303,40 +299,36 @@ def test_dead_letters_are_read_replayed_and_purged(scene: Scene) -> None:
     assert not scene.has_more()
 
 
-# -- capabilities
+# -- what needs Redis
 
 
 def _exceed_limit(scene: Scene) -> None:
     scene.app.conf.broker_transport_options = {"delayq": {"max_scheduled": 1}}
     scene.send("a", countdown=60)
-    if Capability.MAX_SCHEDULED in scene.channel.capabilities:
+    if scene.delayq.has_store:
         with pytest.raises(QueueFull):
             scene.send("b", countdown=60)
 
 
-#: A call that needs each capability.
-TRIALS: dict[Capability, Callable[[Scene], Any]] = {
-    Capability.LIST: lambda scene: scene.delayq.count(),
-    Capability.CANCEL: lambda scene: scene.delayq.cancel("a"),
-    Capability.RESCHEDULE: lambda scene: scene.delayq.reschedule("a", countdown=1),
-    Capability.UNIQUE: lambda scene: scene.send("a", unique_key="k", on_conflict="error"),
-    Capability.PAUSE: lambda scene: scene.delayq.pause(task="shop.work"),
-    Capability.PERIODIC: lambda scene: scene.delayq.periodic.add(
-        "nightly", crontab(hour=3), "shop.work"
-    ),
-    Capability.MAX_SCHEDULED: _exceed_limit,
+#: Calls that only a broker with Redis can do.
+CALLS: dict[str, Callable[[Scene], Any]] = {
+    "list": lambda scene: scene.delayq.count(),
+    "cancel": lambda scene: scene.delayq.cancel("a"),
+    "reschedule": lambda scene: scene.delayq.reschedule("a", countdown=1),
+    "unique": lambda scene: scene.send("a", unique_key="k", on_conflict="error"),
+    "pause": lambda scene: scene.delayq.pause(task="shop.work"),
+    "periodic": lambda scene: scene.delayq.periodic.add("nightly", crontab(hour=3), "shop.work"),
+    "max_scheduled": _exceed_limit,
 }
 
 
-@pytest.mark.parametrize("capability", Capability, ids=lambda each: each.name.lower())
-def test_what_a_broker_can_do_it_does_and_what_not_it_refuses(
-    scene: Scene, capability: Capability
-) -> None:
-    if capability in scene.channel.capabilities:
-        TRIALS[capability](scene)
+@pytest.mark.parametrize("call", CALLS)
+def test_redis_does_each_call_and_rabbitmq_refuses_it(scene: Scene, call: str) -> None:
+    if scene.delayq.has_store:
+        CALLS[call](scene)
         return
     with pytest.raises(NotSupported, match=scene.connection.transport.driver_type):
-        TRIALS[capability](scene)
+        CALLS[call](scene)
 
 
 @pytest.mark.parametrize("scheme", ["redis", "amqp"])

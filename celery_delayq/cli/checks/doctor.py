@@ -29,7 +29,7 @@ _STYLES = {FAULT: "bold red", UNKNOWN: "dim"}
     help="Whose rights the Redis account must have.",
 )
 @json_option
-def doctor(delayq: DelayQ, role: str, as_json: bool) -> None:
+def doctor(delayq: DelayQ, role: str, as_json: bool) -> bool:
     """Find what is wrong with the app and its broker.
 
     Each finding says what to do. Checked are settings, versions, rights, the server's memory, disk,
@@ -58,8 +58,7 @@ def doctor(delayq: DelayQ, role: str, as_json: bool) -> None:
         unknown = len(found.findings) - len(found.wrong)
         said += f", {unknown} cannot be told" if unknown else ""
         output.print(f"{len(found.checks)} checks: {said}")
-    if found.wrong:
-        raise click.exceptions.Exit(1)
+    return not found.wrong
 
 
 def _text(finding: Finding) -> Text:

@@ -24,7 +24,7 @@ from celery_delayq.utils.text import spelled
     help="Seconds after which the broker counts as not ready.",
 )
 @json_option
-def health(delayq: DelayQ, ready: bool, timeout: float, as_json: bool) -> None:
+def health(delayq: DelayQ, ready: bool, timeout: float, as_json: bool) -> bool:
     """Say whether the broker takes tasks, for readiness probes.
 
     It exits with 0 if so and with 1 if not: the broker is away, is loading, is a replica, has no
@@ -49,5 +49,4 @@ def health(delayq: DelayQ, ready: bool, timeout: float, as_json: bool) -> None:
         click.echo(f"not ready: {spelled(why)}", err=True)
     else:
         click.echo("ready")
-    if why:
-        raise click.exceptions.Exit(1)
+    return not why

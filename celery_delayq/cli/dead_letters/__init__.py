@@ -120,7 +120,7 @@ def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_
 @options.argument("id", "ID", DEAD_LETTER_ID_HELP)
 @options.queue_option
 @options.json_option
-def show(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:
+def show(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> bool:
     """Show why a task died, its traceback and its arguments.
 
     The arguments are JSON, as replay takes them. ID is that of a dead letter, as `dead list` shows
@@ -142,20 +142,19 @@ def show(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:
     if not found:
         where = "" if queue is None else f" in queue {spelled(queue)}"
         click.echo(f"There is no dead letter with the id {shown_id(id)}{where}.", err=True)
-        raise click.exceptions.Exit(1)
-    if as_json:
-        return
-    now = screen.now_of(delayq)
-    for number, each in enumerate(found):
-        if number:
-            screen.console().print()
-        print_dead_letter(each, now)
+    elif not as_json:
+        now = screen.now_of(delayq)
+        for number, each in enumerate(found):
+            if number:
+                screen.console().print()
+            print_dead_letter(each, now)
+    return bool(found)
 
 
 @command(group=dead)
 @with_dead_letter_selection
 @with_replay_options
-def replay(delayq: DelayQ, selection: options.Selection, how: ReplayOptions) -> None:
+def replay(delayq: DelayQ, selection: options.Selection, how: ReplayOptions) -> bool:
     """Run dead letters again, with all their attempts.
 
     Give ids, or a filter: then the number of selected dead letters is shown, and you are asked.
@@ -173,12 +172,12 @@ def replay(delayq: DelayQ, selection: options.Selection, how: ReplayOptions) -> 
     how.check(ids=bool(selection.ids))
     action = _replaying(delayq, how, hidden=selection.as_json)
     hint = "" if how.to_queue else "; --queue is where it is, --to-queue where it goes"
-    apply(delayq, changed(action, kind=_in_queue(selection, hint)), selection)
+    return apply(delayq, changed(action, kind=_in_queue(selection, hint)), selection)
 
 
 @command(group=dead)
 @with_dead_letter_selection
-def purge(delayq: DelayQ, selection: options.Selection) -> None:
+def purge(delayq: DelayQ, selection: options.Selection) -> bool:
     """Delete dead letters; chords that wait for them fail.
 
     Give ids, or a filter: then the number of selected dead letters is shown, and you are asked.
@@ -192,7 +191,7 @@ def purge(delayq: DelayQ, selection: options.Selection) -> None:
     """
     one = _by_id(delayq, delayq.purge, hidden=selection.as_json)
     kind = _in_queue(selection)
-    apply(delayq, Action("Purge", "purged", one, delayq.purge_all, "", kind), selection)
+    return apply(delayq, Action("Purge", "purged", one, delayq.purge_all, "", kind), selection)
 
 
 @command(group=dead)
@@ -225,7 +224,7 @@ def export(delayq: DelayQ, target: str, filter: DeadFilter, as_json: bool) -> No
 @options.json_option
 def import_(
     delayq: DelayQ, source: str | None, filter: DeadFilter, dry_run: bool, as_json: bool
-) -> None:
+) -> bool:
     """Put archived or exported dead letters back.
 
     SOURCE is as for export; - is standard input. May be repeated: dead letters that exist are left
@@ -239,7 +238,7 @@ def import_(
     """
     with progress_of_report(hidden=as_json) as progress:
         report = delayq.import_dead(source, filter, dry_run=dry_run, progress=progress)
-    print_imported(report, DEAD_LETTERS, as_json=as_json)
+    return print_imported(report, DEAD_LETTERS, as_json=as_json)
 
 
 @command(group=dead)

@@ -231,7 +231,7 @@ def update(
 @options.flag("--ended", help="All that have ended and are not in code.")
 @options.flag("--yes", help="Do not ask, with --ended.")
 @options.json_option
-def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json: bool) -> None:
+def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json: bool) -> bool:
     """Remove entries.
 
     Their ticks that are not due yet are removed, too; running tasks go on. An entry in code comes
@@ -255,19 +255,19 @@ def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json
             options.check_can_ask(as_json)
             if not click.confirm(f"Remove {number_of(len(names), 'entry', 'entries')}?"):
                 click.echo("Nothing was changed.", err=True)
-                raise click.exceptions.Exit(1)
+                return False
 
     def one(name: str) -> EntryOutcome:
         existed = delayq.periodic.remove(name)
         return EntryOutcome(existed, "removed" if existed else "unknown")
 
-    change_each(names, one, as_json=as_json)
+    return change_each(names, one, as_json=as_json)
 
 
 @command(group=periodic)
 @names_argument
 @options.json_option
-def pause(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
+def pause(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
     """Fire no ticks of entries until they are resumed.
 
     They stay paused through deploys and restarts. Ticks that are not due yet are withdrawn.
@@ -281,13 +281,13 @@ def pause(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
         entry = delayq.periodic.pause(name)
         return EntryOutcome(True, "paused" if isinstance(entry, UnreadableEntry) else entry.status)
 
-    change_each(names, one, as_json=as_json)
+    return change_each(names, one, as_json=as_json)
 
 
 @command(group=periodic)
 @names_argument
 @options.json_option
-def resume(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
+def resume(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
     """Resume paused entries with their next tick.
 
     Ticks that passed meanwhile are not caught up.
@@ -302,13 +302,13 @@ def resume(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
         more = {} if entry.next is None else {"next": entry.next.isoformat()}
         return EntryOutcome(True, entry.status, more)
 
-    change_each(names, one, as_json=as_json)
+    return change_each(names, one, as_json=as_json)
 
 
 @command("run-now", group=periodic)
 @names_argument
 @options.json_option
-def run_now(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
+def run_now(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
     """Run the task of entries once more, now.
 
     Their ticks stay as they are. Exits with 1 when one was not run: it is unknown, or an earlier
@@ -325,7 +325,7 @@ def run_now(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
             return EntryOutcome(False, "not sent: one runs, and may not overlap")
         return EntryOutcome(True, "sent", {"id": id})
 
-    change_each(names, one, as_json=as_json)
+    return change_each(names, one, as_json=as_json)
 
 
 @contextmanager

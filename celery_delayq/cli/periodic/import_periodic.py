@@ -52,7 +52,7 @@ _STYLES: dict[Result, str] = {
 @json_option
 def import_(
     delayq: DelayQ, place: str | None, source: str, replace: bool, dry_run: bool, as_json: bool
-) -> None:
+) -> bool:
     """Import the entries of another scheduler, or a backup.
 
     Other schedulers are celery beat, RedBeat and django-celery-beat. Stop the beat first, and
@@ -100,8 +100,7 @@ def import_(
         output.print(text, soft_wrap=True)
     if not as_json:
         output.print(_summary(counts, dry_run=dry_run), soft_wrap=True)
-    if counts["refused"]:
-        raise click.exceptions.Exit(1)
+    return not counts["refused"]
 
 
 def _summary(counts: Counter[Result], *, dry_run: bool) -> str:

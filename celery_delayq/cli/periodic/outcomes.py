@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import click
 from rich.text import Text
 
 from celery_delayq.cli import screen
@@ -23,8 +22,8 @@ class EntryOutcome(NamedTuple):
     more: Mapping[str, str] = {}
 
 
-def change_each(names: Sequence[str], one: Callable[[str], EntryOutcome], *, as_json: bool) -> None:
-    """Change each entry and print its outcome; exits with 1 when one was not changed."""
+def change_each(names: Sequence[str], one: Callable[[str], EntryOutcome], *, as_json: bool) -> bool:
+    """Change each entry and print its outcome; return whether all were changed."""
     output = screen.console()
     outcomes: list[dict[str, Any]] = []
     try:
@@ -48,5 +47,4 @@ def change_each(names: Sequence[str], one: Callable[[str], EntryOutcome], *, as_
     finally:  # report what was done before an error
         if as_json:
             screen.print_json({"outcomes": outcomes})
-    if not all(each["done"] for each in outcomes):
-        raise click.exceptions.Exit(1)
+    return all(each["done"] for each in outcomes)

@@ -29,7 +29,7 @@ from celery_delayq.spark.archive.rows import ARCHIVE_COLUMNS
 @click.option("--batchsize", type=click.IntRange(1, 10_000), default=1000, show_default=True,
               help="Entries per round trip.")  # fmt: skip
 @jobs.options
-def command(folder: str, tables: str, jars: str | None, as_json: bool, **given: Any) -> None:
+def command(folder: str, tables: str, jars: str | None, as_json: bool, **given: Any) -> bool:
     """Add new runs and dead letters to an archive, or a snapshot of the schedule.
 
     The archive is a folder of Parquet files. The job may be interrupted and repeated.
@@ -49,4 +49,4 @@ def command(folder: str, tables: str, jars: str | None, as_json: bool, **given: 
         jobs.warn(
             f"{told.refused:,} scheduled entries cannot be read; the snapshot has their bytes only"
         )
-        raise click.exceptions.Exit(1)
+    return not told.refused

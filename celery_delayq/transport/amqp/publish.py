@@ -22,7 +22,6 @@ from kombu.transport import pyamqp
 
 from celery_delayq.errors import InvalidOption, NoQueue, NotSupported, QueueFull
 from celery_delayq.model import envelope
-from celery_delayq.model.broker import Capability
 from celery_delayq.model.envelope import PROPERTY, Due
 from celery_delayq.settings import Settings
 from celery_delayq.transport.amqp import cascade
@@ -52,9 +51,6 @@ _EXCLUSIVE_QUEUES: set[str] = set()
 
 class PublishChannel(pyamqp.Channel):
     """A channel to RabbitMQ that keeps a task in delay queues until it is due."""
-
-    #: What needs an index of what waits, which RabbitMQ has not.
-    capabilities: frozenset[Capability] = frozenset()
 
     connection: Any
     _confirms: Confirms | None = None
