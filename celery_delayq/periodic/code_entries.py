@@ -103,7 +103,7 @@ def definition_of(name: str, entry: Any, source: str, zone: tzinfo) -> Definitio
     )
 
 
-def said_of(definition: Definition, zone: tzinfo) -> str:
+def code_hash_of(definition: Definition, zone: tzinfo) -> str:
     """Return a hash that changes when the code of an entry changes; *zone* is the app's.
 
     If the entry has no time zone and the app's matters to its ticks, the hash depends on that too.

@@ -1,18 +1,32 @@
-"""Versions of the code: each announces itself, and the newest one writes its entries.
+"""Which version of the code writes the entries in code, and how.
 
-Workers do so when they start, and again every :data:`ANNOUNCE_SECONDS`. Of the versions that are
-alive the one that started last is active. Changes that an older version finds stay until the newer
-one is gone. An entry that is wrong, or cannot be read on this host, stays in Redis as it is.
+A *version* is a hash of all entries in the code of an app. A worker takes these steps when it
+starts, and again every :data:`ANNOUNCE_SECONDS` seconds:
 
-The hash of each entry in code is stored when the entry is written. An entry whose hash is the same
-keeps what calls have changed since, also where they have removed it.
+1. Announce the version. Of the live versions, the one that started last is active.
+2. If another version is active, change nothing. The older version writes its entries again when the
+   newer one is gone.
+3. If the *mark* in Redis is the version, its entries are written already: change nothing.
+4. Take the turn: store a mark of this process.
+5. Remove the entries that are no longer in the code, and write those that are new or changed. Stop
+   as soon as the mark is another one.
+6. Store the version as the mark.
+
+A process that dies after step 4 leaves its mark, so the next one to announce a version starts again
+at step 4.
+
+The hash of each written entry is stored beside the mark. An entry whose hash in the code is still
+the stored one keeps what calls have changed since, also where they have removed it. Step 4 deletes
+the hashes of all other entries: what a process wrote before it died is no change by a call.
+
+An entry that is wrong, or cannot be read on this host, stays in Redis as it is.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from uuid import uuid4
@@ -21,7 +35,7 @@ from celery import Celery
 
 from celery_delayq.errors import DelayQError
 from celery_delayq.periodic import policy
-from celery_delayq.periodic.code_entries import definitions_of, said_of, source_of
+from celery_delayq.periodic.code_entries import code_hash_of, definitions_of, source_of
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.places import Entries, entries_of
 from celery_delayq.periodic.state import Periodic, source_in
@@ -33,12 +47,16 @@ from celery_delayq.utils.portions import batches
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two announcements of a version, and for which one keeps it alive.
+#: Seconds between two announcements of a version.
 ANNOUNCE_SECONDS = 20.0
+
+#: Seconds after its last announcement for which a version counts as live.
 VERSION_ALIVE_SECONDS = 60.0
 
-#: Most names in one log line, and most ids in one call that cancels ticks.
+#: Most names in one log line.
 MAX_LOGGED_NAMES = 20
+
+#: Most ids in one call that cancels ticks.
 CANCEL_BATCH = 1000
 
 
@@ -50,18 +68,16 @@ class Deployment:
         self.source = source_of(app)
         self.definitions: dict[str, Definition] = {}
         #: By name: changes when the code of the entry changes.
-        self.definition_hashes: dict[str, str] = {}
-        #: Names of invalid entries: their records stay as they are.
-        self.left_out: set[str] = set()
+        self.code_hashes: dict[str, str] = {}
+        #: Names of invalid entries.
+        self.invalid: set[str] = set()
         self.version = ""
         self._since: int | None = None
         self._first = True
         self._kept = float("-inf")
 
     def keep(self, stores: Stores) -> None:
-        """Announce this version; if it is the active one, write its missing entries.
-
-        Does nothing when it did so less than :data:`ANNOUNCE_SECONDS` ago.
+        """Take all steps, unless it did so less than :data:`ANNOUNCE_SECONDS` seconds ago.
 
         Raises
         ------
@@ -72,51 +88,46 @@ class Deployment:
             return
         self._kept = time.monotonic()
         if not self.version:
-            self._read()
+            self._read_code()
         gate = entries_of(self.app, stores)
-        active = self.say(gate)
+        active = self.announce(gate)
         if self._first:
             self._warn_of_others(gate, active.others)
         if active.version != self.version:
             if self._first:
                 logger.info("Periodic entries not written: a newer version of the code is active")
         elif active.mark != self.version:
-            _Rewrite(self, gate, stores.now_ms()).run()
+            _Turn(self, gate, stores.now_ms()).write_entries()
         self._first = False
 
     def look_again(self) -> None:
         """Let the next :meth:`keep` act at once: Redis may have come back without the entries."""
         self._kept = float("-inf")
 
-    def say(
-        self,
-        gate: Entries,
-        before: str = "",
-        then: WrittenEntries | None = None,
+    def announce(
+        self, gate: Entries, before: str = "", then: WrittenEntries | None = None
     ) -> ActiveVersion:
         """Announce this version; parameters as in :meth:`PeriodicStore.announce_version`."""
-        alive = int(VERSION_ALIVE_SECONDS * 1000)
+        alive_ms = int(VERSION_ALIVE_SECONDS * 1000)
         active = gate.announce_version(
-            self.source, self.version, self._since, alive, before=before, then=then
+            self.source, self.version, self._since, alive_ms, before=before, then=then
         )
         self._since = active.since
         return active
 
-    def _read(self) -> None:
-        self.left_out.clear()
+    def _read_code(self) -> None:
+        self.invalid.clear()
         for name, found in definitions_of(self.app):
             if isinstance(found, Definition):
                 self.definitions[name] = found
-                self.definition_hashes[name] = said_of(found, self.app.timezone)
+                self.code_hashes[name] = code_hash_of(found, self.app.timezone)
             else:
-                self.left_out.add(name)
+                self.invalid.add(name)
                 logger.error("Periodic entry %r in code is left out: %s", name, found)
         hashed = blake2b(digest_size=8)
         for name, definition in sorted(self.definitions.items()):
-            hashed.update(
-                f"{name}\0{definition.dumps()}\0{self.definition_hashes[name]}\0".encode()
-            )
-        for name in sorted(self.left_out):
+            hashed.update(f"{name}\0{definition.dumps()}\0{self.code_hashes[name]}\0".encode())
+        for name in sorted(self.invalid):
             hashed.update(f"{name}\0\0".encode("utf-8", "surrogatepass"))
         self.version = hashed.hexdigest()
 
@@ -140,117 +151,117 @@ class Deployment:
                     yield Definition.loads(name, record.partition("\n")[2])
 
 
-class _Rewrite:
-    """Write new and changed entries of the code once, and remove those no longer in it.
+class _TurnLost(Exception):
+    """The mark is another one, or another version is active."""
 
-    Other processes may do so at the same time, for this version or another one. Each stores a mark
-    of its own first, and has written everything only if its mark is still there at the end. The
-    hashes of entries that it may change are removed first: if it dies, the entries it wrote are not
-    taken for entries that calls have changed.
-    """
+
+class _Turn:
+    """Steps 4 to 6. Other processes may take them at the same time, for any version."""
 
     def __init__(self, code: Deployment, gate: Entries, now: int) -> None:
         self._code = code
         self._gate = gate
         self._now = now
         self._mark = f"{code.version} {uuid4().hex}"
-        #: By name, without the entries that are left out.
-        self._definition_hashes = {**code.definition_hashes}
         #: Stored hashes of entries that stay: their code is the same, or is invalid now.
-        self._kept: Mapping[str, str] = {}
+        self._kept_hashes: Mapping[str, str] = {}
+        #: Hashes of the entries in code that are in Redis at the end.
+        self._code_hashes = {**code.code_hashes}
+        #: By name: "added", "changed" or "removed".
         self._changes: dict[str, str] = {}
+        #: Records of removed entries whose ticks are still scheduled.
         self._removed: dict[str, str] = {}
 
-    def run(self) -> None:
-        """Write all entries, unless another process takes over."""
-        self._begin()
+    def write_entries(self) -> None:
+        """Write all entries, unless another process takes the turn."""
+        self._take_turn()
+        names = [*self._names_not_in_code(), *self._code.definitions]
         try:
-            if self._edit(self._gone(), self._remove) and self._edit(
-                [*self._code.definitions], self._write
-            ):
-                hashes = {**self._kept, **self._definition_hashes}
-                self._may_go_on(WrittenEntries(self._code.version, hashes))
+            for _ in self._gate.edit_many(names, self._edited, self._announce):
+                self._cancel_ticks()
+            hashes = {**self._kept_hashes, **self._code_hashes}
+            self._announce(WrittenEntries(self._code.version, hashes))
+        except _TurnLost:
+            pass
         finally:
-            self._tell()
+            self._log_changes()
 
-    def _begin(self) -> None:
+    def _take_turn(self) -> None:
         """Store the mark of this process, and the hashes of entries that stay."""
         active = None
         while active is None or active.mark != self._mark:
-            there = self._gate.written_entries(self._code.source)
-            self._kept = {
+            written = self._gate.written_entries(self._code.source)
+            self._kept_hashes = {
                 name: stored
-                for name, stored in there.definition_hashes.items()
-                if name in self._code.left_out or self._code.definition_hashes.get(name) == stored
+                for name, stored in written.definition_hashes.items()
+                if name in self._code.invalid or self._code.code_hashes.get(name) == stored
             }
-            active = self._code.say(self._gate, there.mark, WrittenEntries(self._mark, self._kept))
+            then = WrittenEntries(self._mark, self._kept_hashes)
+            active = self._code.announce(self._gate, written.mark, then)
 
-    def _may_go_on(self, then: WrittenEntries | None = None) -> bool:
-        active = self._code.say(self._gate, self._mark, then)
-        if active.version == self._code.version:
-            return active.mark == self._mark  # otherwise another process writes all entries
-        # A newer version came meanwhile. This process may have written after it, so the newer
-        # version has to write again.
-        self._begin()
-        return False
+    def _announce(self, then: WrittenEntries | None = None) -> None:
+        """Announce the version, and store *then* in place of the mark of this process.
 
-    def _gone(self) -> list[str]:
-        there_still = self._code.definitions.keys() | self._code.left_out
+        Raises
+        ------
+        _TurnLost
+            Another process has the turn.
+        """
+        active = self._code.announce(self._gate, self._mark, then)
+        if active.version != self._code.version:
+            # This process may have written after the newer version had written the same entry. With
+            # this mark the newer version writes all of its entries again.
+            self._take_turn()
+            raise _TurnLost
+        if active.mark != (self._mark if then is None else then.mark):
+            raise _TurnLost
+
+    def _names_not_in_code(self) -> list[str]:
+        """Return the names of entries that an earlier version of the code had."""
+        in_code = self._code.definitions.keys() | self._code.invalid
         return [
             name
             for name, record in self._gate.all()
-            if name not in there_still and source_in(record) == self._code.source
+            if name not in in_code and source_in(record) == self._code.source
         ]
 
-    def _edit(
-        self, names: Sequence[str], edit: Callable[[str, str | None], Writing | None]
-    ) -> bool:
-        goes_on = True
+    def _edited(self, name: str, record: str | None) -> Writing | None:
+        """Return how an entry is to be, None where it stays as it is.
 
-        def may_write() -> bool:
-            nonlocal goes_on
-            goes_on = self._may_go_on()
-            return goes_on
-
-        for _ in self._gate.edit_many(names, edit, may_write):
-            self._withdraw()
-        return goes_on
-
-    def _remove(self, name: str, there: str | None) -> Writing | None:
+        It is called again where the record has changed meanwhile.
+        """
         self._changes.pop(name, None)
         self._removed.pop(name, None)
-        if there is None or source_in(there) != self._code.source:
-            return None
-        self._changes[name] = "removed"
-        self._removed[name] = there
-        return Writing(name, there.partition("\n")[0], "")
-
-    def _write(self, name: str, there: str | None) -> Writing | None:
-        self._changes.pop(name, None)
-        if name in self._kept:
+        definition = self._code.definitions.get(name)
+        if definition is None:
+            return self._remove(name, record)
+        if name in self._kept_hashes:
             return None  # calls may have changed it since
         try:
-            return self._edited(self._code.definitions[name], there)
+            return self._write(definition, record)
         except Exception as exc:  # schedules are user code
-            logger.error("Periodic entry %r in code is left out: %s", name, exc)
-            self._definition_hashes.pop(name, None)
+            self._leave_out(name, exc, logging.ERROR)
             return None
 
-    def _edited(self, new: Definition, there: str | None) -> Writing | None:
-        name, zone = new.name, self._code.app.timezone
-        line = "" if there is None else there.partition("\n")[0]
-        old = None
-        if there is not None:
-            if source_in(there) != self._code.source:
-                logger.warning(
-                    "Periodic entry %r in code is left out: there is one of that name that was not "
-                    "made by this code; give one of them another name",
-                    name,
+    def _remove(self, name: str, record: str | None) -> Writing | None:
+        if record is None or source_in(record) != self._code.source:
+            return None
+        self._changes[name] = "removed"
+        self._removed[name] = record
+        return Writing(name, record.partition("\n")[0], "")
+
+    def _write(self, new: Definition, record: str | None) -> Writing | None:
+        name, zone, old = new.name, self._code.app.timezone, None
+        if record is not None:
+            if source_in(record) != self._code.source:
+                why = (
+                    "there is one of that name that was not made by this code; give one of them "
+                    "another name"
                 )
-                self._definition_hashes.pop(name, None)
+                self._leave_out(name, why, logging.WARNING)
                 return None
-            with suppress(DelayQError):  # another version of the code made it
-                old = Periodic.unpack(name, there)
+            with suppress(DelayQError):  # another version of the package made it
+                old = Periodic.unpack(name, record)
         if old is None:
             entry = policy.begin(new, self._now, zone)
         else:
@@ -258,10 +269,14 @@ class _Rewrite:
             # The same definition may have other ticks: the app's time zone may have changed.
             if entry.state == old.state:
                 return None
-        self._changes[name] = "added" if there is None else "changed"
-        return Writing(name, line, entry.pack(), entry.look)
+        self._changes[name] = "added" if record is None else "changed"
+        return Writing(name, (record or "").partition("\n")[0], entry.pack(), entry.look)
 
-    def _withdraw(self) -> None:
+    def _leave_out(self, name: str, why: object, level: int) -> None:
+        logger.log(level, "Periodic entry %r in code is left out: %s", name, why)
+        self._code_hashes.pop(name, None)
+
+    def _cancel_ticks(self) -> None:
         """Cancel the ticks of removed entries that are still scheduled."""
         ticks: list[tuple[str, int]] = []
         for name, record in self._removed.items():
@@ -282,16 +297,13 @@ class _Rewrite:
                         ids, if_due=dues, reason="its periodic entry is gone", ready=False
                     )
 
-    def _tell(self) -> None:
-        told = []
+    def _log_changes(self) -> None:
+        parts = []
         for change in ("added", "changed", "removed"):
             names = [name for name, its in self._changes.items() if its == change]
             if names:
-                more = (
-                    f" and {len(names) - MAX_LOGGED_NAMES} more"
-                    if len(names) > MAX_LOGGED_NAMES
-                    else ""
-                )
-                told.append(f"{change} {', '.join(map(repr, names[:MAX_LOGGED_NAMES]))}{more}")
-        if told:
-            logger.info("Periodic entries in code: %s", "; ".join(told))
+                shown = ", ".join(map(repr, names[:MAX_LOGGED_NAMES]))
+                more = len(names) - MAX_LOGGED_NAMES
+                parts.append(f"{change} {shown}{f' and {more} more' if more > 0 else ''}")
+        if parts:
+            logger.info("Periodic entries in code: %s", "; ".join(parts))

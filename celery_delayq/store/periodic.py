@@ -219,13 +219,13 @@ class PeriodicStore(StorePart):
         self,
         names: Sequence[str],
         edit: Callable[[str, str | None], Writing | None],
-        may_write: Callable[[], bool],
+        check: Callable[[], object],
     ) -> Iterator[int]:
         """Change entries by a function of their name and record, as :meth:`edit` does; yield how
         many of a batch were changed, after each.
 
-        Whether it may go on is asked after each reading, so that what changes later is seen when
-        it writes.
+        *check* is called after each reading, so that what changes later is seen when it writes; it
+        raises an error to end this.
         """
         for start in range(0, len(names), WRITE_BATCH):
             batch = names[start : start + WRITE_BATCH]
@@ -233,8 +233,7 @@ class PeriodicStore(StorePart):
             while batch:
                 found = self._scan.values(self._pair[0], [to_bytes(name) for name in batch])
                 there = [None if data is None else to_text(data) for data in found]
-                if not may_write():
-                    return
+                check()
                 writings = [edit(name, record) for name, record in zip(batch, there, strict=True)]
                 some = [writing for writing in writings if writing is not None]
                 written = self.write(some) if some else []

@@ -47,14 +47,13 @@ class PeriodicStores:
         self,
         names: Sequence[str],
         edit: Callable[[str, str | None], Writing | None],
-        may_write: Callable[[], bool],
+        check: Callable[[], object],
     ) -> Iterator[int]:
-        """Change entries by a function of their name and record, one after the other."""
+        """Change entries one after the other, as :meth:`PeriodicStore.edit_many` does."""
         for name in names:
             while True:
                 gate, there = self._find(name)
-                if not may_write():
-                    return
+                check()
                 writing = edit(name, there)
                 if writing is None or self._write(gate, writing):
                     break
