@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import click
 from rich.table import Table
@@ -15,98 +13,13 @@ from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
+from celery_delayq.cli.items import Counts, ItemOutcome, SelectedKind, change_each
 from celery_delayq.cli.options import Selection
-from celery_delayq.cli.text import number_of, shown_id, stamp
+from celery_delayq.cli.text import shown_id, stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
-from celery_delayq.model.scheduled import Bulk, Filter, Outcome, moment
-from celery_delayq.store.paging import queues_of, with_entries
-from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.calls import Steps
+from celery_delayq.model.scheduled import Bulk, Outcome, moment
 from celery_delayq.utils.text import spelled
-
-#: How many a filter selects, by queue and task.
-Counts = Counter[tuple[str, str]]
-
-#: Entries after which a bar moves on.
-PROGRESS_ENTRIES = 100
-
-#: Shows a total, if known, and how many are counted.
-Bar = Callable[[int | None, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ItemKind:
-    """What a command changes.
-
-    Attributes
-    ----------
-    one, many : str
-        The noun for one, and for several.
-    none : str
-        What the selection contains nothing of, when it is empty.
-    why : Mapping[Outcome, str]
-        Why one was not changed.
-    count : Callable[[DelayQ, Any, Bar], Counts]
-        Counts what a filter selects.
-    """
-
-    one: str
-    many: str
-    none: str
-    why: Mapping[Outcome, str]
-    count: Callable[[DelayQ, Any, Bar], Counts]
-
-    def number(self, number: int) -> str:
-        """Return ``1 entry``, ``1,204 entries``."""
-        return number_of(number, self.one, self.many)
-
-
-def count_entries(delayq: DelayQ, filter: Filter, bar: Bar = lambda *_: None) -> Counts:
-    """Count the scheduled entries that a filter selects; unreadable ones are of task ``?``."""
-    screen.check_priority(delayq, filter)
-    counts: Counts = Counter()
-    if filter.priority is not None:
-        # All entries are read to find those of the priority.
-        for number, each in enumerate(delayq.entries(filter), 1):
-            counts[each.queue, each.task] += 1
-            if number % PROGRESS_ENTRIES == 0:
-                bar(None, number)
-        return counts
-    stores = delayq.session.stores
-    where = filter.where()
-    queues = with_entries(stores, queues_of(stores, filter.queue), where)
-
-    def steps(store: Store, queue: str) -> Steps[Counts]:
-        its: Counts = Counter()
-        tasks = [filter.task] if filter.task else [*(yield from store.scheduled_tasks_steps(queue))]
-        for task in tasks:
-            its[queue, task] = yield from store.control.count_steps(
-                queue, where._replace(task=task)
-            )
-        if filter.task is None:
-            total = yield from store.control.count_steps(queue, where)
-            its[queue, "?"] += max(0, total - its.total())
-        return its
-
-    for its in stores.run_each(queues, steps).values():
-        counts.update(its)
-    return +counts
-
-
-ENTRIES = ItemKind(
-    "entry",
-    "entries",
-    "nothing that is scheduled",
-    {
-        Outcome.READY: "it waits for a worker already",
-        Outcome.RUNNING: "a worker has it",
-        Outcome.CHANGED: "it is due at another time, or others move it right now",
-        Outcome.PAST: "it would have been due in the past; run-now runs it at once",
-        Outcome.UNKNOWN: "it has finished, has no ETA or never was",
-    },
-    count_entries,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +33,8 @@ class Action:
     done: str
     one: Callable[..., Outcome]
     many: Callable[..., Bulk]
+    kind: SelectedKind
     how: str = ""
-    kind: ItemKind = ENTRIES
     note: Callable[[Iterable[str]], object] = lambda _: None
 
 
@@ -164,31 +77,22 @@ def apply(delayq: DelayQ, action: Action, selection: Selection) -> bool:
 
 def _apply_to_ids(action: Action, selection: Selection) -> bool:
     """Return whether all were changed."""
-    output = screen.console()
-    outcomes: dict[str, Outcome] = {}
-    try:
-        for id in selection.ids:
-            try:
-                outcome = action.one(id, queue=selection.filter.queue, if_eta=selection.if_eta)
-            except InvalidETA as exc:
-                if "in the past" not in str(exc):
-                    raise
-                outcome = Outcome.PAST
-            outcomes[id] = outcome
-            if not selection.as_json:
-                output.print(_outcome_text(id, action, outcome), soft_wrap=True)
-    finally:  # report what was done before an error
-        if selection.as_json:
-            found = [{"id": id, "outcome": str(outcome)} for id, outcome in outcomes.items()]
-            screen.print_json({"outcomes": found})
-    return all(outcomes.values())
 
+    def change(id: str) -> ItemOutcome:
+        try:
+            outcome = action.one(id, queue=selection.filter.queue, if_eta=selection.if_eta)
+        except InvalidETA as exc:
+            if "in the past" not in str(exc):
+                raise
+            outcome = Outcome.PAST
+        if outcome:
+            text = Text(action.done + action.how, "green").append(f"  {shown_id(id)}", "default")
+        else:
+            text = Text(f"not {action.done}", "red").append(f"  {shown_id(id)}", "default")
+            text.append(f"  {outcome}: {action.kind.why[outcome]}", "default")
+        return ItemOutcome(bool(outcome), text, {"id": id, "outcome": str(outcome)})
 
-def _outcome_text(id: str, action: Action, outcome: Outcome) -> Text:
-    if outcome:
-        return Text(action.done + action.how, "green").append(f"  {shown_id(id)}", "default")
-    text = Text(f"not {action.done}", "red").append(f"  {shown_id(id)}", "default")
-    return text.append(f"  {outcome}: {action.kind.why[outcome]}", "default")
+    return change_each(selection.ids, change, as_json=selection.as_json)
 
 
 def _apply_to_filter(delayq: DelayQ, action: Action, selection: Selection) -> bool:
@@ -199,15 +103,14 @@ def _apply_to_filter(delayq: DelayQ, action: Action, selection: Selection) -> bo
     question = f"{action.verb} {_counts_text(counts, kind)}{action.how}"
     action.note(task for _, task in counts)
     if selection.dry_run and selection.as_json:
-        bulk, key = Bulk(True, counts.total()), kind.many.replace(" ", "_")
+        bulk, key = Bulk(True, counts.total()), kind.key
         bulk.outcomes[Outcome.DONE] = counts.total()
         by = [{"queue": q, "task": t, key: n} for (q, t), n in sorted(counts.items())]
         screen.print_json({**bulk.as_dict(), "meant": by})
         return True
     if not selection.as_json:
         if not counts:
-            output.print(f"0 {kind.many}: the filter selects {kind.none}.")
-            screen.note_unknown_queue(delayq, selection.filter.queue)
+            kind.print_none(delayq, selection.filter)
             return True
         if len(counts) > 1:
             output.print(_counts_table(counts, kind))
@@ -258,7 +161,7 @@ def print_bulk(action: Action, bulk: Bulk) -> None:
             output.print(Text(f"{number:,} not {action.done}, {outcome}: {kind.why[outcome]}."))
 
 
-def _counts_text(counts: Counts, kind: ItemKind) -> str:
+def _counts_text(counts: Counts, kind: SelectedKind) -> str:
     """Return ``1,204 entries of 2 tasks in 3 queues``."""
     queues, tasks = ({key[i] for key in counts} for i in (0, 1))
     text = kind.number(counts.total())
@@ -270,7 +173,7 @@ def _counts_text(counts: Counts, kind: ItemKind) -> str:
     return text
 
 
-def _counts_table(counts: Counts, kind: ItemKind) -> Table:
+def _counts_table(counts: Counts, kind: SelectedKind) -> Table:
     table = screen.new_table("task", "queue", kind.many)
     for (queue, task), number in sorted(counts.items()):
         table.add_row(Text(spelled(task)), Text(spelled(queue)), f"{number:,}")

@@ -20,11 +20,12 @@ from celery_delayq.cli.options import (
     root_option,
     with_selection,
 )
+from celery_delayq.cli.show import ENTRIES
 from celery_delayq.cli.text import span
 
 
 def _cancelling(delayq: DelayQ) -> Action:
-    return Action("Cancel", "cancelled", delayq.cancel, delayq.cancel_all)
+    return Action("Cancel", "cancelled", delayq.cancel, delayq.cancel_all, ENTRIES)
 
 
 @command()
@@ -110,7 +111,7 @@ def reschedule(
         how = f"{span(by or 0)} {'earlier' if (by or 0) < 0 else 'later'}"
     one = partial(delayq.reschedule, eta=eta, countdown=countdown, by=by)
     many = partial(delayq.reschedule_all, eta=eta, countdown=countdown, by=by)
-    return apply(delayq, Action("Move", "moved", one, many, f" {how}"), selection)
+    return apply(delayq, Action("Move", "moved", one, many, ENTRIES, f" {how}"), selection)
 
 
 @command("run-now")
@@ -127,5 +128,5 @@ def run_now(delayq: DelayQ, selection: Selection) -> bool:
       celery -A shop delayq run-now 0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5
       celery -A shop delayq run-now --task shop.remind --due-to 10m
     """
-    action = Action("Run now", "made ready", delayq.run_now, delayq.run_all_now)
+    action = Action("Run now", "made ready", delayq.run_now, delayq.run_all_now, ENTRIES)
     return apply(delayq, action, selection)

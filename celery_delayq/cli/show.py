@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import options, screen
 from celery_delayq.cli.command import command
-from celery_delayq.cli.text import distance, number_of, quoted, shown_id, stamp
+from celery_delayq.cli.items import Bar, Counts, SelectedKind
+from celery_delayq.cli.text import distance, quoted, shown_id, stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.lookup import State
-from celery_delayq.model.scheduled import Filter, ScheduledTask, moment
+from celery_delayq.model.scheduled import Filter, Outcome, ScheduledTask, moment
+from celery_delayq.store.paging import queues_of, with_entries
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.utils.text import spelled
 
 #: Entries in a page, by default.
 DEFAULT_LIMIT = 100
 
-_COLUMNS = ("due", "", "state", "priority", "task", "queue", "id")
+#: Entries after which a bar moves on.
+PROGRESS_ENTRIES = 100
 
 _STYLES: dict[State, str] = {"scheduled": "", "paused": "yellow", "ready": "green"}
 
@@ -45,22 +50,12 @@ def get(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> bool:
       celery -A shop delayq get mail-7 --json | jq -r '.entries[0].due'
     """
     found = sorted(delayq.find(id, queue=queue), key=lambda each: each.due)
-    if as_json:
-        screen.print_json({"entries": [each.as_dict() for each in found]})
-    if not found:
-        where = "" if queue is None else f" in queue {spelled(queue)}"
-        click.echo(
-            f"Nothing with the id {shown_id(id)} waits or runs{where}: it has finished, has no ETA "
-            "or never was.",
-            err=True,
-        )
-    elif not as_json:
-        output, now = screen.console(), screen.now_of(delayq)
-        for number, each in enumerate(found):
-            if number:
-                output.print()
-            screen.print_fields(output, _fields(each, now))
-    return bool(found)
+    where = "" if queue is None else f" in queue {spelled(queue)}"
+    missing = (
+        f"Nothing with the id {shown_id(id)} waits or runs{where}: it has finished, has no ETA "
+        "or never was."
+    )
+    return ENTRIES.show_all(delayq, found, missing, as_json=as_json)
 
 
 @command("list")
@@ -116,6 +111,52 @@ def count(delayq: DelayQ, filter: Filter, as_json: bool) -> None:
         _print_number(delayq, filter, number, end="")
 
 
+def _show_page(
+    delayq: DelayQ, filter: Filter, *, limit: int, cursor: str | None, as_json: bool
+) -> None:
+    """Print a page, and the command that shows the next one."""
+    page = delayq.list(**asdict(filter), limit=limit, cursor=cursor)
+    if as_json:
+        screen.print_json({"entries": [each.as_dict() for each in page], "cursor": page.cursor})
+        return
+    screen.print_pages(delayq, iter(page), ENTRIES.table, limit)
+    if page.cursor is not None:
+        next_page = _next_page(filter, limit, page.cursor)
+        text = Text(f"{ENTRIES.number(len(page))}, and there are more: ")
+        screen.console().print(text.append(next_page, "dim"), soft_wrap=True)
+    else:
+        _print_number(delayq, filter, len(page))
+
+
+def _show_all(delayq: DelayQ, filter: Filter, *, as_json: bool) -> None:
+    """Print all entries as they are read."""
+    entries = delayq.entries(filter, page=screen.PAGE_ROWS)
+    if as_json:
+        print('{"entries": [', end="")
+        for number, each in enumerate(entries):
+            print(",\n" if number else "\n", json.dumps(each.as_dict()), sep="", end="")
+        print('\n], "cursor": null}')
+        return
+    _print_number(delayq, filter, screen.print_pages(delayq, entries, ENTRIES.table))
+
+
+def _print_number(delayq: DelayQ, filter: Filter, number: int, end: str = ".") -> None:
+    if number:
+        screen.console().print(f"{ENTRIES.number(number)}{end}")
+    else:
+        ENTRIES.print_none(delayq, filter)
+
+
+def _next_page(filter: Filter, limit: int, cursor: str) -> str:
+    """Return the command for the next page. Its filter is the same, with absolute times."""
+    options = {name: value for name, value in asdict(filter).items() if value is not None}
+    if limit != DEFAULT_LIMIT:
+        options["limit"] = limit
+    options["cursor"] = cursor
+    parts = (f"--{name.replace('_', '-')} {quoted(str(value))}" for name, value in options.items())
+    return " ".join(("list", *parts))
+
+
 def _fields(task: ScheduledTask, now: datetime) -> Iterable[tuple[str, Text]]:
     """Yield names and values of a task."""
     yield "id", Text(shown_id(task.id))
@@ -136,82 +177,82 @@ def _fields(task: ScheduledTask, now: datetime) -> Iterable[tuple[str, Text]]:
             yield name.removesuffix("repr").replace("_", " "), Text(spelled(str(values[name])))
 
 
-def _show_page(
-    delayq: DelayQ, filter: Filter, *, limit: int, cursor: str | None, as_json: bool
-) -> None:
-    """Print a page, and the command that shows the next one."""
-    page = delayq.list(**asdict(filter), limit=limit, cursor=cursor)
-    if as_json:
-        screen.print_json({"entries": [each.as_dict() for each in page], "cursor": page.cursor})
-        return
-    screen.print_pages(delayq, iter(page), _table, limit)
-    if page.cursor is not None:
-        next_page = _next_page(filter, limit, page.cursor)
-        text = Text(f"{number_of(len(page), 'entry', 'entries')}, and there are more: ")
-        screen.console().print(text.append(next_page, "dim"), soft_wrap=True)
-    else:
-        _print_number(delayq, filter, len(page))
-
-
-def _show_all(delayq: DelayQ, filter: Filter, *, as_json: bool) -> None:
-    """Print all entries as they are read."""
-    entries = delayq.entries(filter, page=screen.PAGE_ROWS)
-    if as_json:
-        print('{"entries": [', end="")
-        for number, each in enumerate(entries):
-            print(",\n" if number else "\n", json.dumps(each.as_dict()), sep="", end="")
-        print('\n], "cursor": null}')
-        return
-    _print_number(delayq, filter, screen.print_pages(delayq, entries, _table))
-
-
-def _print_number(delayq: DelayQ, filter: Filter, number: int, end: str = ".") -> None:
-    output = screen.console()
-    if number:
-        output.print(f"{number_of(number, 'entry', 'entries')}{end}")
-        return
-    nothing = "Nothing is scheduled."
-    output.print(nothing if filter.is_everything else "0 entries: the filter selects nothing.")
-    screen.note_unknown_queue(delayq, filter.queue)
-
-
-def _table(entries: Sequence[ScheduledTask], now: datetime, width: int) -> Table:
-    """Return one row for each entry, in a table that fits *width* columns."""
-    ids = [shown_id(each.id) for each in entries]
-    table, is_wide, ids_in_lines = screen.table_of_ids(
-        ids, width, _COLUMNS, ("due, id", "task, queue")
-    )
-    for each, id in zip(entries, ids_in_lines, strict=True):
-        late = each.due < now and each.state == "scheduled"
-        style = "red" if late else _STYLES.get(each.state, "")
-        due, away = stamp(each.due), Text(distance((each.due - now).total_seconds()), style)
-        queue, task = Text(spelled(each.queue)), Text(spelled(each.task))
-        step = "" if each.priority is None else str(each.priority)
-        if is_wide:
-            table.add_row(due, away, Text(each.state, style), step, task, queue, Text(id))
-            continue
-        task.append("\n").append(away).append(", ").append(queue)
-        if each.priority:
-            task.append(f", priority {step}")
-        if each.state != "scheduled":
-            task.append(", ").append(each.state, style)
-        table.add_row(Text(f"{due}\n{id}"), task)
-    return table
-
-
-def _next_page(filter: Filter, limit: int, cursor: str) -> str:
-    """Return the command for the next page. Its filter is the same, with absolute times."""
-    options = {name: value for name, value in asdict(filter).items() if value is not None}
-    if limit != DEFAULT_LIMIT:
-        options["limit"] = limit
-    options["cursor"] = cursor
-    parts = (f"--{name.replace('_', '-')} {quoted(str(value))}" for name, value in options.items())
-    return " ".join(("list", *parts))
-
-
 def _eta(text: str) -> str:
     """Return an ETA as other times are shown; without an offset it is UTC, as for workers."""
     try:
         return stamp(moment(due_of_eta(text).ms))
     except InvalidETA:
         return text
+
+
+def _show(task: ScheduledTask, now: datetime) -> None:
+    screen.print_fields(screen.console(), _fields(task, now))
+
+
+def _row(task: ScheduledTask, id: str, now: datetime, is_wide: bool) -> Sequence[Text | str]:
+    late = task.due < now and task.state == "scheduled"
+    style = "red" if late else _STYLES.get(task.state, "")
+    due, away = stamp(task.due), Text(distance((task.due - now).total_seconds()), style)
+    queue, name = Text(spelled(task.queue)), Text(spelled(task.task))
+    step = "" if task.priority is None else str(task.priority)
+    if is_wide:
+        return due, away, Text(task.state, style), step, name, queue, Text(id)
+    name.append("\n").append(away).append(", ").append(queue)
+    if task.priority:
+        name.append(f", priority {step}")
+    if task.state != "scheduled":
+        name.append(", ").append(task.state, style)
+    return Text(f"{due}\n{id}"), name
+
+
+def _count_entries(delayq: DelayQ, filter: Filter, bar: Bar) -> Counts:
+    """Count the scheduled entries that a filter selects; unreadable ones are of task ``?``."""
+    screen.check_priority(delayq, filter)
+    counts: Counts = Counter()
+    if filter.priority is not None:
+        # All entries are read to find those of the priority.
+        for number, each in enumerate(delayq.entries(filter), 1):
+            counts[each.queue, each.task] += 1
+            if number % PROGRESS_ENTRIES == 0:
+                bar(None, number)
+        return counts
+    stores = delayq.session.stores
+    where = filter.where()
+    queues = with_entries(stores, queues_of(stores, filter.queue), where)
+
+    def steps(store: Store, queue: str) -> Steps[Counts]:
+        its: Counts = Counter()
+        tasks = [filter.task] if filter.task else [*(yield from store.scheduled_tasks_steps(queue))]
+        for task in tasks:
+            its[queue, task] = yield from store.control.count_steps(
+                queue, where._replace(task=task)
+            )
+        if filter.task is None:
+            total = yield from store.control.count_steps(queue, where)
+            its[queue, "?"] += max(0, total - its.total())
+        return its
+
+    for its in stores.run_each(queues, steps).values():
+        counts.update(its)
+    return +counts
+
+
+ENTRIES = SelectedKind(
+    one="entry",
+    many="entries",
+    nothing="Nothing is scheduled.",
+    none="nothing that is scheduled",
+    id_of=lambda task: shown_id(task.id),
+    columns=("due", "", "state", "priority", "task", "queue", "id"),
+    narrow=("due, id", "task, queue"),
+    row=_row,
+    show=_show,
+    count=_count_entries,
+    why={
+        Outcome.READY: "it waits for a worker already",
+        Outcome.RUNNING: "a worker has it",
+        Outcome.CHANGED: "it is due at another time, or others move it right now",
+        Outcome.PAST: "it would have been due in the past; run-now runs it at once",
+        Outcome.UNKNOWN: "it has finished, has no ETA or never was",
+    },
+)

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import options, screen
-from celery_delayq.cli.apply import ENTRIES, ItemKind
 from celery_delayq.cli.command import command
+from celery_delayq.cli.items import ItemKind
+from celery_delayq.cli.show import ENTRIES
 from celery_delayq.cli.text import number_of, shown_id
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.transfer.results import Exported, Imported, ImportOutcome, TransferProgress
@@ -132,7 +133,7 @@ def _print_exported(report: Exported, *, prune: bool, stderr: bool) -> None:
         for queue, id, reason in report.unreadable[:MAX_SHOWN_ENTRIES]
     ]
     screen.print_list(lines, report.left_out, stderr=stderr)
-    text = f"{number_of(report.entries, 'entry', 'entries')} exported"
+    text = f"{ENTRIES.number(report.entries)} exported"
     if prune:
         text += f", {number_of(report.pruned, 'row', 'rows')} of others removed"
     if report.left_out:

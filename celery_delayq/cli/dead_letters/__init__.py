@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace as changed
 from functools import partial
@@ -13,7 +12,7 @@ import click
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import options, screen
-from celery_delayq.cli.apply import Action, Bar, Counts, ItemKind, apply, future_eta
+from celery_delayq.cli.apply import Action, apply, future_eta
 from celery_delayq.cli.command import command
 from celery_delayq.cli.dead_letters.dead_letter_options import (
     DEAD_LETTER_ID_HELP,
@@ -23,11 +22,8 @@ from celery_delayq.cli.dead_letters.dead_letter_options import (
     with_dead_letter_selection,
     with_replay_options,
 )
-from celery_delayq.cli.dead_letters.tables import (
-    dead_letters_table,
-    print_archived,
-    print_dead_letter,
-)
+from celery_delayq.cli.dead_letters.tables import DEAD_LETTERS, print_archived
+from celery_delayq.cli.items import Bar, SelectedKind
 from celery_delayq.cli.text import shown_id, span
 from celery_delayq.cli.transfer import print_imported, progress_of_report
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
@@ -36,30 +32,6 @@ from celery_delayq.utils.text import spelled
 
 #: Dead letters that are shown by default.
 DEFAULT_LIMIT = 100
-
-
-def _count(delayq: DelayQ, filter: DeadFilter, bar: Bar) -> Counts:
-    """Count dead letters by queue and task, for which each is read."""
-    counts: Counts = Counter()
-    for each in delayq.dead_letters(filter, progress=bar):
-        counts[each.queue, each.task or "?"] += 1
-    return counts
-
-
-DEAD_LETTERS = ItemKind(
-    "dead letter",
-    "dead letters",
-    "no dead letter",
-    {
-        Outcome.UNKNOWN: "there is no such dead letter, or no more",
-        Outcome.CHANGED: "another dead letter has its id by now",
-        Outcome.CONFLICT: "another task has its unique key",
-        Outcome.UNREADABLE: "it is no message of a task, its arguments are no JSON, or it never "
-        "had a queue (--to-queue)",
-        Outcome.REFUSED: "RabbitMQ refused it: the log says why",
-    },
-    _count,
-)
 
 
 @click.group()
@@ -100,7 +72,7 @@ def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_
         lambda bar: delayq.dead_letters(filter, progress=bar), hidden=as_json, description="search"
     )
     some = found if all_ else islice(found, limit or DEFAULT_LIMIT)
-    shown = screen.print_pages(delayq, some, dead_letters_table, as_json=as_json)
+    shown = screen.print_pages(delayq, some, DEAD_LETTERS.table, as_json=as_json)
     output = screen.console(stderr=as_json)
     if shown and not all_ and next(found, None) is not None:
         text = f"{DEAD_LETTERS.number(shown)}, and there are more: give --all or --limit."
@@ -108,12 +80,7 @@ def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_
     elif shown and not as_json:
         output.print(f"{DEAD_LETTERS.number(shown)}.")
     elif not shown:
-        output.print(
-            "There are no dead letters."
-            if filter.is_everything
-            else "0 dead letters: the filter selects no dead letter."
-        )
-        screen.note_unknown_queue(delayq, filter.queue, stderr=as_json)
+        DEAD_LETTERS.print_none(delayq, filter, stderr=as_json)
 
 
 @command(group=dead)
@@ -136,19 +103,9 @@ def show(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> bool:
         found = [] if dead_letter is None else [dead_letter]
         if dead_letter is not None and dead_letter.id not in (id, id.replace("%00", "\0")):
             found = [*delayq.dead_letters(queue=queue, task_id=id, progress=bar)]
-    if as_json:
-        values = [{**each.as_dict(), "message": each.message} for each in found]
-        screen.print_json({"dead_letters": values})
-    if not found:
-        where = "" if queue is None else f" in queue {spelled(queue)}"
-        click.echo(f"There is no dead letter with the id {shown_id(id)}{where}.", err=True)
-    elif not as_json:
-        now = screen.now_of(delayq)
-        for number, each in enumerate(found):
-            if number:
-                screen.console().print()
-            print_dead_letter(each, now)
-    return bool(found)
+    where = "" if queue is None else f" in queue {spelled(queue)}"
+    missing = f"There is no dead letter with the id {shown_id(id)}{where}."
+    return DEAD_LETTERS.show_all(delayq, found, missing, as_json=as_json)
 
 
 @command(group=dead)
@@ -191,7 +148,7 @@ def purge(delayq: DelayQ, selection: options.Selection) -> bool:
     """
     one = _by_id(delayq, delayq.purge, hidden=selection.as_json)
     kind = _in_queue(selection)
-    return apply(delayq, Action("Purge", "purged", one, delayq.purge_all, "", kind), selection)
+    return apply(delayq, Action("Purge", "purged", one, delayq.purge_all, kind), selection)
 
 
 @command(group=dead)
@@ -279,7 +236,7 @@ def _find(delayq: DelayQ, id: str, queue: str | None, bar: Bar) -> DeadLetter | 
     return found
 
 
-def _in_queue(selection: options.Selection, hint: str = "") -> ItemKind:
+def _in_queue(selection: options.Selection, hint: str = "") -> SelectedKind:
     """Return the kind of a selection; of ids in one queue, an unknown one may be in another."""
     queue = selection.filter.queue
     if not selection.ids or queue is None:
@@ -340,7 +297,7 @@ def _replaying(delayq: DelayQ, how: ReplayOptions, *, hidden: bool) -> Action:
         "replayed",
         _by_id(delayq, one, hidden=hidden),
         partial(delayq.replay_all, rate=how.rate, **changes),
-        "".join(f" {part}" for part in parts),
         DEAD_LETTERS,
+        "".join(f" {part}" for part in parts),
         note,
     )

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from rich.table import Table
 from rich.text import Text
 
+from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
+from celery_delayq.cli.items import Bar, Counts, SelectedKind
 from celery_delayq.cli.text import distance, number_of, shown_id, stamp
-from celery_delayq.model.dead_letter import DeadLetter
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.model.scheduled import Outcome
 from celery_delayq.transfer.results import Archived
 from celery_delayq.utils.text import spelled
 
 #: Characters that are shown of a reason in a table, and of bytes that are not a message.
 MAX_REASON_CHARACTERS, MAX_BYTES_CHARACTERS = 160, 1000
-
-_COLUMNS = ("died", "", "task", "queue", "retries", "reason", "id")
 
 
 def print_archived(report: Archived, done: str, *, as_json: bool, stderr: bool = False) -> None:
@@ -26,7 +27,7 @@ def print_archived(report: Archived, done: str, *, as_json: bool, stderr: bool =
     if as_json:
         screen.print_json(report.as_dict(), stderr=stderr)
         return
-    text = f"{number_of(report.dead_letters, 'dead letter', 'dead letters')} {done}"
+    text = f"{DEAD_LETTERS.number(report.dead_letters)} {done}"
     if report.new != report.dead_letters:
         text += f", {report.dead_letters - report.new:,} of them were there already"
     if report.gone:
@@ -34,7 +35,7 @@ def print_archived(report: Archived, done: str, *, as_json: bool, stderr: bool =
     screen.console(stderr=stderr).print(f"{text}.")
 
 
-def print_dead_letter(dead_letter: DeadLetter, now: datetime) -> None:
+def _show(dead_letter: DeadLetter, now: datetime) -> None:
     """Print all fields of a dead letter, and its traceback."""
     output = screen.console()
     screen.print_fields(output, _fields(dead_letter, now))
@@ -44,24 +45,17 @@ def print_dead_letter(dead_letter: DeadLetter, now: datetime) -> None:
             output.print(Text(spelled(line)), soft_wrap=True)
 
 
-def dead_letters_table(dead_letters: Sequence[DeadLetter], now: datetime, width: int) -> Table:
-    """Return one row for each dead letter, in a table that fits *width* columns."""
-    ids = [shown_id(each.id) for each in dead_letters]
-    narrow = ("died, id", "task, queue, retries, reason")
-    table, is_wide, ids_in_lines = screen.table_of_ids(ids, width, _COLUMNS, narrow)
-    for dead_letter, id in zip(dead_letters, ids_in_lines, strict=True):
-        died, ago = stamp(dead_letter.died), distance((dead_letter.died - now).total_seconds())
-        task, queue = Text(spelled(dead_letter.task or "?")), Text(spelled(dead_letter.queue))
-        retries = "" if dead_letter.retries is None else str(dead_letter.retries)
-        reason = Text(_cut(spelled(dead_letter.reason), MAX_REASON_CHARACTERS), "red")
-        if is_wide:
-            table.add_row(died, ago, task, queue, retries, reason, Text(id))
-            continue
-        if dead_letter.retries:
-            queue.append(f", {number_of(dead_letter.retries, 'retry', 'retries')}")
-        what = task.append(f"\n{ago}, ").append(queue).append("\n").append(reason)
-        table.add_row(Text(f"{died}\n{id}"), what)
-    return table
+def _row(dead_letter: DeadLetter, id: str, now: datetime, is_wide: bool) -> Sequence[Text | str]:
+    died, ago = stamp(dead_letter.died), distance((dead_letter.died - now).total_seconds())
+    task, queue = Text(spelled(dead_letter.task or "?")), Text(spelled(dead_letter.queue))
+    retries = "" if dead_letter.retries is None else str(dead_letter.retries)
+    reason = Text(_cut(spelled(dead_letter.reason), MAX_REASON_CHARACTERS), "red")
+    if is_wide:
+        return died, ago, task, queue, retries, reason, Text(id)
+    if dead_letter.retries:
+        queue.append(f", {number_of(dead_letter.retries, 'retry', 'retries')}")
+    what = task.append(f"\n{ago}, ").append(queue).append("\n").append(reason)
+    return Text(f"{died}\n{id}"), what
 
 
 def _fields(dead_letter: DeadLetter, now: datetime) -> Iterator[tuple[str, Text]]:
@@ -95,3 +89,34 @@ def _fields(dead_letter: DeadLetter, now: datetime) -> Iterator[tuple[str, Text]
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]} [cut]"
+
+
+def _count(delayq: DelayQ, filter: DeadFilter, bar: Bar) -> Counts:
+    """Count dead letters by queue and task, for which each is read."""
+    counts: Counts = Counter()
+    for each in delayq.dead_letters(filter, progress=bar):
+        counts[each.queue, each.task or "?"] += 1
+    return counts
+
+
+DEAD_LETTERS = SelectedKind(
+    one="dead letter",
+    many="dead letters",
+    nothing="There are no dead letters.",
+    none="no dead letter",
+    id_of=lambda dead_letter: shown_id(dead_letter.id),
+    columns=("died", "", "task", "queue", "retries", "reason", "id"),
+    narrow=("died, id", "task, queue, retries, reason"),
+    row=_row,
+    show=_show,
+    values=lambda dead_letter: {**dead_letter.as_dict(), "message": dead_letter.message},
+    count=_count,
+    why={
+        Outcome.UNKNOWN: "there is no such dead letter, or no more",
+        Outcome.CHANGED: "another dead letter has its id by now",
+        Outcome.CONFLICT: "another task has its unique key",
+        Outcome.UNREADABLE: "it is no message of a task, its arguments are no JSON, or it never "
+        "had a queue (--to-queue)",
+        Outcome.REFUSED: "RabbitMQ refused it: the log says why",
+    },
+)

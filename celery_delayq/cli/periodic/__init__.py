@@ -24,9 +24,9 @@ from celery_delayq.cli.periodic.entry_options import (
     with_entry,
 )
 from celery_delayq.cli.periodic.import_periodic import import_
-from celery_delayq.cli.periodic.outcomes import EntryOutcome, change_each
-from celery_delayq.cli.periodic.tables import Entry, entries_table, entry_fields, source_of
-from celery_delayq.cli.text import number_of, quoted
+from celery_delayq.cli.periodic.outcomes import EntryOutcome, change_entries
+from celery_delayq.cli.periodic.tables import PERIODIC_ENTRIES, Entry, source_of
+from celery_delayq.cli.text import quoted
 from celery_delayq.errors import (
     ConfigError,
     InvalidSchedule,
@@ -84,12 +84,12 @@ def list_(delayq: DelayQ, source: str | None, status: str | None, as_json: bool)
         for entry in delayq.periodic._all()
         if source in (None, source_of(entry)) and status in (None, entry.status)
     ]
-    screen.print_pages(delayq, iter(entries), entries_table, len(entries), as_json=as_json)
+    screen.print_pages(delayq, iter(entries), PERIODIC_ENTRIES.table, len(entries), as_json=as_json)
     if as_json:
         return
     output = screen.console()
     if entries:
-        output.print(f"{number_of(len(entries), 'entry', 'entries')}.")
+        output.print(f"{PERIODIC_ENTRIES.number(len(entries))}.")
         return
     filters = [] if source is None else [f"the source {spelled(source)}"]
     filters += [] if status is None else [f"the status {status}"]
@@ -253,7 +253,7 @@ def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json
             click.echo("There are no entries that have ended.")
         if names and not yes:
             options.check_can_ask(as_json)
-            if not click.confirm(f"Remove {number_of(len(names), 'entry', 'entries')}?"):
+            if not click.confirm(f"Remove {PERIODIC_ENTRIES.number(len(names))}?"):
                 click.echo("Nothing was changed.", err=True)
                 return False
 
@@ -261,7 +261,7 @@ def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json
         existed = delayq.periodic.remove(name)
         return EntryOutcome(existed, "removed" if existed else "unknown")
 
-    return change_each(names, one, as_json=as_json)
+    return change_entries(names, one, as_json=as_json)
 
 
 @command(group=periodic)
@@ -281,7 +281,7 @@ def pause(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
         entry = delayq.periodic.pause(name)
         return EntryOutcome(True, "paused" if isinstance(entry, UnreadableEntry) else entry.status)
 
-    return change_each(names, one, as_json=as_json)
+    return change_entries(names, one, as_json=as_json)
 
 
 @command(group=periodic)
@@ -302,7 +302,7 @@ def resume(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
         more = {} if entry.next is None else {"next": entry.next.isoformat()}
         return EntryOutcome(True, entry.status, more)
 
-    return change_each(names, one, as_json=as_json)
+    return change_entries(names, one, as_json=as_json)
 
 
 @command("run-now", group=periodic)
@@ -325,7 +325,7 @@ def run_now(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
             return EntryOutcome(False, "not sent: one runs, and may not overlap")
         return EntryOutcome(True, "sent", {"id": id})
 
-    return change_each(names, one, as_json=as_json)
+    return change_entries(names, one, as_json=as_json)
 
 
 @contextmanager
@@ -341,7 +341,7 @@ def _print_entry(entry: Entry, now: datetime, *, as_json: bool) -> None:
     if as_json:
         screen.print_json(entry.as_dict())
     else:
-        screen.print_fields(screen.console(), entry_fields(entry, now))
+        PERIODIC_ENTRIES.show(entry, now)
 
 
 def _entry(delayq: DelayQ, name: str) -> Periodic:

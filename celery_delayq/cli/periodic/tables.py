@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from celery_delayq.cli import screen
+from celery_delayq.cli.items import ItemKind
 from celery_delayq.cli.text import distance, quoted, stamp
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.unreadable import UnreadableEntry
@@ -21,34 +21,25 @@ Entry = Periodic | UnreadableEntry
 #: Fields that are times, beside the next and the last tick.
 _TIME_FIELDS = ("start", "end", "since")
 
-_COLUMNS = ("name", "when", "task", "state", "next", "", "runs", "source")
-
 _STYLES = {"on": "green", "paused": "yellow", "ended": "dim", "unreadable": "red"}
 
 
-def entries_table(entries: Sequence[Entry], now: datetime, width: int) -> Table:
-    """Return one row for each entry, in a table that fits *width* columns."""
-    names = [quoted(entry.name) for entry in entries]
-    narrow = ("name, when, next", "task, source, runs")
-    table, is_wide, names_in_lines = screen.table_of_ids(names, width, _COLUMNS, narrow)
-    for entry, name in zip(entries, names_in_lines, strict=True):
-        values = entry.as_dict()
-        shown, when = Text(name), Text(spelled(_when(entry)))
-        task, source = Text(_task(values)), Text(spelled(source_of(entry)))
-        state = _state(entry)
-        next_tick, away = "", ""
-        if isinstance(entry, Periodic) and entry.next is not None:
-            next_tick = stamp(entry.next)
-            away = distance((entry.next - now).total_seconds())
-        runs = f"{values['total_run_count']:,}"
-        if is_wide:
-            table.add_row(shown, when, task, state, next_tick, away, runs, source)
-            continue
-        what = task.append("\n").append(source).append(f"\n{away}{', ' if away else ''}{runs} runs")
-        last = Text(next_tick) if next_tick else state
-        first = shown.append("\n").append(when.plain, "dim").append("\n").append(last)
-        table.add_row(first, what)
-    return table
+def _row(entry: Entry, name: str, now: datetime, is_wide: bool) -> Sequence[Text | str]:
+    values = entry.as_dict()
+    shown, when = Text(name), Text(spelled(_when(entry)))
+    task, source = Text(_task(values)), Text(spelled(source_of(entry)))
+    state = _state(entry)
+    next_tick, away = "", ""
+    if isinstance(entry, Periodic) and entry.next is not None:
+        next_tick = stamp(entry.next)
+        away = distance((entry.next - now).total_seconds())
+    runs = f"{values['total_run_count']:,}"
+    if is_wide:
+        return shown, when, task, state, next_tick, away, runs, source
+    what = task.append("\n").append(source).append(f"\n{away}{', ' if away else ''}{runs} runs")
+    last = Text(next_tick) if next_tick else state
+    first = shown.append("\n").append(when.plain, "dim").append("\n").append(last)
+    return first, what
 
 
 def _when(entry: Entry) -> str:
@@ -74,7 +65,7 @@ def _state(entry: Entry) -> Text:
     return Text(entry.status + (", paused" if paused else ""), _STYLES[entry.status])
 
 
-def entry_fields(entry: Entry, now: datetime) -> Iterator[tuple[str, Text]]:
+def _fields(entry: Entry, now: datetime) -> Iterator[tuple[str, Text]]:
     """Yield names and values of an entry."""
     values = entry.as_dict()
     yield "name", Text(quoted(entry.name))
@@ -96,3 +87,18 @@ def entry_fields(entry: Entry, now: datetime) -> Iterator[tuple[str, Text]]:
         elif name not in shown:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             yield name.replace("_", " "), Text(spelled(text))
+
+
+def _show(entry: Entry, now: datetime) -> None:
+    screen.print_fields(screen.console(), _fields(entry, now))
+
+
+PERIODIC_ENTRIES = ItemKind(
+    one="entry",
+    many="entries",
+    id_of=lambda entry: quoted(entry.name),
+    columns=("name", "when", "task", "state", "next", "", "runs", "source"),
+    narrow=("name, when, next", "task, source, runs"),
+    row=_row,
+    show=_show,
+)
