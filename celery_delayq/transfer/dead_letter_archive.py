@@ -33,7 +33,12 @@ from celery_delayq.transfer.export_format import (
     is_url,
     shown_filter,
 )
-from celery_delayq.transfer.results import Archived, sqlalchemy_needed, transfer_errors
+from celery_delayq.transfer.results import (
+    NOTHING_KEPT,
+    Archived,
+    sqlalchemy_needed,
+    transfer_errors,
+)
 from celery_delayq.utils.credentials import hide
 from celery_delayq.utils.portions import portions
 
@@ -110,7 +115,7 @@ def export_dead(
     if is_url(target):
         return insert_all(session, database_of(target), filter, move=False, progress=progress)
     report = Archived()
-    with transfer_errors(report, "nothing is kept of it: run it again", "dead letters"):
+    with transfer_errors(report, DEAD_LETTERS.noun, NOTHING_KEPT):
         plan = plan_of(session, filter, 0.0, report)
         with jsonl.writing(target, DEAD_LETTERS) as out:
             shown = shown_filter(filter)
@@ -166,8 +171,7 @@ def insert_all(
     from celery_delayq.transfer import dead_letter_sql
 
     report = Archived()
-    hint = "run it again: what is there already is not added twice"
-    with transfer_errors(report, hint, "dead letters"):
+    with transfer_errors(report, DEAD_LETTERS.noun):
         plan = plan_of(session, filter, older_than, report, own=own)
         now = moment(plan.now_ms)
         with dead_letter_sql.writing(database) as table, ExitStack() as stack:

@@ -18,7 +18,7 @@ from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_archive import archive_url, database_of
-from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow, is_meant
+from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
 from celery_delayq.transfer.dead_letter_stream import StreamRestore
 from celery_delayq.transfer.export_format import FileOrUrl, by_queue, is_url, meant_rows
 from celery_delayq.transfer.results import Imported, ImportOutcome, transfer_errors
@@ -62,12 +62,8 @@ def import_dead(
     place = archive_url(session) if source is None else source
     report = Imported(dry_run)
 
-    def is_wanted(row: DeadLetterRow) -> bool:
-        return is_meant(row.dead_letter, filter)
-
     restore = restore_of(session)
-    hint = "run it again: what is there already is not added twice"
-    with transfer_errors(report, hint, "dead letters"), ExitStack() as stack:
+    with transfer_errors(report, DEAD_LETTERS.noun), ExitStack() as stack:
         table = None
         if is_url(place):
             database = database_of(place)
@@ -77,7 +73,7 @@ def import_dead(
             lines = table.lines(filter)
         else:
             lines = stack.enter_context(jsonl.reading(place, DEAD_LETTERS))
-        for rows in meant_rows(lines, report, is_wanted):
+        for rows in meant_rows(lines, report, filter):
             if table is not None and rows and not dry_run:
                 # Before they are put back, or a worker might archive them at once.
                 table.mark("restored_at", rows, moment(session.now_ms()))

@@ -12,7 +12,7 @@ from typing import Any
 from celery_delayq.errors import InvalidFilter, RecordError
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
 from celery_delayq.model.lookup import to_bytes
-from celery_delayq.transfer.export_format import RowFormat, check_fields
+from celery_delayq.transfer.export_format import RowKind, check_fields
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,17 @@ class DeadLetterRow:
             except InvalidFilter as exc:
                 raise RecordError(f"{name}: no UTF-8") from exc
         return cls.of_data(fields["queue"], fields["id"], _data(fields))
+
+    def is_meant(self, filter: DeadFilter) -> bool:
+        """Return whether it matches a filter."""
+        low, high = filter.range_ms()
+        died = self.dead_letter.dead_lettered.died_ms
+        return (
+            filter.queue in (None, self.queue)
+            and (low is None or low <= died)
+            and (high is None or died <= high)
+            and filter.matches(self.dead_letter)
+        )
 
     @property
     def queue(self) -> str:
@@ -118,18 +129,4 @@ def _data(fields: dict[str, Any]) -> bytes:
         raise RecordError(f"{name}: it cannot be read: {exc}") from exc
 
 
-def is_meant(dead_letter: DeadLetter, filter: DeadFilter) -> bool:
-    """Return whether a dead letter matches a filter."""
-    low, high = filter.range_ms()
-    died = dead_letter.dead_lettered.died_ms
-    return (
-        filter.queue in (None, dead_letter.queue)
-        and (low is None or low <= died)
-        and (high is None or died <= high)
-        and filter.matches(dead_letter)
-    )
-
-
-DEAD_LETTERS = RowFormat(
-    "celery_delayq.dead_letters", DeadLetterRow.fields, DeadLetterRow.of_fields
-)
+DEAD_LETTERS = RowKind("celery_delayq.dead_letters", "dead letters", DeadLetterRow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeGuard, TypeVar
 
@@ -47,8 +47,34 @@ class ExportRow(Protocol):
     def size(self) -> int:
         """Its approximate bytes in a call."""
 
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a line in a file."""
 
-R = TypeVar("R", bound=ExportRow)
+    @classmethod
+    def of_fields(cls, fields: Any) -> ExportRow:
+        """Make a row of the fields of a line; raises ``ValueError`` where it cannot."""
+
+    def is_meant(self, filter: Any) -> bool:
+        """Return whether it matches a filter of its kind."""
+
+
+class RowKind(NamedTuple):
+    """Entries or dead letters, as files and errors name them.
+
+    Attributes
+    ----------
+    format : str
+        The ``format`` of the first and the last line of a file.
+    noun : str
+        The noun for several.
+    row : type[ExportRow]
+        The class of their rows.
+    """
+
+    format: str
+    noun: str
+    row: type[ExportRow]
+
 
 #: A parsed line or database row: the header, an :class:`ExportRow`, or a text that says why it
 #: cannot be read.
@@ -57,23 +83,7 @@ Parsed = Any
 #: Parsed lines with their numbers.
 ParsedLines = Iterator[tuple[int, Parsed]]
 
-
-class RowFormat(NamedTuple):
-    """How the rows of one kind are written to a file.
-
-    Attributes
-    ----------
-    name : str
-        The ``format`` of the first and the last line.
-    fields : Callable[[Any], Mapping[str, Any]]
-        Returns the fields of a row.
-    row : Callable[[Any], Any]
-        Makes a row of the fields; raises ``ValueError`` where it cannot.
-    """
-
-    name: str
-    fields: Callable[[Any], Mapping[str, Any]]
-    row: Callable[[Any], Any]
+R = TypeVar("R", bound=ExportRow)
 
 
 def is_url(place: object) -> TypeGuard[str]:
@@ -81,23 +91,26 @@ def is_url(place: object) -> TypeGuard[str]:
     return isinstance(place, str) and "://" in place
 
 
-def meant_rows(
-    lines: ParsedLines, report: Imported, is_meant: Callable[[R], bool]
-) -> Iterator[list[R]]:
+def meant_rows(lines: ParsedLines, report: Imported, filter: Any) -> Iterator[list[Any]]:
     """Yield the rows that match a filter, page by page; the report counts all others."""
     for page in portions(lines, PAGE_ROWS, lambda line: getattr(line[1], "size", 0)):
-        rows = []
-        for number, parsed in page:
-            if isinstance(parsed, Header):
-                if type(parsed.about) is int:
-                    report.total = (report.total or 0) + parsed.about
-            elif isinstance(parsed, str):
-                report.refuse(number, parsed)
-            elif is_meant(parsed):
-                rows.append(parsed)
-            else:
-                report.outcomes["filtered"] += 1
-        yield rows
+        yield meant_of(page, report, filter)
+
+
+def meant_of(page: Iterable[tuple[int, Parsed]], report: Imported, filter: Any) -> list[Any]:
+    """Return the rows of a page that match a filter; the report counts all others."""
+    rows = []
+    for number, parsed in page:
+        if isinstance(parsed, Header):
+            if type(parsed.about) is int:
+                report.total = (report.total or 0) + parsed.about
+        elif isinstance(parsed, str):
+            report.refuse(number, parsed)
+        elif parsed.is_meant(filter):
+            rows.append(parsed)
+        else:
+            report.outcomes["filtered"] += 1
+    return rows
 
 
 def by_queue(rows: Iterable[R], most: int) -> Iterator[tuple[str, list[R]]]:

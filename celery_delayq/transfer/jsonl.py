@@ -28,10 +28,11 @@ from typing import Any, BinaryIO, cast
 
 from celery_delayq.errors import InvalidPlace, TransferError
 from celery_delayq.transfer.export_format import (
+    ExportRow,
     FileOrUrl,
     Header,
     ParsedLines,
-    RowFormat,
+    RowKind,
     check_version,
     not_json,
 )
@@ -43,37 +44,37 @@ class JsonLinesWriter:
     """Writes to an open file."""
 
     file: BinaryIO
-    format: RowFormat
+    kind: RowKind
 
     def begin(self, header: Header) -> None:
         """Write the header."""
-        self.file.write(_line({"format": self.format.name, **header._asdict()}))
+        self.file.write(_line({"format": self.kind.format, **header._asdict()}))
 
-    def write(self, rows: Sequence[Any]) -> None:
+    def write(self, rows: Sequence[ExportRow]) -> None:
         """Write rows, one in each line."""
-        self.file.write(b"".join([_line(self.format.fields(row)) for row in rows]))
+        self.file.write(b"".join([_line(row.fields()) for row in rows]))
 
     def end(self, entries: int, _left_out: int) -> int:
         """Write the number of rows; return how many others were removed: none."""
-        self.file.write(_line({"format": self.format.name, "end": entries}))
+        self.file.write(_line({"format": self.kind.format, "end": entries}))
         self.file.flush()
         return 0
 
 
 @contextmanager
-def writing(target: FileOrUrl, format: RowFormat) -> Iterator[JsonLinesWriter]:
+def writing(target: FileOrUrl, kind: RowKind) -> Iterator[JsonLinesWriter]:
     """Open a file to write to. It appears when it is complete; after an error nothing is changed.
 
     Only its owner may read a new file, because it has arguments of tasks.
     """
     place = sys.stdout.buffer if target == "-" else target
     if not isinstance(place, (str, os.PathLike)):
-        yield JsonLinesWriter(place, format)
+        yield JsonLinesWriter(place, kind)
         return
     path = _path(place).resolve()  # keeps a symbolic link
     if path.exists() and not path.is_file():
         with path.open("wb") as device:
-            yield JsonLinesWriter(device, format)
+            yield JsonLinesWriter(device, kind)
         return
     if not path.parent.is_dir():  # the system would name the temporary file
         raise TransferError(f"{path.parent}: there is no such folder")
@@ -84,7 +85,7 @@ def writing(target: FileOrUrl, format: RowFormat) -> Iterator[JsonLinesWriter]:
                 os.fchmod(handle, path.stat().st_mode & 0o777)
             packs = path.suffix == ".gz"
             with gzip.open(file, "wb", compresslevel=5) if packs else nullcontext(file) as out:
-                yield JsonLinesWriter(cast(BinaryIO, out), format)
+                yield JsonLinesWriter(cast(BinaryIO, out), kind)
             file.flush()
             os.fsync(handle)
         Path(name).replace(path)
@@ -94,22 +95,22 @@ def writing(target: FileOrUrl, format: RowFormat) -> Iterator[JsonLinesWriter]:
 
 
 @contextmanager
-def reading(source: FileOrUrl, format: RowFormat) -> Iterator[ParsedLines]:
+def reading(source: FileOrUrl, kind: RowKind) -> Iterator[ParsedLines]:
     """Open a file to read from."""
     place = sys.stdin.buffer if source == "-" else source
     if not isinstance(place, (str, os.PathLike)):
-        yield read_lines(place, format)
+        yield read_lines(place, kind)
     else:
         path = _path(place)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield read_lines(file, format)
+            yield read_lines(file, kind)
 
 
 def _path(given: str | os.PathLike[str]) -> Path:
     return path_of(given, "a path, '-', sqlite:///path or postgresql://…", InvalidPlace)
 
 
-def read_lines(lines: Iterable[bytes], format: RowFormat) -> ParsedLines:
+def read_lines(lines: Iterable[bytes], kind: RowKind) -> ParsedLines:
     """Yield each line that is not empty, parsed, with its number.
 
     A file may have several exports, and lines without a header; a header needs a last line.
@@ -126,9 +127,9 @@ def read_lines(lines: Iterable[bytes], format: RowFormat) -> ParsedLines:
         try:
             fields = json.loads(line.decode("utf-8-sig"))
             if not isinstance(fields, dict) or "format" not in fields:
-                yield number, format.row(fields)
-            elif fields["format"] != format.name:
-                yield number, f"format {str(fields['format'])[:80]!r}: expected {format.name!r}"
+                yield number, kind.row.of_fields(fields)
+            elif fields["format"] != kind.format:
+                yield number, f"format {str(fields['format'])[:80]!r}: expected {kind.format!r}"
             elif "end" in fields:
                 open_since = 0
             else:

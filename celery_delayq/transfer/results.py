@@ -165,8 +165,13 @@ class Archived:
 TransferProgress = Exported | Imported | Archived
 
 
+#: What to do after an error, where all rows so far are kept, and where they are not.
+ADDED_ONCE = "run it again: what is there already is not added twice"
+NOTHING_KEPT = "nothing is kept of it: run it again"
+
+
 @contextmanager
-def transfer_errors(report: TransferProgress, hint: str, what: str = "entries") -> Iterator[None]:
+def transfer_errors(report: TransferProgress, noun: str, hint: str = ADDED_ONCE) -> Iterator[None]:
     """Raise :class:`TransferError` with the progress where Redis, a file or a database fails."""
     try:
         yield
@@ -176,7 +181,7 @@ def transfer_errors(report: TransferProgress, hint: str, what: str = "entries") 
         why = describe_error(exc)
         if not report.looked:
             raise TransferError(why) from exc
-        raise TransferError(f"{why}; stopped after {report.looked:,} {what}, {hint}") from exc
+        raise TransferError(f"{why}; stopped after {report.looked:,} {noun}, {hint}") from exc
 
 
 @contextmanager

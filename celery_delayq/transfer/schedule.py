@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from uuid import uuid4
 
 from celery_delayq.errors import InvalidPlace, RecordError, TransferError
-from celery_delayq.model.lookup import FoundPage, Where
+from celery_delayq.model.lookup import FoundPage
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.store.paging import counts_of, listed_pages
 from celery_delayq.store.schedule import Store
@@ -73,7 +73,7 @@ def export_to(
         counts = counts_of(stores, queues, where._replace(step=None))
         return stores.began_us(), stores.address(), counts
 
-    with results.transfer_errors(report, "nothing is kept of it: run it again"):
+    with results.transfer_errors(report, SCHEDULE.noun, results.NOTHING_KEPT):
         began, server, counts = session.ask(ask)
         report.total = sum(counts.values()) if where.step is None else None
         report.made = moment(began // 1000).isoformat()
@@ -149,17 +149,13 @@ def import_from(
     if overdue not in ("run", "skip"):
         raise TransferError(f"overdue={overdue!r}: expected 'run' or 'skip'")
     filter = filter or Filter()
-    where = filter.where()
+    filter.where()  # refuses invalid times
     report = results.Imported(dry_run)
-
-    def is_wanted(row: ScheduleRow) -> bool:
-        return is_meant(row, filter.queue, where)
-
     with (
-        results.transfer_errors(report, "run it again: what is there already is not added twice"),
+        results.transfer_errors(report, SCHEDULE.noun),
         _reading(source, filter) as lines,
     ):
-        for rows in meant_rows(lines, report, is_wanted):
+        for rows in meant_rows(lines, report, filter):
             if rows:
                 put(session, rows, report, skip=overdue == "skip")
             if progress is not None:
@@ -208,17 +204,6 @@ def _known(stores: Stores, rows: Sequence[ScheduleRow]) -> set[ScheduleRow]:
         states = control.exists(queue, [(row.id, row.message_id) for row in some])
         known.update(row for row, state in zip(some, states, strict=True) if state == "d")
     return known
-
-
-def is_meant(row: ScheduleRow, queue: str | None, where: Where) -> bool:
-    """Return whether an entry matches a filter."""
-    return (
-        queue in (None, row.queue)
-        and where.task in (None, row.task)
-        and where.step in (None, row.step)
-        and (where.due_from is None or where.due_from <= row.due_ms)
-        and (where.due_to is None or row.due_ms <= where.due_to)
-    )
 
 
 def _writing(

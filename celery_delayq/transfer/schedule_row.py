@@ -20,9 +20,9 @@ from celery_delayq.model.envelope import (
 )
 from celery_delayq.model.lookup import PAUSED_OFFSET_MS, Listed
 from celery_delayq.model.names import OWN_KEY_TEXT, is_own_key
-from celery_delayq.model.scheduled import moment
+from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.store.keys import Layout
-from celery_delayq.transfer.export_format import RowFormat, check_fields, not_json
+from celery_delayq.transfer.export_format import RowKind, check_fields, not_json
 
 _MESSAGE_ID = re.compile(r"[!-~]{1,64}")
 
@@ -87,6 +87,17 @@ class ScheduleRow(NamedTuple):
     def fields(self) -> dict[str, Any]:
         """Return the fields of a line."""
         return {name: getattr(self, name) for name in _LINE_FIELDS}
+
+    def is_meant(self, filter: Filter) -> bool:
+        """Return whether it matches a filter."""
+        where = filter.where()
+        return (
+            filter.queue in (None, self.queue)
+            and where.task in (None, self.task)
+            and where.step in (None, self.step)
+            and (where.due_from is None or where.due_from <= self.due_ms)
+            and (where.due_to is None or self.due_ms <= where.due_to)
+        )
 
     def checked(self) -> ScheduleRow:
         """Check that an entry can be made of this row, and return it.
@@ -171,4 +182,4 @@ _LINE_FIELDS = ("queue", "id", "task", "due", "due_ms", "step", "message_id", "m
 _FIELD_TYPES = {name: int if name in ("due_ms", "step") else str for name in ScheduleRow._fields}
 
 
-SCHEDULE = RowFormat("celery_delayq.schedule", ScheduleRow.fields, ScheduleRow.of_fields)
+SCHEDULE = RowKind("celery_delayq.schedule", "entries", ScheduleRow)

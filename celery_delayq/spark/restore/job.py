@@ -25,7 +25,8 @@ from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import check_choice
 from celery_delayq.spark.session import described
 from celery_delayq.transfer import dead_letter_restore, schedule
-from celery_delayq.transfer.dead_letter_row import DeadLetterRow, is_meant
+from celery_delayq.transfer.dead_letter_row import DeadLetterRow
+from celery_delayq.transfer.export_format import meant_of
 from celery_delayq.transfer.results import Imported
 from celery_delayq.transfer.schedule_row import ScheduleRow
 from celery_delayq.utils.portions import batches as chunks
@@ -239,21 +240,15 @@ def _run(options: RestoreOptions, batches: Batches) -> Batches:
 def _put_entries(
     delayq: DelayQ, page: Sequence[dict[str, Any]], options: RestoreOptions, report: Imported
 ) -> None:
-    filter = options.filter()
-    where = filter.where()
-    rows = []
-    for fields in page:
+    def row_of(fields: dict[str, Any]) -> ScheduleRow | str:
         try:
             if fields["problem"] is not None:
                 raise RecordError(fields["problem"])
-            row = ScheduleRow.of_fields(fields)
+            return ScheduleRow.of_fields(fields)
         except ValueError as exc:
-            report.refuse(0, f"{fields['queue']} {str(fields['id'])[:80]!r}: {exc}")
-            continue
-        if schedule.is_meant(row, filter.queue, where):
-            rows.append(row)
-        else:
-            report.outcomes["filtered"] += 1
+            return f"{fields['queue']} {str(fields['id'])[:80]!r}: {exc}"
+
+    rows = meant_of(((0, row_of(fields)) for fields in page), report, options.filter())
     if rows:
         schedule.put(delayq.session, rows, report, skip=options.overdue == "skip")
 
@@ -261,14 +256,10 @@ def _put_entries(
 def _put_dead_letters(
     delayq: DelayQ, page: Sequence[dict[str, Any]], options: RestoreOptions, report: Imported
 ) -> None:
-    filter = options.dead_filter()
-    rows = []
-    for fields in page:
+    def row_of(fields: dict[str, Any]) -> DeadLetterRow | str:
         row = DeadLetterRow.of_data(fields["queue"], fields["id"], fields["data"])
-        if row.digest != fields["digest"]:
-            report.refuse(0, f"id {row.id[:80]!r}: the row is not as it was written")
-        elif is_meant(row.dead_letter, filter):
-            rows.append(row)
-        else:
-            report.outcomes["filtered"] += 1
+        changed = f"id {row.id[:80]!r}: the row is not as it was written"
+        return row if row.digest == fields["digest"] else changed
+
+    rows = meant_of(((0, row_of(fields)) for fields in page), report, options.dead_filter())
     dead_letter_restore.restore_of(delayq.session)(rows, report)
