@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from typing import Any, NamedTuple
 
 from celery_delayq.store.repair import MAX_EXAMPLES, Found
 
 
+class Cause(Enum):
+    """What puts keys out of step. Scripts, and crashes at any point, do not."""
+
+    LOST_KEY = "a key was evicted or deleted"
+    OLD_KEY = "a key was restored without the others"
+    OTHER_PROGRAM = "another program has written to a key"
+    OTHER_VERSION = "another version of the package has written it"
+    INTERRUPTED = "a call to several hash tags of a cluster was interrupted"
+    FAILOVER = "a failover has lost the last writes to one hash tag of a cluster"
+
+
 class Kind(NamedTuple):
-    """A kind of inconsistency, and its repair."""
+    """A kind of inconsistency, its repair, and what can cause it."""
 
     what: str
     repairing: str
+    causes: tuple[Cause, ...] = (Cause.LOST_KEY, Cause.OLD_KEY)
 
 
 KINDS = {
@@ -23,7 +36,11 @@ KINDS = {
         "record without a due time: would never run",
         "due as the index by task says, else its ETA, else now",
     ),
-    "unreadable": Kind("record that cannot be read", "none, a dead letter when it is due"),
+    "unreadable": Kind(
+        "record that cannot be read",
+        "none, a dead letter when it is due",
+        (Cause.OTHER_VERSION, Cause.OTHER_PROGRAM),
+    ),
     "misindexed": Kind("in the index by task without such an entry", "removed from the index"),
     "unindexed": Kind("entry that the index by task lacks", "added to the index"),
     "lost_paused_due": Kind(
@@ -33,6 +50,7 @@ KINDS = {
     "misplaced_paused": Kind(
         "listed as paused and due, and is not: would be due at another time when its task goes on",
         "removed from the list",
+        (Cause.OLD_KEY,),
     ),
     "unlisted_duplicate": Kind(
         "second message with the same id that is not listed: is not found by its id", "listed"
@@ -54,26 +72,30 @@ KINDS = {
     "no_dead_letter": Kind("in the list of dead letters by time, and there is none", "removed"),
     "unlisted_periodic": Kind("periodic entry that nobody looks at: would not fire", "looked at"),
     "unreadable_periodic": Kind(
-        "periodic entry that cannot be read: does not fire", "none, remove it or add it again"
+        "periodic entry that cannot be read: does not fire",
+        "none, remove it or add it again",
+        (Cause.OTHER_VERSION, Cause.OTHER_PROGRAM),
     ),
     "unfinished_pause": Kind(
-        "paused in some hash tags only: a call to pause was interrupted", "paused in all"
+        "paused in some hash tags only", "paused in all", (Cause.INTERRUPTED, Cause.FAILOVER)
     ),
     "unfinished_resume": Kind(
-        "still paused in some hash tags: a call to resume was interrupted", "resumed in all"
+        "still paused in some hash tags", "resumed in all", (Cause.INTERRUPTED, Cause.FAILOVER)
     ),
     "unfinished_revoke": Kind(
-        "revoked in some hash tags only: a call to revoke was interrupted, or a failover forgot it",
+        "revoked in some hash tags only",
         "revoked in all; what is scheduled stays until it is due, revoke it again to remove it",
+        (Cause.INTERRUPTED, Cause.FAILOVER),
     ),
     "totals_differ": Kind(
-        "the counters do not add up to the messages that are there: others have changed keys, or "
-        "deleted the counters",
+        "the counters do not add up to the messages that are there",
         "the difference counts as accepted or as taken",
+        (Cause.LOST_KEY, Cause.OLD_KEY, Cause.OTHER_PROGRAM),
     ),
     "wrong_type": Kind(
         "key of the wrong type",
         "deleted if nothing is dispatched without it, else none, look at it yourself",
+        (Cause.OTHER_PROGRAM,),
     ),
 }
 

@@ -65,9 +65,10 @@ def _table(report: Report) -> Table:
 
 
 def _what(finding: Finding) -> Text:
-    """Return what is wrong, how it is repaired, and some ids."""
+    """Return what is wrong, what can cause it, how it is repaired, and some ids."""
     kind = KINDS[finding.kind]
     text = Text(kind.what)
+    text.append(f"\ncause: {', or '.join(cause.value for cause in kind.causes)}")
     text.append(f"\nrepair: {kind.repairing}")
     more = ", …" if finding.found > len(finding.examples) else ""
     return text.append(f"\n{', '.join(map(spelled, finding.examples))}{more}", style="dim")
