@@ -1,9 +1,9 @@
-"""Each script's header says what its caller passes and gets; each include brings what it needs."""
+"""Each script's header says what its caller passes and gets, and who runs it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -243,6 +243,11 @@ def source(path: str) -> str:
     return LUA.joinpath(f"{path}.lua").read_text("utf-8")
 
 
+def code(text: str) -> str:
+    """Return Lua source without its comments."""
+    return re.sub(r"--.*", "", text)
+
+
 def call_of(name: str, names: Keys | None = None) -> Recorder:
     call, reply = CALLS[name]
     recorder = Recorder(reply, names or Keys())
@@ -286,7 +291,10 @@ def test_the_call_passes_the_keys_and_arguments_that_the_header_names(name: str)
 @each_script
 def test_the_script_reads_what_the_header_names_and_no_number(name: str) -> None:
     header = scripts.load(name).header
-    sources = [source(name), *(source(f"include/{include}") for include in includes_of(name))]
+    sources = [
+        source(name),
+        *(source(f"include/{include}") for include in scripts.load(name).header.includes),
+    ]
     body = code("\n".join(sources))
     read = set(re.findall(r"\b(?:KEYS|ARGV|FIRST)\.\w+", body))
 
@@ -322,70 +330,3 @@ def test_the_replies_prepared_here_are_like_those_of_redis(
     assert type(reply) is type(prepared)
     if isinstance(reply, list):
         assert [type(one) for one in reply] == [type(one) for one in prepared[: len(reply)]]
-
-
-# -- includes
-
-
-def code(text: str) -> str:
-    """Return Lua source without its comments."""
-    return re.sub(r"--.*", "", text)
-
-
-def names_called(text: str) -> set[str]:
-    """Return the functions that are called and the constants that are read."""
-    found = re.findall(r"(?<![\w.:])(\w+)\(|\b([A-Z_]{3,})\b", re.sub(r"'[^'\n]*'", "''", text))
-    return {function or constant for function, constant in found}
-
-
-def constants(text: str) -> set[str]:
-    """Return the constants that a file defines."""
-    lines = re.findall(r"^local ([A-Z_]{3,}(?:, [A-Z_]+)*) =", text, re.M)
-    return {name for line in lines for name in line.split(", ")}
-
-
-def includes_of(name: str) -> dict[str, dict[str, set[str]]]:
-    """Return the includes of a script in order: their functions, each with what it calls."""
-    found = {}
-    for include in re.findall(r"^-- @include ([\w/]+)$", source(name), re.M):
-        text = code(source(f"include/{include}"))
-        parts = re.split(r"^local function (\w+)", text, flags=re.M)
-        calls: dict[str, set[str]] = {constant: set() for constant in constants(text)}
-        calls.update(zip(parts[1::2], map(names_called, parts[2::2]), strict=True))
-        found[include] = calls
-    return found
-
-
-def reached(first: Iterable[str], calls: dict[str, set[str]]) -> set[str]:
-    """Return all functions that are called by *first*, at whichever depth."""
-    found: set[str] = set()
-    while new := {*first} - found:
-        found |= new
-        first = [each for one in new for each in calls.get(one, ())]
-    return found
-
-
-ALL_FUNCTIONS = {
-    name
-    for path in LUA.joinpath("include").rglob("*.lua")
-    for text in [code(path.read_text("utf-8"))]
-    for name in {*re.findall(r"^local function (\w+)", text, re.M), *constants(text)}
-}
-
-
-@pytest.mark.parametrize("name", scripts.names())
-def test_every_include_is_needed_and_stands_after_those_that_it_needs(name: str) -> None:
-    included = includes_of(name)
-    calls = {name: there for functions in included.values() for name, there in functions.items()}
-    body = code(source(name))
-    own = {*re.findall(r"^local function (\w+)", body, re.M), *constants(body)}
-    needed = reached(names_called(body) - own, calls) & ALL_FUNCTIONS
-
-    known: set[str] = set()
-    for include, functions in included.items():
-        assert needed & functions.keys(), f"{include} is not needed"
-        for function, there in functions.items():
-            known.add(function)
-            if function in needed:
-                assert there & ALL_FUNCTIONS <= known, f"{function} calls what comes later"
-    assert needed <= known

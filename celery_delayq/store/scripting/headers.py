@@ -7,6 +7,9 @@ A script names its KEYS and ARGV in their order, and the roles of the accounts t
     --          most_entries: most entries to move
     -- Roles    worker, dispatcher
 
+An include says which names it ``Defines`` and which ones of other includes and of the script it
+``Expects``.
+
 A name with ``…`` stands for all that follow. The script reads ``KEYS.due``, ``ARGV.queue`` and, for
 the place of a name among KEYS or ARGV, ``FIRST.ready_lists``.
 """
@@ -16,6 +19,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+#: A line in whose place an include comes.
+INCLUDE = re.compile(r"^-- @include ([\w/]+)$", re.MULTILINE)
 _PART = re.compile(r"^-- ([A-Z]\w+) {2,}(.*(?:\n-- {9,}.*)*)", re.MULTILINE)
 #: Lines that go on with the description of a name.
 _MORE = re.compile(r"\n-- {11,}.*")
@@ -34,17 +39,21 @@ class Header:
         Its first line.
     parts : dict[str, str]
         The text behind each label, such as ``"Returns"``.
+    includes : list[str]
+        The includes, in their order.
     """
 
     name: str
     summary: str
     parts: dict[str, str]
+    includes: list[str]
 
     @classmethod
     def of(cls, name: str, text: str) -> Header:
         """Read the header of a file's text."""
         first = text.partition("\n")[0]
-        return cls(name, first.removeprefix("-- "), dict(_PART.findall(text)))
+        parts, includes = dict(_PART.findall(text)), INCLUDE.findall(text)
+        return cls(name, first.removeprefix("-- "), parts, includes)
 
     @property
     def keys(self) -> list[str]:

@@ -9,10 +9,9 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from celery_delayq.store.scripting.headers import Header
+from celery_delayq.store.scripting.headers import INCLUDE, Header
 
 _LUA_FOLDER = files("celery_delayq").joinpath("store", "lua")
-_INCLUDE = re.compile(r"-- @include ([\w/]+)$")
 #: A text in quotes, which may have two dashes, or a comment.
 _TEXT_OR_COMMENT = re.compile(r"('(?:\\.|[^'\\])*')|--.*")
 _FUNCTION = re.compile(r"local function (\w+)\(")
@@ -99,7 +98,7 @@ def _read(path: str) -> str:
 def _lines_of(path: str) -> Iterator[_Line]:
     """Yield the lines of a file and of its includes that have code, without comments."""
     for number, text in enumerate(_read(path).split("\n"), 1):
-        if include := _INCLUDE.match(text):
+        if include := INCLUDE.match(text):
             yield from _lines_of(f"include/{include[1]}")
         elif code := _TEXT_OR_COMMENT.sub(r"\1", text).rstrip():
             yield _Line(code, f"{path}.lua:{number}")

@@ -1,5 +1,17 @@
 -- Storing messages, one after the other, until they are due; those whose moment has passed go to
 -- ready at once.
+--
+-- Defines  putting  list_none  begin_puts  list_entries  store  is_full  REFUSED  look_for_taken
+--            store_first  store_unique  put  end_puts
+-- Expects  FIRST.next_due
+--          clock: to_ms
+--          tracking: expect_state  DUE  TASKS  UNIQUE  READY_INDEX  forget_waiting  TOTALS
+--          types: expect_types  expect_all
+--          record: read_record  due_text  read_unique
+--          entry_store: is_tracked  is_scheduled  put_ready  put_record
+--          unique_policy: owner_text  since_of  decide  supersede  take_key
+--          totals: add_total
+--          dispatch/next_due: announce
 
 local putting = {first = math.huge, looked = false, scheduled = 0, ready = 0, replaced = 0}
 

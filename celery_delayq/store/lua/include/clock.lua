@@ -1,3 +1,7 @@
+-- The clock of Redis, and whole numbers that were read from a key.
+--
+-- Defines  now_us  to_ms  read_whole
+
 -- Microseconds since 1970 by this server's clock.
 local function now_us()
   local time = redis.call('TIME')

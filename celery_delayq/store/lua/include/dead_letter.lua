@@ -1,3 +1,7 @@
+-- Write dead letters, and read what they say.
+--
+-- Defines  dead_letter_name  add_dead_letter  died_at  dead_letter_state  skip_reason
+
 -- The name of a dead letter with that id. It is never '': nobody can ask for that name, and no
 -- index may have it (see dispatch/promote.lua).
 local function dead_letter_name(id)

@@ -1,3 +1,11 @@
+-- Store entries in the schedule, and make messages ready.
+--
+-- Defines  due_of  is_scheduled  is_tracked  put_record  put_entry  put_ready
+-- Expects  tracking: names_of_message  ENTRIES  find_tracked  READY_INDEX  LEASED_INDEX
+--            has_duplicate_ids  duplicate_name  list_duplicate  DUE  TASKS  track  tracking
+--          record: read_record  task_member  message_in  read_label
+--          wake: wake
+
 -- When an entry is due: '+5' counts from now, '5' is absolute, both in ms. Rounded up, so that
 -- nothing is early.
 local function due_of(text, clock_us)

@@ -1,6 +1,12 @@
 -- Find messages by id. A call looks at some of their names and reads about 1 MB of records.
 -- Messages come in the order of their message ids, whichever of its two names a message has. So calls
 -- meet each message once, also if it gets its other name between two calls.
+--
+-- Defines  add_found  in_order  names_left  find_some  RANK  change_one  change_found
+-- Expects  tracking: ENTRIES  READY_INDEX  LEASED_INDEX  read_tracked  has_duplicate_ids
+--            duplicate_name  DUPLICATE_IDS  DUE
+--          record: read_record  is_before  due_at
+--          room: take_room  room
 
 -- Add the messages under a name: {name, state, value}. State 's' is scheduled, with the record as
 -- value, 'w' ready, 'r' held. Skips cancelled ones. Returns the bytes of the record.

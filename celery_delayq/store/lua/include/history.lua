@@ -1,3 +1,7 @@
+-- The history of runs.
+--
+-- Defines  add_run
+
 -- Note a run that has ended, where there is a line of it, in the stream of about 'most' of them.
 -- What cannot be written, as on a full server, is left out: no message is held for its history.
 local function add_run(history, most, line)

@@ -1,3 +1,7 @@
+-- One reply to a call and to its repeats.
+--
+-- Defines  answer_once
+
 -- A call that is repeated after its reply was lost gets the same answer: it is kept for a minute.
 local function answer_once(key, work)
   local reply = redis.call('GET', key)

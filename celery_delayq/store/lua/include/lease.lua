@@ -1,3 +1,12 @@
+-- Lease time, the values that a process has leased, and how often they were delivered.
+--
+-- Defines  lease_now  hold_lease  read_leased  leased_text  read_deliveries  write_deliveries
+--            count_death
+-- Expects  clock: to_ms  now_us  read_whole
+--          tracking: forget_tracked  LEASED_INDEX  track_back
+--          dead_letter: add_dead_letter
+--          record: read_label
+
 -- Lease time: Redis' clock in ms, less the time for which it stood still. It stands still while
 -- nobody looks at it (an outage, a failover) and over jumps of the clock, so that no lease ends
 -- only because its holder could not be heard.

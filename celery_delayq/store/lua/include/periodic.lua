@@ -1,4 +1,6 @@
 -- Periodic entries: the first line of a record holds its state, see celery_delayq/periodic/state.py.
+--
+-- Defines  as_expected  look_at_entry
 
 -- The record of an entry if it begins as expected, else nil.
 local function as_expected(periodic, name, line)

@@ -1,5 +1,8 @@
 -- Places in a sorted set, for reading on where another call ended: without OFFSET, so it takes the
 -- same time however many members have one score.
+--
+-- Defines  rank_behind  members_between
+-- Expects  record: is_before
 
 -- The first rank at which a member stands behind a place, which may be empty meanwhile.
 local function rank_behind(key, score, member)

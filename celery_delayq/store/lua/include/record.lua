@@ -1,3 +1,8 @@
+-- Read records, labels of messages and members of the index by task.
+--
+-- Defines  read_record  message_in  due_text  is_before  task_member  PAUSED_OFFSET  due_at
+--            read_label  read_unique
+
 -- Read a record (see model/envelope.py): priority, message id, task and where the message begins; nil when
 -- the data are no record. A large message is its own record, and its task stands behind its label.
 local function read_record(data)

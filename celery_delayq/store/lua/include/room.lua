@@ -1,3 +1,7 @@
+-- How much a call may still read or move.
+--
+-- Defines  room  take_room  long  wanted  most_at_once  few  take_read
+
 -- Bytes of messages that a call may still read or move: about 1 MB, so that others do not wait
 -- longer for a few large messages than for many small ones. It goes on while there is room for more,
 -- so what does not fit is the last one, and there is one at least.

@@ -1,3 +1,8 @@
+-- Read a hash in pages.
+--
+-- Defines  scan_hash
+-- Expects  room: few  take_read  room
+
 -- Read about 'most' fields of a hash from a cursor on, while there is room. Returns the next
 -- cursor, and each field followed by its value. A hash that was much larger before has empty pages.
 local function scan_hash(key, cursor, most)

@@ -1,5 +1,7 @@
 -- Counting, in the script that does what is counted: celery_delayq/model/totals.py says what the counters
 -- mean. A key of another type counts nothing, which is no error: fsck tells of it.
+--
+-- Defines  add_total  count_others
 
 -- Count some more of one kind.
 local function add_total(totals, name, number)

@@ -1,3 +1,15 @@
+-- Where a message is: scheduled, ready or leased, and which message has a unique key.
+--
+-- Defines  DUE  ENTRIES  TASKS  PAUSED_DUE  UNIQUE  DUPLICATE_IDS  READY_INDEX  LEASED_INDEX
+--            TOTALS  duplicate_name  duplicate_ids_there  has_duplicate_ids  list_duplicate
+--            names_of_message  expect_state  read_tracked  find_tracked  track  tracking  untrack
+--            track_back  read_owner  find_owner  release_key  forget_waiting  forget_tracked
+--            move_entry  take_entry  remove_entry
+-- Expects  KEYS.due  KEYS.entries  KEYS.tasks  KEYS.paused_due  KEYS.unique  KEYS.duplicate_ids
+--            KEYS.ready_index  KEYS.leased_index  KEYS.totals  FIRST.due
+--          types: expect_types  expect_rare  expect_type
+--          record: read_label  read_record  read_unique  task_member  due_at
+
 -- The keys with which all scripts about entries begin.
 local DUE, ENTRIES, TASKS, PAUSED_DUE = KEYS.due, KEYS.entries, KEYS.tasks, KEYS.paused_due
 local UNIQUE, DUPLICATE_IDS = KEYS.unique, KEYS.duplicate_ids

@@ -1,3 +1,7 @@
+-- Refuse keys of another type.
+--
+-- Defines  expect_type  expect_types  expect_all  expect_rare  lists_by_step  read_typed
+
 -- Refuse a key of another type before anything is written, since nothing is rolled back. Returns
 -- whether the key is there.
 local function expect_type(key, wanted)

@@ -1,3 +1,10 @@
+-- What becomes of a message whose unique key another message has.
+--
+-- Defines  since_of  owner_text  decide  supersede  take_key
+-- Expects  tracking: duplicate_name  read_owner  find_owner  DUE  remove_entry  READY_INDEX
+--            release_key  UNIQUE
+--          record: due_at
+
 -- Since when a key is held (ms), where that counts.
 local function since_of(policy, now)
   return string.byte(policy) == 108 and now or nil -- 'l'ater

@@ -1,3 +1,7 @@
+-- The list on which consumers of a queue wait.
+--
+-- Defines  wake
+
 -- The marker that a queue has something ready: consumers that found nothing block on it. It is a
 -- list of at most one element, so that one BRPOP can wait for it and for stock lists alike.
 local function wake(marker)

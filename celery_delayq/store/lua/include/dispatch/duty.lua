@@ -1,6 +1,9 @@
 -- One dispatcher is on duty: it wakes when something is due, the others now and then. The hash of
 -- lease time says who ('duty') and when it was heard last ('duty_at', ms). A hint: whoever finds
 -- something overdue promotes it.
+--
+-- Defines  on_duty
+-- Expects  clock: read_whole
 
 -- 1 when 'me' is on duty from now on, else 0. It takes the duty when it 'wins' it, and when nobody
 -- has it or was heard lately.

@@ -1,5 +1,8 @@
 -- The next-due index says when to look at each queue next: at its earliest entry, or later after an error
 -- and where less may be promoted than is due.
+--
+-- Defines  next_due_head  hint  look_at  announce  look_again  look_on
+-- Expects  record: PAUSED_OFFSET
 
 -- {now (µs), queue, due (ms)} of the first queue to look at, but none that is named in ARGV from 'first'
 -- on; the queue is '' when there is none.

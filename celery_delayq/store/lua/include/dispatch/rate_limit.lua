@@ -1,5 +1,9 @@
 -- How much may be promoted: PACE keeps 'tokens' (may be promoted at once) as they were 'at' (µs),
 -- and, while a queue is full, 'below': leases/acquire.lua has it looked at again when fewer are ready.
+--
+-- Defines  pace  spend  look_when_below
+-- Expects  clock: to_ms
+--          dispatch/next_due: hint
 
 -- How many of 'most' entries may be promoted now and, when that is fewer than wanted, when to look
 -- again (ms). 'rate' a second and 'ready', the most messages that may be ready, are 0 for no limit.

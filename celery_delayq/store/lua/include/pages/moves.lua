@@ -1,6 +1,11 @@
 -- For those who move entries: they leave each at the due that it had, for as long as somebody reads the
 -- schedule page by page. See include/pages/reading.lua.
 -- Functions get the names of the three keys.
+--
+-- Defines  MOST_MOVED  KEPT_MS  moves_at  begin_moves  note_move
+-- Expects  types: expect_type
+--          clock: to_ms
+--          record: due_at
 
 -- Members of MOVED from which on it becomes MOVED_BEFORE; how long both are kept after a move (ms).
 local MOST_MOVED, KEPT_MS = 5000, 7200000

@@ -7,6 +7,10 @@
 --   "<name> NUL <since> NUL <until> NUL <task>", scored by the due that it had from since to until (µs).
 -- When MOVED is large it becomes MOVED_BEFORE, once nobody needs what stood there. All of these expire.
 -- Functions get the names of the three.
+--
+-- Defines  READING_MS  KEPT_MS  number_text  is_any_moved  hide_moved  read_version
+--            behind_versions  last_version  note_reader
+-- Expects  clock: now_us  to_ms
 
 -- How long a reader may take for a page, and moves are kept after a page (ms).
 local READING_MS, KEPT_MS = 3600000, 7200000

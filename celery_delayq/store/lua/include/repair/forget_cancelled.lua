@@ -1,3 +1,10 @@
+-- Messages that were cancelled while they were ready.
+--
+-- Defines  forget_cancelled
+-- Expects  totals: add_total
+--          tracking: TOTALS  READY_INDEX  ENTRIES  LEASED_INDEX  DUPLICATE_IDS  read_tracked
+--            release_key
+
 -- Forget what is known of a ready message, of which so many were dropped from their lists.
 local function forget_cancelled(name, value, dropped)
   add_total(TOTALS, string.sub(value, 1, 2) == '!!' and 'replaced' or 'cancelled', dropped)

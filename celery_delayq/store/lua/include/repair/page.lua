@@ -1,5 +1,9 @@
 -- Batches of members with messages to read. The reply names the members that found no room, and the
 -- next call gets these names. A cursor cannot do that: a page of a small key has all its members.
+--
+-- Defines  look_at_each
+-- Expects  room: room
+--          repair/report: tell
 
 -- Look at the names that a call has left, or at about 'most' members of a sorted set from a cursor
 -- on, one after the other; return the report (see include/repair/report.lua).

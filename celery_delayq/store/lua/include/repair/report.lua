@@ -1,3 +1,7 @@
+-- What a call of fsck has found.
+--
+-- Defines  found  note  let_repairs_pass  tell
+
 -- What a batch has found: of each kind how many, how many of them are repaired now, and a few.
 local found = {}
 

@@ -1,3 +1,9 @@
+-- What fsck checks of second messages with one id.
+--
+-- Defines  let_pass  check_duplicate
+-- Expects  tracking: duplicate_ids_there  DUPLICATE_IDS  list_duplicate
+--          repair/report: note
+
 -- A hand may have removed the list of second messages, so all are looked for.
 duplicate_ids_there = true
 
