@@ -12,7 +12,7 @@ from celery_delayq.deadletters.stream import StreamDeadLetters
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration.context import ContextValues
 from celery_delayq.integration.install import install
-from celery_delayq.model.retry_options import defaults_of
+from celery_delayq.model.retry_options import policies_by_pattern
 from celery_delayq.periodic import runner
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.schedule.client import Schedule
@@ -77,7 +77,7 @@ class DelayQ:
         webhook: Webhook | None = None,
     ) -> None:
         self.at_least_once = at_least_once
-        self.retries = defaults_of(retry)
+        self.retries = policies_by_pattern(retry)
         self.webhook = webhook
         self.session = Session()
         self._context = ContextValues()

@@ -13,7 +13,7 @@ from celery import Celery
 from celery_delayq.errors import InvalidETA, NotSupported, RecordError
 from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, Entry, Record
-from celery_delayq.model.lookup import FoundPage, Listed, StatusCode, Where
+from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry, StatusCode
 from celery_delayq.model.scheduled import moment
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
@@ -216,7 +216,9 @@ class _Back:
         while found:
             found = False
             began = self.store.now_us()
-            pages = listed_pages(ask, queue, Where(), CALL_MEMBERS, began=began, records=False)
+            pages = listed_pages(
+                ask, queue, EntryCondition(), CALL_MEMBERS, began=began, records=False
+            )
             for page in pages:
                 names = [each.name for each in page.entries if each.name not in left]
                 for some in self._portions(queue, names):
@@ -335,7 +337,7 @@ class _Back:
 
 def _stock_message(record: bytes, score: float, now_ms: int) -> bytes:
     """Return the message of an entry for stock workers, without an ETA if it is due."""
-    due_ms = Listed("", int(score), b"").due_ms
+    due_ms = ListedEntry("", int(score), b"").due_ms
     eta = moment(due_ms).isoformat() if due_ms > now_ms else None
     return message_json.encode(
         envelope.for_stock(foreign.loads(Record.unpack(record).message), eta)

@@ -13,13 +13,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from celery_delayq.deadletters.elsewhere import schedule_elsewhere
+from celery_delayq.deadletters.other_store import schedule_in_other_store
 from celery_delayq.deadletters.reader import DeadLetterReader, check_filter, counts_of
-from celery_delayq.deadletters.replay import ReplayChanges, replayed
+from celery_delayq.deadletters.replay import ReplayChanges, replay_entry
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidOption, RecordError
 from celery_delayq.integration.not_run import note_purged
 from celery_delayq.integration.worker_checks import warn_of_naive_eta
-from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterRecord
 from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
@@ -50,17 +50,17 @@ class Change(NamedTuple):
     #: Status codes that are known before the call is made, by the place of the dead letter.
     known: Mapping[int, StatusCode] = MappingProxyType({})
 
-    def states(self, reply: Any) -> Sequence[StatusCode]:
+    def status_codes(self, reply: Any) -> Sequence[StatusCode]:
         """Return the status code of each dead letter from the reply."""
-        states: list[StatusCode] = ["x"] * len(self.dead_letters)
+        status_codes: list[StatusCode] = ["x"] * len(self.dead_letters)
         for place, state in self.known.items():
-            states[place] = state
+            status_codes[place] = state
         for place, state in zip(self.places, told(reply or b""), strict=True):
-            states[place] = state
+            status_codes[place] = state
         if self.after is not None:
-            done = zip(self.dead_letters, states, strict=True)
+            done = zip(self.dead_letters, status_codes, strict=True)
             self.after([dead_letter for dead_letter, state in done if state == "d"])
-        return states
+        return status_codes
 
 
 class DeadLetters(DeadLetterReader):
@@ -111,9 +111,9 @@ class DeadLetters(DeadLetterReader):
             return Outcome.UNKNOWN
         due = due_of(eta, countdown)
         warn_of_naive_eta(self._session.app, eta)
-        changes = ReplayChanges(args, kwargs, queue).checked()
-        change = self._to_replay(found.queue, [found], changes, [due], uuid4().hex)
-        return self._make(found.queue, change)
+        changes = ReplayChanges(args, kwargs, queue).check()
+        change = self._replay_change(found.queue, [found], changes, [due], uuid4().hex)
+        return self._make_change(found.queue, change)
 
     def replay_all(
         self,
@@ -152,7 +152,7 @@ class DeadLetters(DeadLetterReader):
             The filter has a wrong type, or *queue* is not a valid name.
         """
         check_rate(rate)
-        changes = ReplayChanges(args, kwargs, queue).checked()
+        changes = ReplayChanges(args, kwargs, queue).check()
         start, run = self._session.now_ms(), uuid4().hex
 
         def change(name: str, dead_letters: Sequence[DeadLetter], before: int) -> Any:
@@ -160,14 +160,14 @@ class DeadLetters(DeadLetterReader):
                 Due(0) if rate is None else Due(start + int((before + n) * 1000 / rate))
                 for n in range(len(dead_letters))
             ]
-            return self._to_replay(name, dead_letters, changes, dues, run)
+            return self._replay_change(name, dead_letters, changes, dues, run)
 
         plain = rate is None and changes == ReplayChanges()
-        return self._change_dead(
+        return self._change_all(
             filter, change, dry_run, everything, progress, replay_in_place=plain
         )
 
-    def _to_replay(
+    def _replay_change(
         self,
         queue: str,
         dead_letters: Sequence[DeadLetter],
@@ -184,7 +184,7 @@ class DeadLetters(DeadLetterReader):
             message_id = f"{place:04x}{token[4:]}"
             try:
                 with reading("message"):
-                    entry = replayed(dead_letter, layout, due, changes, message_id, run)
+                    entry = replay_entry(dead_letter, layout, due, changes, message_id, run)
             except (RecordError, InvalidOption) as exc:
                 # Other producers may have sent anything.
                 logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
@@ -198,7 +198,7 @@ class DeadLetters(DeadLetterReader):
         call: Call | None = None
         known: dict[int, StatusCode] = {}
         if self._ask(lambda stores: stores.of(queue) is not stores.of(to)):
-            replays, known = schedule_elsewhere(self._ask, queue, to, layout, replays, token)
+            replays, known = schedule_in_other_store(self._ask, queue, to, layout, replays, token)
             if replays:
                 names = [(each.id, each.died_ms) for each in replays.values()]
                 call = self._ask(
@@ -225,7 +225,7 @@ class DeadLetters(DeadLetterReader):
         found = self._dead_letter(dead_letter)
         if found is None:
             return Outcome.UNKNOWN
-        return self._make(found.queue, self._to_purge(found.queue, [found]))
+        return self._make_change(found.queue, self._purge_change(found.queue, [found]))
 
     def purge_all(
         self,
@@ -236,9 +236,9 @@ class DeadLetters(DeadLetterReader):
         progress: Callable[[Bulk], object] | None = None,
     ) -> Bulk:
         """Delete all dead letters that match a filter; parameters as for :meth:`replay_all`."""
-        return self._change_dead(filter, self._to_purge, dry_run, everything, progress)
+        return self._change_all(filter, self._purge_change, dry_run, everything, progress)
 
-    def _to_purge(self, queue: str, dead_letters: Sequence[DeadLetter], _: int = 0) -> Any:
+    def _purge_change(self, queue: str, dead_letters: Sequence[DeadLetter], _: int = 0) -> Any:
         """Return the change that deletes dead letters of one queue."""
         names = [(each.id, each.dead_lettered.died_ms) for each in dead_letters]
         token = uuid4().hex
@@ -254,13 +254,13 @@ class DeadLetters(DeadLetterReader):
     def _dead_letter(self, dead_letter: DeadLetter | str) -> DeadLetter | None:
         return dead_letter if isinstance(dead_letter, DeadLetter) else self.get(dead_letter)
 
-    def _make(self, queue: str, change: Any) -> Outcome:
+    def _make_change(self, queue: str, change: Any) -> Outcome:
         """Make a change of one dead letter of a queue."""
         call = change.call
         reply = None if call is None else self._ask(lambda stores: stores.of(queue).run(call))
-        return OUTCOMES[change.states(reply)[0]]
+        return OUTCOMES[change.status_codes(reply)[0]]
 
-    def _change_dead(
+    def _change_all(
         self,
         filter: DeadFilter,
         change: Callable[[str, Sequence[DeadLetter], int], Any],
@@ -273,7 +273,7 @@ class DeadLetters(DeadLetterReader):
         """Change the dead letters that match, in batches; those that die meanwhile stay.
 
         With *replay_in_place* the scripts change most messages themselves, and *change* gets only
-        the dead letters that :meth:`_replayed_in_place` yields.
+        the dead letters that :meth:`_replay_in_place` yields.
         """
         check_bulk(filter, dry_run, everything)
         bulk = Bulk(dry_run)
@@ -286,32 +286,32 @@ class DeadLetters(DeadLetterReader):
         bulk.total = self.count(
             DeadFilter(filter.queue, died_from=filter.died_from, died_to=filter.died_to)
         )
-        looked = 0
+        number_read = 0
 
         def settle(made: Change, reply: Any) -> None:
-            bulk.outcomes.update(OUTCOMES[state] for state in made.states(reply))
+            bulk.outcomes.update(OUTCOMES[state] for state in made.status_codes(reply))
             if progress is not None:
                 progress(bulk)
 
         if replay_in_place and filter.is_by_place:
-            dead_letters = self._replayed_in_place(filter, bulk, progress)
+            dead_letters = self._replay_in_place(filter, bulk, progress)
         else:
-            dead_letters = self._dead(filter, ahead=True)
+            dead_letters = self._iterate(filter, ahead=True)
         with PipelinedCalls(self._ask) as ahead:
             for batch in portions(
                 dead_letters, CHANGE_BATCH, lambda dead_letter: len(dead_letter.dead_lettered.data)
             ):
                 for queue, part in groupby(sorted(batch, key=_QUEUE), _QUEUE):
                     found = [*part]
-                    made = change(queue, found, looked)
-                    looked += len(found)
+                    made = change(queue, found, number_read)
+                    number_read += len(found)
                     if made.call is None:
                         settle(made, None)
                     else:
                         ahead.send(queue, made.call, partial(settle, made))
         return bulk
 
-    def _replayed_in_place(
+    def _replay_in_place(
         self, filter: DeadFilter, bulk: Bulk, progress: Callable[[Bulk], object] | None
     ) -> Iterator[DeadLetter]:
         """Replay dead letters by queue and time; yield those that a script cannot change."""
@@ -327,7 +327,7 @@ class DeadLetters(DeadLetterReader):
             more = True
             while more:
                 place = (layout, first, last, after, uuid4().hex)
-                found, left = self._ask(partial(_replay_in_place, queue, place))
+                found, left = self._ask(partial(_replay_page_in_place, queue, place))
                 if found.done:
                     bulk.outcomes[Outcome.DONE] += found.done
                     if progress is not None:
@@ -366,9 +366,9 @@ def check_bulk(filter: DeadFilter, dry_run: bool, everything: bool) -> None:
         )
 
 
-def _replay_in_place(
+def _replay_page_in_place(
     queue: str, place: tuple[Any, ...], stores: Stores
-) -> tuple[ReplayedInPlace, Sequence[DeadLettered]]:
+) -> tuple[ReplayedInPlace, Sequence[DeadLetterRecord]]:
     """Return the result of one call, and the dead letters that it left."""
     dead_letters = stores.of(queue).dead_letters
     found = dead_letters.replay_in_place(queue, *place)

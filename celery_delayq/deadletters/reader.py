@@ -22,13 +22,13 @@ Progress = Callable[[int | None, int], object]
 PROGRESS_DEAD_LETTERS = 100
 
 
-class Reading:
+class ReadCounter:
     """Counts what is read."""
 
     def __init__(self, progress: Progress | None, total: int | None) -> None:
         self._progress, self._total, self._number = progress, total, 0
 
-    def one_more(self) -> None:
+    def count_one(self) -> None:
         """Count a dead letter, whether it is one of the wanted or not."""
         self._number += 1
         if self._progress is not None and self._number % PROGRESS_DEAD_LETTERS == 0:
@@ -79,9 +79,9 @@ class DeadLetterReader:
         fields = DeadFilter(
             queue, task, reason, exception, died_from, died_to, task_id, root_id, group_id
         )
-        return self._dead(_filter_of(filter, fields), progress=progress)
+        return self._iterate(_filter_of(filter, fields), progress=progress)
 
-    def _dead(
+    def _iterate(
         self, filter: DeadFilter, *, ahead: bool = False, progress: Progress | None = None
     ) -> Iterator[DeadLetter]:
         """Return an iterator over dead letters that match a filter.
@@ -100,14 +100,14 @@ class DeadLetterReader:
 
         queues = self._ask(with_dead_letters)
         ahead = ahead and len(queues) == 1
-        read = Reading(progress, sum(number for number, _ in queues.values()))
+        read = ReadCounter(progress, sum(number for number, _ in queues.values()))
 
         def of_queue(queue: str) -> Iterator[DeadLetter]:
             dead_letters = self._ask(lambda stores: stores.of(queue).dead_letters)
             _, died_to = queues[queue]
             for dead_lettered in dead_letters.all(queue, low, died_to, ahead=ahead, ask=self._ask):
                 dead_letter = DeadLetter.of(queue, dead_lettered)
-                read.one_more()
+                read.count_one()
                 if all_match or filter.matches(dead_letter):
                     yield dead_letter
 
@@ -142,9 +142,11 @@ class DeadLetterReader:
             raise InvalidFilter(f"id={id!r}: expected the id of a dead letter")
 
         filter = DeadFilter(queue, task_id=id)
-        return self._by_id(id, queue, progress) or next(self._dead(filter, progress=progress), None)
+        return self._find_by_id(id, queue, progress) or next(
+            self._iterate(filter, progress=progress), None
+        )
 
-    def _by_id(
+    def _find_by_id(
         self,
         id: str,
         queue: str | None,
@@ -175,7 +177,7 @@ class DeadLetterReader:
 
     def _count(self, filter: DeadFilter) -> int:
         if not filter.is_by_place:
-            return sum(1 for _ in self._dead(filter))
+            return sum(1 for _ in self._iterate(filter))
         low, high = filter.range_ms()
         return sum(self._ask(lambda stores: counts_of(stores, filter.queue, low, high)).values())
 

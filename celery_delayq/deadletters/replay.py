@@ -34,7 +34,7 @@ class ReplayChanges(NamedTuple):
     kwargs: Mapping[str, Any] | None = None
     queue: str | None = None
 
-    def checked(self) -> ReplayChanges:
+    def check(self) -> ReplayChanges:
         """Return the changes.
 
         Raises
@@ -63,7 +63,7 @@ class ReplayChanges(NamedTuple):
 _REPLAY_SEPARATOR = " again "
 
 
-def replayed(
+def replay_entry(
     dead_letter: DeadLetter,
     layout: Layout,
     due: Due,
@@ -73,16 +73,16 @@ def replayed(
 ) -> Entry:
     """Return the entry that replays a dead letter; *layout* is that of the queue it goes to.
 
-    The other parameters and the errors are those of :func:`replayed_message`.
+    The other parameters and the errors are those of :func:`replay_message`.
     """
-    new = replayed_message(dead_letter, changes, message_id, run)
+    new = replay_message(dead_letter, changes, message_id, run)
     priority = new["properties"].get("priority")
     step = layout.step(min(max(priority, 0), 9) if isinstance(priority, int) else 0)
     label = bool(due.ms) or envelope.is_special(new)
     return Entry.of(new, step, due, label=label)
 
 
-def replayed_message(
+def replay_message(
     dead_letter: DeadLetter, changes: ReplayChanges, message_id: str, run: str
 ) -> dict[str, Any]:
     """Return the message that replays a dead letter.

@@ -9,8 +9,8 @@ from typing import Any, cast
 from uuid import uuid4
 
 from celery_delayq.deadletters.client import DeadLetters, check_bulk
-from celery_delayq.deadletters.reader import Progress, Reading
-from celery_delayq.deadletters.replay import ReplayChanges, replayed_message
+from celery_delayq.deadletters.reader import Progress, ReadCounter
+from celery_delayq.deadletters.replay import ReplayChanges, replay_message
 from celery_delayq.errors import InvalidOption, RecordError
 from celery_delayq.integration.not_run import note_purged
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
@@ -40,7 +40,7 @@ class StreamDeadLetters(DeadLetters):
     So two replays at the same time run a task twice.
     """
 
-    def _dead(
+    def _iterate(
         self,
         filter: DeadFilter,
         *,
@@ -49,9 +49,9 @@ class StreamDeadLetters(DeadLetters):
         offset: int | None = None,
     ) -> Iterator[DeadLetter]:
         low, high = filter.range_ms()
-        read = Reading(progress, None)
+        read = ReadCounter(progress, None)
         for found in self._connection.read(offset):
-            read.one_more()
+            read.count_one()
             died = found.dead_lettered.died_ms
             if (
                 filter.queue not in (None, found.queue)
@@ -69,21 +69,23 @@ class StreamDeadLetters(DeadLetters):
     def _connection(self) -> Any:
         return self._session.dead_letter_connection
 
-    def _by_id(self, id: str, queue: str | None, progress: Progress | None) -> DeadLetter | None:
-        there = self._dead(DeadFilter(queue), progress=progress)
+    def _find_by_id(
+        self, id: str, queue: str | None, progress: Progress | None
+    ) -> DeadLetter | None:
+        there = self._iterate(DeadFilter(queue), progress=progress)
         return next((each for each in there if each.id == id), None)
 
     def _count(self, filter: DeadFilter) -> int:
-        return sum(1 for _ in self._dead(filter))
+        return sum(1 for _ in self._iterate(filter))
 
     def _dead_letter(self, dead_letter: DeadLetter | str) -> DeadLetter | None:
         """Return a dead letter as it is in the stream now, None if it is settled."""
         if isinstance(dead_letter, StreamedDeadLetter):
-            there = self._dead(DeadFilter(), offset=dead_letter.offset)
+            there = self._iterate(DeadFilter(), offset=dead_letter.offset)
             return next((each for each in there if each == dead_letter), None)
         return self.get(dead_letter.id if isinstance(dead_letter, DeadLetter) else dead_letter)
 
-    def _change_dead(
+    def _change_all(
         self,
         filter: DeadFilter,
         change: Callable[[str, Sequence[DeadLetter], int], Any],
@@ -101,27 +103,27 @@ class StreamDeadLetters(DeadLetters):
         if dry_run:
             bulk.outcomes[Outcome.DONE] = bulk.total
             return bulk
-        looked = 0
+        number_read = 0
         for batch in portions(
-            self._dead(filter), MARK_BATCH, lambda each: len(each.dead_lettered.data)
+            self._iterate(filter), MARK_BATCH, lambda each: len(each.dead_lettered.data)
         ):
-            for dead_letter, outcome in zip(batch, change("", batch, looked), strict=True):
+            for dead_letter, outcome in zip(batch, change("", batch, number_read), strict=True):
                 if isinstance(outcome, Exception):
                     logger.warning("Dead letter %r is not replayed: %s", dead_letter.id, outcome)
                     outcome = Outcome.REFUSED
                 bulk.outcomes[outcome] += 1
-            looked += len(batch)
+            number_read += len(batch)
             if progress is not None:
                 progress(bulk)
         return bulk
 
-    def _make(self, _queue: str, change: Any) -> Outcome:
+    def _make_change(self, _queue: str, change: Any) -> Outcome:
         [outcome] = change
         if isinstance(outcome, Exception):
             raise outcome
         return cast("Outcome", outcome)
 
-    def _to_replay(
+    def _replay_change(
         self,
         _queue: str,
         dead_letters: Sequence[DeadLetter],
@@ -135,9 +137,7 @@ class StreamDeadLetters(DeadLetters):
         for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
             try:
                 with reading("message"):
-                    message = from_envelope(
-                        replayed_message(dead_letter, changes, uuid4().hex, run)
-                    )
+                    message = from_envelope(replay_message(dead_letter, changes, uuid4().hex, run))
             except (RecordError, InvalidOption) as exc:
                 logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
                 outcomes[place] = Outcome.UNREADABLE
@@ -151,7 +151,7 @@ class StreamDeadLetters(DeadLetters):
                 outcomes[[*messages][n]] = error
         return outcomes
 
-    def _to_purge(
+    def _purge_change(
         self, _queue: str, dead_letters: Sequence[DeadLetter], _: int = 0
     ) -> list[Outcome]:
         offsets = offsets_of(dead_letters)

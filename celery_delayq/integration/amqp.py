@@ -107,7 +107,7 @@ class AMQPMixin:
         task = self.app._tasks.get(name)  # type: ignore[attr-defined]
         if (
             CALL_OPTIONS.isdisjoint(options)
-            and not unique.concerns(task)
+            and not unique.has_options(task)
             # Not `get_current_task`, which takes as long as all of this.
             and not message.headers.get("parent_id")
             and not message.headers.get("retries")
@@ -130,7 +130,7 @@ class AMQPMixin:
                 own = unique.own_properties(
                     name, task, args, kwargs, unique.options_of(task, given)
                 )
-                own.update(retry_options.of_call(name, given))
+                own.update(retry_options.property_of_call(name, given))
                 _share_budget(request, headers, own_of(properties), own)
             if own:
                 properties.setdefault(PROPERTY, {}).update(own)

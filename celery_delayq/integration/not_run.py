@@ -12,7 +12,7 @@ from celery import signals, states
 from celery.app.task import Context
 from celery.exceptions import ChordError, TaskRevokedError
 
-from celery_delayq.model.canvas import waited_for, without_chord
+from celery_delayq.model.canvas import chord_contexts, without_chord
 from celery_delayq.model.dead_letter import DeadLetter, has_crashed
 from celery_delayq.model.payload import request_of
 from celery_delayq.model.publish_outcome import PublishOutcome
@@ -194,7 +194,7 @@ def _dispatching(app: Any) -> Iterator[Any]:
 def _tell_chords(app: Any, request: Context, state: str, error: Exception) -> None:
     try:
         # Not `mark_as_failure`: to that, the rest of the chain has failed already.
-        for member in waited_for(request):
+        for member in chord_contexts(request):
             app.backend.on_chord_part_return(member, state, error)
     except Exception:
         logger.exception("The chord of task %r was not told that it will not run", request.id)

@@ -314,7 +314,7 @@ class RequestMixin(RequestBase):
         queue = own_of(message.properties).get("queue")
         if queue is None or deliveries is None:
             return
-        data = delivery.packed(message._raw)
+        data = delivery.pack_received(message._raw)
         deliveries.add_dead_letter_copy(
             tag, queue, str(self.id), ending.reason, data, pack_details(ending.details)
         )

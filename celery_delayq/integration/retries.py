@@ -47,7 +47,9 @@ def prepare(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryP
     for name, task in tasks.items():
         if not name.startswith("celery.") and attempts_of(task) is None:
             try:
-                task._delayq_attempts = Attempts(app, task, retry_options.of_task(task, defaults))
+                task._delayq_attempts = Attempts(
+                    app, task, retry_options.policy_of_task(task, defaults)
+                )
             except InvalidRetry as exc:
                 wrong = wrong or exc
     # Where Celery only logs it, as it does outside workers, the others have their policies.
@@ -63,7 +65,7 @@ def attempts_of(task: Any) -> Attempts | None:
 
 def warn_of_unmatched(defaults: Mapping[str, RetryPolicy], tasks: Mapping[str, Any]) -> None:
     """Warn of patterns that match no task: most likely they are misspelt."""
-    for pattern in retry_options.unmatched(defaults, tasks):
+    for pattern in retry_options.unmatched_patterns(defaults, tasks):
         logger.warning("DelayQ(retry={%r: …}) matches no task of this app", pattern)
 
 
@@ -81,7 +83,7 @@ class Attempts:
         self._task = task
         self._policy = policy
         also = tuple(getattr(task, "dont_autoretry_for", None) or ())
-        self._refused = retry_options.refused_by(task) + also
+        self._refused = retry_options.dont_retry_exceptions(task) + also
         self._retry: Callable[..., Any] = task.retry
 
     def policy_of(self, request: Context) -> RetryPolicy | None:

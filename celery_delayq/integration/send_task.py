@@ -44,7 +44,7 @@ def returning_kept(owner: Celery, send: Callable[..., Any]) -> MethodType:
         task_options.check_expires(kwargs.get("expires"))
         name = TASK_ALIASES.get(name, name)
         register(app, name)
-        with publish_outcome.collecting(report) as collected:
+        with publish_outcome.OutcomeCollector(report) as collected:
             result = send(name, *args, **kwargs)
         # Whoever chose the id of a task may wait for it, as groups, chains and chords do.
         not_run.note_outcomes(app, collected, kept=bool(kwargs.get("task_id")))

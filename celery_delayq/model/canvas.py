@@ -60,18 +60,18 @@ def without_chord(signature: Any) -> Any:
     return found
 
 
-def waited_for(request: Context) -> Iterator[Context]:
+def chord_contexts(request: Context) -> Iterator[Context]:
     """Yield the contexts of a task and its chain for which a chord waits.
 
     Result backends need them to report to the chord.
     """
     found = [request]
     for signature in request.chain or ():
-        found += _link(signature)
+        found += _link_contexts(signature)
     return (each for each in found if each.chord)
 
 
-def _link(signature: Mapping[str, Any]) -> Iterator[Context]:
+def _link_contexts(signature: Mapping[str, Any]) -> Iterator[Context]:
     options = signature.get("options") or {}
     yield Context(
         id=options.get("task_id"),
@@ -80,7 +80,7 @@ def _link(signature: Mapping[str, Any]) -> Iterator[Context]:
         chord=options.get("chord"),
     )
     if signature.get("subtask_type") == "chord" and (body := _body_of(signature)):
-        yield from _link(body)
+        yield from _link_contexts(body)
 
 
 def _body_of(chord: Mapping[str, Any]) -> Any:

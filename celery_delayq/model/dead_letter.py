@@ -15,7 +15,7 @@ from celery_delayq.errors import RecordError
 from celery_delayq.model.canvas import group_of
 from celery_delayq.model.envelope import dead_letter_text, due_of_eta
 from celery_delayq.model.names import check_name
-from celery_delayq.model.payload import Readable
+from celery_delayq.model.payload import MessageFields
 from celery_delayq.model.scheduled import bound_ms, moment
 from celery_delayq.utils import foreign
 from celery_delayq.utils.text import name_of, text_of
@@ -31,7 +31,7 @@ MAX_TEXT_CHARACTERS = 1000
 _CRASH_REASONS = ("its worker died ", "its process died ", "killed its process ")
 
 
-class DeadLettered(NamedTuple):
+class DeadLetterRecord(NamedTuple):
     """A dead letter as Redis keeps it: see ``include/dead_letter.lua``; *data* is all of it."""
 
     id: str
@@ -43,13 +43,15 @@ class DeadLettered(NamedTuple):
     data: bytes
 
     @classmethod
-    def of(cls, id: str, died_ms: int, reason: str, message: bytes, details: bytes) -> DeadLettered:
+    def of(
+        cls, id: str, died_ms: int, reason: str, message: bytes, details: bytes
+    ) -> DeadLetterRecord:
         """Make one of its parts; Redis does the same in ``include/dead_letter.lua``."""
         header = b"2 %d 0 %d %s\n" % (died_ms, len(details), dead_letter_text(reason))
         return cls.unpack(id, header + details + message)
 
     @classmethod
-    def unpack(cls, id: str, data: bytes) -> DeadLettered:
+    def unpack(cls, id: str, data: bytes) -> DeadLetterRecord:
         """Read the stored bytes; unreadable ones become the message."""
         header, newline, rest = data.partition(b"\n")
         parts = header.split(b" ", 4 if header[:2] == b"2 " else 3)
@@ -109,7 +111,7 @@ def pack_details(details: Mapping[str, Any] | None) -> bytes:
 
 
 @dataclass(frozen=True)
-class DeadLetter(Readable):
+class DeadLetter(MessageFields):
     """A message that will not run any more, unless it is replayed, and why.
 
     Attributes
@@ -125,10 +127,10 @@ class DeadLetter(Readable):
     id: str
     queue: str
     reason: str
-    dead_lettered: DeadLettered = field(repr=False)
+    dead_lettered: DeadLetterRecord = field(repr=False)
 
     @classmethod
-    def of(cls, queue: str, dead_lettered: DeadLettered) -> DeadLetter:
+    def of(cls, queue: str, dead_lettered: DeadLetterRecord) -> DeadLetter:
         """Make one of a stored dead letter."""
         return cls(dead_lettered.id, queue, dead_lettered.reason, dead_lettered)
 

@@ -50,7 +50,7 @@ def retry_of(message: Mapping[str, Any]) -> HeldBy | None:
     return None if found is None else HeldBy(*found)
 
 
-def as_new(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def without_retry_note(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a message that is to be sent like any other, a retry as a copy without the note."""
     if retry_of(message) is None:
         return message
@@ -81,7 +81,7 @@ def without_delivery(message: Mapping[str, Any]) -> dict[str, Any]:
     return _without(message, "place", "queue", "deliveries", "promoted")
 
 
-def packed(message: Mapping[str, Any]) -> bytes:
+def pack_received(message: Mapping[str, Any]) -> bytes:
     """Return a received message as a dead letter has it; what JSON cannot hold is a text there."""
     sent = without_delivery(message)
     try:

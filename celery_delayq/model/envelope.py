@@ -132,7 +132,7 @@ class Entry(NamedTuple):
         :func:`is_special` needs one.
         """
         headers = message["headers"]
-        sent = message_json.encode(labelled(message) if label else without_eta(message))
+        sent = message_json.encode(with_label(message) if label else without_eta(message))
         if label and len(sent) >= LARGE_MESSAGE_BYTES:
             sent = _with_task(sent, f', "{TASK_FIELD}": "{task_field(headers["task"])}"'.encode())
         record = Record(step, message_id_of(message), headers["task"], sent)
@@ -297,11 +297,11 @@ def without_eta(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "headers": headers, "properties": properties}
 
 
-def labelled(message: Mapping[str, Any]) -> dict[str, Any]:
+def with_label(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return :func:`without_eta` of *message* with a label in its first bytes, for scripts.
 
     The label is ``<id> <message_id> <skip_after in ms> <unique key>``, percent-encoded
-    (``include/record.lua``); :func:`dropped_after` gives the time a leading 0. Readers of JSON
+    (``include/record.lua``); :func:`with_skip_after` gives the time a leading 0. Readers of JSON
     ignore the order of keys.
     """
     headers, properties, own = _for_worker(message)
@@ -341,7 +341,7 @@ def label_of(id: str, message_id: str, skip_after: int, key: str) -> str:
 _WITHOUT_TIME = re.compile(rb'(?:1 [^\n]*\n)?{"properties": {"delayq": {"label": "\S* \S+ 0(?= )')
 
 
-def dropped_after(entry: Entry, ms: int) -> Entry:
+def with_skip_after(entry: Entry, ms: int) -> Entry:
     """Return an entry that is dropped where it is later, and nobody dispatched when it was due.
 
     One with a ``skip_after`` stays as it is, and so does each with 0 ms.

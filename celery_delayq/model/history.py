@@ -180,7 +180,7 @@ class Run:
         return cls(offset, *record[:4], due, promoted, started, moment(record.ended), *record[8:])
 
 
-def readable(entries: Iterable[tuple[str, bytes]]) -> Iterator[Run]:
+def read_runs(entries: Iterable[tuple[str, bytes]]) -> Iterator[Run]:
     """Yield the runs of stream entries; unreadable ones are logged and skipped."""
     for offset, data in entries:
         try:

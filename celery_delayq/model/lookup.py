@@ -22,7 +22,7 @@ StatusCode = Literal["d", "w", "r", "c", "p", "k", "x", "u"]
 
 #: What a call that cancels does with ready messages: cancel them too, free their unique keys, since
 #: workers refuse them, or leave them.
-ReadyOnes = Literal["cancel", "free", "leave"]
+ReadyAction = Literal["cancel", "free", "leave"]
 
 #: Several messages with one id have one answer, the first in this order.
 _RANK: Sequence[StatusCode] = ("r", "w", "c", "p", "k", "x", "d", "u")
@@ -137,7 +137,7 @@ class Position(NamedTuple):
         return int(due), to_text(name)
 
 
-class Listed(NamedTuple):
+class ListedEntry(NamedTuple):
     """An entry of a page, by its :class:`Name`.
 
     *was_due* is when it was due as the reading began, where it was moved since (ms).
@@ -171,12 +171,12 @@ class FoundPage(NamedTuple):
     of a reading.
     """
 
-    entries: list[Listed]
+    entries: list[ListedEntry]
     end: Position | None
     last_due: int | None = None
 
 
-class Where(NamedTuple):
+class EntryCondition(NamedTuple):
     """Which entries of a queue: of a task, due from and to (ms, inclusive), of a step."""
 
     task: str | None = None
@@ -184,7 +184,7 @@ class Where(NamedTuple):
     due_to: int | None = None
     step: int | None = None
 
-    def due_by(self, last: int | None) -> Where:
+    def due_by(self, last: int | None) -> EntryCondition:
         """Return it for those that are due at a time (ms) at the latest; None: the same."""
         if last is None or (self.due_to is not None and self.due_to <= last):
             return self
@@ -208,7 +208,7 @@ class PausedNames(NamedTuple):
     tasks: dict[str, int]
 
 
-def worst(codes: Iterable[StatusCode]) -> StatusCode:
+def worst_code(codes: Iterable[StatusCode]) -> StatusCode:
     """Return the answer for several messages with one id."""
     return min(codes, key=_RANK.index, default="u")
 

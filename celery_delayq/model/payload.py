@@ -26,7 +26,7 @@ def body_of(message: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     Exception
         Any error of decoding a wrong body.
     """
-    args, kwargs, embedded, *_ = _loaded(_plain(message), message)
+    args, kwargs, embedded, *_ = _decoded_body(_plain_body(message), message)
     return args, kwargs, dict(embedded or {})
 
 
@@ -37,11 +37,11 @@ def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
     A body in JSON is given as it is, with the objects that kombu writes for times and the like.
     """
     try:
-        body = _plain(message)
+        body = _plain_body(message)
         if message["content-type"] == "application/json":
             args, kwargs, *_ = foreign.loads(body, parse_constant=_no_json)
         else:
-            args, kwargs, *_ = _loaded(body, message)
+            args, kwargs, *_ = _decoded_body(body, message)
             args = [*args]
             json.dumps([args, kwargs], allow_nan=False)
     except Exception:  # a body may be anything
@@ -50,7 +50,7 @@ def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
     return (args, kwargs) if is_call else (None, None)
 
 
-def _plain(message: Mapping[str, Any]) -> Any:
+def _plain_body(message: Mapping[str, Any]) -> Any:
     """Return the body of a message, neither encoded nor compressed."""
     body = message["body"]
     if message["properties"].get("body_encoding") == "base64":
@@ -59,7 +59,7 @@ def _plain(message: Mapping[str, Any]) -> Any:
     return decompress(body, compression) if compression else body
 
 
-def _loaded(body: Any, message: Mapping[str, Any]) -> Any:
+def _decoded_body(body: Any, message: Mapping[str, Any]) -> Any:
     return loads(
         body, message["content-type"], message["content-encoding"], accept=READABLE_CONTENT_TYPES
     )
@@ -69,7 +69,7 @@ def _no_json(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-class Readable:
+class MessageFields:
     """The readable parts of a task message."""
 
     __slots__ = ()
@@ -117,7 +117,7 @@ class Readable:
             return None, None
 
 
-def request_of(task: Readable) -> Context:
+def request_of(task: MessageFields) -> Context:
     """Return the request that a worker would make of the message of a task.
 
     Whoever reports the end of a task without a worker needs it: result backends, signals and chords
@@ -145,7 +145,7 @@ def request_of(task: Readable) -> Context:
     )
 
 
-class TaskMessage(Readable):
+class TaskMessage(MessageFields):
     """A task message that is in no record."""
 
     __slots__ = ("message",)

@@ -44,7 +44,7 @@ _collected: ContextVar[tuple[list[PublishOutcome], Report] | None] = ContextVar(
 )
 
 
-class collecting:  # noqa: N801 - a context manager, at a third of the cost of a generator
+class OutcomeCollector:
     """Collect the outcomes of messages that are sent inside; *report* gets those of a batch."""
 
     __slots__ = ("_report", "_token")
@@ -61,13 +61,13 @@ class collecting:  # noqa: N801 - a context manager, at a third of the cost of a
         _collected.reset(self._token)
 
 
-def reporter() -> Report | None:
+def current_report() -> Report | None:
     """Return what reports the outcome of a message that is being sent, where anybody does."""
     collected = _collected.get()
     return None if collected is None else collected[1]
 
 
-def note(outcome: PublishOutcome) -> None:
+def note_outcome(outcome: PublishOutcome) -> None:
     """Note the outcome of a message.
 
     Raises
@@ -75,7 +75,7 @@ def note(outcome: PublishOutcome) -> None:
     QueueFull, UniqueConflict
         It was refused.
     """
-    error = refusal(outcome)
+    error = refusal_error(outcome)
     if error is not None:
         raise error
     collected = _collected.get()
@@ -83,7 +83,7 @@ def note(outcome: PublishOutcome) -> None:
         collected[0].append(outcome)
 
 
-def refusal(outcome: PublishOutcome) -> DelayQError | None:
+def refusal_error(outcome: PublishOutcome) -> DelayQError | None:
     """Return the error for a message that was refused, None for one that was not."""
     task_id, put, queue, *_ = outcome
     if put.state == "full":

@@ -23,7 +23,7 @@ TASK_OPTIONS = frozenset({"retry_for", "dont_retry_for", "false_is_failure", "de
 MAX_BUDGET = 1_000_000
 
 
-def of_task(task: Any, defaults: Mapping[str, RetryPolicy]) -> RetryPolicy | None:
+def policy_of_task(task: Any, defaults: Mapping[str, RetryPolicy]) -> RetryPolicy | None:
     """Return the policy of a task by its own options or by its name, or None.
 
     Parameters
@@ -55,8 +55,8 @@ def of_task(task: Any, defaults: Mapping[str, RetryPolicy]) -> RetryPolicy | Non
             if default is None:
                 return None
             policy = replace(default, **given)
-        also = tuple(getattr(task, "dont_autoretry_for", None) or ())
-        return replace(policy, dont_retry_for=policy.dont_retry_for + also)
+        dont_autoretry = tuple(getattr(task, "dont_autoretry_for", None) or ())
+        return replace(policy, dont_retry_for=policy.dont_retry_for + dont_autoretry)
     except InvalidRetry as exc:
         raise InvalidRetry(f"task {task.name}: {exc}") from exc
 
@@ -72,16 +72,16 @@ def _options_of(task: Any) -> dict[str, Any]:
     found = {field: getattr(task, name, None) for field, name in names.items()}
     given = {field: value for field, value in found.items() if value is not None}
     if "intervals" in given:
-        given["intervals"] = _as_given(task, given["intervals"])
+        given["intervals"] = _intervals_as_given(task, given["intervals"])
     if "dont_retry_for" in given:
-        given["dont_retry_for"] = refused_by(task)
-    max_retries = _explicit_max(task)
+        given["dont_retry_for"] = dont_retry_exceptions(task)
+    max_retries = _own_max_retries(task)
     if max_retries is not UNSET:
         given["max_retries"] = max_retries
     return given
 
 
-def _as_given(task: Any, intervals: Any) -> Any:
+def _intervals_as_given(task: Any, intervals: Any) -> Any:
     """Return a function that was an option of ``@app.task`` as it was given, not as a method."""
     if getattr(intervals, "__self__", None) is not task:
         return intervals
@@ -90,7 +90,7 @@ def _as_given(task: Any, intervals: Any) -> Any:
     return intervals.__func__ if "_decorated" in vars(kind) else intervals
 
 
-def refused_by(task: Any) -> tuple[type[BaseException], ...]:
+def dont_retry_exceptions(task: Any) -> tuple[type[BaseException], ...]:
     """Return the exceptions after which neither the policy nor Celery's ``autoretry_for`` retries;
     ``self.retry()`` still does.
 
@@ -103,7 +103,7 @@ def refused_by(task: Any) -> tuple[type[BaseException], ...]:
     return () if refused is None else exception_classes("dont_retry_for", refused)
 
 
-def of_call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def property_of_call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the message property for the options of a call.
 
     Raises
@@ -151,7 +151,7 @@ def of_call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return own
 
 
-def defaults_of(given: Any) -> dict[str, RetryPolicy]:
+def policies_by_pattern(given: Any) -> dict[str, RetryPolicy]:
     """Return an app's policies by pattern of task names.
 
     Parameters
@@ -176,13 +176,13 @@ def defaults_of(given: Any) -> dict[str, RetryPolicy]:
     return policies
 
 
-def unmatched(defaults: Mapping[str, RetryPolicy], names: Iterable[str]) -> list[str]:
+def unmatched_patterns(defaults: Mapping[str, RetryPolicy], names: Iterable[str]) -> list[str]:
     """Return the patterns that match none of the names of an app's tasks."""
     names = [name for name in names if not name.startswith("celery.")]
     return [each for each in defaults if not any(fnmatchcase(name, each) for name in names)]
 
 
-def _explicit_max(task: Any) -> Any:
+def _own_max_retries(task: Any) -> Any:
     """Return the limit that a task was given, UNSET for Celery's own default."""
     for holder in (task, *type(task).__mro__):
         if holder is Task:

@@ -22,9 +22,16 @@ from celery_delayq.model.envelope import (
     parse_iso,
     unique_key,
 )
-from celery_delayq.model.lookup import Location, PausedNames, State, StatusCode, Where, worst
+from celery_delayq.model.lookup import (
+    EntryCondition,
+    Location,
+    PausedNames,
+    State,
+    StatusCode,
+    worst_code,
+)
 from celery_delayq.model.names import check_name
-from celery_delayq.model.payload import Readable
+from celery_delayq.model.payload import MessageFields
 from celery_delayq.utils import foreign, message_json
 from celery_delayq.utils.numbers import is_whole
 
@@ -86,7 +93,7 @@ OUTCOMES: dict[StatusCode, Outcome] = {
 
 def outcome_of(codes: Sequence[StatusCode]) -> Outcome:
     """Return the outcome for an id that several messages may have."""
-    return OUTCOMES[worst(codes)]
+    return OUTCOMES[worst_code(codes)]
 
 
 def moment(ms: int) -> datetime:
@@ -114,7 +121,7 @@ class Paused(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ScheduledTask(Readable):
+class ScheduledTask(MessageFields):
     """A task that waits, or that a worker has.
 
     Attributes
@@ -264,7 +271,7 @@ class Filter:
         """Whether all entries match."""
         return self == Filter()
 
-    def where(self) -> Where:
+    def where(self) -> EntryCondition:
         """Return it for the store.
 
         Raises
@@ -273,7 +280,7 @@ class Filter:
             A time is invalid.
         """
         low, high = bound_ms("due_from", self.due_from), bound_ms("due_to", self.due_to)
-        return Where(self.task, low, high, self.priority)
+        return EntryCondition(self.task, low, high, self.priority)
 
     def matches(self, task: ScheduledTask) -> bool:
         """Return whether an entry matches."""

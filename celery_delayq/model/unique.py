@@ -45,13 +45,15 @@ _NAMES = frozenset(OPTIONS)
 
 
 @cache
-def _has_options(kind: Any) -> bool:
+def _class_has_options(kind: Any) -> bool:
     return any(getattr(kind, name, None) is not None for name in OPTIONS)
 
 
-def concerns(task: Any) -> bool:
+def has_options(task: Any) -> bool:
     """Return whether a task has any of our options, quickly: most have none."""
-    return _has_options(task.__class__) or not _NAMES.isdisjoint(getattr(task, "__dict__", ()))
+    return _class_has_options(task.__class__) or not _NAMES.isdisjoint(
+        getattr(task, "__dict__", ())
+    )
 
 
 def options_of(task: Any, given: Mapping[str, Any]) -> dict[str, Any]:

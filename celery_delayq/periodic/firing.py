@@ -12,7 +12,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_delayq.model.envelope import Entry, dropped_after
+from celery_delayq.model.envelope import Entry, with_skip_after
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.places import check_queues
 from celery_delayq.periodic.policy import Firing
@@ -157,7 +157,7 @@ class TickScheduler:
                 # it.
                 queues, made = self._maker.make(job._replace(target=job.target._replace(task=None)))
             for queue in queues:
-                found[queue].append(dropped_after(made, limit))
+                found[queue].append(with_skip_after(made, limit))
         return found
 
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.model.envelope import MAX_DUE_MS, Due, due_of_countdown, due_of_eta
-from celery_delayq.model.lookup import Listed, Position, StatusCode, Where
+from celery_delayq.model.lookup import EntryCondition, ListedEntry, Position, StatusCode
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import counts_of, listed_pages, queues_of
@@ -25,7 +25,7 @@ CHANGE_BATCH = 40
 PAGE_ENTRIES = 1000
 
 #: A change of entries of one queue; it returns the outcome of each.
-Change = Callable[[Store, str, Layout, Sequence[Listed], str], Sequence[StatusCode]]
+Change = Callable[[Store, str, Layout, Sequence[ListedEntry], str], Sequence[StatusCode]]
 
 
 def change_all(
@@ -37,7 +37,7 @@ def change_all(
     progress: Callable[[Bulk], object] | None,
     *,
     last_first: bool = False,
-    after_batch: Callable[[Sequence[Listed]], object] | None = None,
+    after_batch: Callable[[Sequence[ListedEntry]], object] | None = None,
 ) -> Bulk:
     """Change matching entries in batches, but for entries whose due has changed meanwhile.
 
@@ -88,7 +88,7 @@ def change_all(
 
 def _windows(
     session: Session,
-    where: Where,
+    where: EntryCondition,
     began: int,
     queues: Sequence[str],
     bulk: Bulk,
@@ -122,11 +122,11 @@ class _Window(NamedTuple):
 
 
 def _read_window(
-    where: Where, began: int, window: _Window, goes_on: bool, stores: Stores
-) -> list[Listed]:
+    where: EntryCondition, began: int, window: _Window, goes_on: bool, stores: Stores
+) -> list[ListedEntry]:
     position = window.start
     options: dict[str, Any] = {"records": False, "began": began, "goes_on": goes_on}
-    found: list[Listed] = []
+    found: list[ListedEntry] = []
     while True:
         control = stores.of(window.queue).control
         page = control.page(window.queue, where, PAGE_ENTRIES, position, window.end, **options)
@@ -140,7 +140,7 @@ def _change_in_store(
     change: Change,
     queue: str,
     layout: Layout,
-    batch: Sequence[Listed],
+    batch: Sequence[ListedEntry],
     token: str,
     stores: Stores,
 ) -> Sequence[StatusCode]:
@@ -160,7 +160,7 @@ def new_due(
     return due_of_eta(eta) if eta is not None else due_of_countdown(countdown)
 
 
-def shifted(due_ms: int, by_ms: int) -> Due:
+def shift_due(due_ms: int, by_ms: int) -> Due:
     """Return a due that is moved by so many ms.
 
     Raises
@@ -173,7 +173,7 @@ def shifted(due_ms: int, by_ms: int) -> Due:
     return Due(due_ms + by_ms)
 
 
-def moved(due_ms: int, by_ms: int) -> Due:
+def shift_due_or_past(due_ms: int, by_ms: int) -> Due:
     """Return a due moved by so many ms; 0, which has passed, where that is after the year 9999."""
     return Due(due_ms + by_ms if due_ms + by_ms <= MAX_DUE_MS else 0)
 

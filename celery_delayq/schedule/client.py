@@ -17,9 +17,9 @@ from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model.envelope import Due, due_of_eta
 from celery_delayq.model.lookup import (
     IfDue,
-    Listed,
+    ListedEntry,
     Location,
-    ReadyOnes,
+    ReadyAction,
     StatusCode,
     to_bytes,
 )
@@ -35,7 +35,7 @@ from celery_delayq.model.scheduled import (
     bound_ms,
     outcome_of,
 )
-from celery_delayq.schedule.bulk import change_all, moved, new_due, shift_ms, shifted
+from celery_delayq.schedule.bulk import change_all, new_due, shift_due, shift_due_or_past, shift_ms
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
 from celery_delayq.schedule.schedule_many import SEND_BATCH, schedule_many
 from celery_delayq.store.keys import Layout
@@ -268,7 +268,7 @@ class Schedule:
         queue: str | None,
         if_due: IfDue,
         reason: str,
-        ready: ReadyOnes,
+        ready: ReadyAction,
     ) -> Sequence[Outcome]:
         if not ids:
             return []
@@ -367,7 +367,7 @@ class Schedule:
             for each in self.find(id, queue=queue):
                 place, due = (each.queue, each._name), due_of_eta(each.due).ms
                 if codes.get(place, "c") == "c":
-                    codes[place] = self._move(each, due, shifted(due, by_ms), if_due)
+                    codes[place] = self._move(each, due, shift_due(due, by_ms), if_due)
             if "c" not in codes.values() or if_due is not None:
                 break
         return outcome_of([*codes.values()])
@@ -475,7 +475,7 @@ class Schedule:
         InvalidFilter
             The name is no text, or empty.
         """
-        _one_of(queue, task)
+        _check_one_name(queue, task)
         token = uuid4().hex
         return self._ask(lambda stores: stores.pause(queue, task, token=token))
 
@@ -499,7 +499,7 @@ class Schedule:
         InvalidFilter
             The name is no text, or empty.
         """
-        _one_of(queue, task)
+        _check_one_name(queue, task)
         token = uuid4().hex
         return self._ask(lambda stores: stores.pause(queue, task, resume=True, token=token))
 
@@ -533,7 +533,7 @@ class Schedule:
         entries: dict[str, ScheduledTask] = {}
 
         def change(
-            store: Store, queue: str, layout: Layout, found: Sequence[Listed], token: str
+            store: Store, queue: str, layout: Layout, found: Sequence[ListedEntry], token: str
         ) -> Sequence[StatusCode]:
             names = [each.name for each in found]
             # A second attempt does not find entries that the first one cancelled.
@@ -541,7 +541,7 @@ class Schedule:
             dues = [each.place_ms for each in found]
             return store.control.cancel(queue, layout, names, if_due=dues, token=token)
 
-        def report(cancelled: Sequence[Listed]) -> None:
+        def report(cancelled: Sequence[ListedEntry]) -> None:
             gone = [entries[each.name] for each in cancelled if each.name in entries]
             note_cancelled(self._session.app, {each.id for each in cancelled}, gone, "cancelled")
             entries.clear()
@@ -574,10 +574,12 @@ class Schedule:
             return Due(due.ms + store.now_ms()) if due is not None and due.relative else due
 
         def change(
-            store: Store, queue: str, _: Layout, found: Sequence[Listed], token: str
+            store: Store, queue: str, _: Layout, found: Sequence[ListedEntry], token: str
         ) -> Sequence[StatusCode]:
             when = due_in(store)
-            moves = [(x.name, when or moved(x.place_ms, by_ms), x.place_ms) for x in found]
+            moves = [
+                (x.name, when or shift_due_or_past(x.place_ms, by_ms), x.place_ms) for x in found
+            ]
             return store.control.reschedule(queue, moves, token)
 
         return change_all(self._session, filter, change, dry_run, everything, progress)
@@ -593,7 +595,7 @@ class Schedule:
         """Make all scheduled entries that match a filter ready; as for :meth:`cancel_all`."""
 
         def change(
-            store: Store, queue: str, layout: Layout, found: Sequence[Listed], token: str
+            store: Store, queue: str, layout: Layout, found: Sequence[ListedEntry], token: str
         ) -> Sequence[StatusCode]:
             names, dues = [each.name for each in found], [each.place_ms for each in found]
             return store.control.run_now(queue, layout, names, if_due=dues, token=token)
@@ -638,7 +640,7 @@ class _Change:
         ]
 
 
-def _one_of(queue: str | None, task: str | None) -> None:
+def _check_one_name(queue: str | None, task: str | None) -> None:
     check_name("queue", queue)
     check_name("task", task)
     if (queue is None) == (task is None):

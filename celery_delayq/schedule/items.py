@@ -180,7 +180,7 @@ class ItemReader:
         for name in ("retry", "retry_policy", "add_to_parent"):
             self.common.pop(name, None)
         for_all = {name: self.common.pop(name, None) for name in FIELD_OPTIONS}
-        self._for_all = Item(task=task, **for_all)
+        self._defaults = Item(task=task, **for_all)
         #: By identity: looking at a proxy of a task costs more than all the rest.
         self._targets: dict[int, tuple[Any, TargetTask]] = {}
 
@@ -197,9 +197,9 @@ class ItemReader:
         args, kwargs, eta, countdown, id, task, queue, priority, expires, options, key, version = (
             given
         )
-        all = self._for_all
+        defaults = self._defaults
         if eta is None and countdown is None:
-            eta, countdown = all.eta, all.countdown
+            eta, countdown = defaults.eta, defaults.countdown
         if options and (misplaced := sorted(REFUSED_OPTIONS & options.keys())):
             raise InvalidItem(f"{', '.join(misplaced)}: not among the options of an item")
         if id is None:
@@ -214,18 +214,18 @@ class ItemReader:
         else:
             raise InvalidItem(f"id={id!r}: expected a text, such as 'reminder-17', or None")
         return Job(
-            self._target(all.task if task is None else task),
+            self._target(defaults.task if task is None else task),
             id,
             message_id,
             args or (),
             kwargs or {},
             eta,
             countdown,
-            all.expires if expires is None else expires,
-            all.queue if queue is None else queue,
-            all.priority if priority is None else priority,
+            defaults.expires if expires is None else expires,
+            defaults.queue if queue is None else queue,
+            defaults.priority if priority is None else priority,
             options,
-            all.unique_key if key is None else key,
+            defaults.unique_key if key is None else key,
         )
 
     def _target(self, task: Any) -> TargetTask:

@@ -39,11 +39,11 @@ class ManyCall:
         self._on_outcome = on_outcome
         self._report = ManyReport()
 
-    def oldest(self) -> int:
+    def oldest_unanswered(self) -> int:
         """Return the index of the first item that has no outcome yet."""
         return self._report.taken
 
-    def tell(self, outcome: ItemOutcome) -> None:
+    def report_outcome(self, outcome: ItemOutcome) -> None:
         report = self._report
         report.counts[outcome.state] = report.counts.get(outcome.state, 0) + 1
         if outcome.error is not None and len(report.refusals) < MAX_REFUSED_ITEMS:
@@ -52,11 +52,11 @@ class ManyCall:
             try:
                 self._on_outcome(outcome)
             except Exception as exc:
-                raise Stopped(exc) from exc
+                raise CallerFailed(exc) from exc
 
-    def failed(self, cause: Exception) -> ManyFailed:
+    def make_error(self, cause: Exception) -> ManyFailed:
         report = self._report
-        report.position = self.oldest()
+        report.position = self.oldest_unanswered()
         return ManyFailed(
             f"scheduling ended early, after {report}; go on with item {report.position}: "
             f"{type(cause).__name__}: {cause}",
@@ -64,7 +64,7 @@ class ManyCall:
         )
 
 
-class Stopped(Exception):
+class CallerFailed(Exception):
     """Code of the caller has raised an error."""
 
     def __init__(self, cause: Exception) -> None:

@@ -15,7 +15,7 @@ from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.envelope import PROPERTY, Due, Entry
 from celery_delayq.schedule.items import FIELD_OPTIONS, InvalidItem
-from celery_delayq.schedule.message_template import Job, Routed, Template, kind
+from celery_delayq.schedule.message_template import Job, Routed, Template, template_key
 from celery_delayq.store.scripting.pipelining import LOST_CONNECTION_ERRORS
 
 #: Most templates kept: more kinds than that come one after another, not all at once.
@@ -63,9 +63,9 @@ class MessageFactory:
         Exception
             What ``apply_async`` would raise, and :class:`InvalidItem` for what cannot be scheduled.
         """
-        key = kind(job) if self._uniform else None
+        key = template_key(job) if self._uniform else None
         if key is None:
-            return self._have_made(job)[0]
+            return self._make_by_celery(job)[0]
         warn_of_naive_eta(self.app, job.eta)
         sent = to_send(self.app, job.options.get(CONTEXT_OPTION, self._common.get(CONTEXT_OPTION)))
         if sent is not None:
@@ -76,8 +76,10 @@ class MessageFactory:
             try:
                 return template.fill(job, sent)
             except Exception:
-                return self._have_made(_carrying(job, sent))[0]  # with the error that Celery gives
-        routed, message = self._have_made(_carrying(job, sent))
+                return self._make_by_celery(_with_context(job, sent))[
+                    0
+                ]  # with the error that Celery gives
+        routed, message = self._make_by_celery(_with_context(job, sent))
         if template < TEMPLATE_ATTEMPTS:
             if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
@@ -88,7 +90,7 @@ class MessageFactory:
 
     def template(self, job: Job) -> Template | None:
         """Return the template of calls like this one without a context, None without a template."""
-        key = kind(job) if self._uniform else None
+        key = template_key(job) if self._uniform else None
         template = self._templates.get(key)
         return template if isinstance(template, Template) else None
 
@@ -106,21 +108,21 @@ class MessageFactory:
         else:
             self._kept.append((queue, message))
 
-    def _have_made(self, job: Job) -> tuple[Routed, Mapping[str, Any]]:
+    def _make_by_celery(self, job: Job) -> tuple[Routed, Mapping[str, Any]]:
         """Have Celery make a message; once more when a queue could not be declared."""
         try:
-            return self._by_celery(job)
+            return self._make_once(job)
         except LOST_CONNECTION_ERRORS:
             with suppress(Exception):
                 self._connection.release()
             self._connection = self.app.connection_for_write()
             self._connect()
-            return self._by_celery(job)
+            return self._make_once(job)
 
-    def _by_celery(self, job: Job) -> tuple[Routed, Mapping[str, Any]]:
+    def _make_once(self, job: Job) -> tuple[Routed, Mapping[str, Any]]:
         """Have Celery make a message and send it, all the way through routing."""
         self._kept.clear()
-        call(self.app, job, self._common, self._producer)
+        send_call(self.app, job, self._common, self._producer)
         kept = [(q, m) for q, m in self._kept if envelope.is_task(m)]
         # An `apply_async` of a task's own may send others too; a handler may change the id.
         kept = [(q, m) for q, m in kept if m["headers"]["id"] == job.id] or kept[-1:]
@@ -131,7 +133,7 @@ class MessageFactory:
                 f"task {job.id} goes to {where}: expected a queue that lasts, not one that is "
                 "deleted by itself, expires or belongs to a fanout exchange; send it by apply_async"
             )
-        message = delivery.as_new(kept[0][1])
+        message = delivery.without_retry_note(kept[0][1])
         # As for all messages, the tag begins with the message id.
         properties = message["properties"]
         properties["delivery_tag"] = job.message_id + properties["delivery_tag"][16:]
@@ -141,7 +143,7 @@ class MessageFactory:
         return Routed(tuple(queue for queue, _ in kept), entry), message
 
 
-def call(app: Celery, job: Job, common: Mapping[str, Any], producer: Any) -> None:
+def send_call(app: Celery, job: Job, common: Mapping[str, Any], producer: Any) -> None:
     """Have Celery send the message of a call by a producer; raises what ``apply_async`` does."""
     given = {name: value for name in FIELD_OPTIONS if (value := getattr(job, name)) is not None}
     ours = {"task_id": job.id, "producer": producer, "retry": False, "add_to_parent": False}
@@ -153,7 +155,7 @@ def call(app: Celery, job: Job, common: Mapping[str, Any], producer: Any) -> Non
         task.apply_async(job.args, job.kwargs, **options)
 
 
-def _carrying(job: Job, sent: Sent | None) -> Job:
+def _with_context(job: Job, sent: Sent | None) -> Job:
     """Return the same call with this context only."""
     return job._replace(options={**job.options, CONTEXT_OPTION: sent or False})
 

@@ -109,7 +109,7 @@ def message_id_of_id(id: str, version: str = "") -> str:
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def kind(job: Job) -> Any:
+def template_key(job: Job) -> Any:
     """Return the key of calls that one template can serve, None if no template can.
 
     Their context is not part of it.
@@ -181,8 +181,8 @@ class Template:
             start = _encode([job.args, job.kwargs])[:-1]
         except (ValueError, TypeError):
             return None
-        whole = envelope.labelled(message)
-        headers, properties = whole["headers"], whole["properties"]
+        full_message = envelope.with_label(message)
+        headers, properties = full_message["headers"], full_message["properties"]
         own = properties[PROPERTY]
         token = os.urandom(8).hex()
 
@@ -203,8 +203,8 @@ class Template:
             mark(properties, "expiration", "expiration")
         mark(properties, "correlation_id", "id", job.id)
         mark(properties, "delivery_tag", "tag")
-        mark(whole, "body", "body")
-        constant = re.split(f'"{token}(\\w+){token}"', message_json.encode(whole).decode())
+        mark(full_message, "body", "body")
+        constant = re.split(f'"{token}(\\w+){token}"', message_json.encode(full_message).decode())
         if not body.startswith(start) or any(dumps(job.id) in text for text in constant[::2]):
             return None
         constant[::2] = [text.replace("%", "%%") for text in constant[::2]]
@@ -214,7 +214,7 @@ class Template:
         head[2] = "%(message_id)s"
         text = " ".join(head) + "\n" + "".join(constant)
         template = cls(app, job, options, routed, text, body[len(start) :])
-        return template if template._gives(job, routed, message, sent) else None
+        return template if template._reproduces(job, routed, message, sent) else None
 
     def fill(self, job: Job, sent: Sent | None = None) -> Routed:
         """Return the entry of a call of this kind, which carries *sent*."""
@@ -229,7 +229,7 @@ class Template:
         due = Due(0)
         if countdown:
             due = due_of_countdown(countdown)
-            values["eta"] = f'"{self._later(countdown)}"'
+            values["eta"] = f'"{self._eta_after(countdown)}"'
         elif eta is not None:
             due = due_of_eta(eta)
             values["eta"] = dumps(eta) if isinstance(eta, str) else f'"{eta.isoformat()}"'
@@ -246,7 +246,9 @@ class Template:
         if self._expires is not None:
             self._add_expires(values, self._expires)
         unique_key = "" if self._rule is None else self._rule.key(key)
-        record = self._filled(values, id, message_id, unique_key, f"[[], {kwargs}", "()", shown)
+        record = self._fill_record(
+            values, id, message_id, unique_key, f"[[], {kwargs}", "()", shown
+        )
         return Routed(self._queues, self._entry(id, due, record))
 
     def _entry(self, id: str, due: Due, record: bytes) -> Entry:
@@ -260,9 +262,9 @@ class Template:
             key = rule.key(given) if type(given) is Key else rule.key_of(args, kwargs)
         body = _encode([args, kwargs])[:-1]
         shown = self._repr(args, 0), self._repr(kwargs, 1)
-        return self._filled(values, job.id, job.message_id, key, body, *shown)
+        return self._fill_record(values, job.id, job.message_id, key, body, *shown)
 
-    def _filled(
+    def _fill_record(
         self, values: dict[str, Any], id: str, message_id: str, key: str, body: str, *shown: str
     ) -> bytes:
         """Return the record with all values; *body* is JSON, without the bracket at its end.
@@ -277,7 +279,7 @@ class Template:
         values["body"] = f'"{b64encode((body + self._tail).encode()).decode()}"'
         return (self._text % values).encode()
 
-    def _gives(
+    def _reproduces(
         self, job: Job, routed: Routed, message: Mapping[str, Any], sent: Sent | None
     ) -> bool:
         """Return whether this makes the same bytes as Celery from the same call and times."""
@@ -300,7 +302,7 @@ class Template:
         text = amqp.plain_repr(value)
         return saferepr(value, self._sizes[which], maxlevels=self._levels) if text is None else text
 
-    def _later(self, seconds: float) -> str:
+    def _eta_after(self, seconds: float) -> str:
         """Return the time so many *seconds* from now as Celery writes it."""
         later = datetime.now(timezone.utc) + timedelta(seconds=seconds)
         return later.astimezone(self._zone).isoformat()
@@ -310,6 +312,6 @@ class Template:
             text = expires.isoformat()
             seconds = (maybe_make_aware(expires) - datetime.now(timezone.utc)).total_seconds()
         else:
-            text, seconds = self._later(expires), expires
+            text, seconds = self._eta_after(expires), expires
         values["expires"] = f'"{text}"'
         values["expiration"] = f'"{int(max(seconds, 0) * 1000)}"'

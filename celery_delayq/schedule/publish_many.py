@@ -7,8 +7,8 @@ from typing import Any
 
 from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.schedule.items import ItemOutcome, ItemReader, ManyReport, State
-from celery_delayq.schedule.many_call import ManyCall, Stopped
-from celery_delayq.schedule.message_factory import call
+from celery_delayq.schedule.many_call import CallerFailed, ManyCall
+from celery_delayq.schedule.message_factory import send_call
 from celery_delayq.schedule.message_template import Job
 from celery_delayq.store.session import Session
 from celery_delayq.transport.amqp.messages import Routed
@@ -28,20 +28,20 @@ class PublishRun(ManyCall):
         self._batch = batch
         self._made: list[tuple[str, Routed]] = []
 
-    def oldest(self) -> int:
+    def oldest_unanswered(self) -> int:
         return self._report.taken - len(self._made)
 
-    def publish(self, items: Iterator[Any], reader: ItemReader) -> ManyReport:
+    def send_items(self, items: Iterator[Any], reader: ItemReader) -> ManyReport:
         """Send the messages of items; raises the errors of schedule_many."""
         with self._app.connection_for_write() as connection:
-            lost = (*connection.connection_errors, BrokerUnavailable)
+            connection_errors = (*connection.connection_errors, BrokerUnavailable)
             try:
                 channel = connection.default_channel
                 self._send(items, reader, channel)
-            except Stopped as stopped:
-                raise self.failed(stopped.cause) from stopped.cause
-            except lost as exc:
-                raise self.failed(exc) from exc
+            except CallerFailed as failure:
+                raise self.make_error(failure.cause) from failure.cause
+            except connection_errors as exc:
+                raise self.make_error(exc) from exc
         self._report.position = self._report.taken
         return self._report
 
@@ -51,7 +51,7 @@ class PublishRun(ManyCall):
         def keep(message: Any, exchange: str = "", routing_key: str = "", **_: Any) -> None:
             kept.append(channel.routed(message, exchange, routing_key))
 
-        lost = (*channel.connection.client.connection_errors, BrokerUnavailable)
+        connection_errors = (*channel.connection.client.connection_errors, BrokerUnavailable)
         channel.basic_publish = keep
         producer = self._app.amqp.Producer(channel, auto_declare=False)
         report = self._report
@@ -62,19 +62,19 @@ class PublishRun(ManyCall):
                 break
             except Exception as exc:
                 self._flush(channel)
-                raise Stopped(exc) from exc
+                raise CallerFailed(exc) from exc
             job: Job | None = None
             kept.clear()
             try:
                 job = reader.read(given)
-                call(self._app, job, reader.common, producer)
-            except lost:
+                send_call(self._app, job, reader.common, producer)
+            except connection_errors:
                 raise
             except Exception as exc:
                 self._flush(channel)
                 report.taken += 1
                 id = None if job is None else job.id
-                self.tell(ItemOutcome(report.taken - 1, id, "refused", exc))
+                self.report_outcome(ItemOutcome(report.taken - 1, id, "refused", exc))
                 continue
             report.taken += 1
             self._made.append((job.id, kept[-1]))
@@ -84,10 +84,10 @@ class PublishRun(ManyCall):
 
     def _flush(self, channel: Any) -> None:
         """Send what was made, and say what became of it."""
-        first = self.oldest()
+        first = self.oldest_unanswered()
         refused = channel.send([sent for _, sent in self._made])
         made, self._made = self._made, []
         for n, (id, sent) in enumerate(made):
             state: State = "ready" if sent.due_ms is None else "scheduled"
             error = refused.get(n)
-            self.tell(ItemOutcome(first + n, id, "full" if error else state, error))
+            self.report_outcome(ItemOutcome(first + n, id, "full" if error else state, error))

@@ -14,7 +14,7 @@ from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.envelope import Label
 from celery_delayq.model.lookup import Name, to_text
 from celery_delayq.model.names import check_name
-from celery_delayq.model.payload import Readable, TaskMessage
+from celery_delayq.model.payload import MessageFields, TaskMessage
 from celery_delayq.model.scheduled import Bulk, Outcome
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.settings import Settings
@@ -122,7 +122,7 @@ class Revocation:
             if progress is not None and bulk.found % PROGRESS_ENTRIES == 0:
                 progress(bulk)
 
-        def matches(task: Readable) -> bool:
+        def matches(task: MessageFields) -> bool:
             return canvas in Canvas.all_of(task.headers, task.own)
 
         self._cancel_all(matches, note_read, add)
@@ -130,7 +130,7 @@ class Revocation:
 
     def _cancel_all(
         self,
-        matches: Callable[[Readable], bool],
+        matches: Callable[[MessageFields], bool],
         note_read: Callable[[], object] = lambda: None,
         after: Callable[[Sequence[Outcome]], object] = lambda _: None,
     ) -> None:
@@ -148,7 +148,7 @@ class Revocation:
 
         for batch in batches(found(), CANCEL_BATCH):
             after(self._schedule.cancel_revoked(batch))
-        for queue, layout in self._ask(_with_ready).items():
+        for queue, layout in self._ask(_queues_with_ready).items():
             self._ask(partial(_free_ready, queue, layout, matches))
 
     def _store(
@@ -162,7 +162,7 @@ class Revocation:
         self._ask(lambda stores: stores.revoke(seconds, ids, stamps, canvas))
 
 
-def _with_ready(stores: Stores) -> dict[str, Layout]:
+def _queues_with_ready(stores: Stores) -> dict[str, Layout]:
     """Return the queues that have ready messages, with their layouts."""
     known = queues_of(stores, None)
 
@@ -176,7 +176,7 @@ def _with_ready(stores: Stores) -> dict[str, Layout]:
 
 
 def _free_ready(
-    queue: str, layout: Layout, matches: Callable[[Readable], bool], stores: Stores
+    queue: str, layout: Layout, matches: Callable[[MessageFields], bool], stores: Stores
 ) -> None:
     """Free the unique keys of ready tasks of a queue that match."""
     store = stores.of(queue)
@@ -190,7 +190,7 @@ def _free_ready(
             store.control.cancel(queue, layout, [*map(Name, names)], ready="free")
 
 
-def _label_of(data: bytes, matches: Callable[[Readable], bool]) -> Label | None:
+def _label_of(data: bytes, matches: Callable[[MessageFields], bool]) -> Label | None:
     """Return the label of a ready message with a unique key that matches, else None."""
     label = Label.of(data)
     if label is None or label.unique == b"-":
@@ -202,7 +202,7 @@ def _label_of(data: bytes, matches: Callable[[Readable], bool]) -> Label | None:
         return None  # other producers may have sent anything
 
 
-def _has_stamp(entry: Readable, wanted: Mapping[str, Any]) -> bool:
+def _has_stamp(entry: MessageFields, wanted: Mapping[str, Any]) -> bool:
     """Return whether a worker would refuse it, by the rule of Celery's ``Request.revoked``."""
     its = entry.headers.get("stamps") or {}
     return any(

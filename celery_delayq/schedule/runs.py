@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from celery_delayq.model.history import START_OFFSET, Run, check_range, readable
+from celery_delayq.model.history import START_OFFSET, Run, check_range, read_runs
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 
@@ -49,6 +49,6 @@ class Runs:
             if not entries:
                 return
             after = entries[-1][0]
-            for run in readable(entries):
+            for run in read_runs(entries):
                 yield run
                 count = None if count is None else count - 1

@@ -25,7 +25,7 @@ from celery_delayq.schedule.items import (
     State,
     check_several,
 )
-from celery_delayq.schedule.many_call import ManyCall, Stopped
+from celery_delayq.schedule.many_call import CallerFailed, ManyCall
 from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.message_template import Routed
 from celery_delayq.schedule.publish_many import PublishRun
@@ -77,10 +77,10 @@ def schedule_many(
         raise InvalidItem(f"batch={batch!r}: expected a number from 1")
     reader = ItemReader(session.app, task, options)
     if session.on_rabbitmq:
-        return PublishRun(session, on_outcome, batch).publish(iter(items), reader)
+        return PublishRun(session, on_outcome, batch).send_items(iter(items), reader)
     run = ManyRun(session, on_outcome, batch)
     maker = MessageFactory(session.app, reader.common, signals)
-    return run.take(iter(items), EntryMaker(reader, maker))
+    return run.send_items(iter(items), EntryMaker(reader, maker))
 
 
 @dataclass
@@ -128,11 +128,11 @@ class ManyRun(ManyCall):
         self._several: dict[int, tuple[int, list[tuple[str, Put]]]] = {}
         self._pipeline: EntryPipeline | None = None
 
-    def take(self, items: Iterator[Any], make: EntryMaker) -> ManyReport:
+    def send_items(self, items: Iterator[Any], make: EntryMaker) -> ManyReport:
         """Send the entries that *make* returns; raises the errors of schedule_many."""
         try:
             retries = publish_retries(self._app)
-            pipeline = self._pipeline = EntryPipeline(self._ask, self._on_answer, retries)
+            pipeline = self._pipeline = EntryPipeline(self._ask, self._count_reply, retries)
             with make.maker:
                 try:
                     self._send(items, make, pipeline)
@@ -141,10 +141,10 @@ class ManyRun(ManyCall):
                         pipeline.wait(settings.wait_replicas, settings.wait_timeout)
                 finally:
                     pipeline.close()
-        except Stopped as stopped:
-            raise self.failed(stopped.cause) from stopped.cause
+        except CallerFailed as failure:
+            raise self.make_error(failure.cause) from failure.cause
         except (CommandRefused, *LOST_CONNECTION_ERRORS) as exc:
-            raise self.failed(exc) from exc
+            raise self.make_error(exc) from exc
         self._report.position = self._report.taken
         return self._report
 
@@ -158,14 +158,14 @@ class ManyRun(ManyCall):
                 break
             except Exception as exc:
                 pipeline.flush()
-                raise Stopped(exc) from exc
+                raise CallerFailed(exc) from exc
             try:
                 queues, entry = make(given)
             except (CommandRefused, *LOST_CONNECTION_ERRORS):
                 raise  # not the item's fault, which counts as not taken
             except Exception as exc:
                 report.taken += 1
-                self.tell(ItemOutcome(report.taken - 1, make.id, "refused", exc))
+                self.report_outcome(ItemOutcome(report.taken - 1, make.id, "refused", exc))
                 if pipeline.buffered and clock() - began > FLUSH_SECONDS:
                     pipeline.send()
                 continue
@@ -181,7 +181,7 @@ class ManyRun(ManyCall):
                 pipeline.send()
         pipeline.flush()
 
-    def _on_answer(self, call: Puts, indexes: list[int], reply: Reply) -> None:
+    def _count_reply(self, call: Puts, indexes: list[int], reply: Reply) -> None:
         """Count the outcomes of the entries of one script call."""
         counts = self._report.counts
         for index, id, put in zip(indexes, call.ids, reply.puts, strict=True):
@@ -197,12 +197,12 @@ class ManyRun(ManyCall):
             if put.state in self._counted:
                 counts[put.state] = counts.get(put.state, 0) + 1
             else:
-                error = publish_outcome.refusal(PublishOutcome(id, put, queue))
-                self.tell(ItemOutcome(index, id, put.state, error, put.other))
+                error = publish_outcome.refusal_error(PublishOutcome(id, put, queue))
+                self.report_outcome(ItemOutcome(index, id, put.state, error, put.other))
         if reply.replaced:
             note_outcomes(self._app, reply.outcomes(call))
 
-    def oldest(self) -> int:
+    def oldest_unanswered(self) -> int:
         """Return the index of the first item that has no outcome yet."""
         unanswered = self._pipeline.unanswered() if self._pipeline is not None else iter(())
         return min(unanswered, default=self._report.taken)

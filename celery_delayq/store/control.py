@@ -12,21 +12,21 @@ from uuid import uuid4
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.envelope import Due, entry_id, task_field, task_name
 from celery_delayq.model.lookup import (
+    EntryCondition,
     FoundPage,
     IfDue,
-    Listed,
+    ListedEntry,
     Location,
     Name,
     PausedNames,
     Position,
-    ReadyOnes,
+    ReadyAction,
     Revoked,
     StatusCode,
-    Where,
     score_of,
     to_bytes,
     to_text,
-    worst,
+    worst_code,
 )
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore, Stretch, answered
@@ -122,7 +122,7 @@ class ControlStore(StorePart):
     def page_steps(
         self,
         queue: str,
-        where: Where,
+        where: EntryCondition,
         limit: int,
         after: Position | None = None,
         upto: Position | None = None,
@@ -147,7 +147,7 @@ class ControlStore(StorePart):
             Whether the reading goes on after the last page.
         """
         stretch = Stretch.of(queue, where, began).finite()._replace(after=after, upto=upto)
-        entries: list[Listed] = []
+        entries: list[ListedEntry] = []
         last_due: int | None = None
         empty = 0
         while True:
@@ -170,7 +170,7 @@ class ControlStore(StorePart):
         found = yield from self._scan.values_steps(self._keys.queue(queue).entries, fields)
         return {name: data for name, data in zip(names, found, strict=True) if data is not None}
 
-    def count_steps(self, queue: str, where: Where) -> Steps[int]:
+    def count_steps(self, queue: str, where: EntryCondition) -> Steps[int]:
         """Return how many entries of a queue there are; *where* names no step."""
         pieces = Stretch.of(queue, where).pieces()
         return sum(answered((yield [self._scan.size_command(piece) for piece in pieces])))
@@ -205,7 +205,7 @@ class ControlStore(StorePart):
         ids: Sequence[str],
         *,
         if_due: IfDue = None,
-        ready: ReadyOnes = "cancel",
+        ready: ReadyAction = "cancel",
         token: str | None = None,
     ) -> Steps[list[StatusCode]]:
         """Cancel entries.
@@ -215,7 +215,7 @@ class ControlStore(StorePart):
 
         Parameters
         ----------
-        ready : ReadyOnes
+        ready : ReadyAction
             What to do with those that are ready, and that no process holds yet.
         if_due : int | Sequence[int | None] | None
             Only entries that are due then (ms): one time for all, or one for each.
@@ -275,7 +275,7 @@ class ControlStore(StorePart):
             found, _, more = (yield Call(name, its_keys, its_args)).partition(b"\n")
             told = cast("list[StatusCode]", list(found.decode()))
             # The first code may be for more messages of the id that the last call has begun.
-            codes[number:] = [worst([*codes[number:], told[0]]), *told[1:]]
+            codes[number:] = [worst_code([*codes[number:], told[0]]), *told[1:]]
             number, start = len(codes) - bool(more), more or _FIRST_MESSAGE
             calls += 1
         return codes

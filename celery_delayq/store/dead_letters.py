@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
-from celery_delayq.model.dead_letter import DeadLettered
+from celery_delayq.model.dead_letter import DeadLetterRecord
 from celery_delayq.model.envelope import Entry, dead_letter_text
 from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
 from celery_delayq.model.totals import kind_of
@@ -77,7 +77,7 @@ class DeadLetterStore(StorePart):
         *,
         ahead: bool = False,
         ask: Ask | None = None,
-    ) -> Iterator[DeadLettered]:
+    ) -> Iterator[DeadLetterRecord]:
         """Yield the dead letters of a queue, as :meth:`pages` has them."""
         return chain.from_iterable(self.pages(queue, died_from, died_to, ahead=ahead, ask=ask))
 
@@ -90,7 +90,7 @@ class DeadLetterStore(StorePart):
         *,
         ahead: bool = False,
         ask: Ask | None = None,
-    ) -> Iterator[list[DeadLettered]]:
+    ) -> Iterator[list[DeadLetterRecord]]:
         """Yield the dead letters of a queue in order of when they died, in ms since 1970.
 
         Those that come or go meanwhile are among them or not; all others are there once.
@@ -127,7 +127,7 @@ class DeadLetterStore(StorePart):
                 for id, data, died in in_threes(cut(sizes, text)):
                     low, after = float(died), id
                     if data is not None:
-                        found.append(DeadLettered.unpack(to_text(id), data))
+                        found.append(DeadLetterRecord.unpack(to_text(id), data))
                 if more == b"1" and line is not None:
                     send()
                 if found:
@@ -150,21 +150,21 @@ class DeadLetterStore(StorePart):
         args = [low, high, page, after]
         return Call("deadletters/page", [key.dead, key.dead_at], args)
 
-    def read(self, queue: str, ids: Sequence[bytes]) -> list[DeadLettered]:
+    def read(self, queue: str, ids: Sequence[bytes]) -> list[DeadLetterRecord]:
         """Return those of the dead letters that are there."""
         return self._runner.run_steps(self.read_steps(queue, ids))
 
-    def read_steps(self, queue: str, ids: Sequence[bytes]) -> Steps[list[DeadLettered]]:
+    def read_steps(self, queue: str, ids: Sequence[bytes]) -> Steps[list[DeadLetterRecord]]:
         """Do as :meth:`read`."""
         dead = self._keys.queue(queue).dead
         found = yield from ScanStore(self._runner).values_steps(dead, ids)
         return [
-            DeadLettered.unpack(to_text(id), data)
+            DeadLetterRecord.unpack(to_text(id), data)
             for id, data in zip(ids, found, strict=True)
             if data is not None
         ]
 
-    def get(self, queue: str, id: str) -> DeadLettered | None:
+    def get(self, queue: str, id: str) -> DeadLetterRecord | None:
         """Return one dead letter."""
         found = self.read(queue, [to_bytes(id)])
         return found[0] if found else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from celery_delayq.model.lookup import FoundPage, Listed, Position, State, Where
+from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry, Position, State
 from celery_delayq.model.names import check_name
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
 from celery_delayq.store.keys import Layout
@@ -37,12 +37,12 @@ def queues_of(stores: Stores, queue: str | None) -> Mapping[str, Layout]:
     return {queue: layouts(store.registered(queue)).get(queue, store.layout)}
 
 
-def counts_of(stores: Stores, queues: Iterable[str], where: Where) -> dict[str, int]:
+def counts_of(stores: Stores, queues: Iterable[str], where: EntryCondition) -> dict[str, int]:
     """Return how many entries each of the queues has; *where* names no step."""
     return stores.run_each(queues, lambda store, name: store.control.count_steps(name, where))
 
 
-def with_entries(stores: Stores, queues: Iterable[str], where: Where) -> list[str]:
+def with_entries(stores: Stores, queues: Iterable[str], where: EntryCondition) -> list[str]:
     """Return those of the queues that have entries, of any priority."""
     counts = counts_of(stores, queues, where._replace(step=None))
     return [queue for queue, number in counts.items() if number]
@@ -60,7 +60,7 @@ def scheduled_among(store: Store, queue: str, ids: Sequence[str]) -> list[Schedu
 def listed_pages(
     ask: Ask[FoundPage],
     queue: str,
-    where: Where,
+    where: EntryCondition,
     size: int,
     *,
     began: int,
@@ -98,7 +98,7 @@ def listed_pages(
 class _Queue:
     """What was read of a queue, and behind what there is more."""
 
-    entries: list[Listed]
+    entries: list[ListedEntry]
     end: Position | None
 
 
@@ -144,7 +144,7 @@ def read_page(stores: Stores, filter: Filter, limit: int, after: Cursor | None) 
 
 
 def _read(
-    stores: Stores, where: Where, names: Sequence[str], limit: int, after: Cursor
+    stores: Stores, where: EntryCondition, names: Sequence[str], limit: int, after: Cursor
 ) -> tuple[dict[str, _Queue], int | None]:
     """Return the first entries of each queue, and the highest due of all.
 
@@ -180,7 +180,7 @@ def _read(
 
 
 def _page(
-    where: Where,
+    where: EntryCondition,
     size: int,
     begin: Mapping[str, Position | None],
     options: Mapping[str, Any],
@@ -200,7 +200,7 @@ def _after(queue: str, after: Cursor, task: str | None) -> Position | None:
 
 
 def _records(
-    stores: Stores, shown: Sequence[tuple[int, str, Listed]]
+    stores: Stores, shown: Sequence[tuple[int, str, ListedEntry]]
 ) -> dict[tuple[str, str], bytes]:
     """Read the records of entries of several queues."""
     names: dict[str, list[str]] = {}

@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple, cast
 from celery_delayq.model.envelope import MAX_DUE_MS, task_field
 from celery_delayq.model.lookup import (
     PAUSED_OFFSET_MS,
-    Listed,
+    EntryCondition,
+    ListedEntry,
     Name,
     Position,
-    Where,
     score_of,
     to_text,
 )
@@ -70,7 +70,7 @@ class Stretch(NamedTuple):
     moved: tuple[str, int, int] | None = None
 
     @classmethod
-    def of(cls, queue: str, where: Where, began: int | None = None) -> Stretch:
+    def of(cls, queue: str, where: EntryCondition, began: int | None = None) -> Stretch:
         """Return the entries of a task, None for any, that are due then; of any priority.
 
         Those that are paused and due have scores of their own.
@@ -121,10 +121,10 @@ class Part(NamedTuple):
     end: Position | None
     last_due: int | None = None
 
-    def listed(self) -> list[Listed]:
+    def listed(self) -> list[ListedEntry]:
         """Return the entries."""
         return [
-            Listed(
+            ListedEntry(
                 name=Name(to_text(name)),
                 score=score_of(score),
                 record=record or b"",

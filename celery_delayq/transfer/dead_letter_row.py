@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from celery_delayq.errors import InvalidFilter, RecordError
-from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterRecord
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.transfer.export_format import RowKind, check_fields
 
@@ -37,7 +37,7 @@ class DeadLetterRow:
     @classmethod
     def of_data(cls, queue: str, id: str, data: bytes) -> DeadLetterRow:
         """Make a row of the stored bytes."""
-        return cls(id, DeadLetter.of(queue, DeadLettered.unpack(id, data)))
+        return cls(id, DeadLetter.of(queue, DeadLetterRecord.unpack(id, data)))
 
     @classmethod
     def of_fields(cls, fields: Any) -> DeadLetterRow:

@@ -18,7 +18,7 @@ from celery_delayq.model.envelope import (
     due_of_eta,
     is_task,
 )
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS, Listed
+from celery_delayq.model.lookup import PAUSED_OFFSET_MS, ListedEntry
 from celery_delayq.model.names import OWN_KEY_TEXT, is_own_key
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.store.keys import Layout
@@ -45,7 +45,7 @@ class ScheduleRow(NamedTuple):
     message: str
 
     @classmethod
-    def of_listed(cls, queue: str, listed: Listed) -> ScheduleRow:
+    def of_listed(cls, queue: str, listed: ListedEntry) -> ScheduleRow:
         """Make a row of an entry in Redis.
 
         Raises

@@ -50,7 +50,7 @@ class PublishBatch:
     def publish(self, message: dict[str, Any], **kwargs: Any) -> Any:
         """Route one message and buffer all its commands or, after an error, none."""
         self._check_usable()
-        self._report = publish_outcome.reporter() or self._report
+        self._report = publish_outcome.current_report() or self._report
         self._routed.clear()
         result = self.channel.basic_publish(message, _publish_batch=self, **kwargs)
         for store, new, queue, part in self._routed:
@@ -222,7 +222,7 @@ class _Outbox:
                     for outcome in replies.Puts.read(reply).outcomes(call):
                         if outcome.put.other:
                             found.append(outcome)
-                        error = publish_outcome.refusal(outcome)
+                        error = publish_outcome.refusal_error(outcome)
                         if error is not None:
                             errors.append(error)
             except ResponseError as exc:

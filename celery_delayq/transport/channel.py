@@ -307,7 +307,7 @@ class Channel(stock.Channel):
             self.add_unbound(message)
             return
         if not self.can_schedule(queue):
-            super()._put(queue, delivery.as_new(message), **kwargs)
+            super()._put(queue, delivery.without_retry_note(message), **kwargs)
             return
         store = self.store_of(queue)
         batch = kwargs.get("_publish_batch")

@@ -59,7 +59,7 @@ class Publisher:
         if held is not None:
             if held.place == place and _is_first(message, queue):
                 return self._retry(store, queue, message, held)
-            message = delivery.as_new(message)
+            message = delivery.without_retry_note(message)
         entry = self.entry_of(store, message)
         if entry is None:
             ready = store.ready_call(queue)
@@ -75,7 +75,7 @@ class Publisher:
         self, batch: PublishBatch, store: Store, queue: str, message: Mapping[str, Any]
     ) -> None:
         """Add a message for a queue that lasts to a batch, in which a retry is a new message."""
-        message = delivery.as_new(message)
+        message = delivery.without_retry_note(message)
         entry = self.entry_of(store, message)
         if entry is None:
             step = store.layout.step_of(message)
@@ -147,15 +147,15 @@ def _read_nothing(_reply: Any) -> None:
 
 
 def _read_scheduled(queue: str, task_id: str, record: bytes, reply: Any) -> None:
-    """Note the outcome of an entry; raises what :func:`publish_outcome.note` does."""
+    """Note the outcome of an entry; raises what :func:`publish_outcome.note_outcome` does."""
     _, [put], replaced = Puts.read(reply)
-    publish_outcome.note(PublishOutcome(task_id, put, queue, record, replaced.get(0, b"")))
+    publish_outcome.note_outcome(PublishOutcome(task_id, put, queue, record, replaced.get(0, b"")))
 
 
 def _read_retry(queue: str, task_id: str, reply: Any) -> None:
     """Log why a retry is void, if it is."""
     if reply == b"superseded":
-        publish_outcome.note(PublishOutcome(task_id, Put("superseded"), queue))
+        publish_outcome.note_outcome(PublishOutcome(task_id, Put("superseded"), queue))
         logger.info("Task %r is not tried again: another one has taken its unique key", task_id)
     if reply == b"gone":
         logger.warning(

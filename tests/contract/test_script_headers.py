@@ -13,7 +13,7 @@ from redis import Redis
 
 from celery_delayq.admin import accounts
 from celery_delayq.model.envelope import Due, Entry, Record
-from celery_delayq.model.lookup import Where
+from celery_delayq.model.lookup import EntryCondition
 from celery_delayq.store.dead_letters import Replay
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.periodic import EntryTicks, Writing
@@ -100,7 +100,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         [b"2", b"{}"],
     ),
     "scan/range": (
-        lambda s: s.control.page("q", Where(), 10),
+        lambda s: s.control.page("q", EntryCondition(), 10),
         [b"0", b"7", b"id", b"2 -1 1", b"id7", b""],
     ),
     "control/cancel": (lambda s: s.control.cancel("q", Layout(), ["id"]), b"d"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from celery_delayq.model.dead_letter import DeadLettered
+from celery_delayq.model.dead_letter import DeadLetterRecord
 from celery_delayq.model.lookup import StatusCode as Outcome
 from celery_delayq.store.dead_letters import Replay, told
 from tests.lua.bench import QUEUE
@@ -24,7 +24,7 @@ class DeadLetterMachine(ScheduleMachine):
     def __init__(self) -> None:
         super().__init__()
         #: Dead letters that were forgotten, as Redis had them and as the model had them.
-        self.forgotten: list[tuple[DeadLettered, StatusCode]] = []
+        self.forgotten: list[tuple[DeadLetterRecord, StatusCode]] = []
 
     # -- workers
 
@@ -42,7 +42,7 @@ class DeadLetterMachine(ScheduleMachine):
 
     # -- those who manage dead letters
 
-    def draw_dead_letters(self, data: st.DataObject) -> list[DeadLettered]:
+    def draw_dead_letters(self, data: st.DataObject) -> list[DeadLetterRecord]:
         """Draw dead letters that are there, and some that were and that others may be taken for."""
         there = {each.message: each for each in self.store.dead_letters.all(QUEUE)}
         choice = [there[each.message] for each in self.model.dead]
@@ -51,7 +51,7 @@ class DeadLetterMachine(ScheduleMachine):
         drawn = data.draw(st.lists(places, min_size=1, max_size=3, unique=True))
         return [choice[place] for place in drawn]
 
-    def expect_none(self, dead_letter: DeadLettered, taken: set[str]) -> Outcome | None:
+    def expect_none(self, dead_letter: DeadLetterRecord, taken: set[str]) -> Outcome | None:
         """Return what is told of a dead letter that is not there, but whose id may be."""
         if dead_letter.died_ms == 1:
             return "c" if dead_letter.id in taken else "u"

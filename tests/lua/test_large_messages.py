@@ -10,7 +10,7 @@ import pytest
 
 from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import Record
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS, Where
+from celery_delayq.model.lookup import PAUSED_OFFSET_MS, EntryCondition
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import Batch
 from celery_delayq.store.repair_tracking import MAX_READ_BYTES, Tracked
@@ -177,7 +177,7 @@ def test_pages_have_about_a_megabyte_of_records_and_no_call_more(store: Bench) -
     schedule(store)
     recording = Recording(store)
 
-    found = recording.control.page(QUEUE, Where(), 100)
+    found = recording.control.page(QUEUE, EntryCondition(), 100)
 
     assert [each.name for each in found.entries] == NAMES
     assert len(recording.calls) == len(STEPS)
@@ -248,7 +248,7 @@ READS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], list[bytes]]
         schedule,
         lambda store: [
             Record.unpack(data).message
-            for part in store.scan.entries(Stretch.of(QUEUE, Where()), 100)
+            for part in store.scan.entries(Stretch.of(QUEUE, EntryCondition()), 100)
             for _, data, _ in part
         ],
     ),

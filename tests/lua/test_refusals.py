@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due
-from celery_delayq.model.lookup import Where, to_text
+from celery_delayq.model.lookup import EntryCondition, to_text
 from celery_delayq.store.repair import Release
 from celery_delayq.store.scripting.replies import Held
 from tests.lua.bench import (
@@ -190,7 +190,7 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
     "control/find": [lambda s: s.control.find(QUEUE, ["a"])],
     "scan/range": [
         lambda s: s.put(labelled("a")),
-        lambda s: s.control.page(QUEUE, Where(), 10),
+        lambda s: s.control.page(QUEUE, EntryCondition(), 10),
     ],
     "deadletters/add": [lambda s: s.dead_letters.add(QUEUE, "id", "why", b"bytes")],
     "deadletters/delete": [

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from celery_delayq.model.dead_letter import DeadLettered
+from celery_delayq.model.dead_letter import DeadLetterRecord
 from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import LARGE_MESSAGE_BYTES, Record, task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET_MS
@@ -100,7 +100,7 @@ def messages_in(name: str, layout: Layout, state: dict[str, Any]) -> Counter[byt
         elif where.startswith(key.leased("").decode()):
             found.update(split_held(data)[1] for data in value.values() if data)
         elif where == key.dead:
-            found.update(DeadLettered.unpack("", data).message for data in value.values())
+            found.update(DeadLetterRecord.unpack("", data).message for data in value.values())
         elif where == key.quarantined:
             found.update(data.partition(b"\n")[2] for data in value)
     return found
@@ -153,6 +153,6 @@ def _value(held: Held) -> bytes:
 
 
 def _dead_letter(id: bytes, data: bytes) -> StatusCode:
-    found = DeadLettered.unpack(id.partition(b"\0")[0].decode(), data)
+    found = DeadLetterRecord.unpack(id.partition(b"\0")[0].decode(), data)
     reason = "skipped" if found.reason.startswith("skipped: ") else found.reason
     return StatusCode(found.id, reason, found.message, found.details)

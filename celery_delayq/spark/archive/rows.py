@@ -14,10 +14,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from celery_delayq.errors import RecordError
-from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
+from celery_delayq.model.dead_letter import DeadLetter, DeadLetterRecord
 from celery_delayq.model.envelope import MAX_DUE_MS
 from celery_delayq.model.history import place_of
-from celery_delayq.model.lookup import Listed, to_bytes, to_text
+from celery_delayq.model.lookup import ListedEntry, to_bytes, to_text
 from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.archive.commits import source_of
 from celery_delayq.spark.read.messages import name_of, text_of
@@ -88,7 +88,7 @@ class ArchiveRows(TableRows):
         """Return rows of entries: name, record and score of each."""
         return [_entry(queue, *each) for each in entries]
 
-    def dead_letters(self, queue: str, found: Sequence[DeadLettered]) -> list[Row]:
+    def dead_letters(self, queue: str, found: Sequence[DeadLetterRecord]) -> list[Row]:
         """Return rows of dead letters; for removal only those whose id can be restored exactly."""
         if "name" in self.needed:
             found = [each for each in found if text_of(each.id) == each.id]
@@ -116,7 +116,7 @@ def _entry(queue: str, name: bytes, record: bytes, score: bytes) -> Row:
     """Return a row of an entry of the schedule; an unreadable one has its bytes and the reason."""
     duplicate = b"\0" in name
     try:
-        row = ScheduleRow.of_listed(queue, Listed(to_text(name), int(float(score)), record))
+        row = ScheduleRow.of_listed(queue, ListedEntry(to_text(name), int(float(score)), record))
     except (RecordError, ValueError, OverflowError) as exc:
         digest = _digest(queue, name, record)
         id = name_of(name.partition(b"\0")[0])

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import InputPartition
 
 from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import Label
-from celery_delayq.model.lookup import IndexEntry, Position, Where
+from celery_delayq.model.lookup import EntryCondition, IndexEntry, Position
 from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.history import MAX_OFFSET, Runs, last_runs, plan_runs
 from celery_delayq.spark.read.table_rows import Row, TableRows
@@ -115,7 +115,7 @@ class Scheduled:
 
 def _scheduled(plan: _PartitionPlan) -> ReadRanges:
     stores, wanted = plan.stores, plan.wanted
-    where = Where(wanted.task, wanted.low, wanted.high)
+    where = EntryCondition(wanted.task, wanted.low, wanted.high)
     began = stores.began_us()
     stretches: list[Stretch] = []
     sizes: list[int] = []

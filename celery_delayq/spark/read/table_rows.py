@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from celery_delayq.errors import RecordError
-from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
+from celery_delayq.model.dead_letter import DeadLetter, DeadLetterRecord
 from celery_delayq.model.envelope import MAX_DUE_MS, Record
 from celery_delayq.model.history import RunRecord
 from celery_delayq.model.lookup import PAUSED_OFFSET_MS, IndexEntry, to_bytes
@@ -113,11 +113,11 @@ class TableRows:
             for (step, message), entry in zip(found, index, strict=True)
         ]
 
-    def dead_letters(self, queue: str, found: Sequence[DeadLettered]) -> list[Row]:
+    def dead_letters(self, queue: str, found: Sequence[DeadLetterRecord]) -> list[Row]:
         """Return rows of dead letters."""
         return [self._dead_letter(queue, each) for each in found]
 
-    def _dead_letter(self, queue: str, found: DeadLettered) -> Row:
+    def _dead_letter(self, queue: str, found: DeadLetterRecord) -> Row:
         row = self._said(found.message, found.data)
         dead_letter, kinds = DeadLetter.of(queue, found), TABLE_COLUMNS["dead_letters"]
         own = {

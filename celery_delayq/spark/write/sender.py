@@ -84,7 +84,7 @@ class Sending:
         making = _MessageMaker(self._app, reader, MessageFactory(self._app, reader.common))
         run = ManyRun(self._delayq.session, self._late.append, options.batchsize, errors_only=True)
         try:
-            report = run.take(self._unknown_rows(batches, making, run), making)
+            report = run.send_items(self._unknown_rows(batches, making, run), making)
         except ManyFailed as failed:
             if isinstance(failed.__cause__, RowsRefused):
                 raise failed.__cause__ from None
@@ -112,7 +112,7 @@ class Sending:
                 self._note(batch, [row.place for row in unknown])
                 yield from unknown
                 self._refuse_late()
-                self._forget(run.oldest())
+                self._forget(run.oldest_unanswered())
                 # Lost time is not caught up: that would exceed the rate.
                 if rate is not None:
                     time.sleep(max(0.0, began + batch.num_rows / rate - time.monotonic()))
@@ -140,9 +140,11 @@ class Sending:
             self._taken.append(_Taken(self._number, batch, places))
         self._number += len(places)
 
-    def _forget(self, oldest: int) -> None:
+    def _forget(self, oldest_unanswered: int) -> None:
         """Forget rows before the oldest one that is not answered."""
-        while self._taken and self._taken[0].first + len(self._taken[0].places) <= oldest:
+        while (
+            self._taken and self._taken[0].first + len(self._taken[0].places) <= oldest_unanswered
+        ):
             self._taken.popleft()
 
     def _refuse_late(self) -> None:

@@ -18,7 +18,7 @@ from uuid import uuid4
 import amqp
 
 from celery_delayq.errors import NoQueue, RecordError
-from celery_delayq.model.dead_letter import DeadLettered
+from celery_delayq.model.dead_letter import DeadLetterRecord
 from celery_delayq.transport.amqp.frames import encoded
 from celery_delayq.transport.amqp.messages import Routed
 from celery_delayq.transport.amqp.topology import Topology
@@ -58,7 +58,7 @@ class StoredDeadLetter(NamedTuple):
 
     offset: int
     queue: str
-    dead_lettered: DeadLettered
+    dead_lettered: DeadLetterRecord
 
 
 class DeadLetterStream:
@@ -96,7 +96,7 @@ class DeadLetterStream:
         """
         died_ms = died_ms or int(time.time() * 1000)
         id = id[:MAX_ID_CHARACTERS]
-        self.restore([(queue, id, DeadLettered.of(id, died_ms, reason, message, details).data)])
+        self.restore([(queue, id, DeadLetterRecord.of(id, died_ms, reason, message, details).data)])
 
     def restore(self, dead_letters: Iterable[tuple[str, str, bytes]]) -> None:
         """Append dead letters: queue, id and what is stored of each; errors as of :meth:`add`."""
@@ -145,7 +145,7 @@ class DeadLetterStream:
             first = headers[_OFFSET_HEADER] + 1
             if headers[_OFFSET_HEADER] not in view.settled and _QUEUE_HEADER in headers:
                 data = body or b""
-                dead_lettered = DeadLettered.unpack(text_of(headers.get(_ID_HEADER)), data)
+                dead_lettered = DeadLetterRecord.unpack(text_of(headers.get(_ID_HEADER)), data)
                 queue = text_of(headers[_QUEUE_HEADER])
                 found.append(StoredDeadLetter(first - 1, queue, dead_lettered))
                 room -= len(data)

@@ -116,7 +116,7 @@ class Message(RejectsUndecodable, pyamqp.Message):
 
     def pack(self) -> bytes:
         """Return the message as a dead letter has it."""
-        return delivery.packed(self._raw)
+        return delivery.pack_received(self._raw)
 
 
 def from_envelope(envelope: Mapping[str, Any]) -> Any:

@@ -22,7 +22,7 @@ from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.integration import beat_guard
 from celery_delayq.integration.pauses_and_revokes import Controls
-from celery_delayq.model.envelope import dropped_after
+from celery_delayq.model.envelope import with_skip_after
 from celery_delayq.periodic.runner import Ticker
 from celery_delayq.settings import Limits, Settings
 from celery_delayq.store.keys import Keys, Layout
@@ -226,7 +226,7 @@ def periodic(world: World) -> Iterator[None]:
 def missed_tick(world: World) -> Iterator[None]:
     """Nobody dispatched in the hour ahead; where the clock is set back, the tick is to come."""
     tick = labelled("tick", 2_000, relative=True)
-    world.store.put(dropped_after(tick, 1_000))
+    world.store.put(with_skip_after(tick, 1_000))
     yield
     world.dispatch()
     left = 0 if world.jump > 0 else 1

@@ -128,8 +128,8 @@ def carried(messages: list[dict[str, Any]]) -> list[Any]:
 @pytest.fixture
 def made() -> Iterator[Any]:
     """Count the messages that Celery itself has made."""
-    make = MessageFactory._by_celery
-    with patch.object(MessageFactory, "_by_celery", autospec=True, side_effect=make) as made:
+    make = MessageFactory._make_once
+    with patch.object(MessageFactory, "_make_once", autospec=True, side_effect=make) as made:
         yield made
 
 

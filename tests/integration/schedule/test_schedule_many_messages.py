@@ -24,8 +24,8 @@ from tests.support.scene import Control
 
 def calls_of_celery(delayq: DelayQ, items: list[Any], **options: Any) -> int:
     """Schedule items, and return how many of the messages Celery itself has made."""
-    make = MessageFactory._by_celery
-    with patch.object(MessageFactory, "_by_celery", autospec=True, side_effect=make) as made:
+    make = MessageFactory._make_once
+    with patch.object(MessageFactory, "_make_once", autospec=True, side_effect=make) as made:
         report = delayq.schedule_many(items, **options)
     assert report.stored == len(items), report.refusals
     return made.call_count

@@ -7,12 +7,18 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_delayq.model.envelope import Due
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS, FoundPage, Listed, Position, Where
+from celery_delayq.model.lookup import (
+    PAUSED_OFFSET_MS,
+    EntryCondition,
+    FoundPage,
+    ListedEntry,
+    Position,
+)
 from celery_delayq.store import scan
 from celery_delayq.store.keys import Layout
 from tests.lua.bench import FAR, QUEUE, Bench, entry, labelled
 
-ALL_OF_IT = Where()
+ALL_OF_IT = EntryCondition()
 
 #: In the order of Redis, which is that of bytes and not of any language.
 HOSTILE = [
@@ -37,7 +43,7 @@ HOSTILE = [
 
 def pages(
     store: Bench,
-    where: Where = ALL_OF_IT,
+    where: EntryCondition = ALL_OF_IT,
     limit: int = 3,
     between: Callable[[FoundPage], object] = lambda _: None,
 ) -> Iterator[list[str]]:
@@ -54,7 +60,7 @@ def pages(
         between(found)
 
 
-def names(store: Bench, where: Where = ALL_OF_IT, limit: int = 3) -> list[str]:
+def names(store: Bench, where: EntryCondition = ALL_OF_IT, limit: int = 3) -> list[str]:
     return [name for page in pages(store, where, limit) for name in page]
 
 
@@ -73,15 +79,15 @@ ALL = [f"e{n:02}" for n in range(100)]
 
 
 def test_an_empty_queue_is_an_empty_page(store: Bench) -> None:
-    assert store.control.page(QUEUE, Where(), 10) == FoundPage([], None)
-    assert store.control.page(QUEUE, Where("t"), 10) == FoundPage([], None)
+    assert store.control.page(QUEUE, EntryCondition(), 10) == FoundPage([], None)
+    assert store.control.page(QUEUE, EntryCondition("t"), 10) == FoundPage([], None)
 
 
 @pytest.mark.usefixtures("_hundred")
 @pytest.mark.parametrize("limit", [1, 3, 7, 99, 100, 101, 1000])
 def test_the_pages_together_are_all_in_order_of_due(store: Bench, limit: int) -> None:
     assert names(store, limit=limit) == ALL
-    assert names(store, Where("t1"), limit) == ALL[1::3]
+    assert names(store, EntryCondition("t1"), limit) == ALL[1::3]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10])
@@ -93,7 +99,7 @@ def test_many_with_the_same_due_are_paged_by_name(
     store.put(*(labelled(id, message_id=f"duplicate{n}") for n, id in enumerate(HOSTILE)))
 
     expected = [*HOSTILE, *(f"{id}\0duplicate{n}" for n, id in enumerate(HOSTILE))]
-    assert names(store, Where(task), limit) == sorted(expected, key=str.encode)
+    assert names(store, EntryCondition(task), limit) == sorted(expected, key=str.encode)
 
 
 def test_names_that_are_no_text_are_paged_too(store: Bench) -> None:
@@ -108,9 +114,11 @@ def test_an_entry_comes_with_score_and_record_or_without(store: Bench) -> None:
     what = labelled("a")
     store.put(what)
 
-    assert store.control.page(QUEUE, Where(), 5).entries == [Listed("a", FAR, what.data)]
-    bare = store.control.page(QUEUE, Where("tasks.t"), 5, records=False).entries
-    assert bare == [Listed("a", FAR, b"")]
+    assert store.control.page(QUEUE, EntryCondition(), 5).entries == [
+        ListedEntry("a", FAR, what.data)
+    ]
+    bare = store.control.page(QUEUE, EntryCondition("tasks.t"), 5, records=False).entries
+    assert bare == [ListedEntry("a", FAR, b"")]
 
 
 @pytest.mark.usefixtures("_hundred")
@@ -129,7 +137,7 @@ def test_what_is_removed_between_pages_moves_nothing_else(
         removed.extend(gone if which == "next" else ())
         store.control.cancel(QUEUE, Layout(), gone)
 
-    found = [name for page in pages(store, Where(task), 3, remove) for name in page]
+    found = [name for page in pages(store, EntryCondition(task), 3, remove) for name in page]
 
     assert found == [name for name in expected if name not in removed]
 
@@ -158,8 +166,8 @@ def test_what_is_paused_due_has_its_place_by_due(store: Bench, limit: int) -> No
     store.pause_due(*paused_due, task="t1", due_ms=5)
 
     assert names(store, limit=limit) == paused_due + [n for n in ALL if n not in paused_due]
-    assert names(store, Where("t1"), limit) == paused_due + ALL[61::3]
-    [first, *_] = store.control.page(QUEUE, Where("t1"), 1).entries
+    assert names(store, EntryCondition("t1"), limit) == paused_due + ALL[61::3]
+    [first, *_] = store.control.page(QUEUE, EntryCondition("t1"), 1).entries
     assert (first.due_ms, first.score) == (5, 10**15 + 5)
 
 
@@ -170,10 +178,10 @@ def test_what_is_paused_due_is_in_the_range_of_its_due(store: Bench) -> None:
     store.promote()
 
     for task in (None, "tasks.t"):
-        assert names(store, Where(task, 5, 5)) == ["a"]
-        assert names(store, Where(task, 6)) == ["b", "c"]
-        assert names(store, Where(task, None, 9)) == ["a", "b"]
-        assert names(store, Where(task, 10, FAR + 4)) == []
+        assert names(store, EntryCondition(task, 5, 5)) == ["a"]
+        assert names(store, EntryCondition(task, 6)) == ["b", "c"]
+        assert names(store, EntryCondition(task, None, 9)) == ["a", "b"]
+        assert names(store, EntryCondition(task, 10, FAR + 4)) == []
 
 
 @pytest.mark.usefixtures("_hundred")
@@ -187,7 +195,7 @@ def test_what_is_paused_or_resumed_between_pages_comes_once(store: Bench, task: 
         score = 5 if next(turns) % 2 == 0 else PAUSED_OFFSET_MS + 5
         store.client.zadd("{q}:due", dict.fromkeys(waiting, score))
 
-    found = [name for page in pages(store, Where(task), 7, turn) for name in page]
+    found = [name for page in pages(store, EntryCondition(task), 7, turn) for name in page]
     assert found == waiting + [n for n in (ALL[1::3] if task else ALL) if n not in waiting]
 
 
@@ -211,19 +219,19 @@ def test_what_is_paused_or_resumed_between_pages_comes_once(store: Bench, task: 
 def test_a_range_of_dues_is_inclusive(
     store: Bench, low: int | None, high: int | None, expected: list[str], limit: int
 ) -> None:
-    assert names(store, Where(None, low, high), limit) == expected
+    assert names(store, EntryCondition(None, low, high), limit) == expected
     by_task = [name for name in expected if int(name[1:]) % 3 == 0]
-    assert names(store, Where("t0", low, high), limit) == by_task
-    assert _count(store, Where(None, low, high)) == len(expected)
-    assert _count(store, Where("t0", low, high)) == len(by_task)
+    assert names(store, EntryCondition("t0", low, high), limit) == by_task
+    assert _count(store, EntryCondition(None, low, high)) == len(expected)
+    assert _count(store, EntryCondition("t0", low, high)) == len(by_task)
 
 
 @pytest.mark.usefixtures("_hundred")
 @pytest.mark.parametrize("limit", [1, 4, 1000])
 def test_one_priority_only(store: Bench, limit: int) -> None:
-    assert names(store, Where(step=3), limit) == ALL[1::2]
-    assert names(store, Where("t0", step=3), limit) == ALL[3::6]
-    assert names(store, Where(step=9), limit) == []
+    assert names(store, EntryCondition(step=3), limit) == ALL[1::2]
+    assert names(store, EntryCondition("t0", step=3), limit) == ALL[3::6]
+    assert names(store, EntryCondition(step=9), limit) == []
 
 
 def test_a_page_of_one_priority_ends_after_some_calls_that_find_none(
@@ -233,7 +241,7 @@ def test_a_page_of_one_priority_ends_after_some_calls_that_find_none(
     for n in range(45):
         store.put(labelled(f"e{n:02}", FAR + n, priority=9 if n == 44 else 0))
 
-    found = [*pages(store, Where(step=9), 2)]
+    found = [*pages(store, EntryCondition(step=9), 2)]
 
     assert found == [[], [], ["e44"]]
 
@@ -243,7 +251,7 @@ def test_a_large_page_of_one_priority_does_not_hold_redis_up(store: Bench) -> No
         store.put(*(labelled(f"e{n:04}", FAR) for n in range(start, start + 400)))
     store.put(labelled("last", FAR + 1, priority=9))
 
-    *before, last = pages(store, Where(step=9), 1000)
+    *before, last = pages(store, EntryCondition(step=9), 1000)
     assert (before, last) == ([[]] * len(before), ["last"])
 
 
@@ -252,8 +260,8 @@ def test_a_task_whose_name_begins_like_another(store: Bench) -> None:
         store.put(labelled(f"of {task}", task=task))
 
     for task in ("t", "t2", "t.x", "u t"):
-        assert names(store, Where(task)) == [f"of {task}"]
-    assert names(store, Where("u")) == []
+        assert names(store, EntryCondition(task)) == [f"of {task}"]
+    assert names(store, EntryCondition("u")) == []
 
 
 # -- what is out of step
@@ -264,9 +272,9 @@ def test_entries_that_cannot_be_read_are_there_too(store: Bench) -> None:
     store.client.hset("{q}:entries", "garbage", b"\xff")
     store.put(entry("a", FAR))
 
-    found = store.control.page(QUEUE, Where(), 10).entries
-    assert found[:2] == [Listed("no record", 1, b""), Listed("garbage", 2, b"\xff")]
-    assert names(store, Where(step=0)) == ["a"]
+    found = store.control.page(QUEUE, EntryCondition(), 10).entries
+    assert found[:2] == [ListedEntry("no record", 1, b""), ListedEntry("garbage", 2, b"\xff")]
+    assert names(store, EntryCondition(step=0)) == ["a"]
 
 
 def test_an_index_that_is_out_of_step_ends_all_the_same(store: Bench) -> None:
@@ -274,22 +282,22 @@ def test_an_index_that_is_out_of_step_ends_all_the_same(store: Bench) -> None:
     store.client.zadd("{q}:due", {"b": 3})
     store.client.zrem("{q}:due", "c")
 
-    assert names(store, Where("tasks.t"), 1) == ["a", "b", "c"]
+    assert names(store, EntryCondition("tasks.t"), 1) == ["a", "b", "c"]
 
 
 def test_a_page_takes_what_has_moved_since_at_its_former_place(store: Bench) -> None:
     store.put(*(labelled(f"e{n}", FAR + n) for n in range(4)))
     began = store.now_us()
-    first = store.control.page(QUEUE, Where(), 2, began=began)
+    first = store.control.page(QUEUE, EntryCondition(), 2, began=began)
     store.control.reschedule(QUEUE, [("e1", Due(FAR + 9), None), ("e3", Due(FAR - 9), None)])
 
-    rest = store.control.page(QUEUE, Where(), 5, first.end, began=began).entries
+    rest = store.control.page(QUEUE, EntryCondition(), 5, first.end, began=began).entries
     assert [(each.name, each.due_ms, each.place_ms) for each in rest] == [
         ("e2", FAR + 2, FAR + 2),
         ("e3", FAR - 9, FAR + 3),
     ]
     # Without a beginning it is where it is.
-    now = store.control.page(QUEUE, Where(), 5, first.end).entries
+    now = store.control.page(QUEUE, EntryCondition(), 5, first.end).entries
     assert [each.name for each in now] == ["e2", "e1"]
 
 
@@ -300,5 +308,5 @@ def test_infinite_scores_are_no_part_of_a_page(store: Bench) -> None:
     assert [*pages(store, limit=1)] == [["a"], ["b"]]
 
 
-def _count(store: Bench, where: Where) -> int:
+def _count(store: Bench, where: EntryCondition) -> int:
     return store.run_steps(store.control.count_steps(QUEUE, where))

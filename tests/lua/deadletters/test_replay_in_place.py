@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from celery_delayq.deadletters.replay import ReplayChanges, replayed
+from celery_delayq.deadletters.replay import ReplayChanges, replay_entry
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.envelope import Due, Record
@@ -180,7 +180,7 @@ def test_it_is_what_reading_it_would_come_to(
 
     try:
         dead_letter = DeadLetter.of(QUEUE, dead_lettered)
-        entry = replayed(dead_letter, Layout(), Due(0), ReplayChanges(), TOKEN, "0" * 32)
+        entry = replay_entry(dead_letter, Layout(), Due(0), ReplayChanges(), TOKEN, "0" * 32)
     except (RecordError, ValueError):
         assert done == 0
         return

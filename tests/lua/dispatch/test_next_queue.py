@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from celery_delayq.model.envelope import dropped_after
+from celery_delayq.model.envelope import with_skip_after
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting import scripts
 from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, entry, labelled
@@ -160,7 +160,7 @@ def _forward(store: Bench) -> int:
 
 def test_what_an_absence_has_left_is_missed_also_after_the_next_one(store: Bench) -> None:
     """A dispatcher comes after an hour and dies at once; the next one comes seconds later."""
-    store.schedule(QUEUE, dropped_after(labelled("tick"), 1_000))
+    store.schedule(QUEUE, with_skip_after(labelled("tick"), 1_000))
     tick = store.now_ms() - 1_800_000
     store.client.zadd(store.keys.queue(QUEUE).due, {"tick": tick})
     store.client.zadd("delayq:next_due", {QUEUE: tick})

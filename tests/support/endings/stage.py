@@ -17,7 +17,7 @@ from kombu import Connection
 from celery_delayq import DelayQ
 from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.model.dead_letter import DeadLettered
+from celery_delayq.model.dead_letter import DeadLetterRecord
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import WorkerProcess, wait_until
@@ -357,7 +357,7 @@ class Stage(LedgerDesk):
         """Return the ids of the tasks that the broker has, by state, and why tasks are dead."""
         if self.broker is None:
             return self.left(), {
-                id.decode(): DeadLettered.unpack(id.decode(), data).reason
+                id.decode(): DeadLetterRecord.unpack(id.decode(), data).reason
                 for id, data in self.redis.hgetall("{celery}:dead").items()
             }
         dead = {each.id: str(each.reason) for each in DelayQ.of(self._app).dead_letters()}

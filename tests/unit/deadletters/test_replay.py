@@ -7,9 +7,9 @@ import json
 import pytest
 from celery import Celery
 
-from celery_delayq.deadletters.replay import ReplayChanges, replayed
+from celery_delayq.deadletters.replay import ReplayChanges, replay_entry
 from celery_delayq.errors import RecordError
-from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
+from celery_delayq.model.dead_letter import DeadLetter, DeadLetterRecord
 from celery_delayq.model.envelope import Due, Record
 from celery_delayq.store.keys import Layout
 from celery_delayq.utils.message_json import encode
@@ -18,7 +18,7 @@ MESSAGE_ID, RUN = "f" * 32, "0" * 32
 
 
 def dead_letter_of(text: bytes, details: bytes = b"") -> DeadLetter:
-    return DeadLetter.of("celery", DeadLettered("id", 1, 0, "failed", text, details, b""))
+    return DeadLetter.of("celery", DeadLetterRecord("id", 1, 0, "failed", text, details, b""))
 
 
 @pytest.mark.parametrize("cut", [2, 30, 200])
@@ -30,7 +30,9 @@ def test_what_was_cut_off_is_no_message(cut: int) -> None:
     text = encode({"body": "b", "properties": properties, "headers": headers})
 
     with pytest.raises(RecordError):
-        replayed(dead_letter_of(text[:-cut]), Layout(), Due(0), ReplayChanges(), MESSAGE_ID, RUN)
+        replay_entry(
+            dead_letter_of(text[:-cut]), Layout(), Due(0), ReplayChanges(), MESSAGE_ID, RUN
+        )
 
 
 # -- with other arguments
@@ -55,7 +57,7 @@ def described(argsrepr: str | None) -> DeadLetter:
 def test_new_arguments_are_described_only_where_the_old_ones_were(
     before: str | None, after: str
 ) -> None:
-    entry = replayed(
+    entry = replay_entry(
         described(before), Layout(), Due(0), ReplayChanges(args=["bob"]), MESSAGE_ID, RUN
     )
 
@@ -75,7 +77,7 @@ def test_other_spellings_in_one_message_mislead_nobody(text: bytes) -> None:
     properties = b'"properties": {"delivery_tag": "tag", "delivery_info": {}}'
     dead_letter = dead_letter_of(text % properties)
 
-    entry = replayed(dead_letter, Layout(), Due(0), ReplayChanges(), MESSAGE_ID, RUN)
+    entry = replay_entry(dead_letter, Layout(), Due(0), ReplayChanges(), MESSAGE_ID, RUN)
 
     message = json.loads(Record.unpack(entry.data).message)
     assert message["headers"]["retries"] == 0
@@ -90,4 +92,4 @@ def test_an_id_that_no_text_can_have_is_refused() -> None:
     )
 
     with pytest.raises(ValueError, match="surrogates"):
-        replayed(dead_letter, Layout(), Due(0), ReplayChanges(), MESSAGE_ID, RUN)
+        replay_entry(dead_letter, Layout(), Due(0), ReplayChanges(), MESSAGE_ID, RUN)

@@ -8,7 +8,7 @@ from celery import Celery, chain, chord, group, signature
 from celery.app.task import Context
 from celery.canvas import Signature
 
-from celery_delayq.model.canvas import Canvas, group_of_chain, waited_for, without_chord
+from celery_delayq.model.canvas import Canvas, chord_contexts, group_of_chain, without_chord
 
 app = Celery("canvases", backend="cache+memory://", set_as_current=False)
 
@@ -52,14 +52,14 @@ def test_chords_wait_for_the_task_and_for_what_is_chained_to_it() -> None:
     inner = chord(group(task("two"), task("three")), task("four", task_id="four"), app=app)
     links = frozen(chain(task("one"), inner), task("body"))
 
-    [alone] = waited_for(Context(id="one", group="g", chord=task("body"), chain=None))
-    [last] = waited_for(Context(id="one", chord=None, chain=links))
+    [alone] = chord_contexts(Context(id="one", group="g", chord=task("body"), chain=None))
+    [last] = chord_contexts(Context(id="one", chord=None, chain=links))
 
     assert (alone.id, alone.group, alone.chord["task"]) == ("one", "g", "body")
     assert (last.id, last.group, last.group_index) == ("four", "the group", 3)
     assert last.chord["task"] == "body"
     untold = [without_chord(each) for each in links]
-    assert [*waited_for(Context(id="one", chain=untold))] == []
+    assert [*chord_contexts(Context(id="one", chain=untold))] == []
 
 
 def test_what_is_no_signature_stays_as_it_is() -> None:

@@ -127,7 +127,7 @@ def test_the_stored_message_has_no_eta_and_remembers_it() -> None:
     assert b'"empty": []' in message_json.encode(stored)
 
 
-@pytest.mark.parametrize("change", [envelope.without_eta, envelope.labelled])
+@pytest.mark.parametrize("change", [envelope.without_eta, envelope.with_label])
 def test_stock_gets_what_was_sent_with_the_eta_that_counts_by_now(change: Any) -> None:
     message = task_message()
     original = copy.deepcopy(message)
@@ -146,7 +146,7 @@ def test_the_label_of_a_message_is_read_from_its_bytes(id: str) -> None:
     message = task_message(id=id)
     message_id = envelope.message_id_of(message)
 
-    sent = message_json.encode(envelope.labelled(message))
+    sent = message_json.encode(envelope.with_label(message))
     found = envelope.Label.of(sent)
 
     assert found == (id.encode(), message_id.encode(), b"-")
@@ -189,7 +189,7 @@ def test_the_record_of_a_large_message_is_the_message(
     assert record.pack() == entry.data
     again = Entry.of(message_json.decode(record.message), step, Due(5))
     assert Record.unpack(again.data)[:3] == record[:3]
-    ticked = Record.unpack(envelope.dropped_after(entry, 70).data)
+    ticked = Record.unpack(envelope.with_skip_after(entry, 70).data)
     assert ticked[:3] == record[:3]
     assert ticked.message == record.message.replace(b" 0 -", b" 070 -", 1)
 

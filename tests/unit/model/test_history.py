@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from celery_delayq.errors import InvalidCursor, InvalidFilter, RecordError
 from celery_delayq.integration.run_history import due_ms
-from celery_delayq.model.history import Ending, Run, RunRecord, check_range, readable, reason_of
+from celery_delayq.model.history import Ending, Run, RunRecord, check_range, read_runs, reason_of
 
 PLAIN = RunRecord(
     "0f3c2a4e-7f55-4d0c-9c52-0d4d6f1d2b11", "shop.remind", "mail", "w1@host",
@@ -64,7 +64,7 @@ def test_readers_pass_over_what_they_cannot_read(caplog: pytest.LogCaptureFixtur
     entries = [("1-0", PLAIN.pack()), ("2-0", b"2 of a later version"), ("3-0", PLAIN.pack())]
 
     with caplog.at_level(logging.WARNING):
-        assert [run.offset for run in readable(entries)] == ["1-0", "3-0"]
+        assert [run.offset for run in read_runs(entries)] == ["1-0", "3-0"]
     assert "Entry 2-0 of the history is passed over" in caplog.text
 
 

@@ -15,10 +15,10 @@ from celery_delayq.errors import InvalidRetry
 from celery_delayq.integration.retries import attempts_of
 from celery_delayq.model.retry_options import (
     MAX_BUDGET,
-    defaults_of,
-    of_call,
-    of_task,
-    unmatched,
+    policies_by_pattern,
+    policy_of_task,
+    property_of_call,
+    unmatched_patterns,
 )
 from celery_delayq.model.retry_policy import TEN_RETRIES, Exponential, RetryPolicy
 from tests.unit.model.test_retry_policy import HOUR, double, nothing, waits
@@ -38,7 +38,9 @@ def policy_of(
 ) -> RetryPolicy | None:
     """Return the policy of a new task ``shop.mail`` with these options."""
     app.tasks.pop("shop.mail", None)
-    return of_task(app.task(name="shop.mail", shared=False, **options)(nothing), defaults or {})
+    return policy_of_task(
+        app.task(name="shop.mail", shared=False, **options)(nothing), defaults or {}
+    )
 
 
 class Patient(Task):
@@ -87,8 +89,8 @@ ALL_OPTIONS: dict[str, Any] = {
         ({"autoretry_for": (OSError,)}, DEFAULTS, None),
         ({**STEPS, "autoretry_for": (OSError,)}, DEFAULTS, RetryPolicy((1, 2))),
         # Defaults of the app: the first pattern that matches counts.
-        ({}, defaults_of({"shop.[a-f]*": 1, "shop.m*": 2, "*": 3}), RetryPolicy(2)),
-        ({}, defaults_of({"SHOP.*": 1}), None),
+        ({}, policies_by_pattern({"shop.[a-f]*": 1, "shop.m*": 2, "*": 3}), RetryPolicy(2)),
+        ({}, policies_by_pattern({"SHOP.*": 1}), None),
         ({"retry_intervals": False}, DEFAULTS, None),
         (
             {"max_retries": 2, "dont_retry_for": (KeyError,)},
@@ -117,7 +119,7 @@ def test_annotations_give_tasks_a_policy_and_a_limit() -> None:
     task = app.task(name="shop.mail", shared=False)(nothing)
     app.finalize()
 
-    assert of_task(app.tasks[task.name], {}) == RetryPolicy((5,), 4, 0.1)
+    assert policy_of_task(app.tasks[task.name], {}) == RetryPolicy((5,), 4, 0.1)
 
 
 def test_the_intervals_of_a_method_are_a_function(app: Celery) -> None:
@@ -181,11 +183,11 @@ def test_an_app_tells_of_them_when_it_knows_its_tasks(caplog: pytest.LogCaptureF
 
 
 def test_one_default_is_for_all_tasks() -> None:
-    assert defaults_of(None) == {}
-    assert defaults_of({}) == {}
-    assert defaults_of(TEN_RETRIES) == {"*": TEN_RETRIES}
-    assert defaults_of((1, 2)) == {"*": RetryPolicy((1, 2))}
-    assert defaults_of({"a.*": 5, "b.?": TEN_RETRIES}) == {
+    assert policies_by_pattern(None) == {}
+    assert policies_by_pattern({}) == {}
+    assert policies_by_pattern(TEN_RETRIES) == {"*": TEN_RETRIES}
+    assert policies_by_pattern((1, 2)) == {"*": RetryPolicy((1, 2))}
+    assert policies_by_pattern({"a.*": 5, "b.?": TEN_RETRIES}) == {
         "a.*": RetryPolicy(5),
         "b.?": TEN_RETRIES,
     }
@@ -198,10 +200,10 @@ def test_defaults_that_are_none_are_refused_when_the_extension_is_made(given: An
 
 
 def test_patterns_that_match_nothing_are_found() -> None:
-    defaults = defaults_of({"shop.*": 1, "shoo.*": 1, "celery.*": 1, "*": 1})
+    defaults = policies_by_pattern({"shop.*": 1, "shoo.*": 1, "celery.*": 1, "*": 1})
 
-    assert unmatched(defaults, ["shop.mail", "celery.chord"]) == ["shoo.*", "celery.*"]
-    assert unmatched(defaults_of(5), ["celery.chord"]) == ["*"]
+    assert unmatched_patterns(defaults, ["shop.mail", "celery.chord"]) == ["shoo.*", "celery.*"]
+    assert unmatched_patterns(policies_by_pattern(5), ["celery.chord"]) == ["*"]
 
 
 # -- of a call
@@ -231,11 +233,11 @@ def test_patterns_that_match_nothing_are_found() -> None:
 def test_a_message_carries_what_a_call_says_and_no_more(
     options: dict[str, Any], own: dict[str, Any]
 ) -> None:
-    assert of_call("shop.mail", options) == own
+    assert property_of_call("shop.mail", options) == own
 
 
 def test_no_jitter_may_be_asked_for_by_a_call_of_a_task_that_has_some() -> None:
-    own = of_call("shop.mail", {"retry_jitter": False})["retry"]
+    own = property_of_call("shop.mail", {"retry_jitter": False})["retry"]
 
     assert RetryPolicy((1, 2), jitter=0.5).with_property(own) == RetryPolicy((1, 2))
 
@@ -256,4 +258,4 @@ WRONG: dict[str, list[Any]] = {
 )
 def test_a_call_whose_options_are_none_is_refused_with_their_name(name: str, given: Any) -> None:
     with pytest.raises(InvalidRetry, match=rf"^shop\.mail: {name}"):
-        of_call("shop.mail", {name: given})
+        property_of_call("shop.mail", {name: given})

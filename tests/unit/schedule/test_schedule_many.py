@@ -10,7 +10,7 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.schedule.items import ItemReader
-from celery_delayq.schedule.message_template import kind, message_id_of_id
+from celery_delayq.schedule.message_template import message_id_of_id, template_key
 from celery_delayq.schedule.schedule_many import Item, ManyFailed, ManyReport
 
 
@@ -83,7 +83,7 @@ def test_items_that_differ_in_what_templates_fill_in_are_of_one_kind(
 ) -> None:
     reader = ItemReader(app, "one", {})
 
-    assert kind(reader.read(one)) == kind(reader.read(other)) is not None
+    assert template_key(reader.read(one)) == template_key(reader.read(other)) is not None
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_items_that_differ_in_what_templates_fill_in_are_of_one_kind(
 def test_items_that_differ_otherwise_are_of_another_kind(app: Celery, other: Item) -> None:
     reader = ItemReader(app, "one", {})
     seen = [
-        kind(reader.read(item))
+        template_key(reader.read(item))
         for item in (Item(), Item(priority=2), Item(options={"headers": {"x": 2}}))
     ]
 
-    assert kind(reader.read(other)) not in [None, *seen]
+    assert template_key(reader.read(other)) not in [None, *seen]
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,10 @@ def test_items_that_differ_otherwise_are_of_another_kind(app: Celery, other: Ite
     ],
 )
 def test_what_cannot_be_filled_in_is_of_no_kind(app: Celery, item: Item) -> None:
-    assert kind(ItemReader(app, "one", {}).read(item._replace(queue=["unhashable"]))) is None
-    assert item.queue == [] or kind(ItemReader(app, "one", {}).read(item)) is None
+    assert (
+        template_key(ItemReader(app, "one", {}).read(item._replace(queue=["unhashable"]))) is None
+    )
+    assert item.queue == [] or template_key(ItemReader(app, "one", {}).read(item)) is None
 
 
 def test_a_report_says_how_many_came_to_what() -> None:

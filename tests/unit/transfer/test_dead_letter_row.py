@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq.errors import RecordError
-from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
+from celery_delayq.model.dead_letter import DeadLetter, DeadLetterRecord
 from celery_delayq.transfer.archiver import MAX_BACKOFF_SECONDS, backoff
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
 from celery_delayq.transfer.dead_letter_sql import _escaped, _unescaped
@@ -64,8 +64,8 @@ def test_what_differs_has_another_digest() -> None:
 
 def test_one_that_was_restored_beside_another_has_its_own_id_again() -> None:
     made = row()
-    duplicate = DeadLetter.of("q", DeadLettered.unpack(made.duplicate, made.data))
-    other = DeadLetter.of("q", DeadLettered.unpack("id-1\0" + "0" * 40, made.data))
+    duplicate = DeadLetter.of("q", DeadLetterRecord.unpack(made.duplicate, made.data))
+    other = DeadLetter.of("q", DeadLetterRecord.unpack("id-1\0" + "0" * 40, made.data))
 
     assert DeadLetterRow.of(duplicate).id == "id-1"
     assert DeadLetterRow.of(duplicate).digest == made.digest

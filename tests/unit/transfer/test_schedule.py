@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.model.envelope import Due, Entry, Record
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS, Listed, Name
+from celery_delayq.model.lookup import PAUSED_OFFSET_MS, ListedEntry, Name
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.keys import Layout
 from celery_delayq.transfer import export_format, jsonl, schedule
@@ -41,7 +41,7 @@ def entry(id: str = "id-1", task: str = "t", retries: int = 0, **own: Any) -> En
 
 def listed(made: Entry, queue: str = "q", due: int = DUE, name: str = "") -> ScheduleRow:
     """The row of an entry in Redis."""
-    return ScheduleRow.of_listed(queue, Listed(Name(name or made.id), due, made.data))
+    return ScheduleRow.of_listed(queue, ListedEntry(Name(name or made.id), due, made.data))
 
 
 def row(**changed: Any) -> ScheduleRow:
@@ -230,7 +230,7 @@ def test_a_step_that_the_target_has_not_is_the_one_below() -> None:
 )
 def test_a_record_that_would_not_come_back_is_told(data: bytes, reason: str) -> None:
     with pytest.raises(RecordError, match=reason):
-        ScheduleRow.of_listed("q", Listed(Name("id-1"), DUE, data))
+        ScheduleRow.of_listed("q", ListedEntry(Name("id-1"), DUE, data))
 
 
 # -- files

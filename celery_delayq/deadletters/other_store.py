@@ -15,7 +15,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores
 
 
-def schedule_elsewhere(
+def schedule_in_other_store(
     ask: Callable[[Callable[[Stores], Any]], Any],
     queue: str,
     to: str,
