@@ -107,7 +107,10 @@ class Deployment:
     def announce(
         self, gate: Entries, before: str = "", then: WrittenEntries | None = None
     ) -> ActiveVersion:
-        """Announce this version; parameters as in :meth:`PeriodicStore.announce_version`."""
+        """Announce this version.
+
+        Parameters as in :meth:`~celery_delayq.store.periodic.PeriodicStore.announce_version`.
+        """
         alive_ms = int(VERSION_ALIVE_SECONDS * 1000)
         active = gate.announce_version(
             self.source, self.version, self._since, alive_ms, before=before, then=then

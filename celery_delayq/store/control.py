@@ -393,7 +393,7 @@ def _revoked_members(ids: Iterable[str], stamps: Mapping[str, Any] | None) -> li
 
 
 def _target(id: str) -> bytes:
-    """Return an id or a name as ``names_of`` in ``include/tracking.lua`` tells them apart."""
+    """Return an id, or the name of one message: only a name contains a NUL."""
     if isinstance(id, Name):
         return to_bytes(id if "\0" in id else f"{id}\0")
     return to_bytes(entry_id(id))

@@ -369,8 +369,9 @@ class LeaseStore(StorePart):
     ) -> Reclaimed:
         """Take back up to about *limit* messages of a worker id whose lease has ended.
 
-        What was held more than *most* times by a process that ended is delivered alone, and is
-        dead when that ended too; 0 is no limit. *max_gap* as for :meth:`Store.next_due`.
+        A message that was leased more than *most* times by processes that died is delivered alone.
+        If its next process dies too, it becomes a dead letter. With *most* 0 there is no limit.
+        *max_gap* as for :meth:`~celery_delayq.store.schedule.Store.next_queue`.
         """
         key, shared = self._keys.queue(queue), self._keys
         keys = [*key.state, key.leased(worker_id), key.leases, shared.lease_ends, shared.clock]

@@ -139,7 +139,9 @@ class Stores:
         together: int = MAX_PIPELINED_QUEUES,
         refused: dict[str, Exception] | None = None,
     ) -> dict[str, T]:
-        """Run the steps of many queues together: :meth:`ScriptRunner.run_each`.
+        """Run the steps of many queues together.
+
+        See :meth:`~celery_delayq.store.scripting.runner.ScriptRunner.run_each`.
 
         Parameters
         ----------
@@ -248,7 +250,10 @@ class Stores:
         stamps: Mapping[str, Any] | None = None,
         canvas: Canvas | None = None,
     ) -> None:
-        """Remember ids, stamps and a canvas as revoked: see :meth:`ControlStore.revoke`."""
+        """Remember ids, stamps and a canvas as revoked, on each shard.
+
+        See :meth:`~celery_delayq.store.control.ControlStore.revoke`.
+        """
         for store in self:
             store.control.revoke(seconds, ids, stamps, canvas)
 

@@ -51,7 +51,7 @@ class HandOut:
     qos : QoS
         kombu's record of the messages that are handed out.
     place : str
-        The Redis database, see :attr:`Channel.place`.
+        The Redis database, see :attr:`~celery_delayq.transport.channel.Channel.place`.
     handlers : Mapping[str, tuple[bool, Callable[[Any], Any]]]
         By consumed queue: whether without acknowledgement, and what handles its messages.
     new_message : Callable[[dict[str, Any]], Message]

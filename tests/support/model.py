@@ -19,7 +19,8 @@ from tests.support.model_dead_letters import DeadLetterModel
 from tests.support.model_schedule import is_late
 from tests.support.model_tracking import NOW, Label, Plan, duplicate
 
-#: Why a message does not run, by how much it is :attr:`Tracked.dropped`.
+#: Why a message does not run, by
+#: :attr:`~tests.support.model_tracking.Tracked.dropped`.
 MARKS = [None, Mark("cancelled"), Mark("replaced"), Mark("skipped")]
 SKIPPED = 3
 

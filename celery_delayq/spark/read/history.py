@@ -32,7 +32,8 @@ class RunsLost(DelayQError):
     """Redis dropped runs of the history before they were read."""
 
 
-#: How far histories are, by their names: see :attr:`Stores.histories`.
+#: The offset of the last run that was read, by the name of its history: see
+#: :attr:`~celery_delayq.store.stores.Stores.histories`.
 Offsets = Mapping[str, str]
 
 

@@ -64,7 +64,7 @@ class TLSConnection(SSLConnection):
 
 
 class Client(Redis):
-    """A client that raises :class:`BrokerUnavailable` and :class:`CommandRefused`."""
+    """A client that raises our own errors (:mod:`~celery_delayq.store.scripting.errors`)."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run a command."""

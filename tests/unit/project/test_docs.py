@@ -1,9 +1,11 @@
-"""The documentation: links lead somewhere, named tests run, all settings are on their page."""
+"""The documentation: links lead somewhere, named tests run, all settings are on their page.
+
+Names of modules, scripts and files: ``test_references.py``.
+"""
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import re
 import subprocess
@@ -32,13 +34,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 NAMED = re.compile(r"(?P<file>(?:…/|tests/[\w/]*/)?test_\w+\.py|…)(?:::(?P<name>\w+))?")
 
 LINK = re.compile(r"\]\((?P<file>[^)#:\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
-#: A source file, and a script by its folder and name.
-SOURCE = re.compile(r"\w+(?:/\w+)+\.(?:py|lua)")
-SCRIPT = re.compile(
-    r"(?:schedule|dispatch|leases|control|deadletters|periodic|history|migration|scan|repair)/\w+$"
-)
 IDENTIFIER = re.compile(r"(?:\w+\.)*([A-Za-z_]\w*)(?:\(\))?")
-DOTTED = re.compile(r"(?<![\w./])celery_delayq(?:\.\w+)+")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 #: Most lines of pages that are to be read in one go.
 LONGEST = {"README.md": 150, "docs/design.md": 250}
@@ -114,36 +110,6 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
             wrong.append(link[0])
 
     assert wrong == []
-
-
-def exists(name: str) -> bool:
-    """Return whether there is a module of that name, or something of that name in a module."""
-    path, _, attribute = name.rpartition(".")
-    if importlib.util.find_spec(path) is None:
-        return False
-    return hasattr(importlib.import_module(path), attribute) or (
-        importlib.util.find_spec(name) is not None
-    )
-
-
-@pytest.mark.parametrize("page", [*PAGES, EXAMPLE], ids=lambda page: page.name)
-def test_every_name_of_the_package_that_a_page_spells_exists(page: Path) -> None:
-    names = {name.rstrip(".") for name in DOTTED.findall(page.read_text("utf-8"))}
-
-    assert [name for name in sorted(names) if not exists(name)] == []
-
-
-def test_every_file_and_script_that_a_page_names_exists() -> None:
-    package = ROOT / "celery_delayq"
-    folders = (ROOT, package, package / "store" / "lua", ROOT / "tests" / "support")
-    missing = []
-    for page in PAGES:
-        for code in CODE.findall(text_of(page)):
-            path = code if SOURCE.fullmatch(code) else f"{code}.lua" if SCRIPT.match(code) else None
-            if path and not any((folder / path).exists() for folder in folders):
-                missing.append((page.name, code))
-
-    assert missing == []
 
 
 @pytest.mark.parametrize("name", ["design.md", "internals.md"])
