@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import pytest
@@ -37,6 +37,14 @@ DEFAULT = Layout()
 #: As in the registry.
 LAYOUT = DEFAULT.text.encode()
 REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
+
+#: Calls of scripts by their names, each with a reply: the contract of headers and calls is tested
+#: with ``SCRIPT_CALLS`` of the modules here.
+Calls: TypeAlias = dict[str, tuple[Callable[[Store], object], Any]]
+
+#: A record and an entry for these calls.
+DATA = Record(3, "message_id", "task", b"{}").pack()
+ENTRY = Entry("id", Due(5), 3, DATA)
 
 STATE_KEYS = Keys().queue(QUEUE).state
 

@@ -12,7 +12,25 @@ from redis.exceptions import ResponseError
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing, fired
-from tests.lua.bench import FAR, Bench, entry, labelled, message_of, repeating
+from tests.lua.bench import ENTRY, FAR, Bench, Calls, entry, labelled, message_of, repeating
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "periodic/claim_due": (
+        lambda s: s.periodic.claim_due(10, 500, ["other"]),
+        [5000, b"7", b"", 1, b"name", b"line\n{}"],
+    ),
+    "periodic/compare_and_set": (
+        lambda s: s.periodic.write([Writing("name", "", "line\n{}", 7)]),
+        b"d",
+    ),
+    "periodic/fire": (
+        lambda s: s.run(
+            s.periodic.fire_call("q", [EntryTicks("name", "line", "then", 7, "line", 6, [ENTRY])])
+        ),
+        [b"s"],
+    ),
+}
 
 ENTRIES, LOOKS = "delayq:periodic", "delayq:periodic_at"
 

@@ -1,6 +1,6 @@
 """A unique key is free as soon as its owner is not to run: another call runs instead.
 
-Each script that may end or move a message is in the table here, with the ways that lead to it.
+Each script that releases unique keys is in the table here, with the ways that lead to it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -16,17 +15,15 @@ import pytest
 from celery.canvas import StampingVisitor
 from celery.result import AsyncResult
 
-import celery_delayq
 from celery_delayq.admin.stock_migration import to_stock
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.leases import Reserved
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting import scripts
 from celery_delayq.testing import wait_until
 from tests.support import TIMEOUT
 from tests.support.leases import ack
 from tests.support.scene import Control
-
-SCRIPTS = Path(celery_delayq.__file__).parent / "store/lua"
 
 QUEUE = "celery"
 
@@ -173,33 +170,26 @@ WAYS: dict[str, Way] = {
     ),
 }
 
-#: Scripts that know of tracked messages and are in no way here, and why.
+#: Scripts that release keys and are in no way here, and why.
 OTHERS = {
     "deadletters/replay": "a replay takes the key: tests/lua/deadletters",
     "leases/reclaim_expired": "as leases/requeue, by the same function: test_unique_ends.py",
     "leases/replace": "a retry takes the key over: test_unique_ends.py",
-    "migration/take_from_unacked": "a message of stock producers has no key",
     "periodic/fire": "ticks come by the function of schedule/add",
     "schedule/import": "entries come by the function of schedule/add",
     "schedule/forget_unowned": "frees keys without an owner after a purge",
-    **dict.fromkeys(("schedule/counts", "schedule/exists"), "reads only"),
-    **{
-        f"repair/{name}": "repairs what is gone: tests of fsck"
-        for name in ("drop_cancelled", "entries", "gone", "paused_and_due", "tracking")
-    },
+    **dict.fromkeys(
+        ("repair/drop_cancelled", "repair/gone"), "repairs what is gone: tests of fsck"
+    ),
 }
 
 
-def test_each_script_that_knows_of_messages_is_here() -> None:
-    includes = re.compile(r"^-- @include (tracking|add_batch)$", re.MULTILINE)
-    found = {
-        str(path.relative_to(SCRIPTS).with_suffix(""))
-        for path in SCRIPTS.rglob("*.lua")
-        if "include" not in path.relative_to(SCRIPTS).parts and includes.search(path.read_text())
-    }
+def test_each_script_that_releases_keys_is_here() -> None:
+    releases = re.compile(r"'(?:HDEL|UNLINK)',(?: DUPLICATE_IDS,)? UNIQUE\b")
+    found = {name for name in scripts.names() if releases.search(scripts.load(name).source)}
     known = {script for way in WAYS.values() for script in way.scripts.split()}
 
-    assert found == (known | OTHERS.keys()) - {"control/pause"}
+    assert OTHERS.keys() <= found <= known | OTHERS.keys()
     assert not known & OTHERS.keys()
 
 

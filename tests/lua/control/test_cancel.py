@@ -7,10 +7,12 @@ import pytest
 from celery_delayq.model.envelope import Entry
 from celery_delayq.model.lookup import Name
 from celery_delayq.store import control
+from celery_delayq.store.keys import Layout
 from tests.lua.bench import (
     FAR,
     REGISTERED,
     Bench,
+    Calls,
     as_scheduled,
     bodies,
     counts,
@@ -20,6 +22,11 @@ from tests.lua.bench import (
     repeating,
     taken_by,
 )
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "control/cancel": (lambda s: s.control.cancel("q", Layout(), ["id"]), b"d"),
+}
 
 # -- scheduled
 

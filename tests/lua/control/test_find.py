@@ -9,7 +9,13 @@ import pytest
 from celery_delayq.model.envelope import Entry
 from celery_delayq.model.lookup import Location, Name
 from celery_delayq.store import control
-from tests.lua.bench import FAR, QUEUE, Bench, entry, labelled
+from tests.lua.bench import FAR, QUEUE, Bench, Calls, entry, labelled
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "control/find": (lambda s: s.control.find("q", ["id"]), [1, b"["]),
+    "control/queues_with": (lambda s: s.control.queues_with(["q"], ["id"]), [1]),
+}
 
 
 def find(store: Bench, *ids: str) -> list[Location]:

@@ -16,7 +16,15 @@ from celery_delayq.model.lookup import (
 )
 from celery_delayq.store import scan
 from celery_delayq.store.keys import Layout
-from tests.lua.bench import FAR, QUEUE, Bench, entry, labelled
+from tests.lua.bench import FAR, QUEUE, Bench, Calls, entry, labelled
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "scan/range": (
+        lambda s: s.control.page("q", EntryCondition(), 10),
+        [b"0", b"7", b"id", b"2 -1 1", b"id7", b""],
+    ),
+}
 
 ALL_OF_IT = EntryCondition()
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, entry, labelled
+from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, Calls, entry, labelled
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "control/pause": (lambda s: s.control.pause(["q"], task="t"), b"1"),
+}
 
 # -- the script
 

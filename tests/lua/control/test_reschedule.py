@@ -6,7 +6,22 @@ import pytest
 
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.lookup import Name, StatusCode
-from tests.lua.bench import FAR, QUEUE, Bench, as_scheduled, entry, labelled, repeating, taken_by
+from tests.lua.bench import (
+    FAR,
+    QUEUE,
+    Bench,
+    Calls,
+    as_scheduled,
+    entry,
+    labelled,
+    repeating,
+    taken_by,
+)
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "control/reschedule": (lambda s: s.control.reschedule("q", [("id", Due(5), None)]), b"d"),
+}
 
 LATER = Due(FAR + 100)
 

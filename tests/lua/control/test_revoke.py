@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.store import control
-from tests.lua.bench import Bench, repeating
+from tests.lua.bench import Bench, Calls, repeating
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "control/revoke": (lambda s: s.control.revoke(5.0, ["id"]), 1),
+}
 
 DAY = 86_400.0
 

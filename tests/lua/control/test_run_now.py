@@ -11,6 +11,7 @@ from tests.lua.bench import (
     QUEUE,
     REGISTERED,
     Bench,
+    Calls,
     as_scheduled,
     bodies,
     entry,
@@ -19,6 +20,11 @@ from tests.lua.bench import (
     repeating,
     taken_by,
 )
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "control/run_now": (lambda s: s.control.run_now("q", Layout(), ["id"]), b"d"),
+}
 
 
 def test_an_entry_is_the_next_to_run(store: Bench) -> None:

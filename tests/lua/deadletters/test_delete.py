@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from tests.lua.bench import QUEUE, REGISTERED, Bench, repeating
+from tests.lua.bench import QUEUE, REGISTERED, Bench, Calls, repeating
 from tests.lua.dead_letters import DETAILS, DIED, dead, dead_letters_left, seed
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "deadletters/delete": (lambda s: s.dead_letters.delete("q", [("id", 5)]), b"d"),
+}
 
 
 def test_dead_letters_are_forgotten_and_others_stay(store: Bench) -> None:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from tests.lua.bench import QUEUE, Bench
+from tests.lua.bench import QUEUE, Bench, Calls
 from tests.lua.dead_letters import seed, stored
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "deadletters/page": (
+        lambda s: s.run(s.dead_letters.page_call("q", 1, 2, 10, b"id")),
+        [b"0", b"2 -1 1", b"id5"],
+    ),
+}
 
 
 def pages(store: Bench, low: int | None = None, high: int | None = None) -> list[list[str]]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from celery_delayq.store.dead_letters import Replay
+from celery_delayq.store.keys import Layout
 from tests.lua.bench import (
+    ENTRY,
     FAR,
     LAYOUT,
     QUEUE,
     REGISTERED,
     Bench,
+    Calls,
     as_scheduled,
     bodies,
     labelled,
@@ -20,6 +24,16 @@ from tests.lua.bench import (
 )
 from tests.lua.dead_letters import DETAILS, DIED, dead, dead_letters_left, replay, seed
 from tests.lua.uniques import KEY, owned, run_all, where_it_is
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "deadletters/replay": (
+        lambda s: s.run(
+            s.dead_letters.replay_call("p", "q", Layout(), [Replay("id", 5, ENTRY)], "token")
+        ),
+        b"d",
+    ),
+}
 
 
 def test_a_dead_letter_is_ready_and_dead_no_more(store: Bench) -> None:

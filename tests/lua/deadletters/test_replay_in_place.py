@@ -16,9 +16,17 @@ from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.envelope import Due, Record
 from celery_delayq.store.keys import Layout
 from celery_delayq.utils.message_json import decode, encode
-from tests.lua.bench import LAYOUT, QUEUE, Bench
+from tests.lua.bench import LAYOUT, QUEUE, Bench, Calls
 from tests.lua.dead_letters import DETAILS, DIED
 from tests.support.spelled import messages, sent
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "deadletters/replay_in_place": (
+        lambda s: s.dead_letters.replay_in_place("q", Layout(), "-inf", "+inf", b"", "f" * 32),
+        b"0 5 1 3 5\ntwo",
+    ),
+}
 
 TOKEN = "0000" + "f" * 28
 LABEL = {"label": "id 0123456789abcdef 0 -"}

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import hashlib
 
-from tests.lua.bench import QUEUE, REGISTERED, Bench, any_bytes, repeating
+from tests.lua.bench import QUEUE, REGISTERED, Bench, Calls, any_bytes, repeating
 from tests.lua.dead_letters import DETAILS, DIED, as_dead, stored
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "deadletters/restore": (
+        lambda s: s.dead_letters.restore("q", [("id", 5, b"1 5 0 why\n{}")]),
+        b"d",
+    ),
+}
 
 
 def test_dead_letters_are_kept_with_the_time_of_their_death(store: Bench) -> None:

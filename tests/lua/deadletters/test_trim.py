@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from tests.lua.bench import QUEUE, Bench, repeating
+from tests.lua.bench import QUEUE, Bench, Calls, repeating
 from tests.lua.dead_letters import dead_letters_left, seed
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "deadletters/trim": (lambda s: s.dead_letters.trim("q", 60.0, 10, 100), [0, 1]),
+}
 
 HOUR = 3600.0
 

@@ -7,9 +7,21 @@ from typing import cast
 from celery_delayq.model.envelope import with_skip_after
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting import scripts
-from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, entry, labelled
+from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, Calls, entry, labelled
 from tests.support import TIMEOUT
 from tests.support.model_clock import CLOCK, set_clock_back
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "dispatch/next_queue": (lambda s: s.next_queue(left=["r"]), [5, b"q", b"7", 0, 1, 2, 1, b"q"]),
+    "dispatch/defer_queue": (lambda s: s.defer_queue("q", 1.0, ["r"]), [5, b"q", b"7"]),
+    "schedule/counts": (
+        lambda s: s.gauges.sizes("q", Layout()),
+        [b"5 1 1 7 0 0 0 - 0 me", b"acked 1"],
+    ),
+    "scan/tasks": (lambda s: s.run_steps(s.scheduled_tasks_steps("q")), [b"", b"tasks.add", 1]),
+    "deadletters/add": (lambda s: s.dead_letters.add("q", "id", "reason", b"{}"), 1),
+}
 
 
 def test_an_empty_next_due_has_nothing_to_look_at(store: Bench) -> None:

@@ -12,6 +12,7 @@ from tests.lua.bench import (
     FAR,
     QUEUE,
     Bench,
+    Calls,
     as_scheduled,
     bodies,
     entry,
@@ -20,6 +21,14 @@ from tests.lua.bench import (
     message_of,
     taken_by,
 )
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "repair/paused_and_due": (
+        lambda s: s.repair_tracking.paused_due("q", 0, repair=True),
+        [b"0", 1, [b"left"]],
+    ),
+}
 
 # -- a paused task
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.store.keys import Keys, Layout
-from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, as_scheduled, entry
+from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, Calls, as_scheduled, entry
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "dispatch/promote": (lambda s: s.promote("q", Layout(), 100), [5, b"", b"", 1, 0, 0]),
+}
 
 
 def overdue(store: Bench, id: str, due_ms: int, **options: object) -> None:

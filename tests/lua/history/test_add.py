@@ -16,6 +16,7 @@ from tests.lua.bench import (
     FAR,
     QUEUE,
     Bench,
+    Calls,
     bench,
     entry,
     labelled,
@@ -24,6 +25,11 @@ from tests.lua.bench import (
     retried,
 )
 from tests.support.leases import replace_call
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "history/add": (lambda s: s.history.add("me", 2, 100, [b"line"]), 1),
+}
 
 KEY = "delayq:history"
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.lua.bench import FAR, Bench, counts, entry
+from tests.lua.bench import FAR, Bench, Calls, counts, entry
+from tests.support.leases import ack
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "leases/ack": (lambda s: ack(s, "q", "me", ["1:1"]), [1, 1]),
+}
 
 
 def test_what_is_done_is_forgotten_and_the_rest_stays_held(store: Bench) -> None:

@@ -8,7 +8,15 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.store.leases import DeliveryCounts, Reserved
-from tests.lua.bench import FAR, LEASE, Bench, bodies, counts, entry
+from tests.lua.bench import FAR, LEASE, Bench, Calls, bodies, counts, entry
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "leases/acquire": (
+        lambda s: s.leases.acquire("q", "me", 30.0, "1", 5),
+        [0, b"0", b"0 1:1", b"", b"{}"],
+    ),
+}
 
 
 def test_messages_move_from_ready_to_the_lease_the_oldest_first(store: Bench) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, counts, entry
+from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, Calls, counts, entry
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "leases/dead_letter": (lambda s: s.leases.dead_letter("q", "me", "1:1", "id", "why"), 1),
+}
 
 
 def test_a_message_moves_to_the_dead_letters_with_the_reason(store: Bench) -> None:

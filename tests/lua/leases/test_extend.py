@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tests.lua.bench import FAR, LEASE, QUEUE, Bench, entry
+from tests.lua.bench import FAR, LEASE, QUEUE, Bench, Calls, entry
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "leases/extend": (lambda s: s.leases.extend("q", "me", 30.0), 1),
+}
 
 
 def test_a_beat_extends_the_lease_and_tells_how_much_is_held(store: Bench) -> None:

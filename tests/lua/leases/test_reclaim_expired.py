@@ -9,8 +9,16 @@ import pytest
 
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Reclaimed
-from tests.lua.bench import FAR, LEASE, QUEUE, Bench, bodies, counts, entry
+from tests.lua.bench import FAR, LEASE, QUEUE, Bench, Calls, bodies, counts, entry
 from tests.support.model_clock import go_unwatched
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "leases/reclaim_expired": (
+        lambda s: s.leases.reclaim_expired("q", Layout(), "me", 100, 5),
+        [b"0", 1, 0, 0],
+    ),
+}
 
 NOTHING = Reclaimed(more=False, requeued=0, quarantined=0, dead_lettered=0)
 

@@ -9,16 +9,28 @@ import pytest
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.leases import WhenDue
 from tests.lua.bench import (
+    ENTRY,
     FAR,
     LAYOUT,
     QUEUE,
     Bench,
+    Calls,
     any_bytes,
     as_scheduled,
     bodies,
     counts,
     entry,
 )
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "leases/replace": (
+        lambda s: s.run(
+            s.leases.replace_call("q", ENTRY, "p", "me", "1:1", head=b"", when_due="push")
+        ),
+        b"ready",
+    ),
+}
 
 
 def test_a_retry_is_scheduled_and_an_empty_value_stays_until_the_acknowledgement(

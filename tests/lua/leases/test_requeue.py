@@ -6,7 +6,12 @@ import pytest
 
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Counted
-from tests.lua.bench import FAR, QUEUE, Bench, bodies, counts, entry
+from tests.lua.bench import FAR, QUEUE, Bench, Calls, bodies, counts, entry
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "leases/requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0, 1]),
+}
 
 
 def test_messages_go_back_to_where_they_were_in_the_same_order(store: Bench) -> None:

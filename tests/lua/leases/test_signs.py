@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.store.scripting.calls import Call
-from tests.lua.bench import Bench
+from tests.lua.bench import Bench, Calls
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "leases/signs": (lambda s: s.run(Call("leases/signs", [s.keys.queue("q").wake], [])), [1]),
+}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.errors import StoreFull
-from tests.lua.bench import Bench
+from tests.lua.bench import Bench, Calls
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "leases/use_retry_budget": (lambda s: s.control.use_retry_budget("root", 5, "id 0", 60), 1),
+}
 
 KEY = "delayq:budget:root"
 

@@ -10,13 +10,16 @@ import pytest
 
 from celery_delayq.model.envelope import Due, Record
 from celery_delayq.store.keys import Layout
+from celery_delayq.store.repair import Release
 from celery_delayq.store.repair_tracking import Tracked
 from celery_delayq.store.scripting.calls import Call
 from tests.lua.bench import (
+    DATA,
     FAR,
     LAYOUT,
     QUEUE,
     Bench,
+    Calls,
     bodies,
     entry,
     labelled,
@@ -24,6 +27,18 @@ from tests.lua.bench import (
     repeating,
     taken_by,
 )
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "migration/give_back": (
+        lambda s: s.repair.give_back("q", Layout(), [Release("id", 5.0, DATA, b"{}")]),
+        b"d",
+    ),
+    "repair/forget_ready": (
+        lambda s: s.repair_tracking.forget_ready("q", Layout(), [(Tracked(b"id", b"value"), b"")]),
+        1,
+    ),
+}
 
 # -- entries
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.store.scripting.replies import Held
-from tests.lua.bench import FAR, QUEUE, Bench, as_scheduled, entry
+from tests.lua.bench import ENTRY, FAR, QUEUE, Bench, Calls, as_scheduled, entry
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "migration/take_from_unacked": (
+        lambda s: s.take_from_unacked("q", ENTRY, Held("u", "ui", "tag")),
+        b"gone",
+    ),
+}
 
 HELD = Held("unacked", "unacked_index", "tag-1")
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.store.periodic import WrittenEntries
-from tests.lua.bench import Bench, repeating
+from tests.lua.bench import Bench, Calls, repeating
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "periodic/announce_version": (
+        lambda s: s.periodic.announce_version("code", "1", None, 60),
+        [b"1", b"", b"5"],
+    ),
+}
 
 KEY = "delayq:code_versions"
 LONG = 100_000

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.errors import StoreFull
-from tests.lua.bench import FAR, LAYOUT, QUEUE, REGISTERED, Bench, entry
+from tests.lua.bench import ENTRY, FAR, LAYOUT, QUEUE, REGISTERED, Bench, Calls, entry
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "schedule/add": (lambda s: s.schedule("q", ENTRY), [5, b"s"]),
+}
 
 
 def test_a_message_for_later_is_stored_indexed_and_put_on_the_next_due(store: Bench) -> None:

@@ -6,7 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lua.bench import QUEUE, Bench, labelled
+from tests.lua.bench import QUEUE, Bench, Calls, labelled
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "schedule/exists": (lambda s: s.control.exists("q", [("id", "message_id")]), b"-"),
+}
 
 
 @pytest.mark.parametrize("bring", [Bench.put, Bench.make_ready, Bench.lease])

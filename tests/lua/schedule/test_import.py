@@ -8,7 +8,22 @@ import pytest
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
-from tests.lua.bench import FAR, QUEUE, Bench, as_scheduled, entry, labelled, repeating
+from tests.lua.bench import (
+    ENTRY,
+    FAR,
+    QUEUE,
+    Bench,
+    Calls,
+    as_scheduled,
+    entry,
+    labelled,
+    repeating,
+)
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "schedule/import": (lambda s: s.run(s.import_call("q", [ENTRY], "token")), b"s"),
+}
 
 
 def imported(store: Bench, *entries: Entry, token: str = "mine") -> list[Any]:

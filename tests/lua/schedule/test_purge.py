@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.store import schedule
-from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, entry, labelled
+from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, Calls, entry, labelled
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "schedule/purge": (lambda s: s.purge("q"), [3, 1, 2]),
+    "schedule/forget_unowned": (lambda s: s.forget_unowned("q"), b"0"),
+}
 
 
 @pytest.fixture

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from tests.lua.bench import Bench, bodies
+from celery_delayq.store.schedule import Store
+from tests.lua.bench import Bench, Calls, bodies
+
+
+def push(store: Store) -> object:
+    call = store.ready_call("q")
+    call.add(3, b"{}")
+    return store.run(call)
+
+
+#: One call of each script here, and a reply to it.
+SCRIPT_CALLS: Calls = {
+    "schedule/push_ready": (push, 1),
+}
 
 
 def test_messages_go_to_their_lists_behind_what_is_there(store: Bench) -> None:
