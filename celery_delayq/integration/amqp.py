@@ -20,7 +20,7 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.integration import context
 from celery_delayq.integration.worker_checks import CALL_OPTIONS, warn_of_naive_eta, warn_of_stock
 from celery_delayq.model import canvas, retry_options, task_options, unique
-from celery_delayq.model.delivery import HeldBy
+from celery_delayq.model.delivery import LeasePlace
 from celery_delayq.model.envelope import PROPERTY, due_of_countdown, due_of_eta, own_of, unique_key
 
 #: Properties of a task's message that its retry keeps.
@@ -225,7 +225,7 @@ def _is_only(queue: Queue, declare: Any) -> bool:
     return isinstance(declare, list) and len(declare) == 1 and declare[0] is queue
 
 
-def _held_by_current_task(headers: Mapping[str, Any]) -> HeldBy | None:
+def _held_by_current_task(headers: Mapping[str, Any]) -> LeasePlace | None:
     """Return where the running task's message is held, if it acknowledges late and sends its retry:
     then the retry and the acknowledgement are one step.
     """
@@ -237,7 +237,7 @@ def _held_by_current_task(headers: Mapping[str, Any]) -> HeldBy | None:
     if "place" not in own:  # not leased in Redis
         return None
     tag, label = properties["delivery_tag"], own.get("label", "")
-    return HeldBy(own["place"], own["queue"], tag, label)
+    return LeasePlace(own["place"], own["queue"], tag, label)
 
 
 def _inherited_by_retry(headers: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -14,8 +14,9 @@ from celery_delayq.settings import Settings
 class Deliveries(Protocol):
     """Ends deliveries of messages, also after their connection was lost.
 
-    A delivery tag names the message. It ends in one of: acknowledged, given back, dead letter.
-    kombu's channel does the first two, by ``basic_ack`` and ``basic_reject``.
+    A delivery tag names the message. A delivery ends when the message is acknowledged, given back
+    or made a dead letter. kombu's channel acknowledges (``basic_ack``) and gives back
+    (``basic_reject``).
     """
 
     settings: Settings
@@ -28,11 +29,12 @@ class Deliveries(Protocol):
         Parameters
         ----------
         crashed : bool
-            Whether its process died; so many deaths make a dead letter of it (``max_deliveries``).
+            Whether the process of the message died. After ``max_deliveries`` such deliveries the
+            message becomes a dead letter.
         reason : str | None
             The reason of the dead letter.
         details : bytes
-            Its details, by ``pack_details``.
+            The details of the dead letter, packed by ``pack_details``.
 
         Returns
         -------
@@ -42,7 +44,7 @@ class Deliveries(Protocol):
         ...
 
     def note_cancelled(self, tag: str) -> None:
-        """Note that nobody works on a message any more: it may be given back."""
+        """Note that this process no longer works on a message, so that it may be given back."""
         ...
 
     def add_dead_letter(self, tag: str, id: str, reason: str) -> bool:
@@ -52,20 +54,20 @@ class Deliveries(Protocol):
     def add_dead_letter_copy(
         self, tag: str, queue: str, id: str, reason: str, message: bytes, details: bytes
     ) -> None:
-        """Make a dead letter of a message that is acknowledged already, or soon.
+        """Add a dead letter for a message that is acknowledged by another call.
 
-        In a solo worker the acknowledgement waits for the end of the task.
+        That call may come later: a solo worker acknowledges at the end of the task.
         """
         ...
 
 
 def is_leased(channel: Any, tag: Any) -> bool:
-    """Return whether a message came by a channel of ours to Redis, which leases it."""
+    """Return whether our Redis channel delivered a message, so that the message is leased."""
     return hasattr(channel, "leased") and channel.leased(tag)
 
 
 def deliveries_of(channel: Any, tag: Any) -> Deliveries | None:
-    """Return what ends the delivery of a message; None for a transport that is not ours."""
+    """Return the object that ends the delivery of a message; None for a foreign transport."""
     if hasattr(channel, "leased") and not channel.leased(tag):
         return None
     found: Deliveries | None = getattr(channel, "deliveries", None)

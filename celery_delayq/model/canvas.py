@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from celery.app.task import Context
 
-#: Our field: the group of the chain that this message begins. Celery tells only the last link.
+#: Our field: the group of the chain that this message begins. Celery sets ``group`` only in the
+#: message of the last link.
 GROUP_FIELD = "group"
 
 
@@ -19,7 +20,7 @@ class Canvas(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Its form in the set of revoked ids."""
+        """The text of the canvas in the set of revoked ids."""
         return self.kind + self.id
 
     @classmethod
@@ -36,20 +37,21 @@ def group_of(headers: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
 
 def group_of_chain(chain: Sequence[Mapping[str, Any]] | None) -> Any:
     """Return the id of the group of which a chain is a member, or None."""
-    # The last link stands first. Of a chord it is the body that belongs to the group.
-    last = chain[0] if chain else None
-    while last:
-        group = (last.get("options") or {}).get("group_id")
-        if group or last.get("subtask_type") != "chord":
+    # Celery stores the last link first. If that link is a chord, its body belongs to the group.
+    link = chain[0] if chain else None
+    while link:
+        group = (link.get("options") or {}).get("group_id")
+        if group or link.get("subtask_type") != "chord":
             return group
-        last = _body_of(last)
+        link = _body_of(link)
     return None
 
 
 def without_chord(signature: Any) -> Any:
     """Return a chained signature whose failure is not reported to the chord around it.
 
-    Celery's ``_fail_chain`` reads it: an outer chord waits for the body of an inner one.
+    Celery's ``_fail_chain`` reads this signature. The body of an inner chord belongs to the outer
+    chord, so its chord is removed too.
     """
     if not isinstance(signature, Mapping):
         return signature
@@ -61,9 +63,9 @@ def without_chord(signature: Any) -> Any:
 
 
 def chord_contexts(request: Context) -> Iterator[Context]:
-    """Yield the contexts of a task and its chain for which a chord waits.
+    """Yield the contexts of those tasks in a task and its chain for which a chord waits.
 
-    Result backends need them to report to the chord.
+    Result backends need these contexts to report to the chord.
     """
     found = [request]
     for signature in request.chain or ():

@@ -1,7 +1,7 @@
-"""Hash tags of a Redis Cluster: which ones there are, and to which one a queue belongs.
+"""Hash tags of a Redis Cluster: their names, and the tag of each queue.
 
-Redis judges by slot whether keys may stand in one script call, so that a queue and all that its
-scripts touch beside it, such as the next-due index, carry the same tag.
+A script call may only use keys of one slot. So a queue and the other keys that its scripts use,
+such as the next-due index, carry the same tag.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def slot_of(text: str) -> int:
 
 @cache
 def cluster_tags(number: int) -> tuple[str, ...]:
-    """Return *number* tags whose slots are spread evenly."""
+    """Return *number* tags whose slots are spread evenly over all slots."""
     return tuple(_tag(place, SLOTS / number) for place in range(number))
 
 
 def _tag(place: int, share: float) -> str:
-    """Return the first name of its kind whose slot is near the middle of a share of the slots.
+    """Return the first name ``dq<place>-<attempt>`` whose slot is near the middle of its share.
 
-    Not anywhere in the share: where masters have unequal numbers of slots, a tag at an edge may
-    be on the next one.
+    A slot at the edge of the share may belong to the next master, where masters have unequal
+    numbers of slots.
     """
     low, high = (place + 0.25) * share, (place + 0.75) * share
     names = (f"dq{place:02}-{attempt}" for attempt in count())
@@ -39,5 +39,5 @@ def _tag(place: int, share: float) -> str:
 
 
 def tag_of(queue: str, tags: Sequence[str]) -> str:
-    """Return the tag to which a queue belongs, by its name alone."""
+    """Return the tag of a queue. The tag depends only on the queue's name and *tags*."""
     return tags[crc32(queue.encode()) % len(tags)]

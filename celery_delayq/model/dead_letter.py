@@ -32,7 +32,7 @@ _CRASH_REASONS = ("its worker died ", "its process died ", "killed its process "
 
 
 class DeadLetterRecord(NamedTuple):
-    """A dead letter as Redis keeps it: see ``include/dead_letter.lua``; *data* is all of it."""
+    """A dead letter as stored; *data* are the stored bytes (``include/dead_letter.lua``)."""
 
     id: str
     died_ms: int
@@ -46,13 +46,13 @@ class DeadLetterRecord(NamedTuple):
     def of(
         cls, id: str, died_ms: int, reason: str, message: bytes, details: bytes
     ) -> DeadLetterRecord:
-        """Make one of its parts; Redis does the same in ``include/dead_letter.lua``."""
+        """Make a record of its parts, as ``include/dead_letter.lua`` does."""
         header = b"2 %d 0 %d %s\n" % (died_ms, len(details), dead_letter_text(reason))
         return cls.unpack(id, header + details + message)
 
     @classmethod
     def unpack(cls, id: str, data: bytes) -> DeadLetterRecord:
-        """Read the stored bytes; unreadable ones become the message."""
+        """Read the stored bytes. Unreadable bytes become the message of the record."""
         header, newline, rest = data.partition(b"\n")
         parts = header.split(b" ", 4 if header[:2] == b"2 " else 3)
         try:
@@ -73,7 +73,7 @@ class DeadLetterRecord(NamedTuple):
 def details_of(
     exc: BaseException, traceback: str | None, *, worker: str, retries: int, started: float | None
 ) -> dict[str, Any]:
-    """Return the details of a failure for a dead letter, bounded in size.
+    """Return the details of a failure for a dead letter. Their size is limited.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def details_of(
     text = str(traceback or "")
     if len(text) > MAX_TRACEBACK_CHARACTERS:
         end = text[-MAX_TRACEBACK_CHARACTERS:]
-        text = "…\n" + (end.partition("\n")[2] or end)  # whole lines, if there is one
+        text = "…\n" + (end.partition("\n")[2] or end)  # from the first complete line on
     details: dict[str, Any] = {
         "exception": name_of(exc),
         "message": text_of(exc)[:MAX_TEXT_CHARACTERS],
@@ -99,12 +99,12 @@ def details_of(
 
 
 def pack_details(details: Mapping[str, Any] | None) -> bytes:
-    """Return details as they are stored."""
+    """Return the bytes that Redis stores for details."""
     if not details:
         return b""
     try:
         return json.dumps(details).encode()
-    except foreign.FOREIGN_ERRORS:  # they have values of the message
+    except foreign.FOREIGN_ERRORS:  # details hold values of the message, which may have any type
         return json.dumps(
             {name: saferepr(value, MAX_TEXT_CHARACTERS) for name, value in details.items()}
         ).encode()
@@ -112,16 +112,17 @@ def pack_details(details: Mapping[str, Any] | None) -> bytes:
 
 @dataclass(frozen=True)
 class DeadLetter(MessageFields):
-    """A message that will not run any more, unless it is replayed, and why.
+    """A message that does not run again unless it is replayed, with the reason.
 
     Attributes
     ----------
     id : str
-        The dead letter's own id: that of the task, with more behind it where several died.
+        The id of the dead letter. It begins with the id of the task. If a task became a dead letter
+        several times, a suffix tells them apart.
     queue : str
-        The queue to which it belonged.
+        The queue of the message.
     reason : str
-        Why, in one line.
+        Why the message became a dead letter, in one line.
     """
 
     id: str
@@ -131,17 +132,17 @@ class DeadLetter(MessageFields):
 
     @classmethod
     def of(cls, queue: str, dead_lettered: DeadLetterRecord) -> DeadLetter:
-        """Make one of a stored dead letter."""
+        """Return the dead letter of a stored record."""
         return cls(dead_lettered.id, queue, dead_lettered.reason, dead_lettered)
 
     @property
     def died(self) -> datetime:
-        """When it was dead-lettered, in UTC."""
+        """When the message became a dead letter, in UTC."""
         return moment(self.dead_lettered.died_ms)
 
     @cached_property
     def message(self) -> dict[str, Any] | None:  # type: ignore[override]
-        """The message, None if it cannot be read."""
+        """The message; None if the message cannot be read."""
         try:
             message = foreign.loads(self.dead_lettered.message)
         except RecordError:
@@ -150,7 +151,7 @@ class DeadLetter(MessageFields):
 
     @cached_property
     def details(self) -> dict[str, Any]:
-        """Details of the failure; empty without any."""
+        """Details of the failure; empty if none are stored."""
         try:
             details = foreign.loads(self.dead_lettered.details or b"{}")
         except RecordError:
@@ -174,7 +175,7 @@ class DeadLetter(MessageFields):
 
     @property
     def group_id(self) -> str | None:
-        """The id of the group to which it, or the chain that it begins, belongs."""
+        """The id of the group of the task, or of the group of the chain that the task begins."""
         group = group_of(self.headers, self.own)
         return None if group is None else str(group)
 
@@ -184,13 +185,14 @@ class DeadLetter(MessageFields):
 
     @property
     def was_unbound(self) -> bool:
-        """Whether it never had a queue: there was no binding for it."""
-        # To read the details costs as much as to read half of the message.
+        """Whether no queue was bound to get the message."""
+        # The search in the bytes is quick. To parse the details takes half as long as to parse the
+        # message.
         return b'"unbound"' in self.dead_lettered.details and "unbound" in self.details
 
     @property
     def due(self) -> datetime | None:
-        """When it was due, where that is known."""
+        """When the task was due; None if unknown."""
         if self.dead_lettered.due_ms > 0:
             return moment(self.dead_lettered.due_ms)
         try:
@@ -200,7 +202,7 @@ class DeadLetter(MessageFields):
 
     @property
     def started(self) -> datetime | None:
-        """When the last attempt began, where that is known."""
+        """When the last attempt began; None if unknown."""
         started = self.details.get("started")
         return moment(started) if isinstance(started, int) else None
 
@@ -216,12 +218,12 @@ class DeadLetter(MessageFields):
 
     @property
     def traceback(self) -> str | None:
-        """The traceback of the last attempt; of a long one the end."""
+        """The traceback of the last attempt; only the end of a long traceback."""
         return self._detail("traceback")
 
     @property
     def worker(self) -> str | None:
-        """The node that ran it last."""
+        """The name of the worker node that ran the last attempt."""
         return self._detail("worker")
 
     def _detail(self, name: str) -> str | None:
@@ -230,25 +232,25 @@ class DeadLetter(MessageFields):
 
     @property
     def retries(self) -> int | None:
-        """How often it was tried again."""
+        """Number of retries before the last attempt."""
         retries = self.details.get("retries", self.headers.get("retries"))
         return retries if isinstance(retries, int) else None
 
     @property
     def deliveries(self) -> int | None:
-        """How often its last attempt was delivered."""
+        """How often the message of the last attempt was delivered."""
         deliveries = self.details.get("deliveries")
         return deliveries if isinstance(deliveries, int) else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return its attributes as JSON types."""
+        """Return the attributes as JSON types."""
         shown = {name: getattr(self, name) for name in _DICT_FIELDS}
         times = {name: it.isoformat() for name, it in shown.items() if isinstance(it, datetime)}
         return {**shown, **times, **self.arguments()}
 
 
 def has_crashed(dead_letter: DeadLetter) -> bool:
-    """Return whether the workers of a task died, so that nobody has reported its end."""
+    """Return whether the workers of a task died; then no worker has reported the task's end."""
     return dead_letter.reason.startswith(_CRASH_REASONS)
 
 
@@ -258,7 +260,7 @@ _DICT_FIELDS = (
     *("retries", "deliveries", "worker", "due", "started", "root_id", "group_id"),
 )
 
-#: The fields of a filter for which a dead letter has to be read.
+#: Fields of a filter that are compared with the message or the details of a dead letter.
 _MESSAGE_FIELDS = ("task", "exception", "task_id", "root_id", "group_id")
 
 
@@ -269,20 +271,20 @@ class DeadFilter:
     Parameters
     ----------
     queue, task, task_id : str | None
-        Name of a queue, of a task, id of a task.
+        The name of the queue, the name of the task, and the id of the task.
     reason : str | None
-        A part of the reason, without regard to case.
+        A part of the reason, in upper or lower case.
     exception : str | None
         The name of an exception's class, without its module.
     died_from, died_to : datetime | str | None
-        Died at this time or later, and at this time or earlier: both are included.
+        The first and the last time of death that match.
     root_id, group_id : str | None
-        All of a chain, chord or tree of tasks; all of a group.
+        The id of the first task of a chain, chord or tree; the id of a group.
 
     Raises
     ------
     InvalidFilter
-        A value is empty or no text, such as one from a variable that was not set.
+        A value is empty or no text.
     InvalidETA
         A time is invalid.
     """
@@ -309,17 +311,17 @@ class DeadFilter:
 
     @property
     def is_by_place(self) -> bool:
-        """Whether queue and time of death are enough to know that a dead letter matches."""
+        """Whether the filter has no other fields than the queue and the time of death."""
         return self == DeadFilter(self.queue, died_from=self.died_from, died_to=self.died_to)
 
     def range_ms(self) -> tuple[int | None, int | None]:
-        """Return from and to, in ms since 1970."""
+        """Return the first and the last time of death that match, in ms since 1970."""
         return bound_ms("died_from", self.died_from), bound_ms("died_to", self.died_to)
 
     def matches(self, dead_letter: DeadLetter) -> bool:
-        """Return whether a dead letter of the right queue and time matches."""
+        """Return whether a dead letter matches; its queue and time must match already."""
         if self.reason is not None and self.reason.lower() not in dead_letter.reason.lower():
             return False
-        # A dead letter is read only where that is needed: it may be large.
+        # A message may be large, so it is parsed only for a field that needs it.
         wanted = ((name, getattr(self, name)) for name in _MESSAGE_FIELDS)
         return all(value is None or getattr(dead_letter, name) == value for name, value in wanted)

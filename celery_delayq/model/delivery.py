@@ -1,4 +1,4 @@
-"""The data of a delivery in its message: where a worker's message is held."""
+"""What a channel notes in a delivered message: the place of its lease, and its deliveries."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from celery_delayq.model.envelope import PROPERTY
 from celery_delayq.utils import message_json
 from celery_delayq.utils.foreign import reading
 
-#: What stands for the queues of a message that no queue is bound to get.
+#: Stands for the name of the queue where no queue is bound to get a message.
 UNBOUND_QUEUE = "\0unbound"
 
-#: Characters of the text that stands for a value which JSON cannot hold.
+#: Most characters of the text that replaces a value which JSON cannot hold.
 _MAX_TEXT_CHARACTERS = 1000
 
 
-class HeldBy(NamedTuple):
-    """Where a worker's message is held: Redis, queue and delivery tag; and its label, if any."""
+class LeasePlace(NamedTuple):
+    """The place of a lease: Redis address, queue and delivery tag; with the message's label."""
 
     place: str
     queue: str
@@ -32,38 +32,47 @@ class HeldBy(NamedTuple):
 _LEASED = re.compile(rb"(\d+)!?\n")
 
 
-def split_held(value: bytes) -> tuple[int | None, bytes]:
-    """Return priority step and message of a leased or quarantined value (``include/lease.lua``)."""
+def split_leased(value: bytes) -> tuple[int | None, bytes]:
+    """Return the priority step and the message of a leased or quarantined value.
+
+    The format is that of ``include/lease.lua``; the step of an unreadable value is None.
+    """
     if value.startswith(b"{"):
         return 0, value
     match = _LEASED.match(value)
     return (int(match[1]), value[match.end() :]) if match else (None, value)
 
 
-def retry_of(message: Mapping[str, Any]) -> HeldBy | None:
-    """Return where the message is held that this one retries, None for no retry.
+def retry_of(message: Mapping[str, Any]) -> LeasePlace | None:
+    """Return the lease of the message that *message* retries; None if it is no retry.
 
-    :class:`~celery_delayq.DelayQ` notes it where the task acknowledges late.
+    :class:`~celery_delayq.DelayQ` notes the lease if the task acknowledges late.
     """
     own = message["properties"].get(PROPERTY)
     found = own.get("retry_of") if own else None
-    return None if found is None else HeldBy(*found)
+    return None if found is None else LeasePlace(*found)
 
 
 def without_retry_note(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message that is to be sent like any other, a retry as a copy without the note."""
+    """Return a message for a plain publish: of a retry a copy without the notes of the retry."""
     if retry_of(message) is None:
         return message
     return _without(message, "retry_of", "retried_to")
 
 
 def note_delivery(
-    message: dict[str, Any], held: HeldBy, number: int, promoted: int | None = None
+    message: dict[str, Any], held: LeasePlace, number: int, promoted: int | None = None
 ) -> None:
-    """Note in a message where it is held, that this is its delivery *number* (from 1), and when it
-    was *promoted*, in ms since 1970, where that is known.
+    """Note the lease and the deliveries of a message in the message itself.
 
-    The bytes in Redis stay as they are.
+    The bytes in Redis do not change.
+
+    Parameters
+    ----------
+    number : int
+        How often the message was delivered, this delivery included.
+    promoted : int | None
+        When the message was promoted, in ms since 1970; None if unknown.
     """
     properties = message["properties"]
     own = properties.get(PROPERTY)
@@ -82,12 +91,15 @@ def without_delivery(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pack_received(message: Mapping[str, Any]) -> bytes:
-    """Return a received message as a dead letter has it; what JSON cannot hold is a text there."""
+    """Return the bytes of a received message for a dead letter.
+
+    A text replaces each value that JSON cannot hold.
+    """
     sent = without_delivery(message)
     try:
         return _encoded(sent)
     except RecordError:
-        parts = {name: _as_json(sent[name]) for name in ("headers", "properties")}
+        parts = {name: _json_values(sent[name]) for name in ("headers", "properties")}
         return _encoded({**sent, **parts})
 
 
@@ -96,7 +108,7 @@ def _encoded(value: Any) -> bytes:
         return message_json.encode(value)
 
 
-def _as_json(values: Mapping[Any, Any]) -> dict[str, Any]:
+def _json_values(values: Mapping[Any, Any]) -> dict[str, Any]:
     found = {}
     for name, value in values.items():
         key = name if isinstance(name, str) else saferepr(name, _MAX_TEXT_CHARACTERS)
@@ -111,6 +123,6 @@ def _as_json(values: Mapping[Any, Any]) -> dict[str, Any]:
 def _without(message: Mapping[str, Any], *names: str) -> dict[str, Any]:
     properties = dict(message["properties"])
     own = {name: value for name, value in properties.pop(PROPERTY, {}).items() if name not in names}
-    if "label" in own:  # first, where scripts look for it
+    if "label" in own:  # scripts read the label at the beginning of the message
         return {**message, "properties": {PROPERTY: own, **properties}}
     return {**message, "properties": {**properties, **({PROPERTY: own} if own else {})}}

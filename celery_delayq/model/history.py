@@ -5,8 +5,8 @@ An entry of the stream has one field, ``r``, one line of text::
     1 <id> <task> <queue> <worker> <due> <promoted> <started> <ended> <state> <retries>
     <deliveries> <reason>
 
-with one space between two of them. Times are ms since 1970, ``-`` where they are not known; names
-are percent-encoded, the reason is the rest of the line. ``1`` is the version of the format.
+Fields are separated by one space. Times are in ms since 1970, ``-`` if unknown. Names are
+percent-encoded. The reason is the rest of the line. ``1`` is the version of the format.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)
 
-#: Characters of a reason that are kept.
+#: Most characters of a reason; the rest is cut.
 MAX_REASON_CHARACTERS = 200
 
 #: The first offset, before all runs.
@@ -41,7 +41,7 @@ _OFFSET = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII).fullmatch
 
 
 class RunRecord(NamedTuple):
-    """A run as Redis keeps it; times are ms since 1970, None where they are not known."""
+    """A run as Redis stores it; times are in ms since 1970, None if unknown."""
 
     id: str
     task: str
@@ -92,7 +92,7 @@ def _field(text: str) -> str:
     return text if _PLAIN_TEXT(text) else quote(text, errors="backslashreplace") or "%00"
 
 
-@lru_cache(maxsize=1024)  # of names there are few, unlike ids
+@lru_cache(maxsize=1024)  # unlike ids, only a few names occur
 def _names(*names: str) -> str:
     return " ".join(map(_field, names))
 
@@ -101,13 +101,13 @@ def _time(text: str) -> int | None:
     return None if text == "-" else int(text)
 
 
-def reason_of(what: Any) -> str:
-    """Return an exception, or why a task was rejected, as one short line."""
-    return " ".join(described(what)[: 2 * MAX_REASON_CHARACTERS].split())[:MAX_REASON_CHARACTERS]
+def reason_of(cause: Any) -> str:
+    """Return an exception, or the reason of a ``Reject``, as one short line."""
+    return " ".join(described(cause)[: 2 * MAX_REASON_CHARACTERS].split())[:MAX_REASON_CHARACTERS]
 
 
 class Ending(NamedTuple):
-    """The state of a run that has ended, one of Celery's, and the reason where there is one."""
+    """How a run ended: a state of Celery, with the reason or ``""``."""
 
     state: str
     reason: str = ""
@@ -129,31 +129,31 @@ SUCCEEDED = Ending(states.SUCCESS)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of a task that has ended; each attempt of a task that is tried again is one.
+    """A run of a task that has ended; each attempt of a task is one run.
 
     Attributes
     ----------
     offset : str
-        Its place in the history; read on after it.
+        The place of the run in the history, from which reading continues.
     id, task, queue : str
-        Id and name of the task, and the queue from which it came.
+        Id and name of the task, and its queue.
     worker : str
-        The node's name.
+        The name of the worker node.
     due : datetime | None
-        Its ETA, None where it had none. This and all other times are in UTC.
+        The ETA of the task; None without an ETA. All times are in UTC.
     promoted : datetime | None
-        When it became ready, by Redis' clock; None for what was sent to run at once, and where it
-        is not known.
+        When the task became ready, by Redis' clock; None if unknown, or if the task was published
+        to run at once.
     started, ended : datetime | None, datetime
-        By the worker's clock; *started* is None for what was revoked before it began.
+        By the worker's clock; *started* is None if the task was revoked before its start.
     state : str
         ``SUCCESS``, ``FAILURE``, ``RETRY``, ``REJECTED``, ``REVOKED`` or ``IGNORED``.
     retries : int
-        How often the task had been tried before, as in ``self.request.retries``.
+        Number of retries before this run, as ``self.request.retries``.
     deliveries : int
-        How often its message had been delivered, this time included.
+        How often the message was delivered, this delivery included.
     reason : str
-        The exception, or why it was revoked or rejected: one line, at most 200 characters.
+        The exception, or the reason of the revoke or reject: one line, at most 200 characters.
     """
 
     offset: str
@@ -172,7 +172,7 @@ class Run:
 
     @classmethod
     def of(cls, offset: str, record: RunRecord) -> Run:
-        """Make one of a record."""
+        """Return the run of a record."""
         due, promoted, started = (
             None if ms is None else moment(ms)
             for ms in (record.due, record.promoted, record.started)
@@ -181,31 +181,31 @@ class Run:
 
 
 def read_runs(entries: Iterable[tuple[str, bytes]]) -> Iterator[Run]:
-    """Yield the runs of stream entries; unreadable ones are logged and skipped."""
+    """Yield the runs of stream entries; unreadable entries are logged and left out."""
     for offset, data in entries:
         try:
             run = Run.of(offset, RunRecord.unpack(data))
         except RecordError as exc:
-            logger.warning("Entry %s of the history is passed over: %s", offset, exc)
+            logger.warning("Entry %s of the history is left out: %s", offset, exc)
         else:
             yield run
 
 
 def place_of(offset: str) -> tuple[int, int]:
-    """Return the offset of a run as numbers that can be compared: ms since 1970, and a count."""
+    """Return an offset as two numbers that can be compared: ms since 1970, and a count."""
     ms, _, number = offset.partition("-")
     return int(ms), int(number or 0)
 
 
 def check_range(after: Any, count: Any) -> None:
-    """Check what to read of the history.
+    """Check the arguments of a read of the history.
 
     Raises
     ------
     InvalidCursor
         *after* is no offset.
     InvalidFilter
-        *count* is no number of runs.
+        *count* is neither None nor a number from 0.
     """
     if not isinstance(after, str) or not _OFFSET(after):
         raise InvalidCursor(

@@ -1,4 +1,4 @@
-"""Places and outcomes of entries, as the scripts return them. No I/O."""
+"""Places and outcomes of entries in the form that scripts return. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.envelope import task_field, task_name
 from celery_delayq.model.names import UTF8_TEXT
 
-#: Scores of paused and due entries are their due and this (``include/record.lua``).
+#: The score of an entry that is due and paused is its due time plus this (``include/record.lua``).
 PAUSED_OFFSET_MS = 10**15
 
 State = Literal["scheduled", "paused", "ready", "running"]
@@ -20,22 +20,21 @@ State = Literal["scheduled", "paused", "ready", "running"]
 #: The codes by which scripts return outcomes.
 StatusCode = Literal["d", "w", "r", "c", "p", "k", "x", "u"]
 
-#: What a call that cancels does with ready messages: cancel them too, free their unique keys, since
-#: workers refuse them, or leave them.
+#: What a cancel does with ready messages: cancel them too, only free their unique keys (workers
+#: refuse them), or leave them unchanged.
 ReadyAction = Literal["cancel", "free", "leave"]
 
-#: Several messages with one id have one answer, the first in this order.
+#: Several messages may have one id; the first of their codes in this order is returned.
 _RANK: Sequence[StatusCode] = ("r", "w", "c", "p", "k", "x", "d", "u")
 
-#: When entries must be due to be changed (ms): all of them, or each; None for any time.
+#: Due time in ms that entries must have to be changed: one for all, or one for each; None for any.
 IfDue = int | Sequence[int | None] | None
 
 
 class Name(str):
     """The name of one entry: ``id``, or ``id NUL message_id``.
 
-    Where an id is expected, a name means this entry alone, and a plain text all entries with that
-    id.
+    In place of an id, a ``Name`` means this entry only. A plain text means all entries with the id.
     """
 
     __slots__ = ()
@@ -59,7 +58,7 @@ class IndexEntry(NamedTuple):
 
     @classmethod
     def unpack(cls, value: bytes) -> IndexEntry | None:
-        """Read what a script wrote, None for anything else."""
+        """Read a value of the index; None if no script wrote the value."""
         match = _INDEXED.fullmatch(value)
         if match is None:
             return None
@@ -69,9 +68,9 @@ class IndexEntry(NamedTuple):
 
 
 class Location(NamedTuple):
-    """The place of an entry, with its :class:`Name`; *due_ms* is since 1970.
+    """The :class:`Name` and the place of an entry; *due_ms* is in ms since 1970.
 
-    *record* is there while it is scheduled, *holder*, a worker id, while it is running.
+    *record* is set while the task is scheduled. *holder* is the worker id while the task runs.
     """
 
     name: str
@@ -84,7 +83,7 @@ class Location(NamedTuple):
 
     @classmethod
     def read(cls, found: bytes, code: bytes, score: bytes, value: bytes) -> Location:
-        """Read what ``control/find.lua`` tells of one entry."""
+        """Read one entry of the reply of ``control/find.lua``."""
         name = Name(to_text(found))
         if code == b"s":
             at = score_of(score or b"0")
@@ -99,8 +98,10 @@ class Location(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A position in the schedule, as Redis writes it: due and name of an entry, or ``b""`` and a
-    member of the index by task.
+    """A position in the schedule, in the text of Redis.
+
+    The score is the due time of an entry and the name its name. In the index by task the score is
+    ``b""`` and the name a member of the index.
     """
 
     score: bytes
@@ -108,7 +109,7 @@ class Position(NamedTuple):
 
     @classmethod
     def of(cls, key: int, name: str, task: str | None) -> Position:
-        """Return the position of a name by its due (ms), in the index of *task* if one is given."""
+        """Return the position of a name by its due time (ms); with *task* in the task's index."""
         if task is None:
             return cls(b"%d" % key, to_bytes(name))
         return cls(b"", to_bytes(f"{task_field(task)}\0{key:015d}\0{name}"))
@@ -125,7 +126,7 @@ class Position(NamedTuple):
         Raises
         ------
         RecordError
-            The member of the index was not written by a script.
+            No script wrote this member of the index.
         """
         if self.score:
             return score_of(self.score), to_text(self.name)
@@ -138,9 +139,9 @@ class Position(NamedTuple):
 
 
 class ListedEntry(NamedTuple):
-    """An entry of a page, by its :class:`Name`.
+    """An entry of a page, with its :class:`Name`.
 
-    *was_due* is when it was due as the reading began, where it was moved since (ms).
+    *was_due* is its due time (ms) when the first page was read, if the entry was moved since then.
     """
 
     name: str
@@ -155,20 +156,20 @@ class ListedEntry(NamedTuple):
 
     @property
     def due_ms(self) -> int:
-        """When it is due, in ms since 1970."""
+        """When the entry is due, in ms since 1970."""
         return self.score - PAUSED_OFFSET_MS if self.score >= PAUSED_OFFSET_MS else self.score
 
     @property
     def place_ms(self) -> int:
-        """The due by which it has its place among others (ms)."""
+        """The due time (ms) that decides the place of the entry on the pages."""
         return self.due_ms if self.was_due is None else self.was_due
 
 
 class FoundPage(NamedTuple):
-    """A page of the schedule of one queue; the next one begins behind *end*, None after the last.
+    """A page of the schedule of one queue; the next page begins behind *end*.
 
-    The next page may be empty. *last_due* is the highest due in the queue (ms), on the first page
-    of a reading.
+    *end* is None on the last page. The page after *end* may be empty. *last_due* is the latest due
+    time in the queue (ms); only a first page has one.
     """
 
     entries: list[ListedEntry]
@@ -177,22 +178,22 @@ class FoundPage(NamedTuple):
 
 
 class EntryCondition(NamedTuple):
-    """Which entries of a queue: of a task, due from and to (ms, inclusive), of a step."""
+    """A condition on the entries of a queue: task, first and last due time (ms), priority step."""
 
     task: str | None = None
     due_from: int | None = None
     due_to: int | None = None
     step: int | None = None
 
-    def due_by(self, last: int | None) -> EntryCondition:
-        """Return it for those that are due at a time (ms) at the latest; None: the same."""
-        if last is None or (self.due_to is not None and self.due_to <= last):
+    def due_by(self, latest_ms: int | None) -> EntryCondition:
+        """Return the condition for entries due at *latest_ms* or earlier; None: no new limit."""
+        if latest_ms is None or (self.due_to is not None and self.due_to <= latest_ms):
             return self
-        return self._replace(due_to=last)
+        return self._replace(due_to=latest_ms)
 
 
 class Revoked(NamedTuple):
-    """Revoked ids, stamps and canvases, and the time of the last one in ms since 1970."""
+    """Revoked ids, stamps and canvases, and the time of the last revoke in ms since 1970."""
 
     ids: list[str]
     stamps: list[dict[str, Any]]
@@ -201,7 +202,7 @@ class Revoked(NamedTuple):
 
 
 class PausedNames(NamedTuple):
-    """The revision of pauses, and paused queues and tasks by name with their time (ms)."""
+    """The revision of pauses; paused queues and tasks by name, each with its time (ms)."""
 
     revision: int
     queues: dict[str, int]
@@ -209,23 +210,23 @@ class PausedNames(NamedTuple):
 
 
 def worst_code(codes: Iterable[StatusCode]) -> StatusCode:
-    """Return the answer for several messages with one id."""
+    """Return the code for several messages with one id."""
     return min(codes, key=_RANK.index, default="u")
 
 
 def score_of(text: bytes | float) -> int:
-    """Return a score as a whole number; a manually set one may be infinite."""
+    """Return a score as a whole number; an infinite score, set by a user, becomes a large one."""
     value = float(text)
     return int(value) if math.isfinite(value) else int(math.copysign(PAUSED_OFFSET_MS - 1, value))
 
 
 def to_bytes(name: str) -> bytes:
-    """Return a name as Redis has it, with any bytes.
+    """Return the bytes of a name in Redis; these need not be UTF-8.
 
     Raises
     ------
     InvalidFilter
-        Nothing in Redis can have that name.
+        No bytes in Redis have that name.
     """
     try:
         return name.encode("utf-8", "surrogateescape")

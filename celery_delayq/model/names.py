@@ -1,4 +1,4 @@
-"""Names of queues and tasks: which ones Redis can hold, and which ones are our own keys."""
+"""Checks of the names of queues and tasks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from celery_delayq.errors import InvalidFilter
 
-#: The text of errors about a text that is not :func:`is_utf8`.
+#: What errors expect instead of a text that is not :func:`is_utf8`.
 UTF8_TEXT = "a text that UTF-8 can hold, without lone surrogates"
 
-#: The text of errors about a queue whose ready list :func:`is_own_key`.
+#: What errors expect instead of a queue whose ready list :func:`is_own_key`.
 OWN_KEY_TEXT = (
     "another name, the list of that queue would be a key of celery_delayq: those begin with "
     "'delayq:', or are '{…}:due' and the like"
@@ -30,7 +30,7 @@ _OF_QUEUE = re.compile(r"\{.*\}:(\w+)(:.*)?", re.DOTALL)
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether a text can be encoded in UTF-8; one with lone surrogates cannot."""
+    """Return whether UTF-8 can encode a text; UTF-8 cannot encode lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -39,27 +39,30 @@ def is_utf8(text: str) -> bool:
 
 
 def is_own_key(queue: str) -> bool:
-    """Return whether the ready list of a queue of that name would be one of our keys."""
+    """Return whether the ready list of a queue would be one of our own keys.
+
+    The ready list of a queue has the queue's name.
+    """
     match = _OF_QUEUE.fullmatch(queue)
     return queue.startswith("delayq:") or (match is not None and match[1] in QUEUE_KEYS)
 
 
-def check_name(what: str, name: Any, *, as_key: bool = True) -> None:
+def check_name(field: str, name: Any, *, as_key: bool = True) -> None:
     """Check the name of a queue or task; None is valid.
 
     Parameters
     ----------
     as_key : bool
-        Whether it is, or would be, part of a key in Redis.
+        Whether the name is part of a key in Redis.
 
     Raises
     ------
     InvalidFilter
-        It is empty or no text, or no key can hold it.
+        The name is empty or no text, or no key can hold the name.
     """
     if name is not None and (not isinstance(name, str) or not name):
-        raise InvalidFilter(f"{what}={name!r}: expected a name, or None for any")
+        raise InvalidFilter(f"{field}={name!r}: expected a name, or None for any")
     if as_key and name is not None and not is_utf8(name):
-        raise InvalidFilter(f"{what}={name!r}: expected {UTF8_TEXT}")
-    if what == "queue" and name is not None and is_own_key(name):
+        raise InvalidFilter(f"{field}={name!r}: expected {UTF8_TEXT}")
+    if field == "queue" and name is not None and is_own_key(name):
         raise InvalidFilter(f"queue={name!r}: expected {OWN_KEY_TEXT}")

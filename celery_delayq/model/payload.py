@@ -14,7 +14,8 @@ from kombu.serialization import loads, prepare_accept_content
 from celery_delayq.model.envelope import own_of
 from celery_delayq.utils import foreign
 
-#: Content types that are decoded to show arguments: never pickle, whatever the app accepts.
+#: Content types that are decoded to show arguments. Pickle is not decoded, even if the app accepts
+#: it.
 READABLE_CONTENT_TYPES = prepare_accept_content(("json", "yaml", "msgpack"))
 
 
@@ -24,17 +25,16 @@ def body_of(message: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     Raises
     ------
     Exception
-        Any error of decoding a wrong body.
+        The body cannot be decoded; any error.
     """
     args, kwargs, embedded, *_ = _decoded_body(_plain_body(message), message)
     return args, kwargs, dict(embedded or {})
 
 
 def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return arguments and keyword arguments as JSON types, None and None where that is not
-    possible.
+    """Return arguments and keyword arguments as JSON types; None and None if they are no JSON.
 
-    A body in JSON is given as it is, with the objects that kombu writes for times and the like.
+    A JSON body is returned unchanged: a time is the object that kombu writes for it.
     """
     try:
         body = _plain_body(message)
@@ -51,7 +51,7 @@ def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _plain_body(message: Mapping[str, Any]) -> Any:
-    """Return the body of a message, neither encoded nor compressed."""
+    """Return the body of a message without base64 and compression."""
     body = message["body"]
     if message["properties"].get("body_encoding") == "base64":
         body = base64.b64decode(body)
@@ -70,7 +70,7 @@ def _no_json(name: str) -> None:
 
 
 class MessageFields:
-    """The readable parts of a task message."""
+    """Reads headers, arguments and our own data of the task message *message*."""
 
     __slots__ = ()
 
@@ -78,31 +78,31 @@ class MessageFields:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers of its message, empty where it is not known."""
+        """The headers of the message; empty if the message is not known."""
         headers = (self.message or {}).get("headers")
         return headers if isinstance(headers, dict) else {}
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """Our own data in its message, empty where there is none."""
+        """Our own data in the message; empty if the message has none."""
         return own_of((self.message or {}).get("properties"))
 
     @property
     def args(self) -> Sequence[Any] | None:
-        """Positional arguments; None where they cannot be read."""
+        """Positional arguments; None if they cannot be read."""
         args: Sequence[Any] | None = self._body()[0]
         return args
 
     @property
     def kwargs(self) -> dict[str, Any] | None:
-        """Keyword arguments; None where they cannot be read."""
+        """Keyword arguments; None if they cannot be read."""
         kwargs: dict[str, Any] | None = self._body()[1]
         return kwargs
 
     def arguments(self) -> dict[str, Any]:
-        """Return its arguments as JSON types, and as the sender's text.
+        """Return the arguments as JSON types, and as the text that the sender wrote.
 
-        The text may be cut or hide values; ``args`` and ``kwargs`` are None where the body is
+        The text may be cut or hide values. ``args`` and ``kwargs`` are None if the body is
         unreadable or no JSON.
         """
         args, kwargs = json_arguments(self.message or {})
@@ -120,9 +120,9 @@ class MessageFields:
 def request_of(task: MessageFields) -> Context:
     """Return the request that a worker would make of the message of a task.
 
-    Whoever reports the end of a task without a worker needs it: result backends, signals and chords
-    know the task by it. A body that cannot be read leaves out arguments and canvas, and a message
-    that cannot be read leaves the id.
+    Code that reports the end of a task without a worker needs the request: result backends,
+    signals and chords take it. If the body cannot be read, the request has no arguments and no
+    canvas. If the message cannot be read, the request has the id only.
     """
     message = task.message
     if message is None:
@@ -146,7 +146,7 @@ def request_of(task: MessageFields) -> Context:
 
 
 class TaskMessage(MessageFields):
-    """A task message that is in no record."""
+    """A task message without a record or a dead letter around it."""
 
     __slots__ = ("message",)
 

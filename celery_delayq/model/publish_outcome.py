@@ -1,7 +1,7 @@
-"""Outcomes of sent messages that the sender may not expect: replaced, kept, superseded, refused.
+"""Outcomes of published messages: stored, replaced, kept, superseded or refused.
 
-The transport knows it, deep inside kombu's publishing; :class:`~celery_delayq.DelayQ` collects it
-around Celery's ``send_task``.
+The transport learns the outcome inside kombu's publish, which returns nothing.
+:class:`~celery_delayq.DelayQ` collects the outcomes around Celery's ``send_task``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class PublishOutcome(NamedTuple):
     task_id: str
     put: Put
     queue: str = ""
-    #: Its own record.
+    #: The record of the message.
     record: bytes = b""
-    #: The record of the replaced entry, where that was scheduled.
+    #: The record of the replaced entry; empty if that entry was not scheduled.
     replaced: bytes = b""
 
 
-#: Reports outcomes of messages that are sent later than Celery's ``send_task`` returns.
+#: Receives the outcomes of messages that are stored after Celery's ``send_task`` has returned.
 Report = Callable[[list[PublishOutcome]], None]
 
 _collected: ContextVar[tuple[list[PublishOutcome], Report] | None] = ContextVar(
@@ -45,7 +45,11 @@ _collected: ContextVar[tuple[list[PublishOutcome], Report] | None] = ContextVar(
 
 
 class OutcomeCollector:
-    """Collect the outcomes of messages that are sent inside; *report* gets those of a batch."""
+    """Collects the outcomes of messages that are sent inside its ``with`` block.
+
+    *report* gets the outcomes of messages in a batch, which is sent later. A class, since a
+    generator costs three times as much.
+    """
 
     __slots__ = ("_report", "_token")
 
@@ -62,18 +66,18 @@ class OutcomeCollector:
 
 
 def current_report() -> Report | None:
-    """Return what reports the outcome of a message that is being sent, where anybody does."""
+    """Return the function that gets the outcome of the message being sent; None without one."""
     collected = _collected.get()
     return None if collected is None else collected[1]
 
 
 def note_outcome(outcome: PublishOutcome) -> None:
-    """Note the outcome of a message.
+    """Give the outcome of a message to the collector.
 
     Raises
     ------
     QueueFull, UniqueConflict
-        It was refused.
+        The message was refused.
     """
     error = refusal_error(outcome)
     if error is not None:
@@ -84,7 +88,7 @@ def note_outcome(outcome: PublishOutcome) -> None:
 
 
 def refusal_error(outcome: PublishOutcome) -> DelayQError | None:
-    """Return the error for a message that was refused, None for one that was not."""
+    """Return the error of a refused message; None if the message was stored or kept."""
     task_id, put, queue, *_ = outcome
     if put.state == "full":
         return QueueFull(

@@ -1,4 +1,4 @@
-"""The retry policy of a task: by the options of the call, else of the task, else of the app."""
+"""Retry options: a policy from options of the call, of the task, or of the app, in this order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery_delayq.errors import InvalidRetry
 from celery_delayq.model.retry_policy import UNSET, Exponential, RetryPolicy, exception_classes
 from celery_delayq.utils.numbers import is_whole
 
-#: The names of our options of one call; a task has these and the names of exceptions beside.
+#: Options of a call. A task has these too, and :data:`TASK_OPTIONS`.
 OPTIONS = ("retry_intervals", "max_retries", "retry_jitter", "retry_budget")
 
 #: Our options that only a task can have.
@@ -24,18 +24,18 @@ MAX_BUDGET = 1_000_000
 
 
 def policy_of_task(task: Any, defaults: Mapping[str, RetryPolicy]) -> RetryPolicy | None:
-    """Return the policy of a task by its own options or by its name, or None.
+    """Return the policy of a task, from its own options or from its name; None without a policy.
 
     Parameters
     ----------
     defaults : Mapping[str, RetryPolicy]
-        The policy of an app for the names that match a pattern; the first that matches counts. Not
-        for tasks with ``autoretry_for``, which say themselves how they are retried.
+        The policies of the app by a pattern of task names; the first pattern that matches counts.
+        Tasks with ``autoretry_for`` get none of them: Celery retries these tasks.
 
     Raises
     ------
     InvalidRetry
-        The task's options are no policy.
+        The options of the task make no policy.
     """
     try:
         given = _options_of(task)
@@ -62,7 +62,7 @@ def policy_of_task(task: Any, defaults: Mapping[str, RetryPolicy]) -> RetryPolic
 
 
 def _options_of(task: Any) -> dict[str, Any]:
-    """Return a task's own options, by the fields of a policy."""
+    """Return the options that a task sets itself, by the field of the policy."""
     names = {
         "intervals": "retry_intervals",
         "jitter": "retry_jitter",
@@ -82,34 +82,36 @@ def _options_of(task: Any) -> dict[str, Any]:
 
 
 def _intervals_as_given(task: Any, intervals: Any) -> Any:
-    """Return a function that was an option of ``@app.task`` as it was given, not as a method."""
+    """Return ``retry_intervals`` as the task was given it: a function of the decorator unbound."""
     if getattr(intervals, "__self__", None) is not task:
         return intervals
     kind = next(kind for kind in type(task).__mro__ if "retry_intervals" in vars(kind))
-    # Celery makes a class of a decorated function; in others it is a method.
+    # Celery makes a class with ``_decorated`` of a decorated function. In any other class the
+    # function is a method, and stays bound.
     return intervals.__func__ if "_decorated" in vars(kind) else intervals
 
 
 def dont_retry_exceptions(task: Any) -> tuple[type[BaseException], ...]:
-    """Return the exceptions after which neither the policy nor Celery's ``autoretry_for`` retries;
-    ``self.retry()`` still does.
+    """Return the exceptions after which neither the policy nor ``autoretry_for`` retries a task.
+
+    ``self.retry()`` retries the task even then.
 
     Raises
     ------
     InvalidRetry
-        The task names something else.
+        The option holds something other than exception classes.
     """
     refused = getattr(task, "dont_retry_for", None)
     return () if refused is None else exception_classes("dont_retry_for", refused)
 
 
 def property_of_call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message property for the options of a call.
+    """Return our own data for a message from the retry options of a call.
 
     Raises
     ------
     InvalidRetry
-        They are no policy, or one that no message can carry.
+        The options make no policy, or a policy that a message cannot carry.
     """
     if wrong := given.keys() & TASK_OPTIONS:
         raise InvalidRetry(
@@ -126,7 +128,7 @@ def property_of_call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
             own["budget"] = budget
         found = {option: given[option] for option in OPTIONS[:3] if given.get(option) is not None}
         if "max_retries" in given:
-            found["max_retries"] = given["max_retries"]  # None is for ever
+            found["max_retries"] = given["max_retries"]  # None means no limit
         if not found:
             return own
         intervals = found.get("retry_intervals", 1)
@@ -146,18 +148,23 @@ def property_of_call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     own["retry"] = policy.as_property()
     if "retry_intervals" not in found:
         own["retry"].pop("intervals")
-    if "retry_jitter" in found:  # also none, where the task has some
+    if "retry_jitter" in found:  # 0 too: the task may have a jitter
         own["retry"]["jitter"] = policy.jitter
     return own
 
 
 def policies_by_pattern(given: Any) -> dict[str, RetryPolicy]:
-    """Return an app's policies by pattern of task names.
+    """Return the policies of an app by pattern of task names.
 
     Parameters
     ----------
     given : None | RetryPolicy | Intervals | Mapping[str, RetryPolicy | Intervals]
-        One for all tasks, or for the names that match a pattern such as ``"shop.mail.*"``.
+        One policy for all tasks, or policies by a pattern such as ``"shop.mail.*"``.
+
+    Raises
+    ------
+    InvalidRetry
+        A pattern or a policy is invalid.
     """
     if given is None:
         return {}
@@ -177,13 +184,13 @@ def policies_by_pattern(given: Any) -> dict[str, RetryPolicy]:
 
 
 def unmatched_patterns(defaults: Mapping[str, RetryPolicy], names: Iterable[str]) -> list[str]:
-    """Return the patterns that match none of the names of an app's tasks."""
+    """Return the patterns that match no task of the app, by the tasks' names."""
     names = [name for name in names if not name.startswith("celery.")]
     return [each for each in defaults if not any(fnmatchcase(name, each) for name in names)]
 
 
 def _own_max_retries(task: Any) -> Any:
-    """Return the limit that a task was given, UNSET for Celery's own default."""
+    """Return ``max_retries`` of a task or its classes; UNSET if only Celery's default is set."""
     for holder in (task, *type(task).__mro__):
         if holder is Task:
             break

@@ -1,5 +1,6 @@
-"""How often and when a failed task is retried. Celery's own ``Task.retry`` sends the retry, so
-events, signals and ``request.retries`` stay the same.
+"""Retry policies: when and how often a failed task is retried.
+
+Celery's ``Task.retry`` sends the retry, so events, signals and ``request.retries`` do not change.
 """
 
 from __future__ import annotations
@@ -50,23 +51,23 @@ class Exponential:
             raise InvalidRetry(f"Exponential(factor={factor!r}): expected a number from 1 to 1000")
 
     def __call__(self, retries: int) -> float:
-        """Return the wait after so many retries, in seconds."""
+        """Return the wait after *retries* retries, in seconds."""
         try:
             return min(self.longest, self.first * float(self.factor) ** retries)
         except OverflowError:
             return self.longest if self.first else 0.0
 
 
-#: Values of ``retry_intervals``: seconds for each retry, for all of them, or a function of the
-#: number of retries so far.
+#: Values of ``retry_intervals``: the wait of each retry in seconds, one wait for all retries, or a
+#: function of the number of retries so far.
 Intervals = Sequence[float] | float | timedelta | Exponential | Callable[[int], float]
 
-#: Waits of zing's scenario: 15 s, 3 and 10 min, twice 30 min, 1, 2, 6 and 15 h.
+#: Waits in seconds: 15 s, 3 min, 10 min, twice 30 min, 1 h, 2 h, 6 h and 15 h.
 STEPPED: tuple[float, ...] = (15, 180, 600, 1800, 1800, 3600, 7200, 21_600, 54_000)
 
 
 class _Unset:
-    """The value of an option that was not given, where None has a meaning."""
+    """The value of an option that was not given; None has another meaning."""
 
     def __repr__(self) -> str:
         return "not given"
@@ -77,28 +78,30 @@ UNSET = _Unset()
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When a failed task is tried again.
+    """When a failed task is retried.
 
     Parameters
     ----------
     intervals : Sequence[float] | float | timedelta | Exponential | Callable[[int], float]
-        The wait before each retry, in seconds from the failure. After the last of a list it is
-        repeated, where ``max_retries`` allows more. A function gets how many retries there were.
+        The wait before each retry, in seconds from the failure. If ``max_retries`` allows more
+        retries than the list has waits, the last wait is repeated. A function gets the number of
+        retries so far.
     max_retries : int | None
-        How often at most, None for ever. Where it is not given, as often as there are intervals in
-        the list, else as Celery does: 3 times.
+        Most retries; None for no limit. The default is the length of a list, or else Celery's
+        default of 3.
     jitter : float
-        The part of each wait that is left to chance: with 0.2 it is 80 to 100 % of it, with 1
-        anything up to it, as in Celery's own backoff.
+        The random part of each wait, from 0 to 1: with 0.2 a wait is 80 to 100 % of its interval,
+        with 1 any part of the interval, as in Celery's backoff.
     retry_for : tuple[type[BaseException], ...]
-        What is tried again.
+        Exceptions after which the task is retried.
     dont_retry_for : tuple[type[BaseException], ...]
-        What is not, though ``retry_for`` or Celery's ``autoretry_for`` names it.
+        Exceptions after which the task is not retried, even if ``retry_for`` or Celery's
+        ``autoretry_for`` names them.
 
     Raises
     ------
     InvalidRetry
-        Something is negative, no number, empty or no exception.
+        A value is negative, no number, empty or no exception class.
     """
 
     intervals: Any = 180.0
@@ -118,21 +121,21 @@ class RetryPolicy:
 
     @property
     def limit(self) -> int | None:
-        """How many retries at most, None for no limit."""
+        """Most retries; None for no limit."""
         if self.max_retries is not UNSET:
             limit: int | None = self.max_retries
             return limit
         return len(self.intervals) if isinstance(self.intervals, tuple) else Task.max_retries
 
     def covers(self, exc: BaseException) -> bool:
-        """Return whether a task that failed with *exc* is tried again."""
+        """Return whether a task that failed with *exc* is retried."""
         return isinstance(exc, self.retry_for) and not isinstance(exc, self.dont_retry_for)
 
     def wait(self, retries: int) -> float:
-        """Return the seconds to wait after *retries* retries, with jitter.
+        """Return the wait after *retries* retries, in seconds, with jitter.
 
-        If the function fails or returns no number of seconds, the error is logged, and the wait is
-        Celery's default.
+        If a function of the policy fails or returns no number of seconds, the error is logged and
+        the wait is Celery's default.
         """
         intervals = self.intervals
         if isinstance(intervals, tuple):
@@ -154,7 +157,7 @@ class RetryPolicy:
         return float(seconds) * (1 - part)
 
     def as_property(self) -> dict[str, Any]:
-        """Return it for a message, in JSON types."""
+        """Return the policy in JSON types, for our own data in a message."""
         own: dict[str, Any] = {}
         intervals = self.intervals
         if isinstance(intervals, Exponential):
@@ -188,7 +191,7 @@ class RetryPolicy:
         elif "intervals" in own:
             given["intervals"] = own["intervals"]
         if given:
-            given["max_retries"] = UNSET  # it goes with the intervals of the task
+            given["max_retries"] = UNSET  # the limit of the task belongs to its own intervals
         for name, field in (("max", "max_retries"), ("jitter", "jitter")):
             if name in own:
                 given[field] = own[name]
@@ -246,5 +249,5 @@ def exception_classes(name: str, given: Any) -> tuple[type[BaseException], ...]:
     return tuple(kinds)
 
 
-#: Offered as an app's default: ten retries, as delayedQueue has them, from 15 s up to an hour.
+#: A policy for apps: ten retries with growing waits, from 15 s to one hour.
 TEN_RETRIES = RetryPolicy(Exponential(15, 2, 3600), max_retries=10)

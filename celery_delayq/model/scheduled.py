@@ -45,21 +45,22 @@ class Outcome(str, Enum):
     Attributes
     ----------
     DONE
-        It was done.
+        The change was made.
     READY
-        The task has left the schedule: it waits in the ready list and was not moved.
+        The task is in the ready list, not in the schedule; nothing was changed.
     RUNNING
-        A worker has the task: it runs, or is about to.
+        A worker has the task, which runs or is about to run.
     CHANGED
         The task is due at another time than ``if_eta``; nothing was changed.
     PAST
-        The new time has passed; nothing was changed. Only ``reschedule_all`` counts it.
+        The new time has passed; nothing was changed. Only ``reschedule_all`` counts this outcome.
     CONFLICT
-        Another task has its unique key; nothing was changed.
+        Another task has the unique key; nothing was changed.
     UNREADABLE
-        It is no message of a task, so it cannot be replayed; nothing was changed.
+        The dead letter is no message of a task and cannot be replayed; nothing was changed.
     REFUSED
-        RabbitMQ refused it, as where its queue was deleted; nothing was changed.
+        RabbitMQ refused the message, for example because its queue was deleted; nothing was
+        changed.
     UNKNOWN
         The task has finished, or never existed.
     """
@@ -115,32 +116,32 @@ class Paused(NamedTuple):
 
     @classmethod
     def of(cls, controls: PausedNames) -> Paused:
-        """Make one of the stored names."""
+        """Return the pauses of the stored names."""
         both = (controls.queues, controls.tasks)
         return cls(*({name: moment(ms) for name, ms in sorted(names.items())} for names in both))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScheduledTask(MessageFields):
-    """A task that waits, or that a worker has.
+    """A task that is scheduled, paused, ready or running.
 
     Attributes
     ----------
     id, task, queue : str
-        The task's id and name, and the queue in which it waits.
+        The task's id and name, and its queue.
     state : str
-        ``"scheduled"``; ``"paused"``, when its moment has passed but its task name is paused;
-        ``"ready"`` or ``"running"``.
+        ``"scheduled"``; ``"paused"`` if the task is due but its name is paused; ``"ready"`` or
+        ``"running"``.
     due : datetime
-        When it is due, in UTC.
+        When the task is due, in UTC.
     priority : int | None
-        The priority step of its ready list, None where it is not known.
+        The priority step of the ready list; None if unknown.
     unique_key : str
-        The key as Redis keeps it, ``""`` without one.
+        The key as Redis stores it; ``""`` without a unique key.
     worker : str
-        The process that has it, ``""`` for none.
+        The worker id of the process that has the task; ``""`` if no process has it.
     message : dict | None
-        The task message while it is scheduled.
+        The task message while the task is scheduled; None afterwards.
     """
 
     id: str
@@ -155,7 +156,7 @@ class ScheduledTask(MessageFields):
     _name: str = ""
 
     def __repr__(self) -> str:
-        # Nothing else: arguments and unique keys may be secrets.
+        # No arguments and unique keys, which may be secrets.
         return (
             f"<ScheduledTask {self.id!r} {self.task!r} in {self.queue!r}: "
             f"{self.state}, due {self.due.isoformat()}>"
@@ -163,7 +164,10 @@ class ScheduledTask(MessageFields):
 
     @classmethod
     def of_record(cls, queue: str, name: str, state: State, due_ms: int, data: bytes) -> Any:
-        """Make one of a record; one that cannot be read has no message and its task is ``"?"``."""
+        """Return the task of a record.
+
+        The task of an unreadable record has the name ``"?"`` and no message.
+        """
         try:
             record = Record.unpack(data)
             message = message_json.decode(record.message)
@@ -176,7 +180,7 @@ class ScheduledTask(MessageFields):
 
     @classmethod
     def of_place(cls, queue: str, place: Location) -> Any:
-        """Make one of a location."""
+        """Return the task of a location."""
         if place.record is not None:
             return cls.of_record(queue, place.name, place.state, place.due_ms, place.record)
         name, state, due_ms, _, task, unique, holder = place
@@ -186,12 +190,12 @@ class ScheduledTask(MessageFields):
 
     @property
     def eta(self) -> str | None:
-        """The ETA with which it was sent, in ISO 8601; None where that is not known."""
+        """The ETA with which the task was published, in ISO 8601; None if unknown."""
         eta: str | None = self.own.get("eta")
         return eta
 
     def as_dict(self) -> dict[str, Any]:
-        """Return its attributes as JSON types."""
+        """Return the attributes as JSON types."""
         return {
             "id": self.id,
             "task": self.task,
@@ -208,7 +212,7 @@ class ScheduledTask(MessageFields):
 
 
 def _with_offset(eta: str | None) -> str | None:
-    """Return an ETA with its offset: it is in UTC without one, as Celery's workers read it."""
+    """Return an ETA with its UTC offset; without an offset it is in UTC, as in Celery's workers."""
     try:
         moment = parse_iso(eta or "")
     except ValueError:
@@ -216,19 +220,19 @@ def _with_offset(eta: str | None) -> str | None:
     return eta if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc).isoformat()
 
 
-def bound_ms(what: str, time: Any) -> int | None:
-    """Return a bound of a range of time in ms since 1970, None without one.
+def bound_ms(field: str, time: Any) -> int | None:
+    """Return the value of a time field of a filter in ms since 1970; None for None.
 
     Raises
     ------
     InvalidETA
-        It is no point in time.
+        *time* is no point in time.
     """
     try:
         return None if time is None else due_of_eta(time).ms
     except InvalidETA as exc:
         raise InvalidETA(
-            f"{what}={time!r}: expected a datetime of the years 1 to 9999 or its ISO 8601 form, "
+            f"{field}={time!r}: expected a datetime of the years 1 to 9999 or its ISO 8601 form, "
             "such as '2030-01-31T09:00:00+00:00'"
         ) from exc
 
@@ -240,17 +244,16 @@ class Filter:
     Parameters
     ----------
     queue, task : str | None
-        Name of a queue, of a task.
+        The name of the queue and of the task.
     due_from, due_to : datetime | str | None
-        Due at this time or later, and at this time or earlier, as a point in time or in ISO 8601:
-        both are included.
+        The first and the last due time that match, as a point in time or in ISO 8601.
     priority : int | None
-        Priority step of the ready list.
+        The priority step of the ready list.
 
     Raises
     ------
     InvalidFilter
-        A name is empty or no text, such as one from a variable that was not set.
+        A name is empty or no text, or the priority is no whole number.
     """
 
     queue: str | None = None
@@ -272,7 +275,7 @@ class Filter:
         return self == Filter()
 
     def where(self) -> EntryCondition:
-        """Return it for the store.
+        """Return the condition for the store, without the queue.
 
         Raises
         ------
@@ -296,8 +299,11 @@ class Filter:
 
 
 class Cursor(NamedTuple):
-    """The last entry of a page: due (ms), queue, name; when the first page was read (µs), and the
-    highest due that there was (ms)."""
+    """A place between two pages.
+
+    *key* is the due time (ms) of the last entry before it, *began* the time at which the first page
+    was read (µs), and *last_due* the latest due time at that moment (ms).
+    """
 
     key: int
     queue: str
@@ -307,16 +313,16 @@ class Cursor(NamedTuple):
 
     @classmethod
     def first(cls, began: int) -> Cursor:
-        """Return the one before the first page."""
+        """Return the cursor before the first page."""
         return cls(0, "", "", began, None)
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the one before the first page."""
+        """Whether this is the cursor before the first page."""
         return not self.queue
 
     def pack(self, filter: Filter) -> str:
-        """Return it as a text that goes with *filter* only."""
+        """Return the cursor as a text that is valid with the same *filter* only."""
         data = json.dumps([repr(filter), *self]).encode("utf-8", "surrogateescape")
         return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
@@ -327,35 +333,36 @@ class Cursor(NamedTuple):
         Raises
         ------
         InvalidCursor
-            It is something else, or goes with another filter.
+            *text* is no cursor, or belongs to another filter.
         """
         try:
             data = base64.b64decode(text + "=" * (-len(text) % 4), altchars="-_", validate=True)
-            made_for, key, queue, name, began, last = foreign.loads(data)
-            last_due = None if last is None else int(last)
+            packed_filter, key, queue, name, began, last_due = foreign.loads(data)
+            last_due = None if last_due is None else int(last_due)
             cursor = cls(int(key), str(queue), str(name), int(began), last_due)
         except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as exc:
             raise InvalidCursor(
-                f"cursor={text!r} is none: give that of the page before, or None for the first"
+                f"cursor={text!r} is no cursor: give the cursor of the page before, or None for "
+                "the first page"
             ) from exc
-        if made_for != repr(filter):
+        if packed_filter != repr(filter):
             raise InvalidCursor(
-                f"this cursor goes with {made_for}, and not with {filter!r}: a filter stays the "
-                "same from page to page"
+                f"this cursor goes with {packed_filter}, and not with {filter!r}: a filter stays "
+                "the same from page to page"
             )
         return cursor
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of the schedule; it can be iterated, and has a length.
+    """One page of the schedule; an iterable of tasks with a length.
 
     Attributes
     ----------
     entries : list[ScheduledTask]
-        The tasks, ordered as by ``list``.
+        The tasks in the order of ``list``.
     cursor : str | None
-        The argument ``cursor`` for the next page; None after the last page.
+        The argument ``cursor`` for the next page; None on the last page.
     """
 
     entries: list[ScheduledTask]
@@ -370,18 +377,18 @@ class Page:
 
 @dataclass(slots=True)
 class Bulk:
-    """Result of a change of all entries that match a filter, also while it runs.
+    """Result of a change of all entries that match a filter, and its progress while it runs.
 
     Attributes
     ----------
     dry_run : bool
-        Whether nothing was changed; *outcomes* then counts the entries that would be changed.
+        Whether nothing is changed; *outcomes* then counts the entries that match.
     total : int
         Approximate number of entries to read.
     outcomes : Counter[Outcome]
-        Entries by outcome.
+        Number of entries by outcome.
     found : int
-        Number of entries that were read before the first one is changed, to find all that match.
+        Number of matching entries that were found; the first change follows when all are found.
     """
 
     dry_run: bool
@@ -391,7 +398,7 @@ class Bulk:
 
     @property
     def done(self) -> int:
-        """Number of entries that were changed, or would be."""
+        """Number of changed entries; in a dry run, of entries that match."""
         return self.outcomes[Outcome.DONE]
 
     @property
@@ -400,7 +407,7 @@ class Bulk:
         return sum(self.outcomes.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the result as JSON types."""
         return {
             "dry_run": self.dry_run,
             "total": self.total,

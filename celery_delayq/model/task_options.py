@@ -1,4 +1,4 @@
-"""Checks of options that would end a worker if they were wrong. No I/O."""
+"""Checks of task messages and options: wrong values would end a worker. No I/O."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ TASK_HEADERS = ("id", "shadow", "root_id", "parent_id", "group")
 
 
 def check_received(headers: Mapping[str, Any]) -> None:
-    """Check the ids, name and time limits of a task.
+    """Check the ids, the name, the stamps and the time limits of a received task.
 
-    Wrong ones would end or block the worker, not only the task.
+    Invalid values would end or block the worker, not only the task.
 
     Raises
     ------
     InvalidOption
-        One of them is invalid.
+        A value is invalid.
     """
     if _is_usual(headers):
         return
@@ -68,12 +68,12 @@ def check_received(headers: Mapping[str, Any]) -> None:
 def check_body(args: Any, kwargs: Any, embedded: Any) -> None:
     """Check the parts of a task's body.
 
-    Celery acknowledges a task that it cannot call, and tells only its log.
+    Celery acknowledges a task with a wrong body, and only logs the error.
 
     Raises
     ------
     InvalidOption
-        One of them is of another type.
+        A part has a wrong type.
     """
     if not isinstance(args, (list, tuple)):
         raise InvalidOption(f"args={saferepr(args, _MAX_SHOWN_CHARACTERS)}: expected a list")
@@ -85,7 +85,7 @@ def check_body(args: Any, kwargs: Any, embedded: Any) -> None:
 
 
 def _is_usual(headers: Mapping[str, Any]) -> bool:
-    """Return whether these are as most are, and right: each task of a worker is checked."""
+    """Return whether headers are valid and usual; a quick check, since it runs for every task."""
     get = headers.get
     for name in ("id", "task", "root_id"):
         text = get(name)
@@ -103,32 +103,32 @@ def _is_usual(headers: Mapping[str, Any]) -> bool:
 
 
 def check_identity(headers: Mapping[str, Any]) -> None:
-    """Check the task's name, and the ids by which it is known; raises what `check_text` does."""
+    """Check the task's name and ids; raises the errors of :func:`check_text`."""
     for name in ("task", *TASK_HEADERS):
         value = headers.get(name)
-        if value is not None and not (isinstance(value, str) and value.isascii()):  # most are
+        if value is not None and not (isinstance(value, str) and value.isascii()):  # quick
             check_text(name, value)
 
 
-def check_text(what: str, value: Any) -> None:
+def check_text(option: str, value: Any) -> None:
     """Check a text that becomes part of a key in Redis.
 
     Raises
     ------
     InvalidOption
-        No key can hold it.
+        No key can hold the text.
     """
     if isinstance(value, str) and not is_utf8(value):
-        raise InvalidOption(f"{what}={value!r}: expected {UTF8_TEXT}")
+        raise InvalidOption(f"{option}={value!r}: expected {UTF8_TEXT}")
 
 
 def check_own(properties: Mapping[str, Any]) -> None:
-    """Check the parts of a message that scripts read, whoever wrote them.
+    """Check the parts of a message that scripts read; any producer may have written them.
 
     Raises
     ------
     InvalidOption
-        A part is not one that this package writes, or scripts cannot read it.
+        A part is not in the format of this package, so scripts cannot read it.
     """
     own = own_of(properties)
     message_id = own.get("message_id", properties.get("delivery_tag"))
@@ -157,14 +157,14 @@ def check_own(properties: Mapping[str, Any]) -> None:
 
 
 def check_time_limits(headers: Mapping[str, Any]) -> None:
-    """Check the limits that a task message has for its run.
+    """Check the time limits of a task message.
 
-    Celery sets timers by them in the worker's main process, which ends when that fails.
+    Celery sets timers with them in the worker's main process. A wrong limit ends that process.
 
     Raises
     ------
     InvalidOption
-        A limit is no number of seconds, or there are not two of them.
+        A limit is no number of seconds, or the header has not two limits.
     """
     limits = headers.get("timelimit")
     if not limits:  # Celery reads this as no limits
@@ -196,12 +196,12 @@ def check_sent(headers: Mapping[str, Any]) -> None:
 
 
 def check_expires(expires: Any) -> None:
-    """Check the option ``expires`` of a call; Celery checks its type, unless it is a text.
+    """Check the value of the option ``expires`` of a call; Celery checks only its type.
 
     Raises
     ------
     InvalidOption
-        It is no point in time, or one that dates do not have.
+        The value is no point in time, or is outside the years 1 to 9999.
     """
     try:
         if isinstance(expires, Real):
@@ -221,7 +221,7 @@ def check_priority(priority: Any) -> None:
     Raises
     ------
     InvalidOption
-        It is no number: kombu would silently take the lowest priority.
+        *priority* is no number. kombu would take the lowest priority without an error.
     """
     try:
         if priority is not None:

@@ -1,11 +1,11 @@
 """The counters of a queue, and those of ticks, as Redis keeps them. No I/O.
 
-The scripts count what they do in the same step (``include/totals.lua``), so a process that dies
-or a lost reply changes no number. At every moment ::
+A script changes messages and counters in one step (``include/totals.lua``). So the death of a
+process or a lost reply changes no counter. At every moment ::
 
     accepted + replayed = gone + present
 
-where *present* are the scheduled (paused ones too), ready and leased messages of the queue.
+where *present* are the scheduled, paused, ready and leased messages of the queue.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-#: Why messages become dead letters.
+#: Kinds of reasons for which messages become dead letters.
 REASONS = (
     *("failed", "rejected", "unknown_task", "undecodable"),
     *("crashed", "skipped", "unbound", "corrupt"),
 )
 
-#: How the texts of reasons begin, beside those that scripts write themselves. Other texts are those
-#: of tasks that raise ``Reject``.
+#: Kinds by the beginning of a reason's text. Scripts count their own reasons themselves. Any other
+#: text comes from a task that raised ``Reject``.
 _REASON_BEGINNINGS = {
     "failed: ": "failed",
     "failed after ": "failed",
@@ -30,50 +30,50 @@ _REASON_BEGINNINGS = {
     "skipped: ": "skipped",
 }
 
-#: What may become of a tick.
+#: Outcomes of a tick.
 OUTCOMES = ("scheduled", "overlap", "duplicate")
 
-#: What comes before a reason in the hash.
+#: Prefix of the fields of reasons in the hash.
 _DEAD_PREFIX = "dead:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What has become of the messages of one queue since *epoch*. Counters only grow.
+    """Counters of the messages of one queue since *epoch*. Counters only grow.
 
     Attributes
     ----------
     epoch : str
-        Microseconds since 1970 by Redis' clock when counting began, "" before that. Another value
-        says that the counters began anew: the keys were deleted, or Redis has lost its data.
+        When counting began, in µs since 1970 by Redis' clock; "" before the first message. Another
+        value means that the counters were set to 0: keys were deleted, or Redis has lost its data.
     accepted : int
-        Messages that came into the queue: published, imported, fired, and those of stock producers
-        when they are first leased.
+        Messages that entered the queue: published, imported or fired. Messages of stock producers
+        count when they are first leased.
     promoted : int
         Moved from scheduled to ready.
     retried : int
-        Replaced by their retry, in this or another queue.
+        Replaced by a retry, in this or another queue.
     redelivered : int
-        Back in the ready list after a lease: requeued, or their worker ended.
+        Back in the ready list after a lease: requeued, or reclaimed because the worker ended.
     replayed : int
         Dead letters that are scheduled or ready again in this queue.
     acked : int
-        Finished; a message that its retry has replaced does not count.
+        Acknowledged; a message that was replaced by its retry does not count.
     cancelled : int
-        Cancelled; a ready one counts when its turn comes and it is dropped.
+        Cancelled; a ready message counts when a worker fetches and drops it.
     replaced : int
-        Gone since another message has their unique key; a ready one as for *cancelled*.
+        Replaced by another message with their unique key; ready messages as for *cancelled*.
     moved : int
-        Gone to another queue by their retry.
+        Replaced by a retry in another queue.
     purged : int
-        Purged, or gone with their queue.
+        Purged, or deleted with their queue.
     taken : int
         Taken from the ready lists by others, such as stock workers.
     dead_lettered : Mapping[str, int]
-        By reason, one of :data:`REASONS`; all are there.
+        Dead letters by kind of reason; every one of :data:`REASONS` is a key.
     aside : int
-        How many of *dead_lettered* were not present then: acknowledged before they failed, or for
-        no queue.
+        Those of *dead_lettered* that were not present: acknowledged before the failure, or without
+        a queue.
     """
 
     epoch: str = ""
@@ -93,25 +93,25 @@ class Totals:
 
     @property
     def gone(self) -> int:
-        """How many messages have left the queue."""
-        left = self.acked + self.cancelled + self.replaced + self.moved + self.purged + self.taken
-        return left + sum(self.dead_lettered.values()) - self.aside
+        """Number of messages that have left the queue."""
+        ended = self.acked + self.cancelled + self.replaced + self.moved + self.purged + self.taken
+        return ended + sum(self.dead_lettered.values()) - self.aside
 
     @property
     def present(self) -> int:
-        """How many messages are scheduled, ready or leased by these counters."""
+        """Number of messages that are scheduled, ready or leased by these counters."""
         return self.accepted + self.replayed - self.gone
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counters by name, but for those by reason."""
+        """The counters by name, without *dead_lettered*."""
         return {name: getattr(self, name) for name in COUNTERS}
 
     @classmethod
     def read(cls, stored: Mapping[bytes, bytes]) -> Totals:
         """Read the hash ``{queue}:totals``; a field that is no number counts as 0."""
         counts = {name: _number(stored.get(name.encode())) for name in COUNTERS}
-        # Published to run at once: one HINCRBY counts it as accepted and as ready.
+        # The field "pushed" counts messages that were published to run at once, with one HINCRBY.
         counts["accepted"] += _number(stored.get(b"pushed"))
         dead = {
             reason: _number(stored.get(f"{_DEAD_PREFIX}{reason}".encode())) for reason in REASONS
@@ -119,7 +119,7 @@ class Totals:
         return cls(epoch=_text(stored.get(b"epoch")), dead_lettered=dead, **counts)
 
 
-#: The counters of :class:`Totals` by name, but for those by reason.
+#: Names of the counters of :class:`Totals`, without *dead_lettered*.
 COUNTERS = tuple(
     each.name for each in fields(Totals) if each.name not in ("epoch", "dead_lettered")
 )
@@ -127,10 +127,10 @@ COUNTERS = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickTotals:
-    """What has become of the ticks of periodic entries since *epoch*, by outcome.
+    """Counters of the ticks of periodic entries since *epoch*, by outcome.
 
-    ``scheduled``, ``overlap`` (dropped since the task of an earlier tick waits or runs),
-    ``duplicate``.
+    Outcomes are ``scheduled``, ``overlap`` (dropped because the task of an earlier tick waits or
+    runs) and ``duplicate``.
     """
 
     epoch: str = ""
@@ -144,7 +144,7 @@ class TickTotals:
 
 
 def kind_of(reason: str) -> str:
-    """Return which of :data:`REASONS` counts a dead letter, by the text of its reason."""
+    """Return the kind, one of :data:`REASONS`, of the text of a reason."""
     return next(
         (kind for begin, kind in _REASON_BEGINNINGS.items() if reason.startswith(begin)), "rejected"
     )

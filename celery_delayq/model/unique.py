@@ -1,7 +1,7 @@
-"""Which tasks count as the same, and what happens to the second one. Policy, no I/O.
+"""Unique keys: which tasks have the same key, and what happens to the second task. No I/O.
 
-A unique key belongs to one entry. It is freed when that entry is due or, with scope ``done``, when
-it is acknowledged, dead or cancelled (``include/unique_policy.lua``).
+A unique key belongs to one entry. The key is free again when that entry is due or, with scope
+``done``, when it is acknowledged, dead-lettered or cancelled (``include/unique_policy.lua``).
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from celery_delayq.model.envelope import percent
 from celery_delayq.model.names import UTF8_TEXT, is_utf8
 from celery_delayq.utils.numbers import is_finite
 
-#: When another task has the key, the new task replaces it, is refused, is not sent, or replaces it
-#: at the later of both times.
+#: What a new task does to the task that has its key: replace it; be refused; keep it and drop the
+#: new task; replace it at the later of both due times.
 POLICIES = ("replace", "error", "keep", "later")
 
-#: How long a task has its key: until it is due, or until it is acknowledged, dead or cancelled.
+#: How long a task has its key: until the task is due, or until it is acknowledged, dead-lettered or
+#: cancelled.
 SCOPES = ("scheduled", "done")
 
-#: The names of our options, of a task or of one call.
+#: Names of our options of a task or of a call.
 OPTIONS = ("unique_key", "on_conflict", "unique_scope", "max_wait", "skip_after")
 
-#: Longer keys are kept as their SHA-256.
+#: Most characters of a key; a longer key is stored as its SHA-256.
 MAX_KEY_LENGTH = 200
 
 
 class Key(str):
-    """A unique key as plain text, not a template: braces in it mean nothing."""
+    """A unique key in plain text. It is no template: braces have no meaning."""
 
     __slots__ = ()
 
@@ -50,25 +51,25 @@ def _class_has_options(kind: Any) -> bool:
 
 
 def has_options(task: Any) -> bool:
-    """Return whether a task has any of our options, quickly: most have none."""
+    """Return whether a task has any of our options. The check is quick, since most have none."""
     return _class_has_options(task.__class__) or not _NAMES.isdisjoint(
         getattr(task, "__dict__", ())
     )
 
 
 def options_of(task: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return our options: those of the call, where there are none those of the task."""
+    """Return our options: each from the call, or else from the task."""
     options = {name: getattr(task, name, None) for name in OPTIONS}
     if given.get("on_conflict") is not None:
-        options["max_wait"] = None  # it goes with the policy of the task
+        options["max_wait"] = None  # the max_wait of a task belongs to its own policy
     return {**options, **{name: value for name, value in given.items() if name in OPTIONS}}
 
 
 class UniqueRule(NamedTuple):
     """The unique options of all calls of one kind.
 
-    *prefix*, the first character of the scope and the task's name, begins their keys. *max_wait* is
-    in ms, 0 for none.
+    *prefix* begins each key: the first character of the scope, and the task's name. *max_wait* is
+    in ms; 0 means no limit.
     """
 
     task_name: str
@@ -84,20 +85,20 @@ class UniqueRule(NamedTuple):
         Raises
         ------
         InvalidUnique
-            It cannot be worked out.
+            The key cannot be computed from the arguments.
         """
         return self.key(_render(self.task_name, self.task, self.template, args, kwargs))
 
     def key(self, text: str) -> str:
-        """Return the unique key for a filled template; raises the errors of `key_of`."""
+        """Return the unique key of a filled template; raises the errors of :meth:`key_of`."""
         if not text.strip():
             raise InvalidUnique(
-                f"{self.task_name}: unique_key={self.template!r} comes to an empty text for these "
+                f"{self.task_name}: unique_key={self.template!r} is an empty text for these "
                 "arguments; all such tasks would count as one"
             )
         if not is_utf8(text):
             raise InvalidUnique(
-                f"{self.task_name}: unique_key={self.template!r} comes to {text!r} for these "
+                f"{self.task_name}: unique_key={self.template!r} is {text!r} for these "
                 f"arguments: expected {UTF8_TEXT}"
             )
         key = percent(text)
@@ -113,14 +114,14 @@ def own_properties(
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the message property for our options.
+    """Return our own data for a message from the options of a call.
 
     Raises
     ------
     InvalidUnique
-        The key cannot be worked out, or the options contradict each other.
+        The key cannot be computed, or the options contradict each other.
     InvalidETA
-        ``skip_after`` is no time.
+        ``skip_after`` is no number of seconds above 0.
     """
     own: dict[str, Any] = {}
     rule = rule_of(task_name, task, options)
@@ -134,28 +135,29 @@ def own_properties(
 
 
 def skip_after_of(options: Mapping[str, Any]) -> int:
-    """Return ``skip_after`` in ms, 0 for none.
+    """Return ``skip_after`` in ms; 0 without the option.
 
     Raises
     ------
     InvalidETA
-        It is no time.
+        The option is no number of seconds above 0.
     """
     given = options["skip_after"]
     return 0 if given in (None, False) else _milliseconds("skip_after", given, InvalidETA)
 
 
 def rule_of(task_name: str, task: Any, options: Mapping[str, Any]) -> UniqueRule | None:
-    """Return how calls with these options get their unique keys, None without a key.
+    """Return the rule for the unique keys of calls with these options; None without a key.
 
     Parameters
     ----------
     task : Any
-        The task, whose signature gives arguments their names; None where it is not known here.
+        The task; its signature gives the arguments their names. None if this app does not know it.
     options : Mapping[str, Any]
-        ``unique_key``: a template such as ``"order:{order_id}"`` over the arguments (``{0}`` is the
-        first positional one), a callable that gets the arguments, or a :class:`Key`; False for
-        none, since Celery drops a None. ``on_conflict``, ``unique_scope`` and ``max_wait``.
+        ``unique_key``, ``on_conflict``, ``unique_scope`` and ``max_wait``. ``unique_key`` is a
+        template such as ``"order:{order_id}"`` (``{0}`` is the first positional argument), a
+        callable that gets the arguments, or a :class:`Key`. False means no key, even if the task
+        has one: Celery drops options that are None.
 
     Raises
     ------
@@ -213,7 +215,7 @@ def _render(
         else:
             key = string.Formatter().vformat(template, args, _named(task, args, kwargs))
     except Exception as exc:
-        failed = "failed for" if callable(template) else "cannot be worked out of"
+        failed = "failed for" if callable(template) else "cannot be computed from"
         raise InvalidUnique(
             f"{given} {failed} args={args!r}, kwargs={dict(kwargs)!r}: {type(exc).__name__} {exc}"
         ) from exc
@@ -223,13 +225,13 @@ def _render(
 
 
 def _named(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return all arguments by name, defaults included, where the signature is known."""
+    """Return all arguments by name with defaults; only *kwargs* if the signature is not known."""
     try:
         bound = inspect.signature(task.run).bind(*args, **kwargs)
     except (TypeError, ValueError, AttributeError):
         return kwargs
     bound.apply_defaults()
-    # Arguments in **kwargs are named like the others.
+    # Arguments of a parameter such as **kwargs are named like the others.
     named = dict(bound.arguments)
     for parameter in bound.signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:

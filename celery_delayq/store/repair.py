@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 from celery_delayq.errors import CommandRefused
-from celery_delayq.model.delivery import split_held
+from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
 from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
 from celery_delayq.model.names import QUEUE_KEYS, is_utf8
@@ -271,10 +271,10 @@ class RepairStore(RepairPart):
         for ready in self._keys.ready_lists(queue, layout):
             found.update(map(_digest, self._in_list(ready)))
         for item in self._in_list(key.quarantined):
-            found.add(_digest(split_held(item)[1]))
+            found.add(_digest(split_leased(item)[1]))
         for name in self.leaseholders(queue):
             for _, value in self._scan.fields(key.leased(name)):
-                found.add(_digest(split_held(value)[1]))
+                found.add(_digest(split_leased(value)[1]))
         return found
 
     def _in_list(self, key: str) -> Iterator[bytes]:

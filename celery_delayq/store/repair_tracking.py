@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
-from celery_delayq.model.delivery import split_held
+from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Label
 from celery_delayq.model.lookup import IndexEntry, to_bytes
 from celery_delayq.store.keys import Layout
@@ -126,7 +126,7 @@ class RepairTracking(RepairPart):
         for one without a label.
         """
         for _, value in self._scan.held(queue, worker_id):
-            label = Label.of(split_held(value)[1])
+            label = Label.of(split_leased(value)[1])
             yield label and label.name
 
     def forget_ready(

@@ -15,7 +15,7 @@ from kombu.transport import virtual
 from celery_delayq.integration import worker
 from celery_delayq.integration.endings import not_begun
 from celery_delayq.model import delivery, envelope
-from celery_delayq.model.delivery import HeldBy
+from celery_delayq.model.delivery import LeasePlace
 from celery_delayq.store.leases import Mark
 from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 from celery_delayq.transport.consumer import Consumer, State
@@ -124,7 +124,7 @@ class HandOut:
         try:
             raw = message_json.decode(taken.message)
             envelope.check_envelope(raw)
-            held = HeldBy(self._place, taken.queue, taken.tag)
+            held = LeasePlace(self._place, taken.queue, taken.tag)
             delivery.note_delivery(raw, held, sum(taken.deliveries) + 1, taken.promoted)
             message = self._new_message(raw)
         except Exception as exc:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from celery_delayq.errors import InvalidETA
 from celery_delayq.integration import run_history
 from celery_delayq.model import delivery, envelope, publish_outcome
-from celery_delayq.model.delivery import HeldBy
+from celery_delayq.model.delivery import LeasePlace
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.publish_outcome import PublishOutcome, Put
 from celery_delayq.model.task_options import check_own
@@ -110,7 +110,7 @@ class Publisher:
         return 0 < wait_ms < least * 1000
 
     def _retry(
-        self, store: Store, queue: str, message: Mapping[str, Any], held: HeldBy
+        self, store: Store, queue: str, message: Mapping[str, Any], held: LeasePlace
     ) -> Publication:
         """Schedule a retry in place of the running task's message."""
         due = envelope.due_when_sent(message) or Due(0)

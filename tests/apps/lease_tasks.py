@@ -13,7 +13,7 @@ from celery.exceptions import Reject
 from kombu import Queue
 from redis import Redis
 
-from celery_delayq.model.delivery import split_held
+from celery_delayq.model.delivery import split_leased
 from celery_delayq.testing import wait_until
 from tests.apps.settings import SETTINGS, new_app
 from tests.support import TIMEOUT
@@ -58,7 +58,7 @@ def _count(found: list[Any], but: set[str]) -> dict[str, int]:
 def _id(message: bytes) -> str | None:
     """Return the id of the task behind what stands in a lease; empty once a retry replaced it."""
     try:
-        return str(json.loads(split_held(message)[1])["headers"]["id"])
+        return str(json.loads(split_leased(message)[1])["headers"]["id"])
     except (ValueError, KeyError, TypeError):
         return None
 

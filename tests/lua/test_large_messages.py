@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from celery_delayq.model.delivery import split_held
+from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Record
 from celery_delayq.model.lookup import PAUSED_OFFSET_MS, EntryCondition
 from celery_delayq.store.keys import Layout
@@ -261,7 +261,7 @@ READS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], list[bytes]]
     ),
     "held": (
         lease_all,
-        lambda store: [split_held(value)[1] for _, value in store.scan.held(QUEUE, "me")],
+        lambda store: [split_leased(value)[1] for _, value in store.scan.held(QUEUE, "me")],
     ),
     "unacked": (
         lambda store: put_hash(store, "unacked"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, cast
 
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
-from celery_delayq.model.delivery import split_held
+from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Entry, head_of
 from celery_delayq.settings import Settings
 from celery_delayq.store.leases import Acked, WhenDue
@@ -93,7 +93,7 @@ def replace_call(
 ) -> Call:
     """Return the call of :func:`replace`, with the head of the message that Redis has."""
     held = store.client.hget(store.keys.queue(held_in).leased(who), field) or b""
-    head = head_of(split_held(held)[1])
+    head = head_of(split_leased(held)[1])
     return store.leases.replace_call(
         queue, entry, held_in, who, field, head=head, when_due=when_due, run=run
     )

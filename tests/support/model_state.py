@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from celery_delayq.model.dead_letter import DeadLetterRecord
-from celery_delayq.model.delivery import split_held
+from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import LARGE_MESSAGE_BYTES, Record, task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET_MS
 from celery_delayq.store.keys import Keys, Layout
@@ -98,7 +98,7 @@ def messages_in(name: str, layout: Layout, state: dict[str, Any]) -> Counter[byt
         elif where == key.entries:
             found.update(Record.unpack(data).message for data in value.values())
         elif where.startswith(key.leased("").decode()):
-            found.update(split_held(data)[1] for data in value.values() if data)
+            found.update(split_leased(data)[1] for data in value.values() if data)
         elif where == key.dead:
             found.update(DeadLetterRecord.unpack("", data).message for data in value.values())
         elif where == key.quarantined:

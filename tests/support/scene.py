@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.model.delivery import split_held
+from celery_delayq.model.delivery import split_leased
 from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support import TIMEOUT
@@ -145,7 +145,7 @@ class Scene:
     def held(self) -> set[str]:
         """Return the ids of what processes hold."""
         values = [item for key in self.client.keys("*:leased:*") for item in self.client.hvals(key)]
-        messages = [split_held(item)[1] for item in values]
+        messages = [split_leased(item)[1] for item in values]
         return {json.loads(item)["headers"]["id"] for item in messages if item}
 
     def owners(self, queue: str = "celery") -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from celery_delayq.model.delivery import split_held
+from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Label
 from celery_delayq.model.lookup import EntryCondition, IndexEntry, Position
 from celery_delayq.spark.read.filters import Wanted
@@ -161,7 +161,7 @@ class Ready:
         scan = stores.of(self.queue).scan
         for found in scan.messages(self.name, self.start, self.end, limit):
             step = self.step
-            held = map(split_held, found) if step is None else ((step, each) for each in found)
+            held = map(split_leased, found) if step is None else ((step, each) for each in found)
             yield _tracked(scan, rows, self.queue, "ready", [*held])
 
 
@@ -196,7 +196,7 @@ class Leased:
         scan = stores.of(self.queue).scan
         held = (value for _, value in scan.held(self.queue, self.worker_id) if value)
         for values in batches(held, limit):
-            found = [*map(split_held, values)]
+            found = [*map(split_leased, values)]
             yield _tracked(scan, rows, self.queue, "running", found, self.worker_id)
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from celery_delayq import DelayQ
 from celery_delayq.admin.stock_migration import from_stock, to_stock
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.delivery import split_held
+from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.testing import FAST_START, WorkerProcess
@@ -188,7 +188,7 @@ def expected_of(shop: Shop) -> Counter[tuple[str, Waiting]]:
     ]
     held = [value for value in shop.client.hvals("{celery}:leased:dead") if value]
     ready = [data for key in LISTS for data in shop.client.lrange(key, 0, -1)]
-    for data in (*ready, *(split_held(value)[1] for value in held)):
+    for data in (*ready, *(split_leased(value)[1] for value in held)):
         message = json.loads(data)
         if message["headers"]["id"] in cancelled and data in ready:
             cancelled.remove(message["headers"]["id"])

@@ -9,7 +9,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.admin.repair import check
-from celery_delayq.model.delivery import split_held
+from celery_delayq.model.delivery import split_leased
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores
@@ -43,7 +43,7 @@ def test_a_purge_forgets_the_counts_of_what_is_gone_and_keeps_those_of_what_is_h
 
     assert app.control.purge() == 2
 
-    [message] = [split_held(value)[1] for value in held.values()]
+    [message] = [split_leased(value)[1] for value in held.values()]
     digest = sha1(message).hexdigest().encode()
     after = snapshot(redis)
     assert after["{celery}:leased:me"] == held

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from celery_delayq.model.delivery import HeldBy, note_delivery
+from celery_delayq.model.delivery import LeasePlace, note_delivery
 
-HELD = HeldBy("here", "q", "me:1:1")
+HELD = LeasePlace("here", "q", "me:1:1")
 
 
 def envelope(**own: Any) -> dict[str, Any]:

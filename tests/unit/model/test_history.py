@@ -65,7 +65,7 @@ def test_readers_pass_over_what_they_cannot_read(caplog: pytest.LogCaptureFixtur
 
     with caplog.at_level(logging.WARNING):
         assert [run.offset for run in read_runs(entries)] == ["1-0", "3-0"]
-    assert "Entry 2-0 of the history is passed over" in caplog.text
+    assert "Entry 2-0 of the history is left out" in caplog.text
 
 
 def test_times_are_in_utc_and_none_where_they_are_not_known() -> None:
