@@ -38,6 +38,11 @@ IDENTIFIER = re.compile(r"(?:\w+\.)*([A-Za-z_]\w*)(?:\(\))?")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 #: Most lines of pages that are to be read in one go.
 LONGEST = {"README.md": 150, "docs/design.md": 250}
+#: Pages that are about no feature of an app.
+NO_FEATURE = {
+    *("what-needs-what", "settings", "api", "overview", "glossary", "known-gaps", "security"),
+    *("design", "internals", "development", "changes", "benchmarks", "scaling"),
+}
 
 
 class Named(NamedTuple):
@@ -150,6 +155,13 @@ def test_the_readme_leads_to_every_page() -> None:
     linked = {link["file"] for link in LINK.finditer(PAGES[0].read_text("utf-8"))}
 
     assert {page.relative_to(ROOT).as_posix() for page in PAGES[1:]} <= linked
+
+
+def test_every_page_about_a_feature_is_in_the_table_of_what_needs_what() -> None:
+    text = (ROOT / "docs" / "what-needs-what.md").read_text("utf-8")
+    linked = {Path(link["file"]).stem for link in LINK.finditer(text)}
+
+    assert {page.stem for page in PAGES[1:]} - NO_FEATURE <= linked
 
 
 @pytest.mark.parametrize("name", LONGEST)
