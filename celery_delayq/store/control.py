@@ -31,7 +31,7 @@ from celery_delayq.model.lookup import (
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore, Stretch, answered
 from celery_delayq.store.scripting.calls import Call, Steps
-from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
+from celery_delayq.store.scripting.runner import ScriptRunner, StorePart, ran
 from celery_delayq.utils import foreign
 from celery_delayq.utils.portions import batches
 
@@ -78,12 +78,8 @@ class ControlStore(StorePart):
             part = part[len(codes[-1]) :]
         return "".join(codes)
 
-    def queues_with(self, queues: Sequence[str], ids: Sequence[str]) -> list[str]:
-        """Return those of *queues* that may have messages with one of *ids*: mostly one."""
-        return self._runner.run_steps(self.queues_with_steps(queues, ids))
-
     def queues_with_steps(self, queues: Sequence[str], ids: Sequence[str]) -> Steps[list[str]]:
-        """Do as :meth:`queues_with`."""
+        """Return those of *queues* that may have messages with one of *ids*: mostly one."""
         names = [to_bytes(id if isinstance(id, Name) else entry_id(id)) for id in ids]
         found: set[str] = set()
         for some in batches(names, ID_BATCH):
@@ -96,15 +92,13 @@ class ControlStore(StorePart):
                 found.update(part[place - 1] for place in places)
         return [queue for queue in queues if queue in found]
 
+    queues_with = ran(queues_with_steps)
+
     def _by_id(self, queue: str) -> Sequence[str]:
         return self._keys.queue(queue).by_id
 
-    def find(self, queue: str, ids: Sequence[str]) -> list[Location]:
-        """Return the places of all messages of a queue with one of *ids*."""
-        return self._runner.run_steps(self.find_steps(queue, ids))
-
     def find_steps(self, queue: str, ids: Sequence[str]) -> Steps[list[Location]]:
-        """Do as :meth:`find`."""
+        """Return the places of all messages of a queue with one of *ids*."""
         keys = [*self._keys.queue(queue).state]
         places: list[Location] = []
         number, start = 0, _FIRST_MESSAGE
@@ -115,9 +109,7 @@ class ControlStore(StorePart):
             number += done
         return places
 
-    def page(self, *args: Any, **options: Any) -> FoundPage:
-        """Return some entries in order of due: parameters of :meth:`page_steps`."""
-        return self._runner.run_steps(self.page_steps(*args, **options))
+    find = ran(find_steps)
 
     def page_steps(
         self,
@@ -164,6 +156,8 @@ class ControlStore(StorePart):
                 return FoundPage(entries, part.end, last_due)
             stretch = stretch._replace(after=part.end)
 
+    page = ran(page_steps)
+
     def records_steps(self, queue: str, names: Sequence[str]) -> Steps[dict[str, bytes]]:
         """Return the records of those entries that are still scheduled, by name."""
         fields = [to_bytes(name) for name in names]
@@ -185,18 +179,6 @@ class ControlStore(StorePart):
         return PausedNames(revision, queues, tasks)
 
     # -- to change
-
-    def cancel(self, *args: Any, **options: Any) -> list[StatusCode]:
-        """Cancel entries: parameters of :meth:`cancel_steps`."""
-        return self._runner.run_steps(self.cancel_steps(*args, **options))
-
-    def reschedule(self, *args: Any, **options: Any) -> list[StatusCode]:
-        """Move entries: parameters of :meth:`reschedule_steps`."""
-        return self._runner.run_steps(self.reschedule_steps(*args, **options))
-
-    def run_now(self, *args: Any, **options: Any) -> list[StatusCode]:
-        """Make entries ready at once: parameters of :meth:`run_now_steps`."""
-        return self._runner.run_steps(self.run_now_steps(*args, **options))
 
     def cancel_steps(
         self,
@@ -225,6 +207,8 @@ class ControlStore(StorePart):
         args = [ready]
         return self._in_parts("control/cancel", queue, token, keys, args, _each(ids, if_due))
 
+    cancel = ran(cancel_steps)
+
     def reschedule_steps(
         self, queue: str, moves: Sequence[tuple[str, Due, int | None]], token: str | None = None
     ) -> Steps[list[StatusCode]]:
@@ -236,6 +220,8 @@ class ControlStore(StorePart):
         ]
         keys = [*self._keys.queue(queue).moves]
         return self._in_parts("control/reschedule", queue, token, keys, [self._keys.wake], items)
+
+    reschedule = ran(reschedule_steps)
 
     def run_now_steps(
         self,
@@ -252,6 +238,8 @@ class ControlStore(StorePart):
         keys += self._keys.ready_lists(queue, layout)
         args = [self._keys.wake, len(layout.steps), *layout.steps]
         return self._in_parts("control/run_now", queue, token, keys, args, _each(ids, if_due))
+
+    run_now = ran(run_now_steps)
 
     def _in_parts(
         self,

@@ -20,7 +20,7 @@ from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting.calls import Call, Command, Puts, Steps
 from celery_delayq.store.scripting.pipelining import Ask, PipelinedCalls
 from celery_delayq.store.scripting.replies import cut, in_threes
-from celery_delayq.store.scripting.runner import StorePart
+from celery_delayq.store.scripting.runner import StorePart, ran
 
 logger = logging.getLogger(__name__)
 
@@ -150,12 +150,8 @@ class DeadLetterStore(StorePart):
         args = [low, high, page, after]
         return Call("deadletters/page", [key.dead, key.dead_at], args)
 
-    def read(self, queue: str, ids: Sequence[bytes]) -> list[DeadLetterRecord]:
-        """Return those of the dead letters that are there."""
-        return self._runner.run_steps(self.read_steps(queue, ids))
-
     def read_steps(self, queue: str, ids: Sequence[bytes]) -> Steps[list[DeadLetterRecord]]:
-        """Do as :meth:`read`."""
+        """Return those of the dead letters that are there."""
         dead = self._keys.queue(queue).dead
         found = yield from ScanStore(self._runner).values_steps(dead, ids)
         return [
@@ -164,23 +160,23 @@ class DeadLetterStore(StorePart):
             if data is not None
         ]
 
+    read = ran(read_steps)
+
     def get(self, queue: str, id: str) -> DeadLetterRecord | None:
         """Return one dead letter."""
         found = self.read(queue, [to_bytes(id)])
         return found[0] if found else None
 
-    def count(self, queue: str, died_from: int | None = None, died_to: int | None = None) -> int:
-        """Return how many dead letters of a queue died then (ms)."""
-        return self._runner.run_steps(self.count_steps(queue, died_from, died_to))
-
     def count_steps(
         self, queue: str, died_from: int | None = None, died_to: int | None = None
     ) -> Steps[int]:
-        """Do as :meth:`count`."""
+        """Return how many dead letters of a queue died then (ms)."""
         low: float | str = "-inf" if died_from is None else died_from
         high: float | str = "+inf" if died_to is None else died_to
         number: int = yield Command.of("ZCOUNT", self._keys.queue(queue).dead_at, low, high)
         return number
+
+    count = ran(count_steps)
 
     def extent_steps(
         self, queue: str, died_from: int | None, died_to: int | None

@@ -15,7 +15,7 @@ from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore, answered
 from celery_delayq.store.scripting.calls import Call, Command, Steps, pack
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Sizes, cut
-from celery_delayq.store.scripting.runner import ScriptRunner, StorePart, with_sources
+from celery_delayq.store.scripting.runner import ScriptRunner, StorePart, ran, with_sources
 from celery_delayq.utils import foreign
 
 T = TypeVar("T")
@@ -131,13 +131,11 @@ class GaugeStore(StorePart):
             broken=broken,
         )
 
-    def sizes(self, queue: str, layout: Layout) -> Sizes:
-        """Return the sizes of a queue at one moment."""
-        return self._runner.run_steps(self.sizes_steps(queue, layout))
-
     def sizes_steps(self, queue: str, layout: Layout) -> Steps[Sizes]:
-        """Return the same in steps."""
+        """Return the sizes of a queue at one moment."""
         return Sizes.read((yield _counts_call(self._keys, queue, layout))[0])
+
+    sizes = ran(sizes_steps)
 
     def queues(self, layouts: Mapping[str, Layout]) -> dict[str, QueueGauges | CommandRefused]:
         """Return the numbers of queues by name, in two round trips; an error for a broken queue.

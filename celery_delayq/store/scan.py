@@ -18,7 +18,7 @@ from celery_delayq.model.lookup import (
 )
 from celery_delayq.store.scripting.calls import Call, Command, Steps
 from celery_delayq.store.scripting.replies import cut, in_threes
-from celery_delayq.store.scripting.runner import StorePart
+from celery_delayq.store.scripting.runner import StorePart, ran
 
 #: The hashes of messages that have left the schedule.
 Index = Literal["waiting", "running"]
@@ -292,17 +292,15 @@ class ScanStore(StorePart):
             if cursor == b"0":
                 return
 
-    def values(self, name: str, fields: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of fields of a hash, None for missing ones."""
-        return self._runner.run_steps(self.values_steps(name, fields))
-
     def values_steps(self, name: str, fields: Sequence[bytes]) -> Steps[list[bytes | None]]:
-        """Do as :meth:`values`."""
+        """Return the values of fields of a hash, None for missing ones."""
         found: list[bytes | None] = []
         while len(found) < len(fields):
             asked = fields[len(found) : len(found) + PAGE_FIELDS]
             found += cut(*(yield Call("scan/hash_values", [name], [*asked])))
         return found
+
+    values = ran(values_steps)
 
     # -- what processes hold
 

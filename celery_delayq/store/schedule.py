@@ -33,7 +33,7 @@ from celery_delayq.store.scripting.replies import (
     Promoted,
     read_time,
 )
-from celery_delayq.store.scripting.runner import ScriptRunner
+from celery_delayq.store.scripting.runner import Part, ScriptRunner
 
 logger = logging.getLogger(__name__)
 
@@ -51,54 +51,18 @@ PURGE_MESSAGES = 500
 class Store(ScriptRunner):
     """Our data in one Redis database: entries and queues here, all else in its parts.
 
-    A part is an attribute with the name of its module. It is made when it is asked for and keeps
-    nothing, so a store that nobody uses any more closes its connections at once.
+    A part is an attribute with the name of its module.
     """
 
-    @property
-    def leases(self) -> LeaseStore:
-        """What is done with messages that a process holds."""
-        return LeaseStore(self)
-
-    @property
-    def control(self) -> ControlStore:
-        """What is done with entries by those who manage them."""
-        return ControlStore(self)
-
-    @property
-    def dead_letters(self) -> DeadLetterStore:
-        """What is done with dead letters."""
-        return DeadLetterStore(self)
-
-    @property
-    def history(self) -> HistoryStore:
-        """What is done with the history of runs."""
-        return HistoryStore(self)
-
-    @property
-    def periodic(self) -> PeriodicStore:
-        """What is done with periodic entries."""
-        return PeriodicStore(self)
-
-    @property
-    def scan(self) -> ScanStore:
-        """How large parts are read."""
-        return ScanStore(self)
-
-    @property
-    def gauges(self) -> GaugeStore:
-        """The numbers for metrics and statistics."""
-        return GaugeStore(self)
-
-    @property
-    def repair(self) -> RepairStore:
-        """What finds and repairs drift between keys."""
-        return RepairStore(self)
-
-    @property
-    def repair_tracking(self) -> RepairTracking:
-        """What finds and repairs drift between indexes and messages."""
-        return RepairTracking(self)
+    leases = Part(LeaseStore)
+    control = Part(ControlStore)
+    dead_letters = Part(DeadLetterStore)
+    history = Part(HistoryStore)
+    periodic = Part(PeriodicStore)
+    scan = Part(ScanStore)
+    gauges = Part(GaugeStore)
+    repair = Part(RepairStore)
+    repair_tracking = Part(RepairTracking)
 
     # -- from one state to the next
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from redis import Redis
 from redis.exceptions import NoScriptError
@@ -21,6 +22,8 @@ from celery_delayq.utils.bridge import off_loop
 from celery_delayq.utils.portions import batches
 
 T = TypeVar("T")
+P = TypeVar("P", bound="StorePart")
+Args = ParamSpec("Args")
 
 #: Most queues whose calls go together: so many replies wait to be read.
 MAX_PIPELINED_QUEUES = 1000
@@ -249,6 +252,31 @@ class StorePart:
 
     def _run(self, name: str, keys: list[Any], args: list[Any]) -> Any:
         return self._runner.run(Call(name, keys, args))
+
+
+class Part(Generic[P]):
+    """An attribute of the store that gives one of its parts.
+
+    The part is made when it is asked for, and keeps nothing: so a store that nobody uses any more
+    closes its connections at once.
+    """
+
+    def __init__(self, kind: type[P]) -> None:
+        self.kind = kind
+
+    def __get__(self, store: Any, _owner: type) -> P:
+        return self.kind(store)
+
+
+def ran(steps: Callable[Concatenate[Any, Args], Steps[T]]) -> Callable[Concatenate[Any, Args], T]:
+    """Return the method of a part that runs the steps of another method at once."""
+
+    @wraps(steps)
+    def run(part: Any, /, *args: Args.args, **kwargs: Args.kwargs) -> T:
+        result: T = part._runner.run_steps(steps(part, *args, **kwargs))
+        return result
+
+    return run
 
 
 def _named(call: Call | Command, exc: CommandRefused) -> Exception:
