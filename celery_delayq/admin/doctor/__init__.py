@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -16,7 +15,7 @@ from celery import Celery
 from celery_delayq.admin.accounts import Role
 from celery_delayq.admin.away import masters_away
 from celery_delayq.admin.doctor import rabbitmq, redis_server, settings, work
-from celery_delayq.admin.doctor.finding import FAULT, UNKNOWN, WARNING, Diagnosis, Finding
+from celery_delayq.admin.doctor.finding import FAULT, UNKNOWN, WARNING, Diagnosis, Finding, Problem
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.admin.health import within
 from celery_delayq.admin.rabbitmq.broker import open_channel
@@ -28,10 +27,10 @@ from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.text import spelled
 
-Check = Callable[[], Iterator[Finding]]
+Check = Callable[[], Iterator[Problem]]
 
 #: In this order.
-REDIS_CHECKS: dict[str, Callable[[OnRedis], Iterator[Finding]]] = {
+REDIS_CHECKS: dict[str, Callable[[OnRedis], Iterator[Problem]]] = {
     "role": redis_server.role,
     "eviction": redis_server.eviction,
     "persistence": redis_server.persistence,
@@ -64,12 +63,13 @@ _SINGLE_CHECKS = frozenset({"beat", "stock workers"})
 #: Those that read what only the first hash tag has.
 _FIRST_TAG_CHECKS = ("beat", "hash tags")
 
-RABBITMQ_CHECKS: dict[str, Callable[[Celery, Any], Iterator[Finding]]] = {
+RABBITMQ_CHECKS: dict[str, Callable[[Celery, Any], Iterator[Problem]]] = {
     "latency": rabbitmq.latency,
     "delays": rabbitmq.delays,
     "queues": rabbitmq.queues,
     "unroutable": rabbitmq.unroutable,
     "after a restart": rabbitmq.after_restart,
+    "leaders": rabbitmq.leaders,
     "alarms": rabbitmq.alarms,  # the last one: RabbitMQ reads no more from who was blocked
 }
 
@@ -102,7 +102,8 @@ def diagnose(
     app = session.app
     found = Diagnosis(versions=_versions(), checks=["settings", "broker"])
     with app.connection_for_write() as connection:
-        found.findings += settings.settings(app, connection)
+        problems = settings.settings(app, connection)
+        found.findings += (Finding("settings", *each) for each in problems)
     if why := _away(session, timeout):
         todo = (
             "start it, or correct address, user or password in the URL; "
@@ -133,7 +134,7 @@ def diagnose(
             checks["hash tags"] = partial(work.hash_tags, stores, options.revoke_expires)
         if session.stores.common is not stores.common:
             for name in _FIRST_TAG_CHECKS:
-                checks[name] = partial(_untold, name)
+                checks[name] = _first_tag_away
         _run(found, checks)
     return found
 
@@ -156,17 +157,17 @@ def _there(found: Diagnosis, stores: Stores, consumed: Iterable[str]) -> Stores:
     return stores
 
 
-def _untold(name: str) -> Iterator[Finding]:
+def _first_tag_away() -> Iterator[Problem]:
     """Say that a check needs the first hash tag, whose master is away."""
     what = "the hash tag by which this is found is away"
-    yield Finding(name, UNKNOWN, what, "run this again when all shards are there")
+    yield Problem(UNKNOWN, what, "run this again when all shards are there")
 
 
 def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
     for name, check in checks.items():
         found.checks.append(name)
         try:
-            found.findings += check()
+            found.findings += (Finding(name, *each) for each in check())
         except (DelayQError, *BROKER_ERRORS, AMQPError, OSError) as exc:
             # A full server or a replica refuses more than one check, and one tells why.
             lost = isinstance(exc, (BrokerUnavailable, OSError, AMQPConnectionError))
@@ -186,7 +187,7 @@ def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
             found.findings.append(Finding(name, UNKNOWN, "a stored number cannot be read", todo))
 
 
-def _look(name: str, subjects: Sequence[OnRedis]) -> Iterator[Finding]:
+def _look(name: str, subjects: Sequence[OnRedis]) -> Iterator[Problem]:
     """Make a check of Redis for all that it is about."""
     check = REDIS_CHECKS[name]
     if len(subjects) == 1 or name not in _SERVER_CHECKS:
@@ -194,8 +195,8 @@ def _look(name: str, subjects: Sequence[OnRedis]) -> Iterator[Finding]:
             yield from check(subject)
         return
     for subject in {str(each.info("server").get("run_id")): each for each in subjects}.values():
-        for finding in check(subject):
-            yield replace(finding, what=f"shard of {subject.store.keys.tag}: {finding.what}")
+        for problem in check(subject):
+            yield problem._replace(what=f"shard of {subject.store.keys.tag}: {problem.what}")
 
 
 def _away(session: Session, timeout: float) -> str:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Tasks are lost or do not run; something is at risk; it could not be looked at.
 FAULT, WARNING, UNKNOWN = "fault", "warning", "cannot tell"
 
 
+class Problem(NamedTuple):
+    """What a check has found to be wrong, and what to do.
+
+    *level* is one of `FAULT`, `WARNING` and `UNKNOWN`.
+    """
+
+    level: str
+    what: str
+    todo: str
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong, and what to do.
-
-    *check* is the name of the check, *level* one of `FAULT`, `WARNING` and `UNKNOWN`.
-    """
+    """A problem, and the name of the check that found it."""
 
     check: str
     level: str

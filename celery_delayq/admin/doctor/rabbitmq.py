@@ -8,7 +8,7 @@ from amqp.exceptions import ChannelError
 from celery import Celery
 
 from celery_delayq.admin.doctor import round_trip
-from celery_delayq.admin.doctor.finding import FAULT, UNKNOWN, Finding
+from celery_delayq.admin.doctor.finding import FAULT, UNKNOWN, Problem
 from celery_delayq.admin.health import ask_rabbitmq
 from celery_delayq.admin.rabbitmq import topology
 from celery_delayq.errors import BrokerBlocked
@@ -20,13 +20,12 @@ from celery_delayq.utils.text import spelled
 _TIMEOUT_SECONDS = 5.0
 
 
-def alarms(_app: Celery, channel: Channel) -> Iterator[Finding]:
+def alarms(_app: Celery, channel: Channel) -> Iterator[Problem]:
     """No alarm may block those who publish."""
     try:
         ask_rabbitmq(channel, _TIMEOUT_SECONDS)
     except BrokerBlocked as exc:
-        yield Finding(
-            "alarms",
+        yield Problem(
             FAULT,
             spelled(str(exc)).partition(";")[0],
             "free memory or disk space of the broker (rabbitmq-diagnostics alarms), or raise "
@@ -34,34 +33,32 @@ def alarms(_app: Celery, channel: Channel) -> Iterator[Finding]:
         )
 
 
-def latency(_app: Celery, channel: Channel) -> Iterator[Finding]:
+def latency(_app: Celery, channel: Channel) -> Iterator[Problem]:
     """RabbitMQ must answer soon."""
     todo = "move workers and RabbitMQ closer"
     yield from round_trip.latency(lambda: channel.basic_qos(0, 0, False), todo)
 
 
-def delays(app: Celery, _channel: Channel) -> Iterator[Finding]:
+def delays(app: Celery, _channel: Channel) -> Iterator[Problem]:
     """Exchanges and queues of delays must be there, as this app would declare them."""
     faults = [each for each in topology.check(app) if each.is_fault]
     missing = [each.name for each in faults if each.state is topology.State.MISSING]
     if missing:
-        yield Finding(
-            "delays",
+        yield Problem(
             FAULT,
             f"declare=False, and {len(missing)} exchanges and queues of delays are missing",
             "celery -A <app> delayq topology --apply, with an account that may",
         )
     for each in faults:
         if each.state is topology.State.DIFFERENT:
-            yield Finding(
-                "delays",
+            yield Problem(
                 FAULT,
                 f"{each.kind} {spelled(each.name)}: {spelled(each.reason)}",
                 "give all processes the same unit, queue_type and max_length, or another prefix",
             )
 
 
-def queues(app: Celery, channel: Channel) -> Iterator[Finding]:
+def queues(app: Celery, channel: Channel) -> Iterator[Problem]:
     """Each queue must answer: a classic one whose node is away does not."""
     names = [*app.amqp.queues.consume_from, *channel.topology.delay_queues()]
     for name in names:
@@ -70,8 +67,7 @@ def queues(app: Celery, channel: Channel) -> Iterator[Finding]:
             trial.queue_declare(name, passive=True)
         except ChannelError as exc:
             if exc.reply_code != 404 or "home node" in exc.reply_text:
-                yield Finding(
-                    "queues",
+                yield Problem(
                     FAULT,
                     f"queue {spelled(name)} does not answer: {spelled(exc.reply_text)}",
                     "start the nodes that have its replicas (rabbitmq-queues quorum_status)",
@@ -81,12 +77,11 @@ def queues(app: Celery, channel: Channel) -> Iterator[Finding]:
                 trial.close()
 
 
-def unroutable(_app: Celery, channel: Channel) -> Iterator[Finding]:
+def unroutable(_app: Celery, channel: Channel) -> Iterator[Problem]:
     """Due tasks must have a queue."""
     name = channel.topology.unroutable
     if count := ready_messages(channel.connection, [name]).get(name):
-        yield Finding(
-            "unroutable",
+        yield Problem(
             FAULT,
             f"{count:,} tasks are due, and their queue was deleted",
             "declare the queue again; workers make dead letters of them, delayq dead replay sends "
@@ -94,18 +89,20 @@ def unroutable(_app: Celery, channel: Channel) -> Iterator[Finding]:
         )
 
 
-def after_restart(_app: Celery, _channel: Channel) -> Iterator[Finding]:
-    """What no client can see: leaders of quorum queues, and some settings."""
-    yield Finding(
-        "after a restart",
+def after_restart(_app: Celery, _channel: Channel) -> Iterator[Problem]:
+    """No client can see this setting."""
+    yield Problem(
         UNKNOWN,
         "dead_letter_worker_publisher_confirm_timeout: with RabbitMQ's default of three minutes, a "
         "few tasks are up to six minutes late after a crash",
         "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}]. in advanced.config "
         "(docs/rabbitmq.md)",
     )
-    yield Finding(
-        "leaders",
+
+
+def leaders(_app: Celery, _channel: Channel) -> Iterator[Problem]:
+    """No client can see leaders of quorum queues."""
+    yield Problem(
         UNKNOWN,
         "a quorum queue without a leader, since most of its nodes are away, answers like any other",
         "rabbitmq-queues check_if_node_is_quorum_critical, rabbitmq-queues quorum_status <queue>",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from celery_delayq.admin.doctor import round_trip
-from celery_delayq.admin.doctor.finding import FAULT, WARNING, Finding
+from celery_delayq.admin.doctor.finding import FAULT, WARNING, Problem
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.store.server_checks import EVICTION_TEXT, evicts
 
@@ -18,55 +18,51 @@ MAX_USED_SHARE = 0.9
 MAX_SCRIPTS = 500
 
 
-def role(subject: OnRedis) -> Iterator[Finding]:
+def role(subject: OnRedis) -> Iterator[Problem]:
     """It must be a master."""
     if subject.info("replication").get("role") == "slave":
-        yield Finding(
-            "role",
+        yield Problem(
             FAULT,
             "this server is a replica: it refuses all writes",
             "let the URL lead to the master, or use delayq+sentinel://",
         )
 
 
-def eviction(subject: OnRedis) -> Iterator[Finding]:
+def eviction(subject: OnRedis) -> Iterator[Problem]:
     """A server that evicts loses scheduled tasks."""
     policy = subject.config("maxmemory-policy")
     if evicts(policy):
-        yield Finding(
-            "eviction",
+        yield Problem(
             FAULT,
             (EVICTION_TEXT % policy).partition(";")[0],
             "CONFIG SET maxmemory-policy noeviction",
         )
 
 
-def persistence(subject: OnRedis) -> Iterator[Finding]:
+def persistence(subject: OnRedis) -> Iterator[Problem]:
     """Scheduled tasks must outlive a restart."""
     how = "CONFIG SET appendonly yes, and in redis.conf too"
     if subject.config("appendonly") == "yes":
         if subject.config("appendfsync") == "no":
-            yield Finding(
-                "persistence",
+            yield Problem(
                 WARNING,
                 "appendfsync no: a crash of the machine loses up to half a minute of tasks",
                 "CONFIG SET appendfsync everysec",
             )
     elif save := subject.config("save"):
         what = f"appendonly no, save {save!r}: a crash loses all since the last snapshot"
-        yield Finding("persistence", WARNING, what, how)
+        yield Problem(WARNING, what, how)
     else:
         what = "neither appendonly nor save: a restart loses everything"
-        yield Finding("persistence", FAULT, what, how)
+        yield Problem(FAULT, what, how)
 
 
-def disk(subject: OnRedis) -> Iterator[Finding]:
+def disk(subject: OnRedis) -> Iterator[Problem]:
     """The last writes to disk must have worked."""
     info = subject.info("persistence")
     names = ("rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status")
     if failed := [name for name in names if info.get(name, "ok") != "ok"]:
-        yield Finding(
-            "disk",
+        yield Problem(
             FAULT,
             f"Redis could not write to its disk ({', '.join(failed)}): it refuses writes, or loses "
             "them in a restart",
@@ -74,47 +70,43 @@ def disk(subject: OnRedis) -> Iterator[Finding]:
         )
 
 
-def memory(subject: OnRedis) -> Iterator[Finding]:
+def memory(subject: OnRedis) -> Iterator[Problem]:
     """There must be memory left."""
     info = subject.info("memory")
     used, most = info["used_memory"], info.get("maxmemory") or info.get("total_system_memory")
     if most and used > most * MAX_USED_SHARE:
-        yield Finding(
-            "memory",
+        yield Problem(
             FAULT if used >= most else WARNING,
             f"Redis uses {used / most:.0%} of its memory; new tasks are refused when it is full",
             "raise maxmemory, or find what fills it: delayq stats, redis-cli --bigkeys",
         )
 
 
-def connections(subject: OnRedis) -> Iterator[Finding]:
+def connections(subject: OnRedis) -> Iterator[Problem]:
     """There must be connections left."""
     clients, most = subject.info("clients")["connected_clients"], subject.config("maxclients")
     if clients > int(most) * MAX_USED_SHARE:
-        yield Finding(
-            "connections",
+        yield Problem(
             WARNING,
             f"{clients} of {most} connections are in use; more are refused",
             "CONFIG SET maxclients, or find who does not close them: CLIENT LIST",
         )
 
 
-def cluster_replicas(subject: OnRedis) -> Iterator[Finding]:
+def cluster_replicas(subject: OnRedis) -> Iterator[Problem]:
     """A replica must take the place of a lost master of a cluster."""
     if _is_in_cluster(subject) and not subject.info("replication").get("connected_slaves"):
-        yield Finding(
-            "cluster replicas",
+        yield Problem(
             WARNING,
             "no replica follows this master: its queues wait for as long as it is away",
             "add one: redis-cli --cluster add-node, with --cluster-slave",
         )
 
 
-def cluster_coverage(subject: OnRedis) -> Iterator[Finding]:
+def cluster_coverage(subject: OnRedis) -> Iterator[Problem]:
     """A lost master of a cluster must not stop the others."""
     if _is_in_cluster(subject) and subject.config("cluster-require-full-coverage") == "yes":
-        yield Finding(
-            "cluster coverage",
+        yield Problem(
             WARNING,
             "cluster-require-full-coverage yes: while another master is away, this one refuses all "
             "commands too",
@@ -126,28 +118,26 @@ def _is_in_cluster(subject: OnRedis) -> bool:
     return bool(subject.info("cluster").get("cluster_enabled"))
 
 
-def replicas(subject: OnRedis) -> Iterator[Finding]:
+def replicas(subject: OnRedis) -> Iterator[Problem]:
     """There must be as many replicas as publishes wait for."""
     wanted = subject.settings.wait_replicas
     there = subject.info("replication").get("connected_slaves", 0)
     if there < wanted:
-        yield Finding(
-            "replicas",
+        yield Problem(
             FAULT,
             f"wait_replicas is {wanted}, and {there} are connected: publishes raise NotReplicated",
             "start the replicas, or lower wait_replicas",
         )
 
 
-def clock(subject: OnRedis) -> Iterator[Finding]:
+def clock(subject: OnRedis) -> Iterator[Problem]:
     """Redis' clock decides what is due; an eta comes from this one."""
     before = time.time()
     theirs = subject.store.now_ms() / 1000
     after = time.time()
     skew = theirs - (before + after) / 2
     if abs(skew) > MAX_CLOCK_SKEW_SECONDS + (after - before) / 2:
-        yield Finding(
-            "clock",
+        yield Problem(
             WARNING,
             f"Redis' clock is {abs(skew):,.1f} s {'ahead of' if skew > 0 else 'behind'} that of "
             "this machine: tasks with an eta run that much too "
@@ -156,18 +146,17 @@ def clock(subject: OnRedis) -> Iterator[Finding]:
         )
 
 
-def latency(subject: OnRedis) -> Iterator[Finding]:
+def latency(subject: OnRedis) -> Iterator[Problem]:
     """Redis must answer soon."""
     todo = "move workers and Redis closer; see SLOWLOG GET and redis-cli --intrinsic-latency"
     yield from round_trip.latency(subject.store.client.ping, todo)
 
 
-def script_cache(subject: OnRedis) -> Iterator[Finding]:
+def script_cache(subject: OnRedis) -> Iterator[Problem]:
     """Scripts that are made with values in their text fill the server."""
     number = subject.info("memory").get("number_of_cached_scripts", 0)
     if number > MAX_SCRIPTS:
-        yield Finding(
-            "script cache",
+        yield Problem(
             WARNING,
             f"the server keeps {number:,} scripts: a program puts values into their text",
             "find it (MONITOR, SLOWLOG GET) and give values as ARGV; SCRIPT FLUSH frees them, and "

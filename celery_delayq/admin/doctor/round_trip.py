@@ -6,19 +6,18 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from time import perf_counter
 
-from celery_delayq.admin.doctor.finding import WARNING, Finding
+from celery_delayq.admin.doctor.finding import WARNING, Problem
 
 #: Seconds that a round trip may take, and how many are made.
 MAX_ROUND_TRIP_SECONDS = 0.020
 _ROUND_TRIPS = 9
 
 
-def latency(trip: Callable[[], object], todo: str) -> Iterator[Finding]:
+def latency(trip: Callable[[], object], todo: str) -> Iterator[Problem]:
     """Each publish, and on Redis each batch of a worker, is a round trip."""
     typical = median(_seconds(trip) for _ in range(_ROUND_TRIPS))
     if typical > MAX_ROUND_TRIP_SECONDS:
-        yield Finding(
-            "latency",
+        yield Problem(
             WARNING,
             f"a round trip takes {typical * 1000:.0f} ms "
             f"(more than {MAX_ROUND_TRIP_SECONDS * 1000:.0f})",

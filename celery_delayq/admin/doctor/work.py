@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from celery_delayq.admin.doctor.finding import FAULT, WARNING, Finding
+from celery_delayq.admin.doctor.finding import FAULT, WARNING, Problem
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.admin.findings import KINDS, Report
 from celery_delayq.admin.hash_tags import unfinished
@@ -26,33 +26,31 @@ _MAX_SAMPLED_MESSAGES = 1000
 _VISIBILITY_TIMEOUT_SECONDS = 3600
 
 
-def fsck(subject: OnRedis) -> Iterator[Finding]:
+def fsck(subject: OnRedis) -> Iterator[Problem]:
     """Keys must agree with each other."""
     report = Report()
     for report in check(Stores.single(subject.store), subject.settings):
         subject.progress(report.total, report.done)
     for found in report.findings:
-        yield Finding(
-            "fsck",
+        yield Problem(
             FAULT,
             f"{spelled(found.queue)}: {found.found:,} x {KINDS[found.kind].what}",
             "celery -A <app> delayq fsck shows them, fsck --repair repairs them",
         )
 
 
-def hash_tags(stores: Stores, revoke_expires: float) -> Iterator[Finding]:
+def hash_tags(stores: Stores, revoke_expires: float) -> Iterator[Problem]:
     """All hash tags of a Redis Cluster must have the same pauses and revokes."""
     for each in unfinished(stores, revoke_expires):
         more = f" and {each.number - 1:,} more" if each.number > 1 else ""
-        yield Finding(
-            "hash tags",
+        yield Problem(
             FAULT,
             f"{spelled(each.examples[0])}{more}: {KINDS[each.kind].what}",
             "celery -A <app> delayq fsck shows it, fsck --repair finishes the call",
         )
 
 
-def dispatchers(subject: OnRedis) -> Iterator[Finding]:
+def dispatchers(subject: OnRedis) -> Iterator[Problem]:
     """Someone must move due entries."""
     limits = {name: each.limits for name, each in layouts(subject.store.registry()).items()}
     now = subject.store.now_ms() / 1000
@@ -61,8 +59,7 @@ def dispatchers(subject: OnRedis) -> Iterator[Finding]:
         if queue.is_paused or (limit and (limit.promote_rate or limit.max_ready)):
             continue
         if queue.next_due is not None and (late := now - queue.next_due) > MAX_OVERDUE_SECONDS:
-            yield Finding(
-                "dispatchers",
+            yield Problem(
                 FAULT,
                 f"{spelled(queue.name)}: {queue.overdue:,} entries are due and not moved, one for "
                 f"{late:,.0f} s: no process dispatches",
@@ -71,7 +68,7 @@ def dispatchers(subject: OnRedis) -> Iterator[Finding]:
             )
 
 
-def consumers(subject: OnRedis) -> Iterator[Finding]:
+def consumers(subject: OnRedis) -> Iterator[Problem]:
     """Someone must take ready messages."""
     store, known = subject.store, layouts(subject.store.registry())
 
@@ -89,8 +86,7 @@ def consumers(subject: OnRedis) -> Iterator[Finding]:
     consumed = {each["name"] for queues in answers.values() for each in queues}
     for queue, message in zip(idle, before, strict=True):
         if queue.name not in consumed and message == first(queue.name) is not None:
-            yield Finding(
-                "consumers",
+            yield Problem(
                 FAULT,
                 f"{spelled(queue.name)}: {queue.ready:,} messages are ready, and no worker takes "
                 "them",
@@ -98,7 +94,7 @@ def consumers(subject: OnRedis) -> Iterator[Finding]:
             )
 
 
-def leases(subject: OnRedis) -> Iterator[Finding]:
+def leases(subject: OnRedis) -> Iterator[Problem]:
     """Leases that have ended must be reclaimed."""
     store = subject.store
     seen, stood = cast("list[Any]", store.client.hmget(store.keys.clock, "seen", "stood"))
@@ -118,8 +114,7 @@ def leases(subject: OnRedis) -> Iterator[Finding]:
             or lease_now - ends > MAX_ENDED_LEASE_SECONDS * 1000
         )
         if stuck:
-            yield Finding(
-                "leases",
+            yield Problem(
                 FAULT,
                 f"{spelled(queue)}: {stuck:,} messages are held by processes that have ended, "
                 "and nobody takes them back",
@@ -127,15 +122,14 @@ def leases(subject: OnRedis) -> Iterator[Finding]:
             )
 
 
-def dead_letters(subject: OnRedis) -> Iterator[Finding]:
+def dead_letters(subject: OnRedis) -> Iterator[Problem]:
     """No dead letter should have to go for a new one."""
     known = layouts(subject.store.registry())
     for queue in subject.stats().queues:
         limits = known.get(queue.name, subject.store.layout).limits
         most = limits.dead_letters_max
         if most and not limits.archived and queue.dead >= most * 0.9:
-            yield Finding(
-                "dead letters",
+            yield Problem(
                 WARNING,
                 f"{spelled(queue.name)}: {queue.dead:,} of {most:,} dead letters; the oldest are "
                 "dropped beyond that",
@@ -143,24 +137,22 @@ def dead_letters(subject: OnRedis) -> Iterator[Finding]:
             )
 
 
-def periodic(subject: OnRedis) -> Iterator[Finding]:
+def periodic(subject: OnRedis) -> Iterator[Problem]:
     """Someone must fire periodic entries."""
     store = subject.store
     first = cast("list[Any]", store.client.zrange(store.keys.periodic_at, 0, 0, withscores=True))
     if first and (late := (store.now_ms() - first[0][1]) / 1000) > MAX_TICK_DELAY_SECONDS:
-        yield Finding(
-            "periodic",
+        yield Problem(
             FAULT,
             f"periodic entries are not fired, one for {late:,.0f} s",
             "start a worker of an app with DelayQ(app)",
         )
 
 
-def running_beats(subject: OnRedis) -> Iterator[Finding]:
+def running_beats(subject: OnRedis) -> Iterator[Problem]:
     """No beat may run beside workers that fire."""
     for name in beat_guard.running(subject.store, subject.app):
-        yield Finding(
-            "beat",
+        yield Problem(
             FAULT,
             f"celery beat runs ({spelled(name)}): workers fire beat_schedule themselves, so "
             "everything in it is sent twice",
@@ -168,7 +160,7 @@ def running_beats(subject: OnRedis) -> Iterator[Finding]:
         )
 
 
-def stock_workers(subject: OnRedis) -> Iterator[Finding]:
+def stock_workers(subject: OnRedis) -> Iterator[Problem]:
     """Tasks that stock workers take from a shared queue have stock's guarantees."""
     for name, stats in sorted(_ask_workers(subject, "stats", _ANSWER_SECONDS).items()):
         broker = stats.get("broker", {})
@@ -177,8 +169,7 @@ def stock_workers(subject: OnRedis) -> Iterator[Finding]:
         seconds = (broker.get("transport_options") or {}).get(
             "visibility_timeout", _VISIBILITY_TIMEOUT_SECONDS
         )
-        yield Finding(
-            "stock workers",
+        yield Problem(
             WARNING,
             f"{spelled(name)} is a stock worker with a visibility_timeout of {seconds} s: what it "
             f"takes comes back only {seconds} s after its death, and runs twice when it takes "
@@ -187,15 +178,14 @@ def stock_workers(subject: OnRedis) -> Iterator[Finding]:
         )
     held = subject.store.held_count(subject.store.keys.stock("unacked"))
     if held:
-        yield Finding(
-            "stock workers",
+        yield Problem(
             WARNING,
             f"stock workers hold {held:,} messages, or have left them when they ended",
             "once all stock workers are stopped: celery -A <app> delayq migrate --from stock",
         )
 
 
-def stock_etas(subject: OnRedis) -> Iterator[Finding]:
+def stock_etas(subject: OnRedis) -> Iterator[Problem]:
     """Ready lists have no tasks with a future ETA, but what stock producers have just sent."""
     store, known = subject.store, layouts(subject.store.registry())
     now_ms = store.now_ms()
@@ -208,8 +198,7 @@ def stock_etas(subject: OnRedis) -> Iterator[Finding]:
             for message in store.ready_messages(queue.name, layout, _MAX_SAMPLED_MESSAGES)
         ]
         if etas := sum(found):
-            yield Finding(
-                "stock ETAs",
+            yield Problem(
                 WARNING,
                 f"{spelled(queue.name)}: {etas:,} of the first {len(found):,} ready messages have "
                 "a future ETA: stock producers put them there. A worker of this package that takes "

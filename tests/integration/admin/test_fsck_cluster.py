@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.admin.doctor import work
+from celery_delayq.admin.doctor import FAULT, work
 from celery_delayq.admin.hash_tags import REVOKE_EXPIRY_SECONDS
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
@@ -128,7 +128,7 @@ def test_a_revoke_that_is_about_to_be_forgotten_may_be_in_some_tags_only(app: Ce
     for store in others:
         store.client.zrem(store.keys.revoked, "iid")
     aside = work.hash_tags(DelayQ.of(app).session.stores, EXPIRES)
-    assert [finding.check for finding in aside] == ["hash tags"]
+    assert [problem.level for problem in aside] == [FAULT]
 
     first.client.zincrby(first.keys.revoked, -1000 * (EXPIRES - REVOKE_EXPIRY_SECONDS + 1), "iid")
 
