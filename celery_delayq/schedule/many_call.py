@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from celery import Celery
 
@@ -54,6 +56,28 @@ class ManyCall:
             except Exception as exc:
                 raise CallerFailed(exc) from exc
 
+    def refuse(self, id: str | None, error: Exception) -> None:
+        """Report an item of which no message can be made; *id* is None if it cannot be read."""
+        self._report.taken += 1
+        self.report_outcome(ItemOutcome(self._report.taken - 1, id, "refused", error))
+
+    @contextmanager
+    def sending(self, broker_errors: tuple[type[Exception], ...]) -> Iterator[None]:
+        """Note the position at the end; an error of the caller or the broker has it too.
+
+        Raises
+        ------
+        ManyFailed
+            Code of the caller has raised an error, or the broker one of *broker_errors*.
+        """
+        try:
+            yield
+        except CallerFailed as failure:
+            raise self.make_error(failure.cause) from failure.cause
+        except broker_errors as exc:
+            raise self.make_error(exc) from exc
+        self._report.position = self._report.taken
+
     def make_error(self, cause: Exception) -> ManyFailed:
         report = self._report
         report.position = self.oldest_unanswered()
@@ -62,6 +86,22 @@ class ManyCall:
             f"{type(cause).__name__}: {cause}",
             report,
         )
+
+
+def each_item(items: Iterator[Any], flush: Callable[[], object]) -> Iterator[Any]:
+    """Yield the items of the caller.
+
+    Raises
+    ------
+    CallerFailed
+        The iterator has failed; *flush* was called before.
+    """
+    try:
+        for item in items:  # noqa: UP028  `yield from` would close the caller's iterator too
+            yield item
+    except Exception as exc:
+        flush()
+        raise CallerFailed(exc) from exc
 
 
 class CallerFailed(Exception):

@@ -7,7 +7,7 @@ from typing import Any
 
 from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.schedule.items import ItemOutcome, ItemReader, ManyReport, State
-from celery_delayq.schedule.many_call import CallerFailed, ManyCall
+from celery_delayq.schedule.many_call import ManyCall, each_item
 from celery_delayq.schedule.message_factory import send_call
 from celery_delayq.schedule.message_template import Job
 from celery_delayq.store.session import Session
@@ -33,16 +33,11 @@ class PublishRun(ManyCall):
 
     def send_items(self, items: Iterator[Any], reader: ItemReader) -> ManyReport:
         """Send the messages of items; raises the errors of schedule_many."""
-        with self._app.connection_for_write() as connection:
-            connection_errors = (*connection.connection_errors, BrokerUnavailable)
-            try:
-                channel = connection.default_channel
-                self._send(items, reader, channel)
-            except CallerFailed as failure:
-                raise self.make_error(failure.cause) from failure.cause
-            except connection_errors as exc:
-                raise self.make_error(exc) from exc
-        self._report.position = self._report.taken
+        with (
+            self._app.connection_for_write() as connection,
+            self.sending((*connection.connection_errors, BrokerUnavailable)),
+        ):
+            self._send(items, reader, connection.default_channel)
         return self._report
 
     def _send(self, items: Iterator[Any], reader: ItemReader, channel: Any) -> None:
@@ -54,15 +49,7 @@ class PublishRun(ManyCall):
         connection_errors = (*channel.connection.client.connection_errors, BrokerUnavailable)
         channel.basic_publish = keep
         producer = self._app.amqp.Producer(channel, auto_declare=False)
-        report = self._report
-        while True:
-            try:
-                given = next(items)
-            except StopIteration:
-                break
-            except Exception as exc:
-                self._flush(channel)
-                raise CallerFailed(exc) from exc
+        for given in each_item(items, lambda: self._flush(channel)):
             job: Job | None = None
             kept.clear()
             try:
@@ -72,11 +59,9 @@ class PublishRun(ManyCall):
                 raise
             except Exception as exc:
                 self._flush(channel)
-                report.taken += 1
-                id = None if job is None else job.id
-                self.report_outcome(ItemOutcome(report.taken - 1, id, "refused", exc))
+                self.refuse(None if job is None else job.id, exc)
                 continue
-            report.taken += 1
+            self._report.taken += 1
             self._made.append((job.id, kept[-1]))
             if len(self._made) >= self._batch:
                 self._flush(channel)

@@ -25,7 +25,7 @@ from celery_delayq.schedule.items import (
     State,
     check_several,
 )
-from celery_delayq.schedule.many_call import CallerFailed, ManyCall
+from celery_delayq.schedule.many_call import ManyCall, each_item
 from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.message_template import Routed
 from celery_delayq.schedule.publish_many import PublishRun
@@ -130,7 +130,7 @@ class ManyRun(ManyCall):
 
     def send_items(self, items: Iterator[Any], make: EntryMaker) -> ManyReport:
         """Send the entries that *make* returns; raises the errors of schedule_many."""
-        try:
+        with self.sending((CommandRefused, *LOST_CONNECTION_ERRORS)):
             retries = publish_retries(self._app)
             pipeline = self._pipeline = EntryPipeline(self._ask, self._count_reply, retries)
             with make.maker:
@@ -141,31 +141,18 @@ class ManyRun(ManyCall):
                         pipeline.wait(settings.wait_replicas, settings.wait_timeout)
                 finally:
                     pipeline.close()
-        except CallerFailed as failure:
-            raise self.make_error(failure.cause) from failure.cause
-        except (CommandRefused, *LOST_CONNECTION_ERRORS) as exc:
-            raise self.make_error(exc) from exc
-        self._report.position = self._report.taken
         return self._report
 
     def _send(self, items: Iterator[Any], make: EntryMaker, pipeline: EntryPipeline) -> None:
         report, clock = self._report, time.monotonic
         began = clock()
-        while True:
-            try:
-                given = next(items)
-            except StopIteration:
-                break
-            except Exception as exc:
-                pipeline.flush()
-                raise CallerFailed(exc) from exc
+        for given in each_item(items, pipeline.flush):
             try:
                 queues, entry = make(given)
             except (CommandRefused, *LOST_CONNECTION_ERRORS):
                 raise  # not the item's fault, which counts as not taken
             except Exception as exc:
-                report.taken += 1
-                self.report_outcome(ItemOutcome(report.taken - 1, make.id, "refused", exc))
+                self.refuse(make.id, exc)
                 if pipeline.buffered and clock() - began > FLUSH_SECONDS:
                     pipeline.send()
                 continue
