@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
-from typing import Protocol
 
 from celery_delayq import __version__
 from celery_delayq.app import DelayQ
@@ -27,23 +26,6 @@ READ_SECONDS, READ_REST_FACTOR = 10.0, 10
 BROKER_TIMEOUT_SECONDS = 5.0
 
 
-class Source(Protocol):
-    """What the exporter reads from a broker."""
-
-    @property
-    def broker(self) -> str:
-        """The kind of broker."""
-        ...
-
-    def read(self) -> bytes:
-        """Return what a scrape reads, in Prometheus' text format."""
-        ...
-
-    def read_slowly(self) -> bytes:
-        """Return what takes longer."""
-        ...
-
-
 class Exporter:
     """Metrics of one app.
 
@@ -56,7 +38,9 @@ class Exporter:
     def __init__(self, delayq: DelayQ, tasks: int = 200) -> None:
         self._app = delayq.app
         on_rabbitmq = delayq.session.on_rabbitmq
-        self._source: Source = FromRabbitMQ(delayq) if on_rabbitmq else FromRedis(delayq, tasks)
+        self._source: FromRabbitMQ | FromRedis = (
+            FromRabbitMQ(delayq) if on_rabbitmq else FromRedis(delayq, tasks)
+        )
         self._slow = b""
         self._success: float | None = None
         self._outage = ""
