@@ -361,7 +361,10 @@ class Schedule:
         return outcome_of([*chain.from_iterable(codes)])
 
     def _shift(self, id: str, by_ms: int, queue: str | None, if_due: int | None) -> Outcome:
-        """Move entries by an amount; try again when somebody else moved one meanwhile."""
+        """Move entries by an amount; try again when somebody else moved one meanwhile.
+
+        Each is moved to a time if it is due as it was read, so a repeated call changes nothing.
+        """
         codes: dict[tuple[str, str], StatusCode] = {}
         for _ in range(MOVE_ATTEMPTS):
             for each in self.find(id, queue=queue):
