@@ -79,7 +79,7 @@ TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int
 }
 
 #: What a script calls that moves messages.
-MOVES = re.compile(r"\b(?:message_in|put|put_ready|add_dead_letter)\(|'[LR](?:PUSH|POP)'")
+MOVES = re.compile(r"\b(?:message_in|store_message|put_ready|add_dead_letter)\(|'[LR](?:PUSH|POP)'")
 
 #: Scripts that move messages, but not on the way of a task; or that have no message.
 OTHERS = {

@@ -129,7 +129,7 @@ class QueueModel(DeadLetterModel):
         label = Label.of(message)
         if label is None:
             return True
-        tracked = self.untrack(self.waiting, label)
+        tracked = self.untrack_message(self.waiting, label)
         if not tracked.dropped and is_late(label, tracked.due):
             tracked = tracked._replace(dropped=SKIPPED)
         if not tracked.dropped or (self.reports and not self._has_other(label)):
@@ -221,7 +221,7 @@ class QueueModel(DeadLetterModel):
 
     def _put_back(self, one: Held, message: bytes, *, last: bool) -> None:
         self.marker = True
-        self.track_back(message)
+        self.track_requeued(message)
         if one.alone:
             self.quarantined.insert(len(self.quarantined) if last else 0, (one.step, message))
             return
@@ -266,7 +266,7 @@ class QueueModel(DeadLetterModel):
             plan = plan._replace(what="beside")
         old = Label.of(one.message)
         if old is not None:
-            its_due = self.untrack(self.running, old).due
+            its_due = self.untrack_message(self.running, old).due
             if when_due == "keep" and its_due:
                 due = min(due, its_due)
             self.duplicate_ids.discard(duplicate(old.id, old.message_id))
@@ -335,7 +335,7 @@ class QueueModel(DeadLetterModel):
             self._add_dead_letter(message, reason, _id(message), json.dumps(told).encode())
             return "dead_lettered"
         self.counts[message] = count
-        self.track_back(message)
+        self.track_requeued(message)
         if most and count.reclaimed >= most:
             self.quarantined.append((one.step, message))
             return "quarantined"

@@ -161,15 +161,15 @@ class ScheduleModel(Tracking):
         if self.next_due is not None:
             self._look_at(NOW)
 
-    def look_again(self) -> None:
+    def plan_next_look(self) -> None:
         """Set the next-due index to what is due first, but for what is paused and due."""
         times = (one.due for one in self.scheduled.values() if not one.paused_due)
         self.next_due = min(times, default=None)
 
-    def look_on(self) -> None:
+    def plan_look_after_removal(self) -> None:
         """Do so when some have left, but let a look stay that may be for what is paused and due."""
         if not any(one.paused_due for one in self.scheduled.values()):
-            self.look_again()
+            self.plan_next_look()
 
     def becomes_due(self, name: str, due: int) -> None:
         """Let the moment of an entry have passed."""
@@ -198,7 +198,7 @@ class ScheduleModel(Tracking):
         self.counted["promoted"] += len(moved)
         # The queue may have been paused until now.
         self.marker = self.marker or any(self.ready.values())
-        self.look_again()
+        self.plan_next_look()
         if more:
             self._look_at(NOW)
         return len(moved), 0
@@ -244,7 +244,7 @@ class ScheduleModel(Tracking):
         """Cancel what no process holds."""
         self._forget_what_stock_took()
         found = [worst(self._cancel(*each, if_due) for each in self.find(id)) for id in ids]
-        self.look_on()
+        self.plan_look_after_removal()
         return found
 
     def _forget_what_stock_took(self) -> None:
@@ -280,7 +280,7 @@ class ScheduleModel(Tracking):
     ) -> list[Outcome]:
         """Make what is scheduled the next to run; *dues* is what Redis' clock told for names."""
         found = [worst(self._run(*each, if_due, dues) for each in self.find(id)) for id in ids]
-        self.look_on()
+        self.plan_look_after_removal()
         return found
 
     def _run(self, name: str, place: Place, if_due: int | None, dues: Mapping[str, int]) -> Outcome:

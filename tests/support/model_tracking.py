@@ -195,18 +195,18 @@ class Tracking:
             self.duplicate_ids.add(name)
         index[name] = tracked
 
-    def untrack(self, index: dict[str, Tracked], label: Label) -> Tracked:
+    def untrack_message(self, index: dict[str, Tracked], label: Label) -> Tracked:
         """Forget where a message is, and return what was known of it."""
         for name in (label.id, duplicate(label.id, label.message_id)):
             if name in index and index[name].message_id == label.message_id:
                 return index.pop(name)
         return Tracked(label.message_id, 0, label.unique, "")
 
-    def track_back(self, message: bytes) -> None:
+    def track_requeued(self, message: bytes) -> None:
         """Note that a held message is ready again."""
         label = Label.of(message)
         if label is not None:
-            tracked = self.untrack(self.running, label)
+            tracked = self.untrack_message(self.running, label)
             due = 0 if label.skip and not tracked.dropped else tracked.due
             self.track(self.waiting, label.id, tracked._replace(who="", due=due))
 
@@ -214,7 +214,7 @@ class Tracking:
         """Note that a message is gone."""
         label = Label.of(message)
         if label is not None:
-            self.untrack(index, label)
+            self.untrack_message(index, label)
             self.duplicate_ids.discard(duplicate(label.id, label.message_id))
             self.release(label)
 

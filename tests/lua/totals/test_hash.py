@@ -55,8 +55,8 @@ def test_a_full_server_counts_what_it_does(store: Bench, new: Counting) -> None:
 
 #: What brings messages into a queue, makes them ready or takes them out.
 MOVES = re.compile(
-    r"'(?:[LR]PUSH|[LR]POP|LREM)'|\b(?:put|put_entry|put_ready|take_entry|remove_entry|"
-    r"add_dead_letter|end_puts|release)\("
+    r"'(?:[LR]PUSH|[LR]POP|LREM)'|\b(?:store_message|put_entry|put_ready|take_entry|remove_entry|"
+    r"add_dead_letter|end_batch|release)\("
 )
 
 
@@ -67,7 +67,7 @@ def test_each_script_that_moves_messages_counts() -> None:
     counting = {
         name
         for name, source in sources.items()
-        if re.search(r"add_total\(|end_puts\(|forget_cancelled\(", source)
+        if re.search(r"add_total\(|end_batch\(|forget_cancelled\(", source)
     }
 
     assert moving <= counting

@@ -1,4 +1,4 @@
--- Cancel scheduled messages, and ready ones that no process holds yet.
+-- Cancel scheduled messages, and ready ones that are not leased yet.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  answer
@@ -6,10 +6,10 @@
 -- ARGV     queue
 --          most_names: most names to look at
 --          start: where to start in the first id, see include/find.lua
---          ready_action: what to do with ready ones: 'cancel' them too, 'free' their unique keys,
+--          ready_action: ready ones too, 'free' their unique keys,
 --            since workers refuse them, or 'leave' them
 --          messages…: for each: id, only if it is due then (ms), '' for any
--- Returns  a code for each id: 'd' done, 'w' it is ready and stays, 'r' a process holds it, 'c' it
+-- Returns  a code for each id: 'd' done, 'w' it is ready and stays, 'r' it is leased, 'c' it
 --          is due at another time, 'u' unknown; change_found explains an unfinished reply
 -- Repeat   the same, for a minute
 -- Roles    worker
@@ -30,8 +30,8 @@ local function cancel_ready(name, value, wanted)
   if ARGV.ready_action == 'cancel' then
     redis.call('HSET', READY_INDEX, name, '!' .. value)
   elseif unique ~= '-' then
-    -- A worker refuses it. Until then it is ready, without its unique key.
-    local rest = tracking(due, '-', task) .. (more ~= '' and ' ' .. more or '')
+    -- A worker refuses the message. Until then it is ready, without its unique key.
+    local rest = tracking_text(due, '-', task) .. (more ~= '' and ' ' .. more or '')
     redis.call('HSET', READY_INDEX, name, message_id .. ' ' .. rest)
   end
   release_key(unique, string.match(name, '^[^%z]*'), message_id)
@@ -53,9 +53,10 @@ return answer_once(KEYS.answer, function()
     forget_waiting()
   end
   local codes = change_found(
-    FIRST.messages, 2, ARGV.most_names, ARGV.start, cancel_scheduled, ARGV.ready_action ~= 'leave' and cancel_ready)
-  look_on(KEYS.next_due, ARGV.queue, DUE)
-  -- Ready ones when they are dropped: until then they are there.
+    FIRST.messages, 2, ARGV.most_names, ARGV.start, cancel_scheduled, ARGV.ready_action ~= 'leave'
+      and cancel_ready)
+  plan_look_after_removal(KEYS.next_due, ARGV.queue, DUE)
+  -- Ready messages are counted when a process drops them.
   add_total(TOTALS, 'cancelled', cancelled)
   return codes
 end)

@@ -27,7 +27,7 @@ return answer_once(KEYS.answer, function()
         redis.call('ZADD', KEYS.next_due, 'LT', to_ms(clock), ARGV[i])
       end
       -- It also wakes workers, for messages that are ready.
-      hint(ARGV.wake_channel, ARGV[i], to_ms(clock), clock)
+      hint_look(ARGV.wake_channel, ARGV[i], to_ms(clock), clock)
     end
   end
   if changed == 1 then

@@ -8,7 +8,7 @@
 --          wake_channel
 --          new_dues…: for each: id, due (ms, '+' before it when it counts from now), only if it is
 --            due then (ms), '' for any
--- Returns  a code for each id: 'd' done, 'w' it is ready already, 'r' a process holds it, 'c' it
+-- Returns  a code for each id: 'd' done, 'w' it is ready already, 'r' it is leased, 'c' it
 --          is due at another time, 'p' the new due has passed, 'u' unknown; change_found explains
 --          an unfinished reply
 -- Repeat   the same, for a minute
@@ -33,14 +33,14 @@ return answer_once(KEYS.answer, function()
   begin_moves(moves, clock)
 
   local function move(name, score, data, i)
-    local due = due_of(ARGV[i + 1], clock)
+    local due = due_of_text(ARGV[i + 1], clock)
     if due <= to_ms(clock) then
       return 'p'
     end
     local _, _, task = read_record(data)
     note_move(moves, name, score, task)
     move_entry(name, score, due, task)
-    look_at(KEYS.next_due, ARGV.queue, due, clock, ARGV.wake_channel)
+    plan_look(KEYS.next_due, ARGV.queue, due, clock, ARGV.wake_channel)
   end
 
   return change_found(FIRST.new_dues, 3, ARGV.most_names, ARGV.start, move)

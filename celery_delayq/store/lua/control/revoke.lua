@@ -12,9 +12,11 @@
 
 expect_types(FIRST.control, 'hash', 'zset')
 local now = to_ms(now_us())
--- Small, and tasks that are not to run would: a full server must let it pass, see dispatch/promote.lua.
+-- Small, and tasks that are not to run would: a full server must let it pass, see
+-- dispatch/promote.lua.
 redis.call('ZREM', KEYS.revoked, '')
--- What is new comes last, whatever the clock says: consumers read from the last one on that they know.
+-- What is new comes last, whatever the clock says: consumers read from the last one on that they
+-- know.
 local newest = redis.call('ZRANGE', KEYS.revoked, -1, -1, 'WITHSCORES')[2]
 local at = math.max(now, tonumber(newest) or now)
 for i = FIRST.revocations, #ARGV do

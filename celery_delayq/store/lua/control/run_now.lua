@@ -11,7 +11,7 @@
 --          list_count: how many ready lists
 --          steps_and_entries…: their priority steps, then for each entry: id, only if it is due
 --            then (ms), '' for any
--- Returns  a code for each id: 'd' done, 'w' it is ready already, 'r' a process holds it, 'c' it
+-- Returns  a code for each id: 'd' done, 'w' it is ready already, 'r' it is leased, 'c' it
 --          is due at another time, 'u' unknown; change_found explains an unfinished reply
 -- Repeat   the same, for a minute
 -- Roles    operator
@@ -30,7 +30,8 @@
 return answer_once(KEYS.answer, function()
   local clock = now_us()
   local moves = {KEYS.readers, KEYS.moved, KEYS.moved_before}
-  local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))}, {select(FIRST.steps_and_entries, unpack(ARGV))})
+  local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))},
+    {select(FIRST.steps_and_entries, unpack(ARGV))})
   expect_state()
   -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.next_due, '')
@@ -51,21 +52,22 @@ return answer_once(KEYS.answer, function()
       local due = to_ms(clock)
       note_move(moves, name, score, task)
       move_entry(name, score, due, task)
-      look_at(KEYS.next_due, ARGV.queue, due, clock, ARGV.wake_channel)
+      plan_look(KEYS.next_due, ARGV.queue, due, clock, ARGV.wake_channel)
       return
     end
     redis.call('RPUSH', list_of[priority] or KEYS[FIRST.ready_lists], message_in(data, start))
-    wake(KEYS.wake)
+    wake_consumers(KEYS.wake)
     moved = moved + 1
     local id, message_id, unique = take_entry(name, score, data)
     if id then
-      track(READY_INDEX, id, message_id, tracking(to_ms(clock), unique, task))
+      track_message(READY_INDEX, id, message_id, tracking_text(to_ms(clock), unique, task))
       release_key(unique, id, message_id)
     end
   end
 
-  local codes = change_found(FIRST.steps_and_entries + ARGV.list_count, 2, ARGV.most_names, ARGV.start, run)
-  look_on(KEYS.next_due, ARGV.queue, DUE)
+  local codes = change_found(FIRST.steps_and_entries + ARGV.list_count, 2, ARGV.most_names,
+    ARGV.start, run)
+  plan_look_after_removal(KEYS.next_due, ARGV.queue, DUE)
   add_total(TOTALS, 'promoted', moved)
   return codes
 end)

@@ -24,7 +24,8 @@ local same = there and ' ' .. ARGV.reason .. '\n' .. ARGV.details .. ARGV.messag
 if same and string.sub(there, -#same) == same then
   return 1
 end
-add_dead_letter(KEYS.dead, KEYS.dead_at, ARGV.dead_letter_id, to_ms(now_us()), 0, ARGV.reason, ARGV.message, ARGV.details)
+add_dead_letter(KEYS.dead, KEYS.dead_at, ARGV.dead_letter_id, to_ms(now_us()), 0, ARGV.reason,
+  ARGV.message, ARGV.details)
 add_total(KEYS.totals, 'dead:' .. ARGV.reason_kind, 1)
 add_total(KEYS.totals, 'aside', 1)
 return 1

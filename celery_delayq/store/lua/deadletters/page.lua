@@ -6,7 +6,8 @@
 --          last_ms: died at this time or earlier (ms or +inf)
 --          most_dead_letters
 --          after_id: id of one that died at the first time, after which to begin, '' for none
--- Returns  {'1' when there is more, the lengths of the id, the dead letter (-1 when it is gone) and the
+-- Returns  {'1' when there is more, the lengths of the id, the dead letter (-1 when it is gone)
+--          and the
 --          time of death (ms) of each, joined by spaces, all of these joined}
 -- Repeat   reads only
 -- Roles    worker
@@ -14,7 +15,8 @@
 -- @include room
 -- @include ranks
 
-local found, more = members_between(KEYS.dead_at, ARGV.first_ms, ARGV.last_ms, ARGV.after_id, tonumber(ARGV.most_dead_letters))
+local found, more = members_between(KEYS.dead_at, ARGV.first_ms, ARGV.last_ms, ARGV.after_id,
+  tonumber(ARGV.most_dead_letters))
 local sizes, parts = {}, {}
 for i = 1, #found, 2 do
   if room <= 0 then

@@ -8,8 +8,8 @@
 --          dead_letters…: for each dead letter: its id, when it died (ms), the id of its task, due
 --            (ms, '+' before it when it counts from now), which of KEYS is its ready list, record,
 --            what to do when its unique key is taken, '' without one
--- Returns  a code for each: 'd' done, 'k' another has its unique key, 'c' it is another dead letter by
---          now, 'u' there is none
+-- Returns  a code for each: 'd' done, 'k' another has its unique key, 'c' it is another one by now,
+--          'u' there is none
 -- Repeat   the same answer, for a minute
 -- Roles    operator
 -- @include clock
@@ -29,7 +29,7 @@ return answer_once(KEYS.answer, function()
   local clock = now_us()
   local now = to_ms(clock)
   expect_types(FIRST.dead, 'hash', 'zset')
-  begin_puts(clock, 0, KEYS.wake, FIRST.ready_lists)
+  begin_batch(clock, 0, KEYS.wake, FIRST.ready_lists)
   -- One takes the place of the other, so a full server must let it pass: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.dead_at, '')
 
@@ -38,25 +38,25 @@ return answer_once(KEYS.answer, function()
     local id = ARGV[i]
     local state = dead_letter_state(KEYS.dead, KEYS.dead_at, id, ARGV[i + 1])
     if state == 'd' then
-      local due, list = due_of(ARGV[i + 3], clock), KEYS[tonumber(ARGV[i + 4])]
+      local due, list = due_of_text(ARGV[i + 3], clock), KEYS[tonumber(ARGV[i + 4])]
       local data, policy = ARGV[i + 5], ARGV[i + 6]
       if due <= now and policy == '' then
         -- As a new message it cannot be there already, so there is nothing to look for.
         local _, _, task, start = read_record(data)
         put_ready(list, KEYS.wake, due, now, data, task, start)
-        putting.ready = putting.ready + 1
-      elseif put(ARGV[i + 2], due, list, data, policy) == 'E' then
+        batch.ready = batch.ready + 1
+      elseif store_message(ARGV[i + 2], due, list, data, policy) == 'E' then
         state = 'k'
       end
     end
     if state == 'd' then
       -- Listed before it is forgotten: nothing is ever nowhere.
-      list_entries()
+      write_batch()
       redis.call('HDEL', KEYS.dead, id)
       redis.call('ZREM', KEYS.dead_at, id)
     end
     states[#states + 1] = state
   end
-  end_puts(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, ARGV.wake_channel, 'replayed')
+  end_batch(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, ARGV.wake_channel, 'replayed')
   return table.concat(states)
 end)

@@ -22,8 +22,9 @@
 -- @include idempotent_reply
 
 -- A dead letter's message as it starts anew. Where it is spelled as Celery and kombu spell it, with
--- the names of the headers in Celery's order (celery.app.amqp), each once, three values are replaced
--- where they stand: nothing is parsed or encoded. nil for all others, and for what has to say more.
+-- the names of the headers in Celery's order (celery.app.amqp), each once, three values are
+-- replaced where they stand: nothing is parsed or encoded. nil for all others, and for what has to
+-- say more.
 
 local function once(text, name, from)
   local first, last = string.find(text, name, from, true)
@@ -65,15 +66,18 @@ end
 -- The message with that delivery tag, and its priority.
 local function edit_for_replay(dead_letter, tag)
   local first = message_in(dead_letter)
-  if not first or string.sub(dead_letter, -2) ~= '}}' or string.find(dead_letter, '"unbound"', 1, true) then
+  if not first or string.sub(dead_letter, -2) ~= '}}'
+    or string.find(dead_letter, '"unbound"', 1, true) then
     return nil
   end
   -- A name may be hidden by spelling plain dead letters as numbers.
-  if string.find(dead_letter, '\\u00', first, true) and string.find(dead_letter, '\\u00[2-7]', first) then
+  if string.find(dead_letter, '\\u00', first, true)
+    and string.find(dead_letter, '\\u00[2-7]', first) then
     return nil
   end
   local from, to = retries_in(dead_letter, first)
-  local at = from and once(dead_letter, 'delivery_tag": ', first) and once(dead_letter, 'priority": ', first)
+  local at = from and once(dead_letter, 'delivery_tag": ', first)
+    and once(dead_letter, 'priority": ', first)
   if not at then
     return nil
   end
@@ -123,7 +127,8 @@ return answer_once(KEYS.answer, function()
     return list
   end
 
-  local found, more = members_between(KEYS.dead_at, ARGV.first_ms, ARGV.last_ms, ARGV.after_id, tonumber(ARGV.most_dead_letters))
+  local found, more = members_between(KEYS.dead_at, ARGV.first_ms, ARGV.last_ms, ARGV.after_id,
+    tonumber(ARGV.most_dead_letters))
   local replayed_in_place, sizes, left, last = {}, {}, {}, ARGV.first_ms
   local ready, tail = {}, string.sub(ARGV.tag_characters, 5)
   for i = 1, #found, 2 do
@@ -151,11 +156,12 @@ return answer_once(KEYS.answer, function()
     for list, messages in pairs(ready) do
       redis.call('LPUSH', list, unpack(messages))
     end
-    wake(KEYS.wake)
+    wake_consumers(KEYS.wake)
     redis.call('HDEL', KEYS.dead, unpack(replayed_in_place))
     redis.call('ZREM', KEYS.dead_at, unpack(replayed_in_place))
     add_total(KEYS.totals, 'replayed', #replayed_in_place)
     add_total(KEYS.totals, 'ready', #replayed_in_place)
   end
-  return (more and '1 ' or '0 ') .. last .. ' ' .. #replayed_in_place .. table.concat(sizes) .. '\n' .. table.concat(left)
+  return (more and '1 ' or '0 ') .. last .. ' ' .. #replayed_in_place .. table.concat(sizes)
+    .. '\n' .. table.concat(left)
 end)

@@ -11,7 +11,8 @@
 -- @include types
 
 expect_types(FIRST.dead, 'hash', 'zset')
-local age, most, limit = tonumber(ARGV.max_age_ms), tonumber(ARGV.max_dead_letters), tonumber(ARGV.most_now)
+local age, most, limit = tonumber(ARGV.max_age_ms), tonumber(ARGV.max_dead_letters),
+  tonumber(ARGV.most_now)
 
 local function forget(ids)
   if #ids > 0 then

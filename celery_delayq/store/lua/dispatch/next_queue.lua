@@ -1,7 +1,7 @@
--- Tell which queue to look at next, and when; let lease time pass, and tell where a lease ended. Where
--- nothing is due, note that too: dispatchers are up to date. The others hear when the one on duty looks,
--- and whether the ready lists are looked at: '1' or '0'. When the clock was set back, every queue is to
--- be looked at now, a portion of them at each look.
+-- Return which queue to look at next, and when; advance lease time, and return queues with an ended
+-- lease. Where nothing is due, note that dispatchers are up to date. The dispatcher on duty
+-- publishes its look to the others, with '1' if somebody looks at the ready lists, else '0'. After
+-- the clock was set back, every queue gets a look now: a portion of the queues at each call.
 --
 -- KEYS     next_due  lease_ends  clock  queues
 -- ARGV     max_gap_ms: longest time since the last look (ms): after a longer one, and when the
@@ -11,9 +11,12 @@
 --          ready_look_ms: longest time since somebody looked at the ready lists (ms), 0 for a
 --            dispatcher that does not look at them
 --          other_queues…: queues that this dispatcher leaves to others
--- Returns  {now (µs), queue or '', due (ms) or '', 1 when the dispatcher is on duty, else 0, how many
---          dispatchers listen, 0 when that is not known, how many queues are registered, whether the
---          ready lists are looked at: 2 when it is this dispatcher's turn, 1 when another one has, 0
+-- Returns  {now (µs), queue or '', due (ms) or '', 1 when the dispatcher is on duty, else 0, how
+--          many
+--          dispatchers listen, 0 when that is not known, how many queues are registered, whether
+--          the
+--          ready lists are looked at: 2 when it is this dispatcher's turn, 1 when another one has,
+--          0
 --          when nobody does, some of the queues with an ended lease…}
 -- Repeat   the same, but another dispatcher is to look at the ready lists
 -- Roles    worker, dispatcher
@@ -22,10 +25,10 @@
 -- @include lease
 -- @include dispatch/duty
 
--- A longest time without a look (ms) in which somebody dispatches: what was due in a longer one was missed.
+-- Longest time without a look (ms) after which nothing counts as missed.
 local AWAY_MS = 2000
 
--- Who looks at the ready lists is not the one on duty: whoever comes when it is time.
+-- Any dispatcher looks at the ready lists when it is time, not only the one on duty.
 local function ready_turn(clock, most, now)
   local looked = read_whole(redis.call('HGET', clock, 'ready_looked')) or 0
   local is_fresh = looked <= now and now - looked < math.max(most, 1000)
@@ -36,11 +39,12 @@ local function ready_turn(clock, most, now)
   return is_fresh and 1 or 0
 end
 
--- Queues of which one look makes sure, after the clock was set back, that they are looked at now.
+-- Number of queues that one call checks after the clock was set back.
 local PORTION = 1000
 
--- Look now at queues that are looked at later than something is due there, after an error or by their pace:
--- they would wait for a time that the clock has left again. CLOCK has where the next look goes on.
+-- Look now at queues that are looked at later than something is due there, after an error or by
+-- their pace: they would wait for a time that the clock has left again. CLOCK has where the next
+-- look goes on.
 local function look_at_portion(next_due, clock, cursor, ms)
   local following, found = unpack(redis.call('ZSCAN', next_due, cursor, 'COUNT', PORTION))
   for i = 1, #found, 2 do
@@ -55,15 +59,16 @@ local function look_at_portion(next_due, clock, cursor, ms)
   end
 end
 
--- Note for how long nobody dispatched. What an earlier absence has left counts as missed still: whoever
--- came then may have died at once.
+-- Note the time without a dispatcher. What an earlier such time has left still counts as missed:
+-- the dispatcher that came then may have died at once.
 local function note_absence(clock, first_due, seen, ms)
   local from, to = unpack(redis.call('HMGET', clock, 'away_from', 'away_to'))
   from, to = read_whole(from), read_whole(to)
   if from and to and first_due and first_due < to then
     seen = math.min(seen, from)
   end
-  redis.call('HSET', clock, 'away_from', string.format('%.0f', seen), 'away_to', string.format('%.0f', ms))
+  redis.call('HSET', clock, 'away_from', string.format('%.0f', seen), 'away_to',
+    string.format('%.0f', ms))
 end
 
 local now = now_us()
@@ -95,7 +100,7 @@ if ms < seen or ms - seen >= math.min(200, ARGV.max_gap_ms / 10) then
 end
 local listening = ARGV.channel ~= '' and redis.pcall('PUBSUB', 'NUMSUB', ARGV.channel) or {}
 local fleet = tonumber(listening[2]) or 0
-reply[4], reply[5] = on_duty(KEYS.clock, ARGV.dispatcher, fleet == 1, ms), fleet
+reply[4], reply[5] = take_duty(KEYS.clock, ARGV.dispatcher, fleet == 1, ms), fleet
 -- A registry of another type stops no promotion.
 local queues = redis.pcall('HLEN', KEYS.queues)
 reply[6] = type(queues) == 'number' and queues or 0

@@ -1,4 +1,4 @@
--- Tell when something is due in queues, and when they are looked at.
+-- Return when something is due in queues, and when dispatchers will look at them.
 --
 -- KEYS     next_due  control
 --          due_of_queues…: of each queue
@@ -11,6 +11,7 @@ local looks = {}
 for i, queue in ipairs(ARGV) do
   looks[i] = {
     redis.pcall('ZRANGE', KEYS[i + FIRST.due_of_queues - 1], 0, 0, 'WITHSCORES')[2] or '',
-    redis.call('ZSCORE', KEYS.next_due, queue) or '', redis.call('HEXISTS', KEYS.control, 'q' .. queue)}
+    redis.call('ZSCORE', KEYS.next_due, queue) or '',
+      redis.call('HEXISTS', KEYS.control, 'q' .. queue)}
 end
 return looks

@@ -1,15 +1,16 @@
 -- Move what is due to the ready lists, earliest first, at most a batch of it and about 1 MB.
 --
--- What belongs to a paused task is paused and due instead, and comes back once the task goes on; nothing
--- of a paused queue is moved. leases/acquire.lua looks what is later than it may be. A tick of a periodic
--- entry whose time passed while nobody dispatched is dropped once it is not to be caught up.
+-- What belongs to a paused task is paused and due instead, and comes back once the task goes on;
+-- nothing of a paused queue is moved. leases/acquire.lua drops messages that are later than
+-- skip_after. A tick of a periodic entry whose time passed while nobody dispatched is dropped once
+-- it is not to be caught up.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  dead  dead_at  wake  control  pace  quarantined  clock  ready_lists…
 -- ARGV     queue  most_entries
 --          max_rate: most entries a second, 0 for no limit
 --          max_ready: most ready messages, 0 for no limit
---          notes_time: '1' to note in READY_INDEX when that was, else '0'
+--          notes_time: '1' to note in READY_INDEX when a message became ready, else '0'
 --          notes_dispatcher: '1' to note in the clock that a dispatcher was here
 --          dispatcher: '' for one that does not take the duty
 --          steps_and_queues…: the priority steps of ready_lists, then queues that the dispatcher
@@ -45,7 +46,7 @@ local queue_paused, revision = unpack(redis.call('HMGET', KEYS.control, 'q' .. q
 if queue_paused then
   redis.call('ZREM', KEYS.next_due, queue)
   local reply = next_due_head(KEYS.next_due, clock, other_queues_from)
-  reply[4], reply[5], reply[6] = 0, 0, on_duty(KEYS.clock, ARGV.dispatcher, false, now)
+  reply[4], reply[5], reply[6] = 0, 0, take_duty(KEYS.clock, ARGV.dispatcher, false, now)
   return reply
 end
 
@@ -59,9 +60,10 @@ local function is_paused(task)
   return paused[task]
 end
 
--- Put back what was paused and due of tasks that go on. Returns whether there is more of it, and how much
--- was put back. A call looks at 100 tasks. If there are more, PACE has the revision of the control and
--- the place to go on from, '' at the end: then nobody looks again before the revision changes.
+-- Put back what was paused and due of tasks that go on. Returns whether there is more of it, and
+-- how much was put back. A call looks at 100 tasks. If there are more, PACE has the revision of the
+-- control and the place to go on from, '' at the end: then nobody looks again before the revision
+-- changes.
 local function unpause(most)
   expect_all(FIRST.ready_lists, 'list')
   local revision = string.format('%.0f', read_whole(revision) or 0)
@@ -116,13 +118,13 @@ end
 
 expect_types(FIRST.due, 'zset', 'hash', 'zset')
 local is_ready_index = read_typed('hash', 'HLEN', READY_INDEX) > 0
-local some = expect_rare(
+local has_rare = expect_rare(
   {PAUSED_DUE, UNIQUE, DUPLICATE_IDS, KEYS.pace, KEYS.dead, KEYS.dead_at},
   {'zset', 'hash', 'zset', 'hash', 'hash', 'zset'})
-if some then
+if has_rare then
   expect_type(LEASED_INDEX, 'hash') -- it tells who has a unique key
 end
-duplicate_ids_there = some and redis.call('EXISTS', DUPLICATE_IDS) == 1
+duplicate_ids_there = has_rare and redis.call('EXISTS', DUPLICATE_IDS) == 1
 expect_type(KEYS.clock, 'hash')
 -- Moving frees memory, so it must go on when the server is full: a write that is never refused,
 -- and changes nothing, comes first, and the server lets those after it pass.
@@ -131,12 +133,13 @@ if is_ready_index and redis.call('EXISTS', KEYS.quarantined, unpack(lists)) == 0
   forget_waiting()
 end
 local more_paused_due, put_back = false, 0
-if some and redis.call('EXISTS', PAUSED_DUE) == 1 then
+if has_rare and redis.call('EXISTS', PAUSED_DUE) == 1 then
   more_paused_due, put_back = unpause(limit)
 end
 -- What was put back is half of the work of promoting it.
 limit = limit - math.floor(put_back / 2)
-local allowed, look_at_ms = pace(KEYS.pace, lists, limit, tonumber(ARGV.max_rate), tonumber(ARGV.max_ready), clock)
+local allowed, look_at_ms = promotable_count(KEYS.pace, lists, limit, tonumber(ARGV.max_rate),
+  tonumber(ARGV.max_ready), clock)
 local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
 local names, scores = {}, {}
 for i = 1, #due, 2 do
@@ -144,8 +147,9 @@ for i = 1, #due, 2 do
   scores[#scores + 1] = tonumber(due[i + 1])
 end
 
--- What goes, and to where: all is looked at before anything moves.
-local messages, members, gone, labels, bad, paused_due, missed = {}, {}, {}, {}, {}, {}, {}
+-- All entries are read and checked before anything moves.
+local messages, members, gone_names, labels, unreadable, paused_due, missed = {}, {}, {}, {}, {},
+  {}, {}
 local moved = 0
 for i, name in ipairs(names) do
   if room <= 0 then
@@ -159,8 +163,9 @@ for i, name in ipairs(names) do
     id, message_id, skip, unique = read_label(data, start)
   end
   if not priority then
-    bad[#bad + 1] = {name, scores[i], data and 'unreadable record' or 'no record', data or ''}
-    gone[#gone + 1] = name
+    unreadable[#unreadable + 1] = {name, scores[i], data and 'unreadable record' or 'no record',
+      data or ''}
+    gone_names[#gone_names + 1] = name
   elseif is_paused(task) then
     paused_due[#paused_due + 1] = {scores[i], name, task}
   elseif id and skip < 0 and now - scores[i] > -skip and was_missed(scores[i]) then
@@ -173,9 +178,10 @@ for i, name in ipairs(names) do
     end
     table.insert(messages[list], message_in(data, start))
     members[#members + 1] = task_member(task, scores[i], name)
-    gone[#gone + 1] = name
+    gone_names[#gone_names + 1] = name
     if id then
-      labels[#labels + 1] = {id, message_id, tracking(math.max(scores[i], 0), unique, task) .. noted, unique}
+      labels[#labels + 1] = {id, message_id,
+        tracking_text(math.max(scores[i], 0), unique, task) .. noted, unique}
     end
     moved = moved + 1
   end
@@ -185,9 +191,9 @@ for list, batch in pairs(messages) do
   redis.call('LPUSH', list, unpack(batch))
 end
 if moved > 0 then
-  wake(KEYS.wake)
+  wake_consumers(KEYS.wake)
 end
-for _, one in ipairs(bad) do
+for _, one in ipairs(unreadable) do
   add_dead_letter(KEYS.dead, KEYS.dead_at, one[1], now, one[2], one[3], one[4])
 end
 for _, one in ipairs(paused_due) do
@@ -196,44 +202,45 @@ end
 for _, one in ipairs(missed) do
   remove_entry(unpack(one))
 end
-if #gone > 0 then
-  redis.call('ZREM', DUE, unpack(gone))
-  redis.call('HDEL', ENTRIES, unpack(gone))
+if #gone_names > 0 then
+  redis.call('ZREM', DUE, unpack(gone_names))
+  redis.call('HDEL', ENTRIES, unpack(gone_names))
   if has_duplicate_ids() then
-    redis.call('ZREM', DUPLICATE_IDS, unpack(gone))
+    redis.call('ZREM', DUPLICATE_IDS, unpack(gone_names))
   end
 end
 if #members > 0 then
   redis.call('ZREM', TASKS, unpack(members))
 end
 for _, one in ipairs(labels) do
-  track(READY_INDEX, one[1], one[2], one[3])
+  track_message(READY_INDEX, one[1], one[2], one[3])
 end
 for _, one in ipairs(labels) do
   release_key(one[4], one[1], one[2])
 end
-spend(KEYS.pace, moved, tonumber(ARGV.max_rate))
+count_promoted(KEYS.pace, moved, tonumber(ARGV.max_rate))
 add_total(TOTALS, 'promoted', moved)
-add_total(TOTALS, 'dead:corrupt', #bad)
+add_total(TOTALS, 'dead:corrupt', #unreadable)
 add_total(TOTALS, 'cancelled', #missed)
 if ARGV.notes_dispatcher == '1' then
   redis.call('HSET', KEYS.clock, 'dispatched', now)
 end
 
 if moved == 0 then
-  -- A queue that goes on may have something ready, of which its consumers do not know.
+  -- A resumed queue may have messages ready of which its consumers do not know.
   for _, list in ipairs(lists) do
     if redis.call('EXISTS', list) == 1 then
-      wake(KEYS.wake)
+      wake_consumers(KEYS.wake)
     end
   end
 end
-look_again(KEYS.next_due, queue, DUE)
+plan_next_look(KEYS.next_due, queue, DUE)
 if more_paused_due then
   redis.call('ZADD', KEYS.next_due, 'LT', now, queue)
 elseif look_at_ms and moved == allowed then
   redis.call('ZADD', KEYS.next_due, 'XX', 'GT', look_at_ms, queue)
 end
 local reply = next_due_head(KEYS.next_due, clock, other_queues_from)
-reply[4], reply[5], reply[6] = moved, #bad, on_duty(KEYS.clock, ARGV.dispatcher, moved > 0, now)
+reply[4], reply[5], reply[6] = moved, #unreadable,
+  take_duty(KEYS.clock, ARGV.dispatcher, moved > 0, now)
 return reply

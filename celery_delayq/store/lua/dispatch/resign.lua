@@ -1,4 +1,4 @@
--- Leave the duty to the dispatcher that looks next.
+-- Give up the duty, so that the dispatcher that looks next takes it.
 --
 -- KEYS     clock
 -- ARGV     dispatcher

@@ -1,5 +1,5 @@
--- Wake consumers of a queue in which something is ready, of which they may not know: stock producers
--- leave no sign.
+-- Wake consumers of a queue in which something is ready, of which they may not know: stock
+-- producers do not wake them.
 --
 -- KEYS     wake  control  quarantined  quarantine_turn  ready_lists…
 -- ARGV     queue
@@ -18,6 +18,6 @@ end
 if there then
   -- A full server must let it pass, see dispatch/promote.lua.
   redis.call('EXPIRE', KEYS.wake, 60)
-  wake(KEYS.wake)
+  wake_consumers(KEYS.wake)
 end
 return there and 1 or 0

@@ -31,8 +31,9 @@ local function died_at(dead_letter)
   return string.match(dead_letter or '', '^[12] (%d+) ')
 end
 
--- Whether a dead letter is there that died at that time, 0 for one that does not say when: 'd', 'c' when
--- it is another one by now, 'u' when there is none. A dead letter may be large, so it is not read.
+-- Whether a dead letter is there that died at that time, 0 for one that does not say when: 'd', 'c'
+-- when it is another one by now, 'u' when there is none. A dead letter may be large, so it is not
+-- read.
 local function dead_letter_state(dead, dead_at, id, died)
   if redis.call('HEXISTS', dead, id) == 0 then
     return 'u'

@@ -1,14 +1,15 @@
 -- Store entries in the schedule, and make messages ready.
 --
--- Defines  due_of  is_scheduled  is_tracked  put_record  put_entry  put_ready
+-- Defines  due_of_text  is_scheduled  is_tracked  put_record  put_entry  put_ready
 -- Expects  tracking: names_of_message  ENTRIES  find_tracked  READY_INDEX  LEASED_INDEX
---            has_duplicate_ids  duplicate_name  list_duplicate  DUE  TASKS  track  tracking
+--            has_duplicate_ids  duplicate_name  list_duplicate  DUE  TASKS  track_message
+--            tracking_text
 --          record: read_record  task_member  message_in  read_label
---          wake: wake
+--          wake: wake_consumers
 
 -- When an entry is due: '+5' counts from now, '5' is absolute, both in ms. Rounded up, so that
 -- nothing is early.
-local function due_of(text, clock_us)
+local function due_of_text(text, clock_us)
   local due = tonumber(text)
   if string.byte(text) == 43 then
     due = math.ceil(clock_us / 1000) + due
@@ -31,16 +32,18 @@ local function is_scheduled(id, message_id)
   return false, bytes
 end
 
--- The same for one that is ready or held.
+-- Whether a message is ready or leased already.
 local function is_tracked(id, message_id)
-  return (find_tracked(READY_INDEX, id, message_id) or find_tracked(LEASED_INDEX, id, message_id)) ~= nil
+  return (find_tracked(READY_INDEX, id, message_id)
+    or find_tracked(LEASED_INDEX, id, message_id)) ~= nil
 end
 
 -- Store a record and return the name under which it is found; nil when the same message is there
 -- already. This comes before any other write, and a full server refuses it, so that nothing is
 -- half-stored.
 local function put_record(id, data, message_id)
-  if has_duplicate_ids() and redis.call('HEXISTS', ENTRIES, duplicate_name(id, message_id)) == 1 then
+  if has_duplicate_ids() and redis.call('HEXISTS', ENTRIES,
+    duplicate_name(id, message_id)) == 1 then
     return nil
   end
   if redis.call('HSETNX', ENTRIES, id, data) == 1 then
@@ -73,7 +76,7 @@ local function put_ready(list, marker, due, now, data, task, start)
   redis.call('LPUSH', list, message_in(data, start))
   local id, message_id, _, unique = read_label(data, start)
   if id then
-    track(READY_INDEX, id, message_id, tracking(due > 0 and due or now, unique, task))
+    track_message(READY_INDEX, id, message_id, tracking_text(due > 0 and due or now, unique, task))
   end
-  wake(marker)
+  wake_consumers(marker)
 end

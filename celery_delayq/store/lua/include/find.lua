@@ -1,6 +1,6 @@
 -- Find messages by id. A call looks at some of their names and reads about 1 MB of records.
--- Messages come in the order of their message ids, whichever of its two names a message has. So calls
--- meet each message once, also if it gets its other name between two calls.
+-- Messages come in the order of their message ids, whichever of its two names a message has. So
+-- calls meet each message once, also if it gets its other name between two calls.
 --
 -- Defines  add_found  in_order  names_left  find_some  RANK  change_one  change_found
 -- Expects  tracking: ENTRIES  READY_INDEX  LEASED_INDEX  read_tracked  has_duplicate_ids
@@ -9,7 +9,7 @@
 --          room: take_room  room
 
 -- Add the messages under a name: {name, state, value}. State 's' is scheduled, with the record as
--- value, 'w' ready, 'r' held. Skips cancelled ones. Returns the bytes of the record.
+-- value, 'w' ready, 'r' leased. Skips cancelled ones. Returns the bytes of the record.
 local function add_found(found, name)
   local data = redis.call('HGET', ENTRIES, name)
   if data then
@@ -44,9 +44,11 @@ end
 -- How many more names the call may look at.
 local names_left
 
--- Find some messages with an id, from a place on: '[' is the start, '(<message_id>' is after that message id.
+-- Find some messages with an id, from a place on: '[' is the start, '(<message_id>' is after that
+-- message id.
 -- Returns them as add_found does, and the place where the next call continues; nil at the end.
--- An id with a NUL stands for one name: "<id> NUL <message_id>" or, for the name "<id>", "<id> NUL".
+-- An id with a NUL stands for one name: "<id> NUL <message_id>" or, for the name "<id>", "<id>
+-- NUL".
 local function find_some(id, from)
   names_left = names_left - 1
   local alone = {}
@@ -105,9 +107,10 @@ local function change_one(one, wanted, i, change, change_ready)
 end
 
 -- Change the messages with the ids ARGV[first], ARGV[first + step] and so on; 'from' is the place
--- where the first id starts. The last argument of an id is when it must be due (ms), '' for any time.
--- 'change' gets name, score and record of a scheduled message and the index of its id in ARGV,
--- 'change_ready', if any, name and value of a ready one; they return a code, the first one nil for 'd'.
+-- where the first id starts. The last argument of an id is when it must be due (ms), '' for any
+-- time. 'change' gets name, score and record of a scheduled message and the index of its id in
+-- ARGV, 'change_ready', if any, name and value of a ready one; they return a code, the first one
+-- nil for 'd'.
 -- Returns a code for each id. If the last of them has more messages, a newline and the place to
 -- continue follow. The call did not reach ids without a code.
 local function change_found(first, step, most, from, change, change_ready)

@@ -1,18 +1,18 @@
 -- Lease time, the values that a process has leased, and how often they were delivered.
 --
--- Defines  lease_now  hold_lease  read_leased  leased_text  read_deliveries  write_deliveries
+-- Defines  lease_now  extend_lease  read_leased  leased_value  read_deliveries  write_deliveries
 --            count_death
 -- Expects  clock: to_ms  now_us  read_whole
---          tracking: forget_tracked  LEASED_INDEX  track_back
+--          tracking: forget_tracked  LEASED_INDEX  track_requeued
 --          dead_letter: add_dead_letter
 --          record: read_label
 
 -- Lease time: Redis' clock in ms, less the time for which it stood still. It stands still while
--- nobody looks at it (an outage, a failover) and over jumps of the clock, so that no lease ends
--- only because its holder could not be heard.
+-- no dispatcher looks (an outage, a failover) and over jumps of the clock, so that no lease ends
+-- only because its process could not be heard.
 --
--- 'max_gap' is the longest time (ms) since the last look in which time has not stood still; 'now' is the
--- clock (ms) where it is known.
+-- 'max_gap' is the longest time (ms) since the last look in which time has not stood still; 'now'
+-- is the clock (ms) where it is known.
 local function lease_now(clock, max_gap, now)
   now = now or to_ms(now_us())
   local seen, stood = unpack(redis.call('HMGET', clock, 'seen', 'stood'))
@@ -25,22 +25,23 @@ local function lease_now(clock, max_gap, now)
 end
 
 -- Extend the lease of a worker id, and make sure that someone looks when it has ended.
-local function hold_lease(leases, lease_ends, queue, worker_id, ends)
+local function extend_lease(leases, lease_ends, queue, worker_id, ends)
   redis.call('ZADD', leases, ends, worker_id)
   redis.call('ZADD', lease_ends, 'LT', ends, queue)
 end
 
--- What stands in the hash of a worker id: "<priority step>[!]\n" and the message; '!' when it
--- was delivered alone. A message of step 0 and 64 KiB or more that begins with '{' stands there as it is.
--- Empty once a retry has replaced it. Returns step, mark, start of message; nil when it is empty or unreadable.
-local function read_leased(held)
-  if string.byte(held or '') == 123 then
+-- What stands in the hash of a worker id: "<priority step>[!]\n" and the message; '!' when it was
+-- delivered alone. A message of step 0 and 64 KiB or more that begins with '{' stands there as it
+-- is. Empty once a retry has replaced it. Returns step, mark, start of message; nil when it is
+-- empty or unreadable.
+local function read_leased(value)
+  if string.byte(value or '') == 123 then
     return '0', '', 1
   end
-  return string.match(held or '', '^(%d+)(!?)\n()')
+  return string.match(value or '', '^(%d+)(!?)\n()')
 end
 
-local function leased_text(step, message)
+local function leased_value(step, message)
   local is_alone = step == '0' and #message >= 65536 and string.byte(message) == 123
   return is_alone and message or step .. '\n' .. message
 end
@@ -56,9 +57,9 @@ local function write_deliveries(deliveries, digest, reclaimed, crashed, requeued
   redis.call('HSET', deliveries, digest, string.format('%d %d %d', reclaimed, crashed, requeued))
 end
 
--- Count that a process ended while it held a message, and tell what is to become of that: 'ready';
--- 'quarantined', to be delivered alone, since it was held too often when its process ended; 'dead', it
--- was alone with that process, and is a dead letter by now.
+-- Count that a process ended while it had a message. Returns what becomes of the message: 'ready';
+-- 'quarantined', to be delivered alone, since it was leased too often when its process ended;
+-- 'dead': the process had no other message, and this one is a dead letter now.
 local function count_death(message, mark, most, worker_id, deliveries, dead, dead_at)
   local digest = redis.sha1hex(message)
   local reclaimed, crashed, requeued = read_deliveries(redis.call('HGET', deliveries, digest))
@@ -67,11 +68,13 @@ local function count_death(message, mark, most, worker_id, deliveries, dead, dea
     redis.call('HDEL', deliveries, digest)
     forget_tracked(LEASED_INDEX, message)
     add_dead_letter(dead, dead_at, read_label(message) or digest, to_ms(now_us()), 0,
-      string.format('its worker died %d times, the last time with nothing else', reclaimed), message,
-      string.format('{"worker": "%s", "deliveries": %d}', worker_id, reclaimed + crashed + requeued))
+      string.format('its worker died %d times, the last time with nothing else', reclaimed),
+        message,
+      string.format('{"worker": "%s", "deliveries": %d}', worker_id,
+        reclaimed + crashed + requeued))
     return 'dead'
   end
-  track_back(message)
+  track_requeued(message)
   write_deliveries(deliveries, digest, reclaimed, crashed, requeued)
   return most > 0 and reclaimed >= most and 'quarantined' or 'ready'
 end

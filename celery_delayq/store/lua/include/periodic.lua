@@ -1,4 +1,5 @@
--- Periodic entries: the first line of a record holds its state, see celery_delayq/periodic/state.py.
+-- Periodic entries: the first line of a record holds its state, see
+-- celery_delayq/periodic/state.py.
 --
 -- Defines  as_expected  look_at_entry
 

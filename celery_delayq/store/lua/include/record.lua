@@ -3,8 +3,9 @@
 -- Defines  read_record  message_in  due_text  is_before  task_member  PAUSED_OFFSET  due_at
 --            read_label  read_unique
 
--- Read a record (see model/envelope.py): priority, message id, task and where the message begins; nil when
--- the data are no record. A large message is its own record, and its task stands behind its label.
+-- Read a record (see model/envelope.py): priority, message id, task and where the message begins;
+-- nil when the data are no record. A large message is its own record, and its task stands behind
+-- its label.
 local function read_record(data)
   local priority, message_id, task, start = string.match(data or '', '^1 (%d+) (%S+) (%S*)\n(){')
   if not priority then
@@ -17,7 +18,7 @@ local function read_record(data)
   return priority, message_id, task, start
 end
 
--- The message in a record or in what a process holds. Lua hashes each byte of each text that it makes,
+-- The message in a record or in a leased value. Lua hashes each byte of each text that it makes,
 -- so another one of a large message takes as long as to store it twice.
 local function message_in(data, start)
   return start == 1 and data or string.sub(data, start)
@@ -28,7 +29,8 @@ local function due_text(due)
   return string.format('%015.0f', due)
 end
 
--- Whether one text is before another, by bytes as for Redis: '<' would use the locale of the server.
+-- Whether one text is before another, by bytes as for Redis: '<' would use the locale of the
+-- server.
 local function is_before(one, other)
   for i = 1, math.min(#one, #other) do
     local left, right = string.byte(one, i), string.byte(other, i)
@@ -44,8 +46,8 @@ local function task_member(task, due, name)
   return task .. '\0' .. due_text(due) .. '\0' .. name
 end
 
--- An entry whose task is paused when it is due is paused and due: it keeps its place behind all others,
--- with a score so much higher than its due, which is more than any due.
+-- An entry whose task is paused when it is due is paused and due: it keeps its place behind all
+-- others, with a score so much higher than its due, which is more than any due.
 local PAUSED_OFFSET = 1e15
 
 -- When an entry with that score is due (ms).
@@ -55,12 +57,13 @@ local function due_at(score)
 end
 
 -- What scripts have to know of a message in every state stands in its first bytes (see
--- model/envelope.py): id, message id, for how long after its due it may start (ms, 0 for ever) and its unique
--- key, behind a character for its scope, or '-'. So they parse no JSON. Returns nil for what has
--- none: messages of stock producers, and those that were sent to run at once.
+-- model/envelope.py): id, message id, for how long after its due it may start (ms, 0 for ever) and
+-- its unique key, behind a character for its scope, or '-'. So they parse no JSON. Returns nil for
+-- what has none: messages of stock producers, and those that were sent to run at once.
 --
--- The time has a leading 0, and is returned as a negative number, for a tick of a periodic entry that was
--- scheduled ahead: dispatch/promote.lua drops it when it is later, and nobody dispatched when it was due.
+-- The time has a leading 0, and is returned as a negative number, for a tick of a periodic entry
+-- that was scheduled ahead: dispatch/promote.lua drops it when it is later, and nobody dispatched
+-- when it was due.
 local function read_label(message, start)
   local id, message_id, skip, unique = string.match(
     message, '^{"properties": {"delayq": {"label": "(%S*) (%S+) (%d+) (%S+)"', start or 1)

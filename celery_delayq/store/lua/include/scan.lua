@@ -1,14 +1,14 @@
 -- Read a hash in pages.
 --
 -- Defines  scan_hash
--- Expects  room: few  take_read  room
+-- Expects  room: count_to_read  take_read  room
 
 -- Read about 'most' fields of a hash from a cursor on, while there is room. Returns the next
 -- cursor, and each field followed by its value. A hash that was much larger before has empty pages.
 local function scan_hash(key, cursor, most)
   local found = {}
   for _ = 1, most do
-    local page = redis.call('HSCAN', key, cursor, 'COUNT', few(most - #found / 2))
+    local page = redis.call('HSCAN', key, cursor, 'COUNT', count_to_read(most - #found / 2))
     local bytes = 0
     cursor = page[1]
     for i = 1, #page[2], 2 do

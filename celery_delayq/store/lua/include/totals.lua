@@ -1,5 +1,5 @@
--- Counting, in the script that does what is counted: celery_delayq/model/totals.py says what the counters
--- mean. A key of another type counts nothing, which is no error: fsck tells of it.
+-- Counting, in the script that does what is counted: celery_delayq/model/totals.py says what the
+-- counters mean. A key of another type counts nothing, which is no error: fsck tells of it.
 --
 -- Defines  add_total  count_others
 
@@ -14,9 +14,9 @@ local function add_total(totals, name, number)
   end
 end
 
--- Others fill and empty the ready lists too. What scripts have made ready, and was not taken since, is
--- 'pushed' + 'promoted' + 'ready'; the first two are counters. Returns how many messages others have added,
--- less those that they have taken, when 'there' are ready or quarantined.
+-- Others fill and empty the ready lists too. What scripts have made ready, and was not taken since,
+-- is 'pushed' + 'promoted' + 'ready'; the first two are counters. Returns how many messages others
+-- have added, less those that they have taken, when 'there' are ready or quarantined.
 local function count_others(totals, there)
   local known = redis.pcall('HMGET', totals, 'pushed', 'promoted', 'ready')
   local others = there

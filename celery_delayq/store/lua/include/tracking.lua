@@ -2,9 +2,9 @@
 --
 -- Defines  DUE  ENTRIES  TASKS  PAUSED_DUE  UNIQUE  DUPLICATE_IDS  READY_INDEX  LEASED_INDEX
 --            TOTALS  duplicate_name  duplicate_ids_there  has_duplicate_ids  list_duplicate
---            names_of_message  expect_state  read_tracked  find_tracked  track  tracking  untrack
---            track_back  read_owner  find_owner  release_key  forget_waiting  forget_tracked
---            move_entry  take_entry  remove_entry
+--            names_of_message  expect_state  read_tracked  find_tracked  track_message
+--            tracking_text  untrack_message  track_requeued  read_owner  find_owner  release_key
+--            forget_waiting  forget_tracked  move_entry  take_entry  remove_entry
 -- Expects  KEYS.due  KEYS.entries  KEYS.tasks  KEYS.paused_due  KEYS.unique  KEYS.duplicate_ids
 --            KEYS.ready_index  KEYS.leased_index  KEYS.totals  FIRST.due
 --          types: expect_types  expect_rare  expect_type
@@ -16,16 +16,15 @@ local UNIQUE, DUPLICATE_IDS = KEYS.unique, KEYS.duplicate_ids
 local READY_INDEX, LEASED_INDEX = KEYS.ready_index, KEYS.leased_index
 local TOTALS = KEYS.totals
 
--- Once it has left the schedule, an entry is found by its name in READY_INDEX while it is ready, and
--- in LEASED_INDEX while a process holds it. There stands
--- "<message_id> <due ms> <unique key or -> <task> [<worker_id>]". A mark before it says that it does
--- not run: '!' it was cancelled, '!!' another one has its unique key, '!!!' it is later than it may be.
--- When its turn comes, a worker reports that, or leases/acquire.lua drops it. With a history of runs it
--- is not the worker id that stands in READY_INDEX, but when it became ready (ms), where
--- dispatch/promote.lua knew.
+-- Once it has left the schedule, an entry is found by its name in READY_INDEX while it is ready,
+-- and in LEASED_INDEX while it is leased. There stands "<message_id> <due ms> <unique key or ->
+-- <task> [<worker_id>]". A mark before it says that it does not run: '!' it was cancelled, '!!'
+-- another one has its unique key, '!!!' it is later than it may be. When its turn comes, a worker
+-- reports that, or leases/acquire.lua drops it. With a history of runs it is not the worker id that
+-- stands in READY_INDEX, but when it became ready (ms), where dispatch/promote.lua knew.
 
--- The name of an entry is its id or, where that is taken by another message with the same id,
--- "<id> NUL <message_id>". Names of the second kind are listed in DUPLICATE_IDS until they are gone.
+-- The name of an entry is its id or, where that is taken by another message with the same id, "<id>
+-- NUL <message_id>". Names of the second kind are listed in DUPLICATE_IDS until they are gone.
 local function duplicate_name(id, message_id)
   return id .. '\0' .. message_id
 end
@@ -52,7 +51,8 @@ local function names_of_message(id, message_id)
   return has_duplicate_ids() and {id, duplicate_name(id, message_id)} or {id}
 end
 
--- Refuse those of another type before anything is written. Returns whether anything is ready or held.
+-- Refuse those of another type before anything is written. Returns whether anything is ready or
+-- leased.
 local function expect_state()
   expect_types(FIRST.due, 'zset', 'hash', 'zset')
   local some = expect_rare({PAUSED_DUE, UNIQUE, DUPLICATE_IDS}, {'zset', 'hash', 'zset'})
@@ -77,7 +77,7 @@ local function find_tracked(index, id, message_id)
   end
 end
 
-local function track(index, id, message_id, rest, mark)
+local function track_message(index, id, message_id, rest, mark)
   local value = (mark or '') .. message_id .. ' ' .. rest
   if redis.call('HSETNX', index, id, value) == 1 then
     return
@@ -91,37 +91,37 @@ local function track(index, id, message_id, rest, mark)
   redis.call('HSET', index, name, value)
 end
 
-local function tracking(due, unique, task)
+local function tracking_text(due, unique, task)
   return string.format('%.0f ', due) .. unique .. ' ' .. task
 end
 
 -- Forget where a message is; returns what there was to know of it, or what its label tells: mark,
 -- due, what is known of it everywhere, what is known of it there, and whether it was there.
-local function untrack(index, id, message_id, unique)
+local function untrack_message(index, id, message_id, unique)
   local name, value = find_tracked(index, id, message_id)
   if not name then
-    return '', 0, tracking(0, unique, ''), ''
+    return '', 0, tracking_text(0, unique, ''), ''
   end
   redis.call('HDEL', index, name)
   local mark, _, due, its_unique, task, more = read_tracked(value)
-  return mark, tonumber(due), tracking(due, its_unique, task), more, true
+  return mark, tonumber(due), tracking_text(due, its_unique, task), more, true
 end
 
--- A message that a process held goes back to where it waits. It was in time once, so a limit for
--- that counts no more: its due is forgotten.
-local function track_back(message, start)
+-- A leased message becomes ready again. It was in time once, so its skip_after counts no more: its
+-- due is forgotten.
+local function track_requeued(message, start)
   local id, message_id, skip, unique = read_label(message, start)
   if id then
-    local mark, _, rest = untrack(LEASED_INDEX, id, message_id, unique)
+    local mark, _, rest = untrack_message(LEASED_INDEX, id, message_id, unique)
     if mark == '' and skip > 0 then
       rest = string.gsub(rest, '^%d+', '0')
     end
-    track(READY_INDEX, id, message_id, rest, mark)
+    track_message(READY_INDEX, id, message_id, rest, mark)
   end
 end
 
--- The message that owns a unique key: its id and message id, and since when (ms) if the policy needs it;
--- nil for a free key.
+-- The message that owns a unique key: its id and message id, and since when (ms) if the policy
+-- needs it; nil for a free key.
 local function read_owner(key)
   local since, id, message_id = string.match(
     redis.call('HGET', UNIQUE, key) or '', '^(%d*)=([^%z]*)%z(%S+)$')
@@ -172,12 +172,12 @@ local function forget_waiting()
   end
 end
 
--- A message that was ready or held is gone. Returns its mark.
+-- Forget a message that was ready or leased and is gone. Returns its mark.
 local function forget_tracked(index, message, start)
   local id, message_id, _, unique = read_label(message, start)
   local mark = ''
   if id then
-    mark = untrack(index, id, message_id, unique)
+    mark = untrack_message(index, id, message_id, unique)
     if has_duplicate_ids() then
       redis.call('ZREM', DUPLICATE_IDS, duplicate_name(id, message_id))
     end
@@ -197,8 +197,8 @@ local function move_entry(name, score, due, task)
   redis.call('ZADD', DUE, due, name)
 end
 
--- Take an entry out of the schedule, but let it keep its unique key. Returns id, message id and unique
--- key of its label, if it has one.
+-- Take an entry out of the schedule, but let it keep its unique key. Returns id, message id and
+-- unique key of its label, if it has one.
 local function take_entry(name, score, data)
   redis.call('ZREM', DUE, name)
   redis.call('HDEL', ENTRIES, name)

@@ -26,7 +26,8 @@ local function expect_all(first, wanted)
   end
 end
 
--- Refuse keys of other types that are mostly not there, which one command tells. Returns whether any is.
+-- Refuse keys of other types that are mostly not there, which one command tells. Returns whether
+-- any is.
 local function expect_rare(keys, types)
   if redis.call('EXISTS', unpack(keys)) == 0 then
     return false

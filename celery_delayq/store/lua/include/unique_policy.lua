@@ -1,12 +1,12 @@
 -- What becomes of a message whose unique key another message has.
 --
--- Defines  since_of  owner_text  decide  supersede  take_key
+-- Defines  key_since  owner_text  plan_unique_key  supersede_owner  take_key
 -- Expects  tracking: duplicate_name  read_owner  find_owner  DUE  remove_entry  READY_INDEX
 --            release_key  UNIQUE
 --          record: due_at
 
 -- Since when a key is held (ms), where that counts.
-local function since_of(policy, now)
+local function key_since(policy, now)
   return string.byte(policy) == 108 and now or nil -- 'l'ater
 end
 
@@ -15,16 +15,18 @@ local function owner_text(since, id, message_id)
   return (since and string.format('%.0f', since) or '') .. '=' .. duplicate_name(id, message_id)
 end
 
--- Decide about a message with a unique key, and change nothing. The policy is '<character> <max_wait ms> <1 for a
--- retry>', the character being the first of 'replace', 'later', 'keep' or 'error'. Returns a table with
+-- Decide about a message with a unique key, and change nothing. The policy is '<character>
+-- <max_wait ms> <1 for a retry>', the character being the first of 'replace', 'later', 'keep' or
+-- 'error'. Returns a table with
 --   what   'store', 'beside' (store without the key), 'keep', 'error', 'superseded'
 --   due    when it is to be due
---   owner  id of the message with the key; message id, state, name, value: its place, if it makes way
+--   owner  id of the message with the key; message id, state, name, value: its place, if it makes
+--          way
 --   since  since when the key is held, where the policy is 'later'
-local function decide(unique, id, due, now, policy)
+local function plan_unique_key(unique, id, due, now, policy)
   local kind, max_wait, retry = string.match(policy, '^(%a) (%d+) ([01])$')
   local key = string.sub(unique, 2)
-  local plan = {what = 'store', due = due, key = key, since = since_of(policy, now)}
+  local plan = {what = 'store', due = due, key = key, since = key_since(policy, now)}
   local owner, message_id, since = read_owner(key)
   if not owner then
     return plan
@@ -60,7 +62,7 @@ local function decide(unique, id, due, now, policy)
 end
 
 -- Let the owner make way: a scheduled one goes, a ready one will be dropped, a running one runs on.
-local function supersede(plan)
+local function supersede_owner(plan)
   if plan.state == 'scheduled' then
     remove_entry(plan.name, redis.call('ZSCORE', DUE, plan.name) or 0, plan.value)
   elseif plan.state == 'waiting' then

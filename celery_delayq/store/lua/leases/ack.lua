@@ -6,7 +6,7 @@
 --          run_lines: with a history the lines of their runs, each with a line feed behind it, ''
 --            for no line
 --          fields…: fields of the messages
--- Returns  {number of messages that were held, number of fields done, from the first one on}
+-- Returns  {number of messages that were leased, number of fields done, from the first one on}
 -- Repeat   {0, number of fields done}
 -- Roles    worker
 -- @include types
@@ -18,28 +18,28 @@
 -- @include history
 
 local most = tonumber(ARGV.most_runs)
-local tracked, counted = read_typed('hash', 'HLEN', LEASED_INDEX) > 0, false
+local is_tracking, has_deliveries = read_typed('hash', 'HLEN', LEASED_INDEX) > 0, false
 duplicate_ids_there = false
 if redis.call('EXISTS', KEYS.deliveries, UNIQUE, DUPLICATE_IDS) > 0 then
-  counted = redis.call('EXISTS', KEYS.deliveries) == 1
-  tracked = tracked or counted
-  if tracked then
+  has_deliveries = redis.call('EXISTS', KEYS.deliveries) == 1
+  is_tracking = is_tracking or has_deliveries
+  if is_tracking then
     expect_state()
   end
 end
 -- Whether some may be empty, since a retry has replaced them.
-local some_empty = not tracked and (redis.pcall('HGET', TOTALS, 'empty') or '0') ~= '0'
+local some_empty = not is_tracking and (redis.pcall('HGET', TOTALS, 'empty') or '0') ~= '0'
 
 -- How many messages did not run, by their mark: cancelled, replaced.
 local dropped = {['!'] = 0, ['!!'] = 0}
 
-local function forget(held)
-  local _, _, start = read_leased(held)
+local function forget(value)
+  local _, _, start = read_leased(value)
   if start then
-    if counted then
-      redis.call('HDEL', KEYS.deliveries, redis.sha1hex(message_in(held, start)))
+    if has_deliveries then
+      redis.call('HDEL', KEYS.deliveries, redis.sha1hex(message_in(value, start)))
     end
-    local mark = forget_tracked(LEASED_INDEX, held, start)
+    local mark = forget_tracked(LEASED_INDEX, value, start)
     if dropped[mark] then
       dropped[mark] = dropped[mark] + 1
     end
@@ -47,25 +47,25 @@ local function forget(held)
 end
 
 local fields, sizes = {select(FIRST.fields, unpack(ARGV))}, {}
-local done = tracked and math.min(#fields, 100) or #fields
-local looks = tracked or most > 0 or some_empty
+local done = is_tracking and math.min(#fields, 100) or #fields
+local looks_at_each = is_tracking or most > 0 or some_empty
 local acked = 0
-for i = 1, looks and done or 0 do
+for i = 1, looks_at_each and done or 0 do
   if room <= 0 then
     done = i - 1
     break
-  elseif tracked then
-    local held = redis.call('HGET', KEYS.leased, fields[i])
-    sizes[i] = held and #held or 0
+  elseif is_tracking then
+    local value = redis.call('HGET', KEYS.leased, fields[i])
+    sizes[i] = value and #value or 0
     take_room(sizes[i])
-    forget(held)
+    forget(value)
   else
     sizes[i] = redis.call('HSTRLEN', KEYS.leased, fields[i])
   end
   acked = acked + (sizes[i] > 0 and 1 or 0)
 end
 local known = redis.call('HDEL', KEYS.leased, unpack(fields, 1, done))
-acked = looks and acked or known
+acked = looks_at_each and acked or known
 add_total(TOTALS, 'acked', acked - dropped['!'] - dropped['!!'])
 add_total(TOTALS, 'cancelled', dropped['!'])
 add_total(TOTALS, 'replaced', dropped['!!'])

@@ -10,20 +10,23 @@
 --          request_number: a number that grows with each request of the process
 --          most_messages
 --          list_count: how many ready lists to take from
---          leased_count: how many messages the process holds of any queue, or may get by other
---            calls; -1 when it cannot make room for long
+--          leased_count: how many messages the process has of any queue, or may get by other
+--            calls; -1
+--            when it cannot make room for long
 --          wake_channel
 --          reports_not_run: '1' to lease also messages that do not run, since the process reports
 --            that, else '0'
 --          steps…: the priority steps of ready_lists
 -- Returns  {place of the first ready list with something left, 0 for none; '1' when delivered
---          alone, '2' when the process is to take nothing until it holds nothing, else '0', and '+'
+--          alone, '2' when the process is to take nothing until it has none, else '0', and '+'
 --          behind it where stock producers have pushed some; the revision of what is paused and
---          revoked, then the fields '<request_number>:<place>[<mark>[<ms late>]][@<when ready, ms>]'
---          of the messages, after spaces (include/tracking.lua has the marks); what is known of their
+--          revoked, then the fields '<request_number>:<place>[<mark>[<ms late>]][@<when ready,
+--          ms>]'
+--          of the messages, after spaces (include/tracking.lua has the marks); what is known of
+--          their
 --          deliveries before, each after a comma, or '' when nothing is known of any; then the
 --          messages}
--- Repeat   returns what is still held of the same request number, and takes nothing
+-- Repeat   returns what is still leased of the same request number, and takes nothing
 -- Roles    worker
 -- @include clock
 -- @include types
@@ -39,71 +42,74 @@
 
 local queue, worker_id = ARGV.queue, ARGV.worker_id
 local lease, request_number = tonumber(ARGV.lease_ms), ARGV.request_number
-local limit, lists = tonumber(ARGV.most_messages), tonumber(ARGV.list_count)
+local limit, list_count = tonumber(ARGV.most_messages), tonumber(ARGV.list_count)
 local reply = {0, '0', '', ''}
 
--- Before anything moves, all that can be refused.
-local held = read_typed('hash', 'HLEN', KEYS.leased)
+-- All that may be refused comes before anything moves.
+local leased_of_queue = read_typed('hash', 'HLEN', KEYS.leased)
 local ended = tonumber(read_typed('zset', 'ZSCORE', KEYS.leases, worker_id) or 0)
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
 read_typed('zset', 'ZREM', KEYS.lease_ends, '')
-local last = read_whole(read_typed('hash', 'HGET', KEYS.request_numbers, worker_id)) or 0
+local last_request_number = read_whole(read_typed('hash', 'HGET', KEYS.request_numbers, worker_id))
+  or 0
 local revision, paused = unpack(read_typed('hash', 'HMGET', KEYS.control, 'revision', 'q' .. queue))
 local in_ready_index, untracked = read_typed('hash', 'HLEN', READY_INDEX), 0
-local tracked = in_ready_index > 0
-local leased = read_typed('hash', 'HLEN', LEASED_INDEX) > 0
--- What is mostly not there, which one command tells: 'some' is.
-local counted, quarantined, below = false, 0, nil
+local has_ready = in_ready_index > 0
+local has_leased = read_typed('hash', 'HLEN', LEASED_INDEX) > 0
+-- Keys that mostly do not exist: one command tells whether any does.
+local has_deliveries, quarantined, below = false, 0, nil
 local rare = {
   UNIQUE, DUPLICATE_IDS, KEYS.deliveries, KEYS.quarantined, KEYS.pace, KEYS.dead, KEYS.dead_at,
   select(FIRST.ready_lists + 1, unpack(KEYS))}
-local some = redis.call('EXISTS', unpack(rare)) > 0
-if some then
-  counted = read_typed('hash', 'HLEN', KEYS.deliveries) > 0
+local has_rare = redis.call('EXISTS', unpack(rare)) > 0
+if has_rare then
+  has_deliveries = read_typed('hash', 'HLEN', KEYS.deliveries) > 0
   quarantined = read_typed('list', 'LLEN', KEYS.quarantined)
   below = read_typed('hash', 'HGET', KEYS.pace, 'below')
 end
-if some and (tracked or leased) then
+if has_rare and (has_ready or has_leased) then
   expect_type(ENTRIES, 'hash')
   expect_type(UNIQUE, 'hash')
   expect_type(DUPLICATE_IDS, 'zset')
   expect_types(FIRST.dead, 'hash', 'zset')
-elseif not some then
+elseif not has_rare then
   duplicate_ids_there = false
 end
 if below then
   expect_type(KEYS.next_due, 'zset')
 end
-local ready, there = {}, 0
+local ready, ready_count = {}, 0
 for i = FIRST.ready_lists, #KEYS do
-  ready[i] = (some or i == FIRST.ready_lists) and read_typed('list', 'LLEN', KEYS[i]) or 0
-  there = there + ready[i]
+  ready[i] = (has_rare or i == FIRST.ready_lists) and read_typed('list', 'LLEN', KEYS[i]) or 0
+  ready_count = ready_count + ready[i]
 end
 local clock = now_us()
 local ends = lease_now(KEYS.clock, lease / 3, to_ms(clock)) + lease
 
-local waiting_before = there + quarantined
+local waiting_before = ready_count + quarantined
 local dropped = {}
 
-local told, counts = {}, {}
+local reply_fields, reply_counts = {}, {}
 
-local function tell(field, message, promoted, mark)
+local function add_to_reply(field, message, promoted, mark)
   reply[#reply + 1] = message
-  told[#told + 1] = ' ' .. field .. mark .. (promoted ~= '' and '@' .. promoted or '')
-  if counted then
-    counts[#counts + 1] = ',' .. (redis.call('HGET', KEYS.deliveries, redis.sha1hex(message)) or '')
+  reply_fields[#reply_fields + 1] = ' ' .. field .. mark .. (promoted ~= '' and '@' .. promoted
+    or '')
+  if has_deliveries then
+    reply_counts[#reply_counts + 1] = ',' .. (redis.call('HGET', KEYS.deliveries,
+      redis.sha1hex(message)) or '')
   end
 end
 
 local LATE = '!!!'
 
 -- A mark as the process gets it.
-local function told_mark(mark, due)
+local function mark_for_process(mark, due)
   return mark == LATE and string.format('%s%.0f', mark, to_ms(clock) - due) or mark
 end
 
--- Whether another message has the id of one that was just untracked. Nothing is reported then: who
--- waits for that id waits for the other one.
+-- Whether another message has the id of one that was just untracked. Then nothing is reported:
+-- callers that wait for the id wait for the other message.
 local function has_other(id, message_id)
   for _, index in ipairs({ENTRIES, READY_INDEX, LEASED_INDEX}) do
     -- Messages are on their way already: an index of a wrong type must not raise.
@@ -116,24 +122,25 @@ local function has_other(id, message_id)
   return #names > 1 or names[1] ~= nil and names[1] ~= duplicate_name(id, message_id)
 end
 
--- Note who holds a message. Returns when it became ready, '' where that is not known, and its mark; nil
--- for one that does not run and is dropped.
-local function admit(message)
+-- Note which process has a message. Returns when the message became ready, '' where that is not
+-- known, and its mark; nil for a message that does not run and is dropped.
+local function admit_message(message)
   local id, its_message_id, skip, unique = read_label(message)
   if not id then
     return '', ''
   end
-  local mark, due, rest, promoted, was_there = untrack(READY_INDEX, id, its_message_id, unique)
+  local mark, due, rest, promoted, was_there = untrack_message(READY_INDEX, id, its_message_id,
+    unique)
   untracked = untracked + (was_there and 1 or 0)
   if mark == '' and skip > 0 and due > 0 and to_ms(clock) - due > skip then
     mark = LATE
   end
   if mark == '' or ARGV.reports_not_run == '1' and not has_other(id, its_message_id) then
-    track(LEASED_INDEX, id, its_message_id, rest .. ' ' .. worker_id, mark)
+    track_message(LEASED_INDEX, id, its_message_id, rest .. ' ' .. worker_id, mark)
     if mark ~= '' then
       release_key(unique, id, its_message_id)
     end
-    return promoted, told_mark(mark, due)
+    return promoted, mark_for_process(mark, due)
   end
   if mark == LATE then
     add_dead_letter(KEYS.dead, KEYS.dead_at, id, to_ms(clock), due,
@@ -141,13 +148,13 @@ local function admit(message)
   end
   dropped[mark] = (dropped[mark] or 0) + 1
   forget_tracked(READY_INDEX, message)
-  if counted then
+  if has_deliveries then
     redis.call('HDEL', KEYS.deliveries, redis.sha1hex(message))
   end
   return nil
 end
 
--- The mark of a message that the process holds already.
+-- The mark of a message that is leased to the process already.
 local function mark_of(message)
   local id, its_message_id = read_label(message)
   local _, value
@@ -155,11 +162,12 @@ local function mark_of(message)
     _, value = find_tracked(LEASED_INDEX, id, its_message_id)
   end
   local mark, _, due = read_tracked(value)
-  return told_mark(mark or '', tonumber(due or 0))
+  return mark_for_process(mark or '', tonumber(due or 0))
 end
 
--- What is held of a call whose reply was lost, or that came late over a connection given up.
-local function repeated()
+-- Reply with what is leased by a call whose reply was lost, or that came late over a closed
+-- connection.
+local function repeat_reply()
   for place = 1, limit do
     local field = request_number .. ':' .. place
     local item = redis.call('HGET', KEYS.leased, field)
@@ -167,18 +175,18 @@ local function repeated()
     if start then
       reply[2] = mark == '!' and '1' or reply[2]
       local message = message_in(item, start)
-      tell(field, message, '', mark_of(message))
+      add_to_reply(field, message, '', mark_of(message))
     end
   end
 end
 
--- A message under suspicion of killing its worker is delivered alone, so that nothing else is
--- blamed or lost time with it. One worker at a time takes nothing more until it is free for it.
+-- A quarantined message is delivered alone, so that no other message is blamed for a crash or waits
+-- with it. One worker at a time takes nothing more until it has no other message.
 local function take_quarantined()
   if quarantined == 0 then
     return false
   end
-  if held > 0 or tonumber(ARGV.leased_count) ~= 0 then
+  if leased_of_queue > 0 or tonumber(ARGV.leased_count) ~= 0 then
     if tonumber(ARGV.leased_count) < 0 then
       return false
     end
@@ -195,11 +203,11 @@ local function take_quarantined()
   local item = redis.call('LINDEX', KEYS.quarantined, -1)
   local step, _, start = read_leased(item)
   local message = message_in(item, start or 1)
-  local promoted, its_mark = admit(message)
+  local promoted, its_mark = admit_message(message)
   if promoted then
     local field = request_number .. ':1'
     redis.call('HSET', KEYS.leased, field, (step or ARGV[FIRST.steps]) .. '!\n' .. message)
-    tell(field, message, promoted, its_mark)
+    add_to_reply(field, message, promoted, its_mark)
     reply[2] = '1'
   end
   redis.call('RPOP', KEYS.quarantined)
@@ -208,15 +216,15 @@ local function take_quarantined()
   return true
 end
 
-local function take()
+local function take_ready()
   local place, fields = 0, {}
-  local function hold()
+  local function write_fields()
     if #fields > 0 then
       redis.call('HSET', KEYS.leased, unpack(fields))
       fields = {}
     end
   end
-  for i = FIRST.ready_lists, FIRST.ready_lists + lists - 1 do
+  for i = FIRST.ready_lists, FIRST.ready_lists + list_count - 1 do
     for _ = 1, math.min(ready[i], limit - place) do
       if room <= 0 then
         break
@@ -224,41 +232,42 @@ local function take()
       local message = redis.call('RPOP', KEYS[i])
       take_room(#message)
       ready[i] = ready[i] - 1
-      there = there - 1
-      local promoted, mark = admit(message)
+      ready_count = ready_count - 1
+      local promoted, mark = admit_message(message)
       if promoted then
         place = place + 1
         local field = request_number .. ':' .. place
         fields[#fields + 1] = field
-        fields[#fields + 1] = leased_text(ARGV[i + (FIRST.steps - FIRST.ready_lists)], message)
-        tell(field, message, promoted, mark)
+        fields[#fields + 1] = leased_value(ARGV[i + (FIRST.steps - FIRST.ready_lists)], message)
+        add_to_reply(field, message, promoted, mark)
       end
       if #fields >= 1000 then
-        hold() -- the stack of Lua has an end
+        write_fields() -- the stack of Lua has an end
       end
     end
   end
-  hold()
+  write_fields()
 end
 
-if tonumber(request_number) <= last then
-  repeated()
+if tonumber(request_number) <= last_request_number then
+  repeat_reply()
 elseif not paused and not take_quarantined() then
-  take()
+  take_ready()
 end
-local others = count_others(TOTALS, waiting_before)
-add_total(TOTALS, 'ready', others + there + quarantined - waiting_before)
-if others > 0 then
+local pushed_by_others = count_others(TOTALS, waiting_before)
+add_total(TOTALS, 'ready', pushed_by_others + ready_count + quarantined - waiting_before)
+if pushed_by_others > 0 then
   reply[2] = reply[2] .. '+'
 end
 add_total(TOTALS, 'cancelled', dropped['!'] or 0)
 add_total(TOTALS, 'replaced', dropped['!!'] or 0)
 add_total(TOTALS, 'dead:skipped', dropped[LATE] or 0)
 if #reply > 4 then
-  redis.call('HSET', KEYS.request_numbers, worker_id, math.max(last, tonumber(request_number)))
+  redis.call('HSET', KEYS.request_numbers, worker_id,
+    math.max(last_request_number, tonumber(request_number)))
   if ended < ends then
-    -- By a hundredth more: then the next calls need not.
-    hold_lease(KEYS.leases, KEYS.lease_ends, queue, worker_id, ends + math.floor(lease / 100))
+    -- Longer by a hundredth, so that the next calls need not extend the lease.
+    extend_lease(KEYS.leases, KEYS.lease_ends, queue, worker_id, ends + math.floor(lease / 100))
   end
 end
 if not paused then
@@ -270,16 +279,17 @@ if not paused then
 end
 local waiting = not paused and quarantined > 0 and redis.call('EXISTS', KEYS.quarantine_turn) == 0
 if reply[1] > 0 or waiting then
-  wake(KEYS.wake)
+  wake_consumers(KEYS.wake)
 else
   redis.call('DEL', KEYS.wake)
 end
-if (in_ready_index > 0 and some or in_ready_index > untracked) and there == 0 and quarantined == 0 then
+if (in_ready_index > 0 and has_rare or in_ready_index > untracked) and ready_count == 0
+  and quarantined == 0 then
   forget_waiting()
 end
-if below and there < (read_whole(below) or 0) then
+if below and ready_count < (read_whole(below) or 0) then
   look_when_below(KEYS.pace, KEYS.next_due, queue, clock, ARGV.wake_channel)
 end
-reply[3] = string.format('%.0f', read_whole(revision) or 0) .. table.concat(told)
-reply[4] = table.concat(counts)
+reply[3] = string.format('%.0f', read_whole(revision) or 0) .. table.concat(reply_fields)
+reply[4] = table.concat(reply_counts)
 return reply

@@ -1,4 +1,4 @@
--- Make a dead letter of a message that a process holds.
+-- Make a dead letter of a leased message.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  leased  deliveries  dead  dead_at  queues  history
@@ -8,7 +8,7 @@
 --          most_runs: about how many runs to keep in the history
 --          run_line: the line of its run there, '' for none
 --          reason_kind: the kind of reason by which it is counted
--- Returns  1, or 0 when it is not held
+-- Returns  1, or 0 when it is not leased
 -- Repeat   0
 -- Roles    worker
 -- @include clock
@@ -20,9 +20,9 @@
 -- @include dead_letter
 -- @include history
 
-local held = redis.call('HGET', KEYS.leased, ARGV.field)
-local _, _, start = read_leased(held)
-if not held or held == '' then
+local value = redis.call('HGET', KEYS.leased, ARGV.field)
+local _, _, start = read_leased(value)
+if not value or value == '' then
   add_total(TOTALS, 'empty', -redis.call('HDEL', KEYS.leased, ARGV.field))
   return 0
 end
@@ -31,9 +31,10 @@ expect_types(FIRST.deliveries, 'hash', 'hash', 'zset')
 -- Moving must pass on a full server: see dispatch/promote.lua.
 redis.call('ZREM', KEYS.dead_at, '')
 redis.call('HSETNX', KEYS.queues, ARGV.queue, ARGV.layout)
-local message = message_in(held, start or 1)
+local message = message_in(value, start or 1)
 forget_tracked(LEASED_INDEX, message)
-add_dead_letter(KEYS.dead, KEYS.dead_at, ARGV.dead_letter_id, to_ms(now_us()), 0, ARGV.reason, message, ARGV.details)
+add_dead_letter(KEYS.dead, KEYS.dead_at, ARGV.dead_letter_id, to_ms(now_us()), 0, ARGV.reason,
+  message, ARGV.details)
 if redis.call('EXISTS', KEYS.deliveries) == 1 then
   redis.call('HDEL', KEYS.deliveries, redis.sha1hex(message))
 end

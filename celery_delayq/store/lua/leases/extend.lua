@@ -1,8 +1,8 @@
--- Extend the lease of a process on what it holds of one queue.
+-- Extend the lease of a process on its messages of one queue.
 --
 -- KEYS     leased  leases  lease_ends  clock
 -- ARGV     queue  worker_id  lease_ms
--- Returns  how many messages it holds
+-- Returns  how many messages of the queue it has leased
 -- Repeat   extends it again
 -- Roles    worker
 -- @include clock
@@ -13,6 +13,7 @@ if count > 0 then
   -- A full server must let it pass: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.lease_ends, '')
   local lease = tonumber(ARGV.lease_ms)
-  hold_lease(KEYS.leases, KEYS.lease_ends, ARGV.queue, ARGV.worker_id, lease_now(KEYS.clock, lease / 3) + lease)
+  extend_lease(KEYS.leases, KEYS.lease_ends, ARGV.queue, ARGV.worker_id,
+    lease_now(KEYS.clock, lease / 3) + lease)
 end
 return count

@@ -1,4 +1,4 @@
--- Forget the leases of processes that hold nothing, whether they have ended or not.
+-- Forget the leases of processes that have no message, whether the leases have ended or not.
 --
 -- KEYS     leases  lease_ends  request_numbers
 --          leased_of_workers…: leased of each process

@@ -1,7 +1,7 @@
 -- Reclaim the messages of a process with an expired lease, at most a batch and about 1 MB of them.
 --
--- A message that was held too often when its process ended is taken for the cause, and is
--- delivered alone from then on. If that ends its process too, it is dead.
+-- A message that was leased too often when its process ended may be the cause, so it is
+-- quarantined: delivered alone. If its process ends again, the message becomes a dead letter.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  leased  leases  lease_ends  clock  wake  deliveries  quarantined  dead
@@ -10,7 +10,8 @@
 --          max_deliveries: most deliveries, 0 for no limit
 --          max_gap_ms: longest time since the last look at lease time (ms)
 --          steps…: the priority steps of ready_lists
--- Returns  {'1' when there is more to take back in this queue, requeued, quarantined, dead_lettered}
+-- Returns  {'1' when there is more to take back in this queue, requeued, quarantined,
+--          dead_lettered}
 -- Repeat   goes on with what is left
 -- Roles    worker, dispatcher
 -- @include clock
@@ -24,10 +25,11 @@
 -- @include lease
 
 -- The last delivered message goes back first, so that all run in the order of their delivery. The
--- script sorts so many; if a process held more, their order is not kept.
+-- script sorts at most this number; the order of more messages is not kept.
 local MOST_NAMES = 500
 
-local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))}, {select(FIRST.steps, unpack(ARGV))})
+local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))},
+  {select(FIRST.steps, unpack(ARGV))})
 expect_state()
 expect_types(FIRST.deliveries, 'hash', 'list', 'hash', 'zset', 'hash')
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
@@ -36,19 +38,21 @@ redis.call('ZREM', KEYS.lease_ends, '')
 local most = tonumber(ARGV.max_deliveries)
 local moved, quarantined, dead_lettered, corrupt, empty = 0, 0, 0, 0, 0
 
-local function take_back(held)
-  local step, mark, start = read_leased(held)
-  if held == '' then
+local function take_back(value)
+  local step, mark, start = read_leased(value)
+  if value == '' then
     empty = empty + 1
     return
   end
   if not step then
-    add_dead_letter(KEYS.dead, KEYS.dead_at, redis.sha1hex(held), to_ms(now_us()), 0, 'unreadable', held)
+    add_dead_letter(KEYS.dead, KEYS.dead_at, redis.sha1hex(value), to_ms(now_us()), 0, 'unreadable',
+      value)
     corrupt = corrupt + 1
     return
   end
-  local message = message_in(held, start)
-  local fate = count_death(message, mark, most, ARGV.worker_id, KEYS.deliveries, KEYS.dead, KEYS.dead_at)
+  local message = message_in(value, start)
+  local fate = count_death(message, mark, most, ARGV.worker_id, KEYS.deliveries, KEYS.dead,
+    KEYS.dead_at)
   if fate == 'dead' then
     dead_lettered = dead_lettered + 1
   elseif fate == 'quarantined' then
@@ -73,9 +77,9 @@ if ends and tonumber(ends) <= lease_now(KEYS.clock, ARGV.max_gap_ms) then
   end)
   for i = 1, math.min(#order, tonumber(ARGV.most_messages)) do
     local field = order[i][3]
-    local held = redis.call('HGET', KEYS.leased, field)
-    take_room(#held)
-    take_back(held)
+    local value = redis.call('HGET', KEYS.leased, field)
+    take_room(#value)
+    take_back(value)
     redis.call('HDEL', KEYS.leased, field)
     if room <= 0 then
       break
@@ -86,7 +90,7 @@ if ends and tonumber(ends) <= lease_now(KEYS.clock, ARGV.max_gap_ms) then
     redis.call('HDEL', KEYS.request_numbers, ARGV.worker_id)
   end
   if moved + quarantined > 0 then
-    wake(KEYS.wake)
+    wake_consumers(KEYS.wake)
   end
   add_total(TOTALS, 'ready', moved + quarantined)
   add_total(TOTALS, 'redelivered', moved + quarantined)

@@ -15,7 +15,8 @@
 -- @include dead_letter
 -- @include totals
 
-local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))}, {select(FIRST.steps, unpack(ARGV))})
+local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))},
+  {select(FIRST.steps, unpack(ARGV))})
 expect_type(KEYS.quarantined, 'list')
 expect_types(FIRST.dead, 'hash', 'zset')
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
@@ -29,7 +30,8 @@ local function put_back(item)
     moved = moved + 1
   else
     local id = redis.sha1hex(item)
-    add_dead_letter(KEYS.dead, KEYS.dead_at, id, to_ms(now_us()), 0, 'unreadable quarantined message', item)
+    add_dead_letter(KEYS.dead, KEYS.dead_at, id, to_ms(now_us()), 0,
+      'unreadable quarantined message', item)
     dead_lettered = dead_lettered + 1
   end
 end
@@ -37,7 +39,7 @@ end
 -- The last to run comes first, so that the order stays over several batches.
 local left = tonumber(ARGV.most_messages)
 repeat
-  local items, bytes = redis.call('LPOP', KEYS.quarantined, few(left)) or {}, 0
+  local items, bytes = redis.call('LPOP', KEYS.quarantined, count_to_read(left)) or {}, 0
   for _, item in ipairs(items) do
     put_back(item)
     bytes = bytes + #item
@@ -46,7 +48,7 @@ repeat
   left = left - #items
 until #items == 0 or left == 0 or room <= 0
 if moved > 0 then
-  wake(KEYS.wake)
+  wake_consumers(KEYS.wake)
 end
 add_total(KEYS.totals, 'dead:corrupt', dead_lettered)
 add_total(KEYS.totals, 'ready', -dead_lettered)

@@ -1,7 +1,7 @@
--- Schedule what takes the place of a message that a process holds: its retry, or itself, when it
--- came from a stock producer with a future ETA or belongs to a paused task.
+-- Schedule what takes the place of a leased message: its retry, or the message itself, when it came
+-- from a stock producer with a future ETA or belongs to a paused task.
 --
--- The process still acknowledges the message, so an empty value stays in its place until then.
+-- The process still acknowledges the message, so an empty value stays in its field until then.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  queues  wake  ready_list  leased  deliveries
@@ -21,10 +21,11 @@
 --            schedule it all the same
 --          most_runs: about how many runs to keep in the history
 --          run_line: the line there of the run that is to be tried again, '' for none
---          leased_head: the beginning of the message that is held, up to its label, '' for none
+--          leased_head: the beginning of the leased message, up to its label, '' for none
 -- Returns  'scheduled' | 'ready' | 'due' | 'gone' | 'duplicate' | 'superseded'; 'due' changed
---          nothing, 'gone' is no longer held, and whoever has it now makes its own, 'superseded'
---          was not stored since another has its unique key
+--          nothing, 'gone' is no longer leased to the process, and the process that has it makes
+--          its own,
+--          'superseded' was not stored since another message has its unique key
 -- Repeat   'duplicate'
 -- Roles    worker
 -- @include clock
@@ -41,9 +42,9 @@
 
 local clock = now_us()
 local now = to_ms(clock)
-local id, due, data, field = ARGV.id, due_of(ARGV.due_text, clock), ARGV.record, ARGV.field
+local id, due, data, field = ARGV.id, due_of_text(ARGV.due_text, clock), ARGV.record, ARGV.field
 local _, message_id, task, start = read_record(data)
--- The length tells whether the process holds the message: to read a large one takes long.
+-- The length tells whether the process has the message: to read a large one takes long.
 if redis.call('HSTRLEN', KEYS.leased, field) == 0 then
   return redis.call('HEXISTS', KEYS.leased, field) == 1 and 'duplicate' or 'gone'
 end
@@ -61,8 +62,8 @@ redis.call('ZREM', KEYS.next_due, '')
 local plan = {what = 'beside'}
 if ARGV.unique_policy ~= '' then
   local _, _, _, unique = read_label(data, start)
-  -- Itself, too, has the key no more when another has taken its place.
-  plan = decide(unique, id, due, now, (string.gsub(ARGV.unique_policy, '%d$', '1')))
+  -- The message itself has lost the key too, when another one has taken its place.
+  plan = plan_unique_key(unique, id, due, now, (string.gsub(ARGV.unique_policy, '%d$', '1')))
 end
 if plan.what == 'superseded' and ARGV.when_due == 'keep' then
   -- Without the pause it would have run beside what has its key now.
@@ -70,7 +71,7 @@ if plan.what == 'superseded' and ARGV.when_due == 'keep' then
 end
 local its_id, its_message_id, _, its_unique = read_label(ARGV.leased_head)
 if its_id then
-  local _, its_due = untrack(KEYS.message_leased_index, its_id, its_message_id, its_unique)
+  local _, its_due = untrack_message(KEYS.message_leased_index, its_id, its_message_id, its_unique)
   if ARGV.when_due == 'keep' and its_due > 0 then
     due = math.min(due, its_due)
   end
@@ -83,7 +84,7 @@ if plan.what == 'superseded' then
   state, stored = plan.what, false
 elseif due > now or ARGV.when_due == 'keep' then
   stored = put_entry(id, due, data, message_id, task)
-  announce(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, due, clock, ARGV.wake_channel)
+  register_due(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, due, clock, ARGV.wake_channel)
   state = 'scheduled'
 else
   put_ready(KEYS.ready_list, KEYS.wake, due, now, data, task, start)
@@ -99,9 +100,9 @@ if plan.what == 'store' then
   end
 end
 if redis.call('EXISTS', KEYS.deliveries) == 1 then
-  local held = redis.call('HGET', KEYS.leased, field)
-  local _, _, held_start = read_leased(held)
-  redis.call('HDEL', KEYS.deliveries, redis.sha1hex(message_in(held, held_start)))
+  local value = redis.call('HGET', KEYS.leased, field)
+  local _, _, value_start = read_leased(value)
+  redis.call('HDEL', KEYS.deliveries, redis.sha1hex(message_in(value, value_start)))
 end
 redis.call('HSET', KEYS.leased, field, '')
 add_total(KEYS.message_totals, 'empty', 1)

@@ -1,19 +1,20 @@
--- Put messages that a process holds back into their ready lists, about 1 MB of them.
+-- Put leased messages of a process back into their ready lists, about 1 MB of them.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  leased  wake  deliveries  dead  dead_at  quarantined  ready_lists…
 -- ARGV     run_order: 'first' to run next, 'last' to run after all that is ready
---          count_as: what to count: 'nothing', 'requeued', 'crashed' or, where the process ends by
---            an error of which nobody knows the cause, 'died'
+--          count_as: 'nothing', 'requeued', 'crashed' or, where the process ends by
+--            an error of unknown cause, 'died'
 --          max_crashes: most crashes or deaths, 0 for no limit
 --          details: details for the dead letter of one that crashed too often
 --          worker_id
 --          list_count: how many ready lists
 --          steps_and_fields…: their priority steps, then the fields of the messages in the order in
 --            which they were leased
--- Returns  {requeued, dead-lettered, how many of the fields are done: 'last' from the first on, else from
+-- Returns  {requeued, dead-lettered, how many of the fields are done: 'last' from the first on,
+--          else from
 --          the last one}
--- Repeat   goes on with what is left, as with the others; {0, 0, all} when nothing is
+-- Repeat   goes on with the fields that are left; {0, 0, all} when none is
 -- Roles    worker
 -- @include clock
 -- @include types
@@ -26,7 +27,8 @@
 -- @include lease
 
 local most, lists = tonumber(ARGV.max_crashes), tonumber(ARGV.list_count)
-local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))}, {select(FIRST.steps_and_fields, unpack(ARGV))})
+local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))},
+  {select(FIRST.steps_and_fields, unpack(ARGV))})
 expect_state()
 expect_types(FIRST.deliveries, 'hash', 'hash', 'zset', 'list')
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
@@ -34,13 +36,13 @@ redis.call('ZREM', KEYS.dead_at, '')
 
 local moved, dead_lettered, looked, corrupt, empty = 0, 0, 0, 0, 0
 local push = ARGV.run_order == 'last' and 'LPUSH' or 'RPUSH'
-local from, to, by = #ARGV, FIRST.steps_and_fields + lists, -1
+local from, to, step_by = #ARGV, FIRST.steps_and_fields + lists, -1
 if ARGV.run_order == 'last' then
-  from, to, by = to, from, 1
+  from, to, step_by = to, from, 1
 end
 
--- Whether a message has crashed too often, and is a dead letter by now.
-local function count(message)
+-- Count a redelivery. Returns whether the message crashed too often and is a dead letter now.
+local function count_redelivery(message)
   if ARGV.count_as == 'nothing' then
     return false
   end
@@ -65,12 +67,13 @@ end
 local function put_back(step, mark, message)
   local fate = 'ready'
   if ARGV.count_as == 'died' then
-    fate = count_death(message, mark, most, ARGV.worker_id, KEYS.deliveries, KEYS.dead, KEYS.dead_at)
+    fate = count_death(message, mark, most, ARGV.worker_id, KEYS.deliveries, KEYS.dead,
+      KEYS.dead_at)
     mark = ''
-  elseif count(message) then
+  elseif count_redelivery(message) then
     fate = 'dead'
   else
-    track_back(message)
+    track_requeued(message)
   end
   if fate == 'dead' then
     dead_lettered = dead_lettered + 1
@@ -85,20 +88,20 @@ local function put_back(step, mark, message)
   moved = moved + 1
 end
 
-for i = from, to, by do
+for i = from, to, step_by do
   if room <= 0 then
     break
   end
-  local held = redis.call('HGET', KEYS.leased, ARGV[i])
-  take_room(held and #held or 0)
+  local value = redis.call('HGET', KEYS.leased, ARGV[i])
+  take_room(value and #value or 0)
   looked = looked + 1
-  local step, mark, start = read_leased(held)
+  local step, mark, start = read_leased(value)
   if step then
-    put_back(step, mark, message_in(held, start))
-  elseif held and held ~= '' then
-    add_dead_letter(KEYS.dead, KEYS.dead_at, ARGV[i], to_ms(now_us()), 0, 'unreadable', held)
+    put_back(step, mark, message_in(value, start))
+  elseif value and value ~= '' then
+    add_dead_letter(KEYS.dead, KEYS.dead_at, ARGV[i], to_ms(now_us()), 0, 'unreadable', value)
     corrupt = corrupt + 1
-  elseif held then
+  elseif value then
     empty = empty + 1
   end
   redis.call('HDEL', KEYS.leased, ARGV[i])
@@ -109,6 +112,6 @@ add_total(TOTALS, 'dead:crashed', dead_lettered)
 add_total(TOTALS, 'dead:corrupt', corrupt)
 add_total(TOTALS, 'empty', -empty)
 if moved > 0 then
-  wake(KEYS.wake)
+  wake_consumers(KEYS.wake)
 end
 return {moved, dead_lettered + corrupt, looked}

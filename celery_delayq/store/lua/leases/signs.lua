@@ -1,4 +1,4 @@
--- Return the places of the lists that exist: their queues have got something.
+-- Return the places of the lists that exist: their queues have something ready.
 --
 -- KEYS     lists…: wake (also ready and quarantined lists), of any queues
 -- ARGV     none

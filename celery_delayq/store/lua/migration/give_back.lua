@@ -3,7 +3,8 @@
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  wake  answer  ready_lists…
 -- ARGV     queue
---          given_back…: for each entry: its name, the score and the record that were read, the message
+--          given_back…: for each entry: its name, the score and the record that were read, the
+--            message
 --            to push, which of KEYS is its ready list
 -- Returns  a code for each: 'd' done, 'c' it is due at another time by now or another one, 'u' gone
 -- Repeat   the same, for a minute
@@ -33,14 +34,14 @@ return answer_once(KEYS.answer, function()
       code = 'c'
     else
       redis.call('LPUSH', KEYS[tonumber(ARGV[i + 4])], ARGV[i + 3])
-      wake(KEYS.wake)
+      wake_consumers(KEYS.wake)
       remove_entry(name, score, data)
       moved = moved + 1
     end
     codes[#codes + 1] = code
   end
   if moved > 0 then
-    look_on(KEYS.next_due, ARGV.queue, DUE)
+    plan_look_after_removal(KEYS.next_due, ARGV.queue, DUE)
     add_total(TOTALS, 'promoted', moved)
   end
   return table.concat(codes)

@@ -1,4 +1,4 @@
--- Take over a message that stock workers hold: out of kombu's unacked keys into the schedule or,
+-- Take over a message that stock workers have: out of kombu's unacked keys into the schedule or,
 -- when it is due, into its ready list.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
@@ -11,7 +11,7 @@
 --          record
 --          no_policy: not read
 --          delivery_tag
--- Returns  'scheduled' | 'ready' | 'gone'; 'gone' is no longer held
+-- Returns  'scheduled' | 'ready' | 'gone'; 'gone' is in unacked no more
 -- Repeat   'gone'
 -- Roles    operator
 -- @include clock
@@ -25,7 +25,8 @@
 
 local clock = now_us()
 local now = to_ms(clock)
-local id, due, data, tag = ARGV.id, due_of(ARGV.due_text, clock), ARGV.record, ARGV.delivery_tag
+local id, due, data, tag = ARGV.id, due_of_text(ARGV.due_text, clock), ARGV.record,
+  ARGV.delivery_tag
 local _, message_id, task, start = read_record(data)
 if redis.call('HEXISTS', KEYS.unacked, tag) == 0 then
   return 'gone'
@@ -41,7 +42,7 @@ if due > now then
   if put_entry(id, due, data, message_id, task) then
     add_total(TOTALS, 'accepted', 1)
   end
-  announce(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, due, clock, ARGV.wake_channel)
+  register_due(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, due, clock, ARGV.wake_channel)
   state = 'scheduled'
 else
   put_ready(KEYS.ready_list, KEYS.wake, due, now, data, task, start)

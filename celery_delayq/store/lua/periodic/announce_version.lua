@@ -1,6 +1,6 @@
--- Announce a code version of periodic entries, and return the active one: the version that came last
--- among the live ones. When each came is kept for a week after its last announcement, so an old one
--- that starts again is an old one still.
+-- Announce a code version of periodic entries, and return the active one: the version that came
+-- last among the live ones. When each came is kept for a week after its last announcement, so an
+-- old one that starts again is an old one still.
 --
 -- KEYS     code_versions
 -- ARGV     source  version
@@ -43,10 +43,10 @@ for _, field in ipairs(redis.call('HKEYS', KEYS.code_versions)) do
   end
 end
 
--- A time in which none of them spoke does not tell which has gone: Redis was away, its clock was set,
--- or no worker was there. So it counts as a third of what one may be silent, and what is noted of
--- those that were about moves with it: also the second one to speak finds them. Not as nothing: one
--- that seldom speaks, and is alone, has to count at last.
+-- A time in which no version was announced does not tell which one has gone: Redis was away, its
+-- clock was set, or no worker was there. So it counts as a third of the time that a version may be
+-- silent, and the noted times of live versions move with it: the second one to be announced finds
+-- them too. It counts as more than nothing, for a version that is alone and seldom announced.
 local about = {}
 for name, each in pairs(versions) do
   local since, last = each[1], each[2]
@@ -68,7 +68,8 @@ end
 local fresh = math.max(now, latest and latest + 1 or now)
 local own = math.min(known or fresh, tonumber(ARGV.since_ms) or fresh)
 about[version] = own
-redis.call('HSET', KEYS.code_versions, source .. '\0' .. version, string.format('%.0f %.0f', own, now))
+redis.call('HSET', KEYS.code_versions, source .. '\0' .. version,
+  string.format('%.0f %.0f', own, now))
 local counts = version
 for name, since in pairs(about) do
   if since > about[counts] or (since == about[counts] and name > counts) then

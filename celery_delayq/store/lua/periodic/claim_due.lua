@@ -1,5 +1,5 @@
--- Return about 1 MB of the periodic entries that are due for a look. No other caller gets them for a
--- while.
+-- Return about 1 MB of the periodic entries that are due for a look. No other caller gets them for
+-- a while.
 --
 -- KEYS     periodic  periodic_at  clock
 -- ARGV     most_entries
@@ -9,7 +9,8 @@
 --          channel: the channel to which those who ask listen
 --          other_names…: names that are left to others
 -- Returns  {now (µs), when to look at the next one (ms) or '', the latest look (ms) when the clock
---          was set back since, else '', how many listen, 0 when that is not known, for each its name
+--          was set back since, else '', how many listen, 0 when that is not known, for each its
+--          name
 --          and its record}
 -- Repeat   tells others; these come again when the while is over
 -- Roles    worker, dispatcher
@@ -44,7 +45,7 @@ for _, name in ipairs(names) do
   end
   local data = redis.call('HGET', KEYS.periodic, name)
   if others[name] then
-    -- Its time does not change: whoever can fire it finds it at once.
+    -- Its time does not change, so a caller that can fire it finds it at once.
   elseif data and #reply < 4 + 2 * ARGV.most_entries then
     take_room(#data)
     redis.call('ZADD', KEYS.periodic_at, now + tonumber(ARGV.claim_ms), name)

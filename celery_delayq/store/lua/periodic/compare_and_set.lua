@@ -2,7 +2,8 @@
 --
 -- KEYS     periodic  periodic_at
 -- ARGV     wake_channel: wakes tickers
---          periodic_entries…: for each entry: name, the line in which it is to stand ('' for none), record
+--          periodic_entries…: for each entry: name, the line in which it is to stand ('' for
+--            none), record
 --            ('' to remove it), when to look at it (ms, '' for never)
 -- Returns  a code for each: 'd' done, 'c' it stands otherwise, 'u' there is none
 -- Repeat   'd' for what is as it was to be, 'u' for what was removed

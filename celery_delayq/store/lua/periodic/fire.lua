@@ -5,7 +5,8 @@
 --          totals  next_due  queues  wake  periodic  periodic_at  ticks
 --          ready_lists…: all lists of what is ready, if there is any unique key
 -- ARGV     queue  layout  wake_channel
---          periodic_entries…: for each entry: name, the line in which it is to stand, the line in which it
+--          periodic_entries…: for each entry: name, the line in which it is to stand, the line in
+--            which it
 --            stands then, when to look at it then (ms, '' for never), the same two for when nothing
 --            of it was stored since another has its unique key, number of messages, and for each of
 --            those: id, due (ms), which of KEYS is its ready list, record, what to do when its
@@ -28,7 +29,7 @@
 
 local clock = now_us()
 expect_types(FIRST.periodic, 'hash', 'zset')
-begin_puts(clock, 0, KEYS.wake, FIRST.ready_lists)
+begin_batch(clock, 0, KEYS.wake, FIRST.ready_lists)
 local answers = {}
 local outcomes = {scheduled = 0, overlap = 0, duplicate = 0}
 local OUTCOME = {d = 'duplicate', K = 'overlap', E = 'overlap'}
@@ -39,13 +40,13 @@ while i <= #ARGV do
   local codes, refused = {}, number > 0
   if data then
     for j = i + 7, i + 6 + 5 * number, 5 do
-      local due, list = due_of(ARGV[j + 1], clock), KEYS[tonumber(ARGV[j + 2])]
-      local code = put(ARGV[j], due, list, ARGV[j + 3], ARGV[j + 4])
+      local due, list = due_of_text(ARGV[j + 1], clock), KEYS[tonumber(ARGV[j + 2])]
+      local code = store_message(ARGV[j], due, list, ARGV[j + 3], ARGV[j + 4])
       codes[#codes + 1] = code
       refused = refused and (code == 'K' or code == 'E')
     end
     -- Listed before the tick is forgotten: nothing is ever nowhere.
-    list_entries()
+    write_batch()
     local line, at = ARGV[i + 2], ARGV[i + 3]
     if refused then
       line, at = ARGV[i + 4], ARGV[i + 5]
@@ -61,7 +62,7 @@ while i <= #ARGV do
   answers[#answers + 1] = data and table.concat(codes) or '-'
   i = i + 7 + 5 * number
 end
-end_puts(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, ARGV.wake_channel, 'accepted')
+end_batch(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, ARGV.wake_channel, 'accepted')
 for outcome, number in pairs(outcomes) do
   add_total(KEYS.ticks, outcome, number)
 end

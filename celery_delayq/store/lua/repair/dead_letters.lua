@@ -26,7 +26,7 @@ if ARGV.looks_at == '1' then
     local id = page[i]
     if not redis.call('ZSCORE', KEYS.dead_at, id) then
       local died = died_at(page[i + 1]) or to_ms(now_us())
-      note('unlisted_dead_letter', id, repair, 'ZADD', KEYS.dead_at, died, id)
+      note_drift('unlisted_dead_letter', id, repair, 'ZADD', KEYS.dead_at, died, id)
     end
   end
 else
@@ -34,8 +34,8 @@ else
   for i = 1, #page, 2 do
     local id = page[i]
     if redis.call('HEXISTS', KEYS.dead, id) == 0 then
-      note('no_dead_letter', id, repair, 'ZREM', KEYS.dead_at, id)
+      note_drift('no_dead_letter', id, repair, 'ZREM', KEYS.dead_at, id)
     end
   end
 end
-return tell(cursor, #page / 2)
+return report(cursor, #page / 2)

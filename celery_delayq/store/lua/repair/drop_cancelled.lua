@@ -1,5 +1,5 @@
--- Turn a ready list around once, and leave out messages that were cancelled. Stock workers take from it
--- later, and no one meanwhile.
+-- Turn a ready list around once, and leave out messages that were cancelled. Stock workers take
+-- from it later, and no one meanwhile.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  ready_list  turning

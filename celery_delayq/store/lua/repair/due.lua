@@ -23,7 +23,7 @@ local page = redis.call('ZSCAN', KEYS.due, ARGV.cursor, 'COUNT', ARGV.page_size)
 for i = 1, #page[2], 2 do
   local id, due = page[2][i], tonumber(page[2][i + 1])
   if redis.call('HEXISTS', KEYS.entries, id) == 0 then
-    note('no_record', id, repair)
+    note_drift('no_record', id, repair)
     if repair then
       -- A dead letter takes its place, so a full server must let it pass: see dispatch/promote.lua.
       redis.call('ZREM', KEYS.next_due, '')
@@ -34,6 +34,6 @@ for i = 1, #page[2], 2 do
   end
 end
 if repair and #found > 0 then
-  look_again(KEYS.next_due, ARGV.queue, KEYS.due)
+  plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due)
 end
-return tell(page[1], #page[2] / 2)
+return report(page[1], #page[2] / 2)

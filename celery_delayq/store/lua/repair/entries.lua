@@ -31,7 +31,7 @@ end
 
 local function check_paused_due(name, member)
   if not redis.call('ZSCORE', PAUSED_DUE, member) then
-    note('lost_paused_due', name, repair)
+    note_drift('lost_paused_due', name, repair)
     if repair then
       let_pass()
       redis.call('ZADD', PAUSED_DUE, 0, member)
@@ -45,14 +45,14 @@ for i = 1, #page, 2 do
   local priority, _, task = read_record(data)
   local due = redis.call('ZSCORE', DUE, name)
   if not priority then
-    note('unreadable', name, false)
+    note_drift('unreadable', name, false)
   end
   if not due then
     lost[#lost + 1] = name
   elseif priority then
     local member = task_member(task, due_at(due), name)
     if not redis.call('ZSCORE', TASKS, member) then
-      note('unindexed', name, add(member))
+      note_drift('unindexed', name, add(member))
     end
     if tonumber(due) >= PAUSED_OFFSET then
       check_paused_due(name, member)

@@ -1,5 +1,5 @@
 -- Check messages that count as running and that the caller has not found. They are gone, unless
--- they have moved meanwhile: the script reads all that processes hold at one moment.
+-- they have moved meanwhile: the script reads all leased messages at one moment.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals
@@ -54,7 +54,7 @@ if #unchanged > 0 then
     read_hash(KEYS[i])
   end
   if room <= 0 then
-    return tell('1', 0)
+    return report('1', 0)
   end
 end
 for _, i in ipairs(unchanged) do
@@ -62,7 +62,7 @@ for _, i in ipairs(unchanged) do
   local id = string.match(name, '^[^%z]*')
   local _, message_id, _, unique = read_tracked(ARGV[i + 1])
   if not there[duplicate_name(id, message_id or '')] then
-    note('gone_running', name, repair)
+    note_drift('gone_running', name, repair)
     if repair then
       redis.call('HDEL', LEASED_INDEX, name)
       redis.call('ZREM', DUPLICATE_IDS, name)
@@ -70,4 +70,4 @@ for _, i in ipairs(unchanged) do
     end
   end
 end
-return tell('0', (#ARGV - FIRST.messages + 1) / 2)
+return report('0', (#ARGV - FIRST.messages + 1) / 2)

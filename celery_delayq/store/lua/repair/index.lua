@@ -25,12 +25,12 @@ local repair = ARGV.repair == '1'
 -- repair/entries.lua tells it.
 local function schedule_again(due, id)
   if repair then
-    note('unscheduled', id, true)
+    note_drift('unscheduled', id, true)
     -- Without it the entry would stay for ever, so a full server must let it pass: see
     -- dispatch/promote.lua.
     redis.call('ZREM', KEYS.next_due, '')
     redis.call('ZADD', KEYS.due, due, id)
-    look_again(KEYS.next_due, ARGV.queue, KEYS.due)
+    plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due)
   end
 end
 
@@ -40,14 +40,14 @@ return look_at_each(left, KEYS.tasks, ARGV.cursor, ARGV.page_size, function(memb
   local data = id and redis.call('HGET', KEYS.entries, id)
   take_room(data and #data or 0)
   if not data then
-    note('misindexed', id or member, repair, 'ZREM', KEYS.tasks, member)
+    note_drift('misindexed', id or member, repair, 'ZREM', KEYS.tasks, member)
   else
     local due = redis.call('ZSCORE', KEYS.due, id)
     local priority, _, its_task = read_record(data)
     -- Of an unreadable record nothing is known that a member could be wrong about.
     local right = due and task_member(task, due_at(due), id) or member
     if priority and (its_task ~= task or member ~= right) then
-      note('misindexed', id, repair, 'ZREM', KEYS.tasks, member)
+      note_drift('misindexed', id, repair, 'ZREM', KEYS.tasks, member)
     elseif not due then
       schedule_again(told, id)
     end

@@ -1,5 +1,5 @@
--- Look at the leases of some processes on a queue: what a process holds must end some day, and
--- someone must look then.
+-- Look at the leases of some processes on a queue: each lease must have an
+-- end, and a dispatcher must look at that time.
 --
 -- KEYS     leases  lease_ends  clock
 --          leased_of_workers…: leased of each process
@@ -24,9 +24,9 @@ local now = lease_now(KEYS.clock, lease / 3)
 for i = FIRST.leased_of_workers, #KEYS do
   local worker_id = ARGV[i + (FIRST.worker_ids - FIRST.leased_of_workers)]
   if redis.call('EXISTS', KEYS[i]) == 1 and not redis.call('ZSCORE', KEYS.leases, worker_id) then
-    note('unleased', worker_id, repair)
+    note_drift('unleased', worker_id, repair)
     if repair then
-      hold_lease(KEYS.leases, KEYS.lease_ends, queue, worker_id, now + lease)
+      extend_lease(KEYS.leases, KEYS.lease_ends, queue, worker_id, now + lease)
     end
   end
 end
@@ -35,6 +35,6 @@ end
 local first = redis.call('ZRANGE', KEYS.leases, 0, 0, 'WITHSCORES')
 local look = redis.call('ZSCORE', KEYS.lease_ends, queue)
 if first[2] and (not look or tonumber(look) > tonumber(first[2])) then
-  note('unwatched', first[1], repair, 'ZADD', KEYS.lease_ends, first[2], queue)
+  note_drift('unwatched', first[1], repair, 'ZADD', KEYS.lease_ends, first[2], queue)
 end
-return tell('0', #KEYS - FIRST.leased_of_workers + 1)
+return report('0', #KEYS - FIRST.leased_of_workers + 1)

@@ -35,6 +35,6 @@ return look_at_each(left, PAUSED_DUE, ARGV.cursor, ARGV.page_size, function(memb
   local right = score >= PAUSED_OFFSET
     and task_member(priority and task or told_task, due_at(score), name)
   if member ~= right then
-    note('misplaced_paused', name, repair, 'ZREM', PAUSED_DUE, member)
+    note_drift('misplaced_paused', name, repair, 'ZREM', PAUSED_DUE, member)
   end
 end)

@@ -1,5 +1,5 @@
--- Look at a batch of the periodic entries: each that is to be fired must be looked at. Repairing has
--- it looked at now, which does no harm.
+-- Look at a batch of the periodic entries: each that is to be fired must be looked at. Repairing
+-- has it looked at now, which does no harm.
 --
 -- KEYS     periodic  periodic_at
 -- ARGV     cursor
@@ -23,9 +23,9 @@ for i = 1, #page, 2 do
   local tick, state = string.match(
     page[i + 1], '^1 %S+ %-?%d+ (%-?%d*) %-?%d* %d+ (%l+)\n')
   if not tick then
-    note('unreadable_periodic', name, false)
+    note_drift('unreadable_periodic', name, false)
   elseif state == 'on' and not redis.call('ZSCORE', KEYS.periodic_at, name) then
-    note('unlisted_periodic', name, repair, 'ZADD', KEYS.periodic_at, to_ms(now_us()), name)
+    note_drift('unlisted_periodic', name, repair, 'ZADD', KEYS.periodic_at, to_ms(now_us()), name)
   end
 end
-return tell(cursor, #page / 2)
+return report(cursor, #page / 2)

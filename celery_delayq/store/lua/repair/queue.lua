@@ -1,4 +1,5 @@
--- Look at what leads to a queue: the next-due index, while something is scheduled, and the registry.
+-- Look at what leads to a queue: the next-due index, while something is scheduled, and the
+-- registry.
 --
 -- KEYS     due  entries  tasks  next_due  queues  leases  quarantined  dead  paused_due  control
 -- ARGV     queue  layout
@@ -18,8 +19,8 @@ local queue, repair = ARGV.queue, ARGV.repair == '1'
 expect_type(KEYS.due, 'zset')
 expect_types(FIRST.paused_due, 'zset', 'hash')
 
--- Whether something is paused and due whose task is paused no more; of what is no entry any more, a few are
--- passed over.
+-- Whether something is paused and due whose task is paused no more; of what is no entry any more, a
+-- few are passed over.
 local function goes_on()
   local start = '-'
   for _ = 1, 1000 do
@@ -39,8 +40,8 @@ local function goes_on()
 end
 
 let_repairs_pass(repair, KEYS.next_due)
--- An early look does no harm: dispatch/promote.lua then says when the next one is to be, and takes a paused
--- queue out.
+-- An early look does no harm: dispatch/promote.lua then says when the next one is to be, and takes
+-- a paused queue out.
 if redis.call('HEXISTS', KEYS.control, 'q' .. queue) == 0 then
   local now = to_ms(now_us())
   local first = redis.call('ZRANGE', KEYS.due, 0, 0, 'WITHSCORES')
@@ -51,18 +52,19 @@ if redis.call('HEXISTS', KEYS.control, 'q' .. queue) == 0 then
   end
   local latest = next_due and math.max(next_due, now + tonumber(ARGV.wait_ms))
   if latest and (not look or look > latest) then
-    note('next_due_late', queue, repair)
+    note_drift('next_due_late', queue, repair)
   end
   if repair and #found > 0 then
-    look_again(KEYS.next_due, queue, KEYS.due)
+    plan_next_look(KEYS.next_due, queue, KEYS.due)
     if next_due then
       redis.call('ZADD', KEYS.next_due, 'LT', next_due, queue)
     end
   end
 end
 if redis.call('HEXISTS', KEYS.queues, queue) == 0
-  and redis.call('EXISTS', KEYS.due, KEYS.entries, KEYS.tasks, KEYS.leases, KEYS.quarantined, KEYS.dead) > 0
+  and redis.call('EXISTS', KEYS.due, KEYS.entries, KEYS.tasks, KEYS.leases, KEYS.quarantined,
+    KEYS.dead) > 0
 then
-  note('unregistered', queue, repair, 'HSETNX', KEYS.queues, queue, ARGV.layout)
+  note_drift('unregistered', queue, repair, 'HSETNX', KEYS.queues, queue, ARGV.layout)
 end
-return tell('0', 1)
+return report('0', 1)

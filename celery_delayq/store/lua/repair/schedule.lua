@@ -23,8 +23,8 @@ for i = FIRST.lost_entries, #ARGV, 2 do
     if priority then
       redis.call('ZADD', KEYS.tasks, 0, task_member(task, due, id))
     end
-    note('unscheduled', id, true)
+    note_drift('unscheduled', id, true)
   end
 end
-look_again(KEYS.next_due, ARGV.queue, KEYS.due)
-return tell('0', (#ARGV - FIRST.lost_entries + 1) / 2)
+plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due)
+return report('0', (#ARGV - FIRST.lost_entries + 1) / 2)

@@ -1,5 +1,6 @@
--- Compare the counters of a queue with the messages that are there, but for those that others have added
--- to its ready lists or taken from them. Repairing counts the difference as accepted or as taken.
+-- Compare the counters of a queue with the messages that are there, but for those that others have
+-- added to its ready lists or taken from them. Repairing counts the difference as accepted or as
+-- taken.
 --
 -- KEYS     due  totals  quarantined  leases
 --          ready_lists_and_leased…: the ready lists, then leased of each process
@@ -17,16 +18,17 @@
 
 expect_types(FIRST.due, 'zset', 'hash', 'list', 'zset')
 if redis.call('HEXISTS', KEYS.totals, 'epoch') == 0 then
-  return tell('0', 0)
+  return report('0', 0)
 end
 local lists = tonumber(ARGV.list_count)
 local known, leased, empty = 0, 0, 0
 for i = FIRST.worker_ids, #ARGV do
   known = known + (redis.call('ZSCORE', KEYS.leases, ARGV[i]) and 1 or 0)
-  leased = leased + redis.call('HLEN', KEYS[i + (FIRST.ready_lists_and_leased - FIRST.worker_ids) + lists])
+  local place = i + (FIRST.ready_lists_and_leased - FIRST.worker_ids) + lists
+  leased = leased + redis.call('HLEN', KEYS[place])
 end
 if redis.call('ZCARD', KEYS.leases) > known or leased > tonumber(ARGV.most_leased) then
-  return tell('1', 0)
+  return report('1', 0)
 end
 for i = FIRST.ready_lists_and_leased + lists, #KEYS do
   for _, field in ipairs(redis.call('HKEYS', KEYS[i])) do
@@ -60,11 +62,11 @@ local there = redis.call('ZCARD', KEYS.due) + ready + leased - empty - others
 
 if there ~= counted then
   local repair = ARGV.repair == '1'
-  note('totals_differ', string.format('counted %d, there %d', counted, there), repair)
+  note_drift('totals_differ', string.format('counted %d, there %d', counted, there), repair)
   if repair then
     add_total(KEYS.totals, 'accepted', math.max(0, there - counted))
     add_total(KEYS.totals, 'taken', math.max(0, counted - there))
     add_total(KEYS.totals, 'empty', empty - of('empty'))
   end
 end
-return tell('0', 1)
+return report('0', 1)

@@ -1,4 +1,4 @@
--- Look at a batch of the messages that are ready, or held: a second message with the same id must
+-- Look at a batch of the messages that are ready or leased: a second message with the same id must
 -- be listed as a duplicate. Repairing lists it.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
@@ -21,4 +21,4 @@ local page = redis.call('HSCAN', index, ARGV.cursor, 'COUNT', ARGV.page_size)
 for i = 1, #page[2], 2 do
   check_duplicate(page[2][i], ARGV.repair == '1')
 end
-return tell(page[1], #page[2] / 2)
+return report(page[1], #page[2] / 2)

@@ -7,7 +7,8 @@
 -- Roles    worker, dispatcher
 
 local wanted = {
-  [KEYS.next_due] = 'zset', [KEYS.lease_ends] = 'zset', [KEYS.queues] = 'hash', [KEYS.clock] = 'hash', [KEYS.control] = 'hash'}
+  [KEYS.next_due] = 'zset', [KEYS.lease_ends] = 'zset', [KEYS.queues] = 'hash',
+    [KEYS.clock] = 'hash', [KEYS.control] = 'hash'}
 local deleted = {}
 for place, key in ipairs(KEYS) do
   local found = redis.call('TYPE', key)['ok']

@@ -16,13 +16,13 @@ expect_type(KEYS.list, 'list')
 local from, left = tonumber(ARGV.first_index), tonumber(ARGV.most_messages)
 local back = from < 0
 -- Each LRANGE walks from the nearer end of the list to its place, so a part takes few of them.
-long, most_at_once = tonumber(ARGV.longest_bytes), 128
-if long > 0 then
-  wanted = 32
+longest_bytes, most_at_once = tonumber(ARGV.longest_bytes), 128
+if longest_bytes > 0 then
+  wanted_count = 32
 end
 local parts, sizes = {}, {}
 while left > 0 and room > 0 do
-  local number = few(left)
+  local number = count_to_read(left)
   local lowest = back and from - number + 1 or from
   local found = redis.call('LRANGE', KEYS.list, lowest, lowest + number - 1)
   local first, last = 1, #found

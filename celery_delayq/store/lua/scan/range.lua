@@ -1,9 +1,9 @@
 -- Return entries that stand side by side in the schedule or in the index by task, in one string:
 -- clients read a long reply far faster than a thousand short ones.
 --
--- Both are read in order of (due, name), what is paused and due among the others. With the time at which
--- the reading began, an entry that was moved since stands where it stood then: see include/pages/moves.lua. Of
--- records about 1 MB is read.
+-- Both are read in order of (due, name), what is paused and due among the others. With the time at
+-- which the reading began, an entry that was moved since stands where it stood then: see
+-- include/pages/moves.lua. Of records about 1 MB is read.
 --
 -- KEYS     due  entries  tasks  readers  moved  moved_before
 -- ARGV     by_task: '1' for the index by task
@@ -22,9 +22,12 @@
 --          moved_last: the last due of moved entries
 --          ranges…: first and last score of each range, or members, as Redis takes a range of them;
 --            of the index there is one range, with '' and a member for 2 to 5
--- Returns  {'1' when there is more, due and name of the last entry looked at, or '' and its member of
---          the index, the lengths of the name, the record (-1 for none) and the score of each entry,
---          joined by spaces, all of these joined, on the first page the last due, else ''}; behind the
+-- Returns  {'1' when there is more, due and name of the last entry looked at, or '' and its member
+--          of
+--          the index, the lengths of the name, the record (-1 for none) and the score of each
+--          entry,
+--          joined by spaces, all of these joined, on the first page the last due, else ''}; behind
+--          the
 --          score of a moved entry a space and the due by which it is here
 -- Repeat   reads only, and notes that somebody reads
 -- Roles    worker
@@ -34,8 +37,10 @@
 -- @include ranks
 -- @include pages/reading
 
-local by_task, limit, most, step = ARGV.by_task == '1', tonumber(ARGV.most_entries), tonumber(ARGV.most_looked), ARGV.step
-local with_records, began, goes_on = ARGV.with_records == '1', tonumber(ARGV.began_us), ARGV.goes_on == '1'
+local by_task, limit, most, step = ARGV.by_task == '1', tonumber(ARGV.most_entries),
+  tonumber(ARGV.most_looked), ARGV.step
+local with_records, began, goes_on = ARGV.with_records == '1', tonumber(ARGV.began_us),
+  ARGV.goes_on == '1'
 local moves = {KEYS.readers, KEYS.moved, KEYS.moved_before}
 local with_moved = began and is_any_moved(moves)
 if with_moved then
@@ -59,7 +64,8 @@ local function is_behind(one, other)
   return is_before(other[2], one[2])
 end
 
-local after, upto = place_of(ARGV.after_due, ARGV.after_name), place_of(ARGV.upto_due, ARGV.upto_name)
+local after, upto = place_of(ARGV.after_due, ARGV.after_name),
+  place_of(ARGV.upto_due, ARGV.upto_name)
 
 -- Where the look at each of the sources has ended: behind the nearest of these nothing is known.
 local horizon
@@ -142,7 +148,8 @@ local function moved(key)
   for i = 1, #found, 2 do
     local name, its_task, is_valid = read_version(found[i], began)
     local due = found[i + 1]
-    local score = is_valid and (ARGV.moved_task == '' or ARGV.moved_task == its_task) and redis.call('ZSCORE', KEYS.due, name)
+    local score = is_valid and (ARGV.moved_task == '' or ARGV.moved_task == its_task)
+      and redis.call('ZSCORE', KEYS.due, name)
     local one = {tonumber(due), name, score and score .. ' ' .. due, due, name}
     if by_task then
       one[4], one[5] = '', task_member(its_task, due, name)
@@ -191,7 +198,7 @@ while place < total and not is_full do
     break
   end
   local names = {}
-  for k = place + 1, place + few(total - place) do
+  for k = place + 1, place + count_to_read(total - place) do
     names[#names + 1] = visible[k][2]
   end
   local records, bytes = {}, 0
@@ -220,14 +227,17 @@ end
 
 -- The last due of all, so that what is added behind it does not keep the reading going.
 local function last_due()
-  local due = with_moved and ARGV.moved_first ~= '' and last_version(moves, ARGV.moved_first, ARGV.moved_last) or nil
+  local due = with_moved and ARGV.moved_first ~= ''
+    and last_version(moves, ARGV.moved_first, ARGV.moved_last) or nil
   for i = FIRST.ranges, #ARGV, 2 do
     local its
     if by_task then
-      local place = place_of('', redis.call('ZREVRANGEBYLEX', KEYS.tasks, ARGV[i + 1], ARGV[i], 'LIMIT', 0, 1)[1] or '')
+      local place = place_of('', redis.call('ZREVRANGEBYLEX', KEYS.tasks, ARGV[i + 1], ARGV[i],
+        'LIMIT', 0, 1)[1] or '')
       its = place and place[1]
     else
-      its = redis.call('ZREVRANGEBYSCORE', KEYS.due, ARGV[i + 1], ARGV[i], 'WITHSCORES', 'LIMIT', 0, 1)[2]
+      its = redis.call('ZREVRANGEBYSCORE', KEYS.due, ARGV[i + 1], ARGV[i], 'WITHSCORES', 'LIMIT', 0,
+        1)[2]
       its = its and tonumber(its) - offset_of(ARGV[i])
     end
     due = its and math.max(its, due or its) or due

@@ -14,7 +14,7 @@
 --          scheduled, 'r' ready, 'd' a duplicate, 'f' refused since the queue is full; 'S' and 'R'
 --          the same in place of another, 'K' kept the other, 'E' refused since there is another,
 --          'O' not stored since another has replaced what it is a retry of
--- Repeat   the same message again is a duplicate while it waits or is held
+-- Repeat   the same message again is a duplicate while it is scheduled, ready or leased
 -- Roles    producer, worker, dispatcher
 -- @include clock
 -- @include types
@@ -28,16 +28,16 @@
 -- @include add_batch
 
 local clock = now_us()
-begin_puts(clock, tonumber(ARGV.max_scheduled), KEYS.wake, FIRST.ready_lists)
+begin_batch(clock, tonumber(ARGV.max_scheduled), KEYS.wake, FIRST.ready_lists)
 local states, others, replaced = {}, {}, {}
 for i = FIRST.messages, #ARGV, 5 do
-  local due, list = due_of(ARGV[i + 1], clock), KEYS[tonumber(ARGV[i + 2])]
-  local code, other, record = put(ARGV[i], due, list, ARGV[i + 3], ARGV[i + 4])
+  local due, list = due_of_text(ARGV[i + 1], clock), KEYS[tonumber(ARGV[i + 2])]
+  local code, other, record = store_message(ARGV[i], due, list, ARGV[i + 3], ARGV[i + 4])
   states[#states + 1], others[#others + 1], replaced[#replaced + 1] = code, other, record
 end
-end_puts(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, ARGV.wake_channel, 'accepted')
+end_batch(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, ARGV.wake_channel, 'accepted')
 if ARGV.max_scheduled == '-1' then
-  add_total(TOTALS, 'retried', putting.scheduled + putting.ready)
+  add_total(TOTALS, 'retried', batch.scheduled + batch.ready)
 end
 for _, record in ipairs(replaced) do
   others[#others + 1] = record

@@ -1,10 +1,10 @@
--- Tell which messages are known, so that those need not be made.
+-- Return which messages are known, so that the caller need not make those.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals
 -- ARGV     ids: each with a NUL behind it
 --          message_ids: each with a NUL behind it
--- Returns  a code for each: 'd' it is scheduled, ready or held, '-' it is not; it stops after
+-- Returns  a code for each: 'd' it is scheduled, ready or leased, '-' it is not; it stops after
 --          reading about 1 MB of records
 -- Repeat   reads only
 -- Roles    operator

@@ -1,5 +1,5 @@
--- Forget unique keys that no message has, or names of second messages that are gone, at most about 50:
--- schedule/purge.lua leaves them where processes hold very many messages.
+-- Forget unique keys that no message has, or names of second messages that are gone, at most about
+-- 50: schedule/purge.lua leaves them where very many messages are leased.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals

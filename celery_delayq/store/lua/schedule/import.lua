@@ -1,4 +1,5 @@
--- Store messages that were exported as schedule/add.lua does, and tell a repeat what became of them.
+-- Store messages that were exported as schedule/add.lua does, and tell a repeat what became of
+-- them.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  queues  wake  answer
@@ -25,12 +26,13 @@
 
 return answer_once(KEYS.answer, function()
   local clock = now_us()
-  begin_puts(clock, tonumber(ARGV.max_scheduled), KEYS.wake, FIRST.ready_lists)
+  begin_batch(clock, tonumber(ARGV.max_scheduled), KEYS.wake, FIRST.ready_lists)
   local codes = {}
   for i = FIRST.messages, #ARGV, 5 do
     local list = KEYS[tonumber(ARGV[i + 2])]
-    codes[#codes + 1] = (put(ARGV[i], due_of(ARGV[i + 1], clock), list, ARGV[i + 3], ARGV[i + 4]))
+    codes[#codes + 1] = (store_message(ARGV[i], due_of_text(ARGV[i + 1], clock), list, ARGV[i + 3],
+      ARGV[i + 4]))
   end
-  end_puts(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, ARGV.wake_channel, 'accepted')
+  end_batch(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, ARGV.wake_channel, 'accepted')
   return table.concat(codes)
 end)

@@ -1,14 +1,14 @@
--- Forget all scheduled and ready messages of a queue, and what waits to be delivered alone; its
--- dead letters stay, and what processes hold.
+-- Forget all scheduled, ready and quarantined messages of a queue; its dead letters and its leased
+-- messages stay.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  queues  wake  quarantined  deliveries  pace  dead  leases
 --          ready_lists…
 -- ARGV     queue
 --          queue_deleted: '1' when the queue itself was deleted
---          most_leased: of how many messages that processes hold to look at the unique keys; if
---            there are more, all unique keys stay, and duplicate_ids
--- Returns  {how many were scheduled, how many waited to be delivered alone, how many were ready}, and
+--          most_leased: most leased messages whose unique keys the script looks at; if there are
+--            more, all unique keys and duplicate_ids stay
+-- Returns  {how many were scheduled, how many were quarantined, how many were ready}, and
 --          1 where unique keys are left to schedule/forget_unowned.lua
 -- Repeat   {0, 0, 0}
 -- Roles    operator
@@ -23,10 +23,10 @@ local lists = {select(FIRST.ready_lists, unpack(KEYS))}
 for _, list in ipairs(lists) do
   count[3] = count[3] + redis.call('LLEN', list)
 end
--- What processes hold stays: no more than that, with the unique keys that it has.
-local few = redis.call('HLEN', LEASED_INDEX) <= tonumber(ARGV.most_leased)
+-- Leased messages keep their unique keys; no other unique key stays.
+local count_to_read = redis.call('HLEN', LEASED_INDEX) <= tonumber(ARGV.most_leased)
 local duplicate_ids, kept = {}, {}
-local running = few and redis.call('HGETALL', LEASED_INDEX) or {}
+local running = count_to_read and redis.call('HGETALL', LEASED_INDEX) or {}
 for i = 1, #running, 2 do
   local id, second = string.match(running[i], '^([^%z]*)(.*)$')
   local _, message_id, _, unique = read_tracked(running[i + 1])
@@ -42,8 +42,9 @@ for i = 1, #running, 2 do
   end
 end
 redis.call(
-  'UNLINK', DUE, ENTRIES, TASKS, PAUSED_DUE, READY_INDEX, KEYS.wake, KEYS.quarantined, KEYS.pace, unpack(lists))
-if few then
+  'UNLINK', DUE, ENTRIES, TASKS, PAUSED_DUE, READY_INDEX, KEYS.wake, KEYS.quarantined, KEYS.pace,
+    unpack(lists))
+if count_to_read then
   redis.call('UNLINK', UNIQUE, DUPLICATE_IDS)
 else
   count[4] = 1
@@ -60,7 +61,7 @@ add_total(TOTALS, 'purged', count[1] + ready)
 add_total(TOTALS, 'ready', count_others(TOTALS, ready) - ready)
 if ARGV.queue_deleted == '1' then
   if redis.call('EXISTS', KEYS.dead) == 0 then
-    -- Else nobody would find its dead letters.
+    -- The registry is how dead letters of the queue are found.
     redis.call('HDEL', KEYS.queues, ARGV.queue)
     if redis.call('EXISTS', KEYS.leases) == 0 then
       redis.call('UNLINK', TOTALS)

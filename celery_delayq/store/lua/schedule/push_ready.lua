@@ -13,6 +13,6 @@ expect_all(FIRST.ready_lists, 'list')
 for i = FIRST.messages, #ARGV, 2 do
   redis.call('LPUSH', KEYS[tonumber(ARGV[i])], ARGV[i + 1])
 end
-wake(KEYS.wake)
+wake_consumers(KEYS.wake)
 add_total(KEYS.totals, 'pushed', #ARGV / 2)
 return #ARGV / 2

@@ -1,13 +1,13 @@
 -- One dispatcher is on duty: it wakes when something is due, the others now and then. The hash of
--- lease time says who ('duty') and when it was heard last ('duty_at', ms). A hint: whoever finds
--- something overdue promotes it.
+-- lease time has its name ('duty') and when it last called ('duty_at', ms). Duty is a hint: each
+-- dispatcher that finds something overdue promotes it.
 --
--- Defines  on_duty
+-- Defines  take_duty
 -- Expects  clock: read_whole
 
--- 1 when 'me' is on duty from now on, else 0. It takes the duty when it 'wins' it, and when nobody
--- has it or was heard lately.
-local function on_duty(clock, me, wins, now)
+-- Returns 1 when 'me' is on duty from now on, else 0. It takes the duty when it 'wins', when nobody
+-- has the duty, and when the one that has it was silent.
+local function take_duty(clock, me, wins, now)
   if me == '' then
     return 0
   end

@@ -1,11 +1,12 @@
--- The next-due index says when to look at each queue next: at its earliest entry, or later after an error
--- and where less may be promoted than is due.
+-- The next-due index says when to look at each queue next: at its earliest entry, or later after an
+-- error and where less may be promoted than is due.
 --
--- Defines  next_due_head  hint  look_at  announce  look_again  look_on
+-- Defines  next_due_head  hint_look  plan_look  register_due  plan_next_look
+--            plan_look_after_removal
 -- Expects  record: PAUSED_OFFSET
 
--- {now (µs), queue, due (ms)} of the first queue to look at, but none that is named in ARGV from 'first'
--- on; the queue is '' when there is none.
+-- {now (µs), queue, due (ms)} of the first queue to look at, but none that is named in ARGV from
+-- 'first' on; the queue is '' when there is none.
 local function next_due_head(next_due, now, first)
   local left = {}
   for i = first or #ARGV + 1, #ARGV do
@@ -22,13 +23,13 @@ end
 
 -- Tell dispatchers when to look at a queue. A hint only: an account that may not publish costs one
 -- poll interval.
-local function hint(channel, queue, due, now)
+local function hint_look(channel, queue, due, now)
   redis.pcall('PUBLISH', channel, string.format('%.0f ', due * 1000 - now) .. queue)
 end
 
 -- Look at a queue when something is due there, and wake the dispatchers when that is the earliest
 -- of all.
-local function look_at(next_due, queue, due, now, channel)
+local function plan_look(next_due, queue, due, now, channel)
   local next_look = redis.call('ZSCORE', next_due, queue)
   if next_look and tonumber(next_look) <= due then
     return
@@ -36,18 +37,19 @@ local function look_at(next_due, queue, due, now, channel)
   local head = redis.call('ZRANGE', next_due, 0, 0, 'WITHSCORES')
   redis.call('ZADD', next_due, due, queue)
   if not head[2] or due < tonumber(head[2]) then
-    hint(channel, queue, due, now)
+    hint_look(channel, queue, due, now)
   end
 end
 
 -- Note that a queue has something due.
-local function announce(next_due, queues, queue, layout, due, now, channel)
+local function register_due(next_due, queues, queue, layout, due, now, channel)
   redis.call('HSETNX', queues, queue, layout)
-  look_at(next_due, queue, due, now, channel)
+  plan_look(next_due, queue, due, now, channel)
 end
 
--- Set when to look next from what is left in the schedule; what is paused and due waits for no time.
-local function look_again(next_due, queue, due_key)
+-- Set when to look next from what is left in the schedule; what is paused and due waits for no
+-- time.
+local function plan_next_look(next_due, queue, due_key)
   local first = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')
   if first[2] and tonumber(first[2]) < PAUSED_OFFSET then
     redis.call('ZADD', next_due, first[2], queue)
@@ -56,11 +58,11 @@ local function look_again(next_due, queue, due_key)
   end
 end
 
--- The same when some have left the schedule. Where something is paused and due, a look stays that may have
--- been set for it when its task went on.
-local function look_on(next_due, queue, due_key)
+-- The same when some have left the schedule. Where something is paused and due, a look stays that
+-- may have been set for it when its task went on.
+local function plan_look_after_removal(next_due, queue, due_key)
   local last = redis.call('ZRANGE', due_key, -1, -1, 'WITHSCORES')
   if tonumber(last[2] or 0) < PAUSED_OFFSET then
-    look_again(next_due, queue, due_key)
+    plan_next_look(next_due, queue, due_key)
   end
 end

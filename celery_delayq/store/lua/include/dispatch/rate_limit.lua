@@ -1,13 +1,14 @@
 -- How much may be promoted: PACE keeps 'tokens' (may be promoted at once) as they were 'at' (µs),
--- and, while a queue is full, 'below': leases/acquire.lua has it looked at again when fewer are ready.
+-- and, while a queue is full, 'below': leases/acquire.lua has it looked at again when fewer are
+-- ready.
 --
--- Defines  pace  spend  look_when_below
+-- Defines  promotable_count  count_promoted  look_when_below
 -- Expects  clock: to_ms
---          dispatch/next_due: hint
+--          dispatch/next_due: hint_look
 
 -- How many of 'most' entries may be promoted now and, when that is fewer than wanted, when to look
 -- again (ms). 'rate' a second and 'ready', the most messages that may be ready, are 0 for no limit.
-local function pace(key, lists, most, rate, ready, clock)
+local function promotable_count(key, lists, most, rate, ready, clock)
   local look
   if rate > 0 then
     -- What was not used in a tenth of a second is lost, so that no flood follows a pause.
@@ -15,7 +16,8 @@ local function pace(key, lists, most, rate, ready, clock)
     local tokens, at = unpack(redis.call('HMGET', key, 'tokens', 'at'))
     tokens, at = tonumber(tokens) or burst, tonumber(at) or clock
     tokens = math.min(burst, math.max(0, tokens) + math.max(0, clock - at) * rate / 1000000)
-    redis.call('HSET', key, 'tokens', string.format('%.6f', tokens), 'at', string.format('%.0f', clock))
+    redis.call('HSET', key, 'tokens', string.format('%.6f', tokens), 'at',
+      string.format('%.0f', clock))
     if tokens < most then
       most = math.floor(tokens)
       -- Several at once: a script call for each would cost more than it evens out.
@@ -40,7 +42,7 @@ local function pace(key, lists, most, rate, ready, clock)
 end
 
 -- Note what was promoted.
-local function spend(key, number, rate)
+local function count_promoted(key, number, rate)
   if rate > 0 and number > 0 then
     redis.call('HINCRBYFLOAT', key, 'tokens', -number)
   end
@@ -50,5 +52,5 @@ end
 local function look_when_below(key, next_due, queue, clock, channel)
   redis.call('HDEL', key, 'below')
   redis.call('ZADD', next_due, 'LT', to_ms(clock), queue)
-  hint(channel, queue, to_ms(clock), clock)
+  hint_look(channel, queue, to_ms(clock), clock)
 end

@@ -1,6 +1,6 @@
--- For those who move entries: they leave each at the due that it had, for as long as somebody reads the
--- schedule page by page. See include/pages/reading.lua.
--- Functions get the names of the three keys.
+-- For those who move entries: they leave each at the due that it had, for as long as somebody reads
+-- the schedule page by page. See include/pages/reading.lua. Functions get the names of the three
+-- keys.
 --
 -- Defines  MOST_MOVED  KEPT_MS  moves_at  begin_moves  note_move
 -- Expects  types: expect_type
@@ -51,7 +51,8 @@ local function note_move(moves, name, score, task)
     return
   end
   local since = math.max(
-    tonumber(redis.call('ZSCORE', moved, name) or 0), tonumber(redis.call('ZSCORE', moved_before, name) or 0))
+    tonumber(redis.call('ZSCORE', moved, name) or 0),
+      tonumber(redis.call('ZSCORE', moved_before, name) or 0))
   local version = {name, string.format('%.0f', since), string.format('%.0f', moves_at), task or ''}
   redis.call('ZADD', moved, due_at(score), table.concat(version, '\0'))
   redis.call('ZADD', moved, string.format('%.0f', moves_at), name)

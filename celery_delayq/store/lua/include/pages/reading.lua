@@ -1,12 +1,14 @@
--- For those who read the schedule page by page: each entry that is there when the reading begins comes
--- once, by the due that it has then, however it is moved meanwhile. include/pages/moves.lua is the other side.
+-- For those who read the schedule page by page: each entry that is there when the reading begins
+-- comes once, by the due that it has then, however it is moved meanwhile. include/pages/moves.lua
+-- is the other side.
 --
--- READERS has when each reading began (µs), scored by until when it is taken to go on (ms). MOVED has
--- of each entry that was moved while somebody was reading
+-- READERS has when each reading began (µs), scored by until when it is taken to go on (ms). MOVED
+-- has of each entry that was moved while somebody was reading
 --   its name, scored by when it was last moved (µs), which is more than any due, and
---   "<name> NUL <since> NUL <until> NUL <task>", scored by the due that it had from since to until (µs).
--- When MOVED is large it becomes MOVED_BEFORE, once nobody needs what stood there. All of these expire.
--- Functions get the names of the three.
+--   "<name> NUL <since> NUL <until> NUL <task>", scored by the due that it had from since to until
+--          (µs).
+-- When MOVED is large it becomes MOVED_BEFORE, once nobody needs what stood there. All of these
+-- expire. Functions get the names of the three.
 --
 -- Defines  READING_MS  KEPT_MS  number_text  is_any_moved  hide_moved  read_version
 --            behind_versions  last_version  note_reader
@@ -39,7 +41,8 @@ local function hide_moved(moves, entries, began)
   end
 end
 
--- The name and the task of an entry that had another due, and whether it had that when the reading began.
+-- The name and the task of an entry that had another due, and whether it had that when the reading
+-- began.
 local function read_version(member, began)
   local name, since, till, task = string.match(member, '^(.*)%z(%d+)%z(%d+)%z([^%z]*)$')
   if not name then
@@ -63,7 +66,8 @@ local function last_version(moves, first, last)
   return due
 end
 
--- Note that a reading goes on, or that it has ended. Where that may not be written, it goes on all the same.
+-- Note that a reading goes on, or that it has ended. Where that may not be written, it goes on all
+-- the same.
 local function note_reader(moves, goes_on, began)
   if not goes_on then
     if redis.call('EXISTS', moves[1]) == 1 then

@@ -10,7 +10,8 @@ local function forget_cancelled(name, value, dropped)
   add_total(TOTALS, string.sub(value, 1, 2) == '!!' and 'replaced' or 'cancelled', dropped)
   add_total(TOTALS, 'ready', -dropped)
   redis.call('HDEL', READY_INDEX, name)
-  if redis.call('HEXISTS', ENTRIES, name) == 0 and redis.call('HEXISTS', LEASED_INDEX, name) == 0 then
+  if redis.call('HEXISTS', ENTRIES, name) == 0
+    and redis.call('HEXISTS', LEASED_INDEX, name) == 0 then
     redis.call('ZREM', DUPLICATE_IDS, name)
   end
   local _, message_id, _, unique = read_tracked(value)

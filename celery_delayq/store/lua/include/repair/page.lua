@@ -3,7 +3,7 @@
 --
 -- Defines  look_at_each
 -- Expects  room: room
---          repair/report: tell
+--          repair/report: report
 
 -- Look at the names that a call has left, or at about 'most' members of a sorted set from a cursor
 -- on, one after the other; return the report (see include/repair/report.lua).
@@ -18,9 +18,9 @@ local function look_at_each(left, zset, cursor, most, look)
   end
   for i, name in ipairs(names) do
     if room <= 0 then
-      return tell(cursor, i - 1, {unpack(names, i)})
+      return report(cursor, i - 1, {unpack(names, i)})
     end
     look(name)
   end
-  return tell(cursor, #names)
+  return report(cursor, #names)
 end

@@ -1,12 +1,12 @@
 -- What a call of fsck has found.
 --
--- Defines  found  note  let_repairs_pass  tell
+-- Defines  found  note_drift  let_repairs_pass  report
 
 -- What a batch has found: of each kind how many, how many of them are repaired now, and a few.
 local found = {}
 
 -- With a command, what is repaired is repaired by it.
-local function note(kind, id, repaired, ...)
+local function note_drift(kind, id, repaired, ...)
   local one = found[kind]
   if not one then
     one = {kind, 0, 0}
@@ -32,6 +32,6 @@ end
 
 -- {next cursor, how many were looked at, {names left to the next call}, then for each kind
 -- {kind, found, repaired, some ids…}}
-local function tell(cursor, looked, left)
+local function report(cursor, looked, left)
   return {cursor, looked, left or {}, unpack(found)}
 end

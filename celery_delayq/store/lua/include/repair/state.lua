@@ -2,7 +2,7 @@
 --
 -- Defines  let_pass  check_duplicate
 -- Expects  tracking: duplicate_ids_there  DUPLICATE_IDS  list_duplicate
---          repair/report: note
+--          repair/report: note_drift
 
 -- A hand may have removed the list of second messages, so all are looked for.
 duplicate_ids_there = true
@@ -16,7 +16,7 @@ end
 -- A second message with the same id is found by its name, so that must be listed.
 local function check_duplicate(name, repair)
   if string.find(name, '\0', 1, true) and not redis.call('ZSCORE', DUPLICATE_IDS, name) then
-    note('unlisted_duplicate', name, repair)
+    note_drift('unlisted_duplicate', name, repair)
     if repair then
       let_pass()
       list_duplicate(name)
