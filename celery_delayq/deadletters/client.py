@@ -1,4 +1,4 @@
-"""Public dead-letter API."""
+"""Public API of dead letters: replay and purge."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _QUEUE: Callable[[DeadLetter], str] = attrgetter("queue")
 
 
 class Change(NamedTuple):
-    """A change of dead letters that is to be made; *places* are the dead letters in its call."""
+    """A change of dead letters; *places* are the indexes of those that *call* changes."""
 
     dead_letters: Sequence[DeadLetter]
     call: Call | None
     places: Sequence[int]
     after: Callable[[Sequence[DeadLetter]], None] | None = None
-    #: Status codes that are known before the call is made, by the place of the dead letter.
+    #: Status codes that are known before the call, by the index of the dead letter.
     known: Mapping[int, StatusCode] = MappingProxyType({})
 
     def status_codes(self, reply: Any) -> Sequence[StatusCode]:
@@ -76,26 +76,26 @@ class DeadLetters(DeadLetterReader):
         eta: datetime | str | None = None,
         countdown: float | None = None,
     ) -> Outcome:
-        """Run a dead letter's task again, with all its attempts, and remove the dead letter.
+        """Run the task of a dead letter again, with all its attempts, and delete the dead letter.
 
-        Both happen in one step on Redis. On RabbitMQ, and on a Redis Cluster for a *queue* of
-        another hash tag, two replays at the same time run it twice.
+        On Redis both happen in one step. On RabbitMQ, and on a Redis Cluster for a *queue* of
+        another hash tag, two replays at the same time run the task twice.
 
         Parameters
         ----------
         dead_letter : DeadLetter | str
             A dead letter or its id.
         args, kwargs, queue
-            What to change; its retries have that too.
+            New values for the task and its retries.
         eta, countdown
-            When it is to run; at once without either.
+            When the task is due; without either it runs at once.
 
         Returns
         -------
         Outcome
-            ``DONE``; ``UNKNOWN``, when there is no such dead letter any more; ``CHANGED``, when
-            another one has its id by now; ``CONFLICT``, when another task has its unique key;
-            ``UNREADABLE``, when it is not a task message.
+            ``DONE``; ``UNKNOWN`` if the dead letter does not exist any more; ``CHANGED`` if another
+            dead letter has its id now; ``CONFLICT`` if another task has its unique key;
+            ``UNREADABLE`` if it is no task message.
 
         Raises
         ------
@@ -127,26 +127,26 @@ class DeadLetters(DeadLetterReader):
         everything: bool = False,
         progress: Callable[[Bulk], object] | None = None,
     ) -> Bulk:
-        """Replay all dead letters that match a filter, of each queue the first that died first.
+        """Replay all dead letters that match a filter; in each queue in the order of their deaths.
 
         Parameters
         ----------
         rate : float | None
-            Tasks a second, 0.001 to 1,000,000: they are scheduled one after the other, and this
-            does not wait for them. None: all at once.
+            Tasks per second, 0.001 to 1,000,000: the tasks are scheduled with that distance, and
+            this call does not wait for them. None: all tasks run at once.
         args, kwargs, queue
-            What to change, as for :meth:`replay`.
+            New values for the tasks, as for :meth:`replay`.
         dry_run : bool
-            Only count them.
+            Only count the dead letters.
         everything : bool
-            Needed for a filter that leaves nothing out.
+            Required for a filter that matches all dead letters.
         progress : Callable[[Bulk], object]
             Called after each batch of at most 100.
 
         Raises
         ------
         ConfigError
-            *rate* is not in its range, the arguments are no JSON, or the filter leaves nothing out
+            *rate* is not in its range, the arguments are no JSON, or the filter matches everything
             and *everything* is not set.
         InvalidFilter
             The filter has a wrong type, or *queue* is not a valid name.
@@ -175,21 +175,21 @@ class DeadLetters(DeadLetterReader):
         dues: Sequence[Due],
         run: str,
     ) -> Any:
-        """Return the change that replays dead letters of one queue; all go to one queue."""
+        """Return the change that replays dead letters of *queue* into one queue."""
         to, token = changes.queue or queue, uuid4().hex
         layout = self._ask(lambda stores: queues_of(stores, to)[to])
         replays: dict[int, Replay] = {}
         for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
-            # The first half of a message id tells messages apart.
+            # The message id differs in its first half, which is the part that scripts use.
             message_id = f"{place:04x}{token[4:]}"
             try:
                 with reading("message"):
                     entry = replay_entry(dead_letter, layout, due, changes, message_id, run)
             except (RecordError, InvalidOption) as exc:
-                # Other producers may have sent anything.
+                # The message of another producer may be anything.
                 logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
                 continue
-            # If another task has the unique key by now, the replay is refused.
+            # If another task has the unique key now, the replay is refused.
             if entry.policy:
                 entry = entry._replace(policy="e 0 0")
             replays[place] = Replay(
@@ -214,13 +214,13 @@ class DeadLetters(DeadLetterReader):
         return Change(dead_letters, call, [*replays], known=known)
 
     def purge(self, dead_letter: DeadLetter | str) -> Outcome:
-        """Delete a dead letter; a chord that waits for it fails.
+        """Delete a dead letter. A chord that waits for its task fails.
 
         Returns
         -------
         Outcome
-            ``DONE``; ``UNKNOWN``, when there is no such dead letter any more; ``CHANGED``, when
-            another one has its id by now.
+            ``DONE``; ``UNKNOWN`` if the dead letter does not exist any more; ``CHANGED`` if another
+            dead letter has its id now.
         """
         found = self._dead_letter(dead_letter)
         if found is None:
@@ -270,10 +270,10 @@ class DeadLetters(DeadLetterReader):
         *,
         replay_in_place: bool = False,
     ) -> Bulk:
-        """Change the dead letters that match, in batches; those that die meanwhile stay.
+        """Change the dead letters that match, in batches; messages that die meanwhile stay.
 
-        With *replay_in_place* the scripts change most messages themselves, and *change* gets only
-        the dead letters that :meth:`_replay_in_place` yields.
+        With *replay_in_place* scripts change most messages themselves, and *change* gets only the
+        dead letters that :meth:`_replay_in_place` yields.
         """
         check_bulk(filter, dry_run, everything)
         bulk = Bulk(dry_run)
@@ -281,7 +281,7 @@ class DeadLetters(DeadLetterReader):
             bulk.total = bulk.outcomes[Outcome.DONE] = self.count(filter)
             return bulk
         if filter.died_to is None:
-            # Otherwise a task that is replayed and dies at once would be replayed again and again.
+            # A task that is replayed and dies again must not be replayed again by this call.
             filter = replace(filter, died_to=moment(self._session.now_ms()))
         bulk.total = self.count(
             DeadFilter(filter.queue, died_from=filter.died_from, died_to=filter.died_to)
@@ -314,7 +314,7 @@ class DeadLetters(DeadLetterReader):
     def _replay_in_place(
         self, filter: DeadFilter, bulk: Bulk, progress: Callable[[Bulk], object] | None
     ) -> Iterator[DeadLetter]:
-        """Replay dead letters by queue and time; yield those that a script cannot change."""
+        """Replay dead letters by queue and time; yield those that no script can change."""
         low, high = filter.range_ms()
         layouts = self._ask(lambda stores: queues_of(stores, filter.queue))
         counts = self._ask(lambda stores: counts_of(stores, filter.queue, low, high))
@@ -327,13 +327,13 @@ class DeadLetters(DeadLetterReader):
             more = True
             while more:
                 place = (layout, first, last, after, uuid4().hex)
-                found, left = self._ask(partial(_replay_page_in_place, queue, place))
+                found, remaining = self._ask(partial(_replay_page_in_place, queue, place))
                 if found.done:
                     bulk.outcomes[Outcome.DONE] += found.done
                     if progress is not None:
                         progress(bulk)
-                for dead_lettered in left:
-                    yield DeadLetter.of(queue, dead_lettered)
+                for record in remaining:
+                    yield DeadLetter.of(queue, record)
                 if found.last != first:
                     after = b""
                 for id, died in found.left:
@@ -342,7 +342,7 @@ class DeadLetters(DeadLetterReader):
 
 
 def due_of(eta: datetime | str | None, countdown: float | None) -> Due:
-    """Return when a replay is to run; raises InvalidETA for no time, or for two."""
+    """Return the due time of a replay; raises InvalidETA for an invalid time, or for two times."""
     if eta is not None and countdown is not None:
         raise InvalidETA(f"eta={eta!r}, countdown={countdown!r}: give one of them")
     if eta is not None:
@@ -357,7 +357,7 @@ def check_rate(rate: float | None) -> None:
 
 
 def check_bulk(filter: DeadFilter, dry_run: bool, everything: bool) -> None:
-    """Raise ConfigError if a filter leaves nothing out by mistake."""
+    """Raise ConfigError if a filter matches everything and *everything* is not set."""
     check_filter(filter)
     if filter.is_everything and not (everything or dry_run):
         raise ConfigError(
@@ -369,7 +369,7 @@ def check_bulk(filter: DeadFilter, dry_run: bool, everything: bool) -> None:
 def _replay_page_in_place(
     queue: str, place: tuple[Any, ...], stores: Stores
 ) -> tuple[ReplayedInPlace, Sequence[DeadLetterRecord]]:
-    """Return the result of one call, and the dead letters that it left."""
+    """Replay a page in one call; return its result, and the dead letters that it did not replay."""
     dead_letters = stores.of(queue).dead_letters
     found = dead_letters.replay_in_place(queue, *place)
     return found, dead_letters.read(queue, [id for id, _ in found.left]) if found.left else []

@@ -1,6 +1,6 @@
-"""Replays to a queue of another store: schedule first, then delete the dead letter.
+"""Replays to a queue of another store: the task is scheduled first, the dead letter deleted second.
 
-A process that dies in between leaves both, so the task may run once more, and is never lost.
+If the process dies in between, both exist: the task may run once more, and is never lost.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ def schedule_in_other_store(
     Parameters
     ----------
     ask : Callable
-        Calls a function with the stores, once more on new connections when a server is gone.
+        Calls a function with the stores; after a lost connection once more on new connections.
     queue, to : str
-        Where the dead letters are, and where their tasks are to run.
+        The queue of the dead letters, and the queue in which their tasks will run.
     layout : Layout
-        That of the queue *to*.
+        The layout of the queue *to*.
     replays : Mapping[int, Replay]
-        The dead letters by their place.
+        The replays by the index of their dead letter.
     token : str
-        Names this attempt: asked again with it, nothing is scheduled twice.
+        Names this attempt: a repeated call with the same token schedules nothing twice.
 
     Returns
     -------
     tuple
-        The dead letters that are to be deleted now, and the status codes of all others.
+        The replays whose dead letters are to be deleted now, and the status codes of the others.
     """
     if not replays:
         return {}, {}
     ids = [to_bytes(each.id) for each in replays.values()]
-    there = ask(lambda stores: stores.of(queue).dead_letters.read(queue, ids))
-    died = {each.id: each.died_ms for each in there}
+    records = ask(lambda stores: stores.of(queue).dead_letters.read(queue, ids))
+    died = {each.id: each.died_ms for each in records}
     known: dict[int, StatusCode] = {}
     found: dict[int, Replay] = {}
     for place, each in replays.items():
@@ -63,7 +63,7 @@ def schedule_in_other_store(
 
     def schedule(stores: Stores) -> bytes:
         store = stores.of(to)
-        # By the layout of that queue, which other apps may consume.
+        # With the layout of that queue: another app may consume it with other priority steps.
         call = Store(store.client, store.keys, layout).import_call(to, entries, token, retry=True)
         reply: bytes = store.run(call)
         return reply

@@ -1,4 +1,4 @@
-"""Reading dead letters: iterate, get, count."""
+"""Reads dead letters: iterate, get, count."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from celery_delayq.store.paging import queues_of
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 
-#: Called with how many dead letters there are to read, None where that is not known, and how many
-#: were.
+#: Called with the number of dead letters to read (None if unknown), and the number read so far.
 Progress = Callable[[int | None, int], object]
 
-#: Dead letters after which it is called.
+#: Dead letters after which :data:`Progress` is called.
 PROGRESS_DEAD_LETTERS = 100
 
 
 class ReadCounter:
-    """Counts what is read."""
+    """Counts the dead letters that are read, and reports the progress."""
 
     def __init__(self, progress: Progress | None, total: int | None) -> None:
         self._progress, self._total, self._number = progress, total, 0
 
     def count_one(self) -> None:
-        """Count a dead letter, whether it is one of the wanted or not."""
+        """Count a dead letter that was read, whether it matches or not."""
         self._number += 1
         if self._progress is not None and self._number % PROGRESS_DEAD_LETTERS == 0:
             self._progress(self._total, self._number)
 
 
 class DeadLetterReader:
-    """The part of ``delayq.dead_letters`` that changes nothing."""
+    """The methods of ``delayq.dead_letters`` that only read."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -59,17 +58,17 @@ class DeadLetterReader:
     ) -> Iterator[DeadLetter]:
         """Return an iterator over dead letters, in the order of their deaths.
 
-        Each dead letter comes once. Those that are removed meanwhile may be missing, and those that
-        die meanwhile are left out, also those that were replayed.
+        Each dead letter appears once. A dead letter that is deleted meanwhile may be missing. A
+        message that dies meanwhile is left out, also if it was replayed before.
 
         Parameters
         ----------
         filter : DeadFilter | None
-            A filter; or give the fields of one by name, see
+            A filter. Without it, the other arguments are the fields of a
             :class:`~celery_delayq.model.dead_letter.DeadFilter`.
         progress : Callable[[int | None, int], object] | None
-            Called after each hundred that were read, found or not: with how many there are to read,
-            None where that is not known, and how many were read.
+            Called after each 100 dead letters that were read, whether they match or not: with the
+            number to read (None if unknown), and the number read so far.
 
         Raises
         ------
@@ -86,7 +85,7 @@ class DeadLetterReader:
     ) -> Iterator[DeadLetter]:
         """Return an iterator over dead letters that match a filter.
 
-        With *ahead* it reads pages ahead on a connection of its own, if only one queue matches.
+        With *ahead*, if only one queue matches, pages are read ahead on a connection of their own.
         """
         low, high = filter.range_ms()
         all_match = filter.is_by_place
@@ -100,14 +99,14 @@ class DeadLetterReader:
 
         queues = self._ask(with_dead_letters)
         ahead = ahead and len(queues) == 1
-        read = ReadCounter(progress, sum(number for number, _ in queues.values()))
+        counter = ReadCounter(progress, sum(number for number, _ in queues.values()))
 
         def of_queue(queue: str) -> Iterator[DeadLetter]:
             dead_letters = self._ask(lambda stores: stores.of(queue).dead_letters)
             _, died_to = queues[queue]
             for dead_lettered in dead_letters.all(queue, low, died_to, ahead=ahead, ask=self._ask):
                 dead_letter = DeadLetter.of(queue, dead_lettered)
-                read.count_one()
+                counter.count_one()
                 if all_match or filter.matches(dead_letter):
                     yield dead_letter
 
@@ -118,20 +117,20 @@ class DeadLetterReader:
     def get(
         self, id: str, *, queue: str | None = None, progress: Progress | None = None
     ) -> DeadLetter | None:
-        """Return the dead letter with that id, or else the first one of the task with that id.
+        """Return the dead letter with that id, or else the first one of a task with that id.
 
-        The two ids differ if a task became a dead letter several times, or if its message had no
-        readable id. The search by the task's id reads all dead letters.
+        The ids of a dead letter and its task differ if the task became a dead letter several times,
+        or if its message had no readable id. The search by the task's id reads all dead letters.
 
         Parameters
         ----------
         progress : Callable[[int | None, int], object] | None
-            Called while all are read, as by ``delayq.dead_letters(…)``.
+            Called while all dead letters are read, as for ``delayq.dead_letters(…)``.
 
         Returns
         -------
         DeadLetter | None
-            None if there is neither.
+            None if no dead letter has either id.
 
         Raises
         ------
@@ -150,9 +149,9 @@ class DeadLetterReader:
         self,
         id: str,
         queue: str | None,
-        progress: Progress | None,  # noqa: ARG002, for those that have to search
+        progress: Progress | None,  # noqa: ARG002, for a subclass that reads all dead letters
     ) -> DeadLetter | None:
-        def ask(stores: Stores) -> DeadLetter | None:
+        def read(stores: Stores) -> DeadLetter | None:
             found = stores.run_each(
                 queues_of(stores, queue),
                 lambda store, name: store.dead_letters.read_steps(name, [to_bytes(id)]),
@@ -160,13 +159,13 @@ class DeadLetterReader:
             every = (DeadLetter.of(name, each) for name, some in found.items() for each in some)
             return next(every, None)
 
-        return self._ask(ask)
+        return self._ask(read)
 
     def count(self, /, filter: DeadFilter | None = None, **fields: Any) -> int:
-        """Return how many dead letters match a filter, or its *fields* as for
-        ``delayq.dead_letters(…)``.
+        """Return the number of dead letters that match a filter.
 
-        Unless the filter has only a queue and times, this reads all dead letters.
+        Without *filter*, the other arguments are its *fields*, as for ``delayq.dead_letters(…)``. A
+        filter with other fields than the queue and the times reads all dead letters.
 
         Raises
         ------
@@ -185,7 +184,7 @@ class DeadLetterReader:
 def counts_of(
     stores: Stores, queue: str | None, low: int | None, high: int | None
 ) -> dict[str, int]:
-    """Return how many dead letters of a queue, or of each queue, died then (ms)."""
+    """Return the number of dead letters of each queue, or of one, with a death in a time (ms)."""
     return stores.run_each(
         queues_of(stores, queue),
         lambda store, name: store.dead_letters.count_steps(name, low, high),
@@ -193,7 +192,7 @@ def counts_of(
 
 
 def _filter_of(filter: DeadFilter | None, fields: DeadFilter) -> DeadFilter:
-    """Return the filter, or that of the fields where none is given."""
+    """Return the filter, or else the filter made of fields; raises InvalidFilter for both."""
     if filter is None:
         return fields
     if not fields.is_everything:
@@ -202,7 +201,7 @@ def _filter_of(filter: DeadFilter | None, fields: DeadFilter) -> DeadFilter:
 
 
 def check_filter(filter: DeadFilter) -> DeadFilter:
-    """Return the filter; raise InvalidFilter if it is of another type."""
+    """Return the filter; raises InvalidFilter for another type."""
     if not isinstance(filter, DeadFilter):
         raise InvalidFilter(f"filter={filter!r}: expected a DeadFilter(…)")
     return filter

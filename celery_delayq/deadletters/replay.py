@@ -1,4 +1,4 @@
-"""The message of a dead letter that is replayed. No I/O."""
+"""Makes the message that replays a dead letter. No I/O."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _FIRST_RUN_FIELDS = frozenset(
 
 
 class ReplayChanges(NamedTuple):
-    """Changes to a task that is replayed; None for no change."""
+    """New arguments and a new queue for a replay; None for no change."""
 
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     queue: str | None = None
 
     def check(self) -> ReplayChanges:
-        """Return the changes.
+        """Check the changes, and return them.
 
         Raises
         ------
@@ -71,7 +71,7 @@ def replay_entry(
     message_id: str,
     run: str,
 ) -> Entry:
-    """Return the entry that replays a dead letter; *layout* is that of the queue it goes to.
+    """Return the entry that replays a dead letter into a queue with that layout.
 
     The other parameters and the errors are those of :func:`replay_message`.
     """
@@ -87,14 +87,14 @@ def replay_message(
 ) -> dict[str, Any]:
     """Return the message that replays a dead letter.
 
-    Its retries start from 0. The ETA is removed, and so is an expiry in the past.
+    Its number of retries is 0. The ETA and an expiry in the past are removed.
 
     Parameters
     ----------
     message_id : str
-        32 characters; the id of the new message.
+        The id of the new message, 32 characters.
     run : str
-        Names the replay: tasks that are replayed together share retry budgets as before.
+        The name of the replay. Tasks that are replayed together share their retry budgets again.
 
     Raises
     ------
@@ -120,15 +120,15 @@ def replay_message(
     if changes.args is not None or changes.kwargs is not None:
         _change_arguments(new, changes)
     if changes.queue is not None:
-        # Its retries go there too.
+        # Retries go to the queue of ``delivery_info``.
         properties["delivery_info"] = {"exchange": "", "routing_key": changes.queue}
-    entry_id(headers["id"]).encode()  # an id that cannot be sent is an error here
+    entry_id(headers["id"]).encode()  # raises an error for an id that cannot be sent
     check_own(properties)
     return new
 
 
 def _own_for_replay(before: Mapping[str, Any], run: str) -> dict[str, Any]:
-    """Return our data in a message for a new run of its task."""
+    """Return our own data of a message for a new run of its task."""
     own = dict(before)
     if "unique" in own:
         own["unique"] = {**own["unique"], "key": unique_key(own)}
@@ -136,7 +136,7 @@ def _own_for_replay(before: Mapping[str, Any], run: str) -> dict[str, Any]:
         del own[name]
     if isinstance(own.get("budget"), list):
         name, most = own["budget"]
-        # A new budget, since the old one may be used up.
+        # A new budget, since the old budget may be used up.
         own["budget"] = [
             f"{str(name).partition(_REPLAY_SEPARATOR)[0]}{_REPLAY_SEPARATOR}{run}",
             most,
@@ -175,6 +175,6 @@ def _change_arguments(message: dict[str, Any], changes: ReplayChanges) -> None:
         ("argsrepr", tuple(old_args), tuple(args)),
         ("kwargsrepr", old_kwargs, kwargs),
     ):
-        # A custom description may hide secrets, so it is replaced by "…".
+        # A text of the task's own may hide secrets, so "…" replaces it.
         usual = headers.get(name) == saferepr(before, AMQP.argsrepr_maxsize)
         headers[name] = saferepr(now, AMQP.argsrepr_maxsize) if usual else "…"

@@ -1,4 +1,4 @@
-"""The public dead-letter API on RabbitMQ, where dead letters lie in a stream."""
+"""Public API of dead letters on RabbitMQ, which keeps them in a stream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from celery_delayq.utils.portions import portions
 
 logger = logging.getLogger(__name__)
 
-#: Dead letters that are settled by one mark.
+#: Dead letters that one mark settles.
 MARK_BATCH = 100
 
 
@@ -34,10 +34,10 @@ class StreamedDeadLetter(DeadLetter):
 
 
 class StreamDeadLetters(DeadLetters):
-    """Dead letters on RabbitMQ, where a change is made at once, and is the list of its outcomes.
+    """Dead letters on RabbitMQ. A change is made at once, and returns the list of its outcomes.
 
-    A replay publishes, waits for the broker's confirm, and then marks the dead letter as replayed.
-    So two replays at the same time run a task twice.
+    A replay publishes the message, waits for the broker's confirm, and then marks the dead letter
+    as replayed. So two replays at the same time run a task twice.
     """
 
     def _iterate(
@@ -49,9 +49,9 @@ class StreamDeadLetters(DeadLetters):
         offset: int | None = None,
     ) -> Iterator[DeadLetter]:
         low, high = filter.range_ms()
-        read = ReadCounter(progress, None)
+        counter = ReadCounter(progress, None)
         for found in self._connection.read(offset):
-            read.count_one()
+            counter.count_one()
             died = found.dead_lettered.died_ms
             if (
                 filter.queue not in (None, found.queue)
@@ -72,17 +72,17 @@ class StreamDeadLetters(DeadLetters):
     def _find_by_id(
         self, id: str, queue: str | None, progress: Progress | None
     ) -> DeadLetter | None:
-        there = self._iterate(DeadFilter(queue), progress=progress)
-        return next((each for each in there if each.id == id), None)
+        found = self._iterate(DeadFilter(queue), progress=progress)
+        return next((each for each in found if each.id == id), None)
 
     def _count(self, filter: DeadFilter) -> int:
         return sum(1 for _ in self._iterate(filter))
 
     def _dead_letter(self, dead_letter: DeadLetter | str) -> DeadLetter | None:
-        """Return a dead letter as it is in the stream now, None if it is settled."""
+        """Return a dead letter as the stream has it now; None if it is settled."""
         if isinstance(dead_letter, StreamedDeadLetter):
-            there = self._iterate(DeadFilter(), offset=dead_letter.offset)
-            return next((each for each in there if each == dead_letter), None)
+            found = self._iterate(DeadFilter(), offset=dead_letter.offset)
+            return next((each for each in found if each == dead_letter), None)
         return self.get(dead_letter.id if isinstance(dead_letter, DeadLetter) else dead_letter)
 
     def _change_all(
@@ -131,7 +131,7 @@ class StreamDeadLetters(DeadLetters):
         dues: Sequence[Due],
         run: str,
     ) -> list[Outcome | Exception]:
-        """Replay dead letters; return of each its outcome, or why RabbitMQ refused its message."""
+        """Replay dead letters; return the outcome of each, or RabbitMQ's error for its message."""
         outcomes: list[Outcome | Exception] = [Outcome.DONE] * len(dead_letters)
         messages: dict[int, tuple[Any, str, Due]] = {}
         for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
@@ -161,5 +161,5 @@ class StreamDeadLetters(DeadLetters):
 
 
 def offsets_of(dead_letters: Iterable[DeadLetter]) -> list[int]:
-    """Return the places of dead letters in their stream."""
+    """Return the offsets of dead letters in their stream."""
     return [each.offset for each in dead_letters if isinstance(each, StreamedDeadLetter)]

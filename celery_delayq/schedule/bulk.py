@@ -39,9 +39,17 @@ def change_all(
     last_first: bool = False,
     after_batch: Callable[[Sequence[ListedEntry]], object] | None = None,
 ) -> Bulk:
-    """Change matching entries in batches, but for entries whose due has changed meanwhile.
+    """Change the entries that match a filter, in batches.
 
-    *after_batch* is called with the changed entries of each batch.
+    All matching entries are found first. An entry whose due time changes after that is left
+    unchanged.
+
+    Parameters
+    ----------
+    last_first : bool
+        Change the entries in the reverse order of their due times.
+    after_batch : Callable[[Sequence[ListedEntry]], object] | None
+        Called with the changed entries of each batch.
     """
     if not isinstance(filter, Filter):
         raise InvalidFilter(f"filter={filter!r}: expected a Filter(…)")
@@ -94,10 +102,10 @@ def _windows(
     bulk: Bulk,
     progress: Callable[[Bulk], object] | None,
 ) -> list[_Window]:
-    """Return the windows of all entries that are meant, and count these.
+    """Return the windows that contain all matching entries, and count the entries.
 
-    The names of all of them would take too much memory. An entry that is moved meanwhile stays
-    in its window.
+    A list of all names would take too much memory. An entry that is moved after *began* stays in
+    its window.
     """
     windows: list[_Window] = []
     for queue in queues:
@@ -114,7 +122,7 @@ def _windows(
 
 
 class _Window(NamedTuple):
-    """A part of the schedule of a queue: behind one place, and not behind another one."""
+    """A part of the schedule of a queue: behind the position *start*, up to *end*."""
 
     queue: str
     start: Position | None
@@ -150,7 +158,13 @@ def _change_in_store(
 def new_due(
     eta: datetime | str | None, countdown: float | None, by: timedelta | float | None
 ) -> Due | None:
-    """Return when something is to be due, None when it is to be moved by an amount."""
+    """Return the new due time; None if entries are moved by an amount.
+
+    Raises
+    ------
+    InvalidETA
+        The time is invalid, or not exactly one of the arguments is given.
+    """
     if sum(each is not None for each in (eta, countdown, by)) != 1:
         raise InvalidETA(
             f"eta={eta!r}, countdown={countdown!r}, by={by!r}: give one of them, and not the others"
@@ -161,23 +175,24 @@ def new_due(
 
 
 def shift_due(due_ms: int, by_ms: int) -> Due:
-    """Return a due that is moved by so many ms.
+    """Return a due time moved by *by_ms*.
 
     Raises
     ------
     InvalidETA
-        It leads past the year 9999.
+        The new time is after the year 9999.
     """
     if due_ms + by_ms > MAX_DUE_MS:
-        raise InvalidETA(f"{by_ms / 1000:g} s later leads past the year 9999")
+        raise InvalidETA(f"by={by_ms / 1000:g} s: the new time is after the year 9999")
     return Due(due_ms + by_ms)
 
 
 def shift_due_or_past(due_ms: int, by_ms: int) -> Due:
-    """Return a due moved by so many ms; 0, which has passed, where that is after the year 9999."""
+    """Return a due time moved by *by_ms*; 0, a time in the past, if it is after the year 9999."""
     return Due(due_ms + by_ms if due_ms + by_ms <= MAX_DUE_MS else 0)
 
 
 def shift_ms(by: Any) -> int:
+    """Return an amount of time in ms; raises InvalidETA for no number of seconds."""
     seconds = by.total_seconds() if isinstance(by, timedelta) else by
     return due_of_countdown(seconds, "by").ms

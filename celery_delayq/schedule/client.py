@@ -60,16 +60,16 @@ class Schedule:
         self._ask = session.ask
 
     def get(self, id: str, *, queue: str | None = None) -> ScheduledTask | None:
-        """Return the task with that id, None for one that has finished or never existed.
+        """Return the task with that id; None if it has finished or never existed.
 
-        Of several tasks with one id, it is the one that is due first.
+        Of several tasks with one id, the task that is due first is returned.
 
         Parameters
         ----------
         id : str
             The id of a task, or its ``AsyncResult``.
         queue : str | None
-            Look in this queue only; None for all.
+            The only queue to search; None for all queues.
 
         Raises
         ------
@@ -79,7 +79,7 @@ class Schedule:
         return min(self.find(id, queue=queue), key=lambda each: each.due, default=None)
 
     def find(self, id: str, *, queue: str | None = None) -> Sequence[ScheduledTask]:
-        """Return all tasks with that id: a task that is routed to two queues is two entries.
+        """Return all tasks with that id. A task that is routed to two queues has two entries.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class Schedule:
         Returns
         -------
         Sequence[ScheduledTask]
-            Scheduled, ready or running tasks, in no order; empty for one that has finished.
+            Scheduled, ready or running tasks in no order; empty if all have finished.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class Schedule:
         """
         id = id_of(id)
 
-        def ask(stores: Stores) -> Sequence[ScheduledTask]:
+        def read(stores: Stores) -> Sequence[ScheduledTask]:
             queues = stores.queues_with(queues_of(stores, queue), [id])
             found = stores.run_each(queues, finding([id]))
             return [
@@ -107,7 +107,7 @@ class Schedule:
                 for place in places
             ]
 
-        return self._ask(ask)
+        return self._ask(read)
 
     def list(
         self,
@@ -120,11 +120,11 @@ class Schedule:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page:
-        """Return a page of scheduled tasks, the first that is due first.
+        """Return a page of scheduled tasks in the order of their due times.
 
-        Tasks that are added or removed between two pages may be missing. All others appear once,
-        with their due of that moment, in the order of their dues when the first page was read.
-        That holds while at most an hour lies between two pages.
+        A task that is added or removed between two pages may be missing. Every other task appears
+        once, in the order of due times when the first page was read, and with its present due time.
+        This holds if at most one hour passes between two pages.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class Schedule:
         limit : int
             Most entries of the page, 1 to 10,000.
         cursor : str | None
-            ``Page.cursor`` of the page before; None for the first page.
+            ``Page.cursor`` of the previous page; None for the first page.
 
         Raises
         ------
@@ -151,16 +151,17 @@ class Schedule:
         return self._ask(lambda stores: read_page(stores, filter, limit, after))
 
     def entries(self, filter: Filter | None = None, *, page: int = 500) -> Iterator[ScheduledTask]:
-        """Return an iterator over all scheduled tasks that match a filter, the first that is due
-        first. The first page is read at once. Tasks may be changed meanwhile: as for :meth:`list`,
-        each comes once.
+        """Return an iterator over all scheduled tasks that match a filter, by due time.
+
+        The first page is read at once. If tasks change meanwhile, each appears once, as in
+        :meth:`list`.
 
         Parameters
         ----------
         filter : Filter | None
-            None for all.
+            None for all tasks.
         page : int
-            Tasks that are read from Redis at once.
+            Number of tasks that are read from Redis at once.
         """
         wanted = filter or Filter()
 
@@ -184,9 +185,9 @@ class Schedule:
         due_to: datetime | str | None = None,
         priority: int | None = None,
     ) -> int:
-        """Return how many tasks are scheduled; one that is routed to two queues counts twice.
+        """Return the number of scheduled tasks; a task that is routed to two queues counts twice.
 
-        With *priority*, the whole schedule is read.
+        With *priority*, all entries are read.
 
         Parameters
         ----------
@@ -209,25 +210,25 @@ class Schedule:
     def cancel(
         self, id: str, *, queue: str | None = None, if_eta: datetime | str | None = None
     ) -> Outcome:
-        """Cancel a task that no worker has yet: it never runs.
+        """Cancel a task that no worker has yet.
 
-        Its state in the result backend becomes ``REVOKED``. For a task that a worker has, use
-        ``AsyncResult.revoke``.
+        The task never runs, and its state in the result backend becomes ``REVOKED``. To revoke a
+        task that a worker has, use ``AsyncResult.revoke``.
 
         Parameters
         ----------
         id : str
             The id of a task, or its ``AsyncResult``.
         queue : str | None
-            In this queue only; None for all.
+            The only queue to search; None for all queues.
         if_eta : datetime | str | None
-            Only if it is due at that time.
+            Cancel the task only if it is due at this time.
 
         Returns
         -------
         Outcome
-            ``DONE``; ``RUNNING``, when a worker has it; ``UNKNOWN``, when it has finished or never
-            was; ``CHANGED``, when it is due at another time than *if_eta*.
+            ``DONE``; ``RUNNING`` if a worker has the task; ``UNKNOWN`` if the task has finished or
+            never existed; ``CHANGED`` if it is due at another time than *if_eta*.
 
         Raises
         ------
@@ -250,16 +251,17 @@ class Schedule:
         Parameters
         ----------
         if_due : Sequence[int] | None
-            When each must be due (ms); others are ``CHANGED``, such as the retry of a task.
+            The due time of each task in ms. A task with another due time, such as a retry, is
+            ``CHANGED``.
         reason : str
-            What the result backend stores as the reason.
+            The reason that the result backend stores.
         ready : bool
-            Whether to cancel ready tasks too; otherwise their outcome is ``READY``.
+            Whether to cancel ready tasks too. If not, their outcome is ``READY``.
         """
         return self._cancel(ids, None, if_due, reason, "cancel" if ready else "leave")
 
     def cancel_revoked(self, ids: Sequence[str]) -> Sequence[Outcome]:
-        """Cancel ids that workers refuse; ready ones lose their unique keys only."""
+        """Cancel revoked ids. Ready tasks only lose their unique keys: workers refuse them."""
         return self._cancel(ids, None, None, "revoked", "free")
 
     def _cancel(
@@ -302,16 +304,16 @@ class Schedule:
         Parameters
         ----------
         eta, countdown, by
-            To a point in time, so many seconds from now, or later by an amount (earlier, if that is
-            negative; seconds, if it is a number).
+            The new time: a point in time, seconds from now, or an amount by which to move the task,
+            as a timedelta or in seconds; a negative amount moves it earlier.
         if_eta : datetime | str | None
-            Only if it is due at that time now.
+            Move the task only if it is due at this time.
 
         Returns
         -------
         Outcome
-            ``DONE``; ``READY`` or ``RUNNING``, when it has left the schedule already; ``UNKNOWN``,
-            when it has finished or never was; ``CHANGED``, when it is due at another time.
+            ``DONE``; ``READY`` or ``RUNNING`` if the task has left the schedule; ``UNKNOWN`` if it
+            has finished or never existed; ``CHANGED`` if it is due at another time.
 
         Raises
         ------
@@ -342,9 +344,10 @@ class Schedule:
     def run_now(
         self, id: str, *, queue: str | None = None, if_eta: datetime | str | None = None
     ) -> Outcome:
-        """Make a scheduled task ready at once, to run next in its priority.
+        """Make a scheduled task ready at once. It runs next among the tasks of its priority.
 
-        A paused task is due at once when it resumes. The outcome is as for :meth:`reschedule`.
+        A task whose name is paused runs when the name resumes. The outcome is that of
+        :meth:`reschedule`.
         """
         id, if_due, token = id_of(id), bound_ms("if_eta", if_eta), uuid4().hex
         return self._change(
@@ -361,9 +364,9 @@ class Schedule:
         return outcome_of([*chain.from_iterable(codes)])
 
     def _shift(self, id: str, by_ms: int, queue: str | None, if_due: int | None) -> Outcome:
-        """Move entries by an amount; try again when somebody else moved one meanwhile.
+        """Move entries by an amount; try again if another process moved an entry meanwhile.
 
-        Each is moved to a time if it is due as it was read, so a repeated call changes nothing.
+        An entry is moved only from the due time that was read, so a repeated call changes nothing.
         """
         codes: dict[tuple[str, str], StatusCode] = {}
         for _ in range(MOVE_ATTEMPTS):
@@ -396,32 +399,31 @@ class Schedule:
         batch: int = SEND_BATCH,
         **options: Any,
     ) -> ManyReport:
-        """Schedule very many tasks, in batches and with bounded memory.
+        """Schedule many tasks in batches, with bounded memory.
 
-        The messages are those that ``apply_async`` would send. An item that is wrong is refused
-        and does not stop the others. A batch is sent when it is full, and while Redis works on it
-        the next one fills; when items come slowly, one that is older than 0.1 s is sent with the
-        next item.
+        The messages are those that ``apply_async`` would send. An invalid item is refused and does
+        not stop the others. A batch is sent when it is full, and the next batch fills while Redis
+        works. If items come slowly, a batch that is older than 0.1 s is sent with the next item.
 
         Parameters
         ----------
         items : Iterable
             Calls: an :class:`Item`, a mapping with some of its fields, or a signature such as
-            ``add.s(1, 2).set(countdown=60)``. They are taken one by one, so a generator of
-            millions is fine.
+            ``add.s(1, 2).set(countdown=60)``. They are read one by one, so a generator of millions
+            of items needs little memory.
         task : Task | str | None
-            The task of the items that name none.
+            The task of items without a task.
         on_outcome : Callable[[ItemOutcome], None] | None
-            Called with the outcome of each item, soon after it was sent, in no particular order.
+            Called with the outcome of each item, soon after the item was sent, in no fixed order.
         signals : bool
-            Where something listens to ``before_task_publish``, ``after_task_publish`` or
-            ``task_sent``, Celery makes each message itself, with its signals, at about a sixth of
-            the speed. False has it make only the first of each kind (same task, queue and other
-            options): what listeners put into that one is in all of them.
+            Whether Celery makes each message, with its signals, if ``before_task_publish``,
+            ``after_task_publish`` or ``task_sent`` have receivers. This is about six times slower.
+            With False, Celery makes only the first message of each kind (same task, queue and
+            other options), and the changes of receivers to it are in all messages of the kind.
         batch : int
-            Entries that are sent together.
+            Number of entries that are sent together.
         **options
-            Options of ``apply_async`` for all items; an item's own options go before them.
+            Options of ``apply_async`` for all items; options of an item go before them.
 
         Returns
         -------
@@ -431,19 +433,18 @@ class Schedule:
         Raises
         ------
         ManyFailed
-            The iterable raised an error, or Redis stayed away for longer than
-            ``task_publish_retry_policy`` tries; continue from ``report.position``.
-            Running again with the same ids adds nothing twice while they wait or run.
+            The iterable raised an error, or Redis was away for longer than
+            ``task_publish_retry_policy`` allows; continue from ``report.position``. An item with
+            the same id is not stored twice while its task waits or runs.
         ConfigError
             The broker is not one of ours, ``task_always_eager`` is set or ``task_protocol`` is 1.
 
         Notes
         -----
-        No event ``task-sent`` is sent, ``min_delay`` does not count, and inside a task those that
-        are sent do not become its children. Calls that one template cannot serve are made by
-        Celery one by one, which takes six times as long: other serializers than JSON,
-        compression, tasks or apps with an ``apply_async``, ``shadow_name`` or ``send_task`` of
-        their own, pydantic arguments, and routers that are functions.
+        No event ``task-sent`` is sent, ``min_delay`` is ignored, and inside a task the new tasks do
+        not become its children. Celery makes single messages, six times slower, for serializers
+        other than JSON, compression, pydantic arguments, routers that are functions, and tasks or
+        apps with an ``apply_async``, ``shadow_name`` or ``send_task`` of their own.
 
         Examples
         --------
@@ -457,9 +458,9 @@ class Schedule:
     # -- to pause
 
     def pause(self, *, queue: str | None = None, task: str | None = None) -> bool:
-        """Pause a queue or a task name: none of its tasks is promoted or started until it resumes.
+        """Pause a queue or a task name: none of its tasks is promoted or started until the resume.
 
-        Tasks that a worker has taken still run. Tasks that are sent meanwhile are kept.
+        Tasks that a worker has already fetched still run. Tasks that are published meanwhile wait.
 
         Parameters
         ----------
@@ -469,7 +470,7 @@ class Schedule:
         Returns
         -------
         bool
-            Whether it was not paused before.
+            Whether the queue or task name was not paused before.
 
         Raises
         ------
@@ -483,7 +484,7 @@ class Schedule:
         return self._ask(lambda stores: stores.pause(queue, task, token=token))
 
     def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
-        """Resume a queue or a task name that was paused; its overdue tasks cause no burst.
+        """Resume a paused queue or task name; its overdue tasks cause no burst.
 
         Parameters
         ----------
@@ -493,7 +494,7 @@ class Schedule:
         Returns
         -------
         bool
-            Whether it was paused.
+            Whether the queue or task name was paused.
 
         Raises
         ------
@@ -507,7 +508,7 @@ class Schedule:
         return self._ask(lambda stores: stores.pause(queue, task, resume=True, token=token))
 
     def paused(self) -> Paused:
-        """Return which queues and tasks are paused, and since when."""
+        """Return the paused queues and tasks, with the times of their pauses."""
         return Paused.of(self._ask(lambda stores: stores.controls()))
 
     # -- all that match a filter
@@ -525,12 +526,12 @@ class Schedule:
         Parameters
         ----------
         dry_run : bool
-            Only count them.
+            Only count the entries.
         everything : bool
             Required for a filter that matches all entries.
         progress : Callable[[Bulk], object]
-            Called after each batch. Of more than 1,000 entries it is also called while they are
-            found, before the first one is changed: then ``found`` grows.
+            Called after each batch. If more than 1,000 entries match, it is also called while these
+            are found, before the first change; then ``found`` grows.
         """
 
         entries: dict[str, ScheduledTask] = {}
@@ -539,7 +540,7 @@ class Schedule:
             store: Store, queue: str, layout: Layout, found: Sequence[ListedEntry], token: str
         ) -> Sequence[StatusCode]:
             names = [each.name for each in found]
-            # A second attempt does not find entries that the first one cancelled.
+            # A second attempt does not find entries that the first attempt has cancelled.
             entries.update((each._name, each) for each in scheduled_among(store, queue, names))
             dues = [each.place_ms for each in found]
             return store.control.cancel(queue, layout, names, if_due=dues, token=token)
@@ -566,13 +567,13 @@ class Schedule:
     ) -> Bulk:
         """Move all scheduled entries that match a filter; parameters as for :meth:`cancel_all`.
 
-        An entry that somebody else moves at the same time is not moved again (``CHANGED``).
+        An entry that another process moves at the same time is not moved again (``CHANGED``).
         """
         due = new_due(eta, countdown, by)
         warn_of_naive_eta(self._session.app, eta)
         by_ms = 0 if due is not None else shift_ms(by)
 
-        @cache  # one time for all of them, by the clock of their own Redis
+        @cache  # one time for all entries of a store, by the clock of its Redis
         def due_in(store: Store) -> Due | None:
             return Due(due.ms + store.now_ms()) if due is not None and due.relative else due
 
@@ -603,17 +604,17 @@ class Schedule:
             names, dues = [each.name for each in found], [each.place_ms for each in found]
             return store.control.run_now(queue, layout, names, if_due=dues, token=token)
 
-        # Each entry goes to the head of the ready list, so the first to be due goes last.
+        # Each entry goes to the head of the ready list, so the entry that is due first comes last.
         return change_all(
             self._session, filter, change, dry_run, everything, progress, last_first=True
         )
 
 
 class _Change:
-    """A change of the entries with some ids, in those queues only that have them.
+    """A change of the entries with some ids, in the queues that have them.
 
-    Keeps their places when Redis is asked again, which does not find what the first request
-    cancelled.
+    The change keeps the places that it found. A second request does not find entries that the
+    first request has cancelled.
     """
 
     def __init__(self, ids: Sequence[str], queue: str | None, steps: _ChangeSteps) -> None:
@@ -623,7 +624,7 @@ class _Change:
         self._found: dict[str, dict[str, Location]] = {}
 
     def make(self, stores: Stores) -> list[list[StatusCode]]:
-        """Make the change; return what became of each of the ids, for each queue."""
+        """Make the change; return the status code of each id, for each queue."""
         layouts = queues_of(stores, self._queue)
         places = stores.run_each(stores.queues_with(layouts, self._ids), finding(self._ids))
         for name, its in places.items():
@@ -634,7 +635,7 @@ class _Change:
         return [*codes.values()]
 
     def scheduled(self) -> list[ScheduledTask]:
-        """Return those that were scheduled, with messages."""
+        """Return the found tasks that were scheduled, with their messages."""
         return [
             ScheduledTask.of_place(queue, place)
             for queue, places in self._found.items()
@@ -651,7 +652,13 @@ def _check_one_name(queue: str | None, task: str | None) -> None:
 
 
 def id_of(id: Any) -> str:
-    """Return the id of a task, given as an id or as its result."""
+    """Return the id of a task, given as an id or as its result.
+
+    Raises
+    ------
+    InvalidFilter
+        *id* is neither.
+    """
     given = getattr(id, "id", id)
     if not isinstance(given, str):
         raise InvalidFilter(f"id={id!r}: expected the id of a task, or its AsyncResult")

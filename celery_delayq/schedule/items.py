@@ -28,21 +28,22 @@ class Item(NamedTuple):
     args, kwargs : tuple | list, dict | None
         Arguments of the task.
     eta, countdown : datetime | str | None, float | None
-        When it is to run: a point in time, or seconds from when it is sent by Redis' clock. As in
-        Celery a countdown goes before an ETA; without either it runs at once.
+        When the task is due: a point in time, or seconds from the publish by Redis' clock. As in
+        Celery, a countdown goes before an ETA. Without either the task runs at once.
     id : str | None
-        Its id. The same id again is the same item: it is stored once, as long as it waits or runs.
+        The id of the task; None for a new id. Items with the same id are stored once while the task
+        waits or runs.
     task : Task | str | None
-        The task or its name, where ``schedule_many`` is not given one for all.
+        The task or its name; None for the task of the whole call of ``schedule_many``.
     queue, priority, expires : str | None, int | None, float | datetime | None
         As for ``apply_async``.
     options : Mapping[str, Any]
-        More of its options, such as ``headers`` or ``link``.
+        Other options of ``apply_async``, such as ``headers`` or ``link``.
     unique_key : Key | str | Callable | None
-        As for ``apply_async``; items whose keys are each a :class:`~.unique.Key` are
-        made as fast as those without.
+        As for ``apply_async``. A :class:`~.unique.Key` takes no extra time.
     version : str
-        The same id with another version is another item; its unique key decides which one stays.
+        Items with the same id and another version are other items. Their unique key decides which
+        of them stays.
     """
 
     args: Any = ()
@@ -66,21 +67,20 @@ class ItemOutcome:
     Attributes
     ----------
     index : int
-        Its place among the items, from 0.
+        The place of the item among the items, from 0.
     id : str | None
-        The id of its task; None for an item that could not be read.
+        The id of the task; None if the item could not be read.
     state : str
-        ``"scheduled"``; ``"ready"``, due already; ``"duplicate"``, an item with that id waits or
-        runs already, which is also said when the answer to a first attempt was lost;
-        ``"replaced"``, it took the place of another with its unique key; ``"kept"``, another keeps
-        it; and, not stored: ``"conflict"`` and ``"full"``, for the same reasons as
-        :class:`~celery_delayq.errors.UniqueConflict` and
-        :class:`~celery_delayq.errors.QueueFull`, or ``"refused"``: it is no call of a task that
-        can be scheduled.
+        Stored: ``"scheduled"``, ``"ready"`` (due already) or ``"replaced"`` (it replaced another
+        task with its unique key). Stored before: ``"duplicate"`` (a task with that id waits or
+        runs, or the reply to a first attempt was lost). Not stored: ``"kept"`` (another task
+        keeps the unique key), ``"conflict"`` (:class:`~celery_delayq.errors.UniqueConflict`),
+        ``"full"`` (:class:`~celery_delayq.errors.QueueFull`), or ``"refused"`` (the item is no call
+        of a task that can be scheduled).
     error : Exception | None
-        What ``apply_async`` would have raised.
+        The error that ``apply_async`` would raise; None if the item was not refused.
     other : str
-        The id of the other task that has or had its unique key.
+        The id of the other task that has or had the unique key; ``""`` without one.
     """
 
     index: int
@@ -97,15 +97,15 @@ class ManyReport:
     Attributes
     ----------
     counts : dict[str, int]
-        Items by state.
+        Number of items by state.
     taken : int
-        Items that were taken from the iterable.
+        Number of items that were taken from the iterable.
     position : int
-        All items before this one have their outcome: go on with this one, as by
-        ``itertools.islice(items, position, None)``. Items after it may be stored already; those
-        with an id of their own are not stored twice.
+        All items before this index have an outcome. To continue after an error, start here:
+        ``itertools.islice(items, position, None)``. Later items may be stored already; those with
+        an id of their own are not stored twice.
     refusals : list[ItemOutcome]
-        The first hundred that were not stored.
+        The first hundred items with an error.
     """
 
     counts: dict[State, int] = field(default_factory=dict)
@@ -120,12 +120,12 @@ class ManyReport:
 
     @property
     def refused(self) -> int:
-        """Number of items that were not stored because of an error."""
+        """Number of items that were not stored, with an error."""
         return sum(self.counts.get(state, 0) for state in ("full", "conflict", "refused"))
 
     @property
     def uncertain(self) -> int:
-        """Number of items that may or may not be in Redis; 0 unless an error ended the call."""
+        """Number of items that may be stored or not; 0 unless an error ended the call."""
         return self.taken - sum(self.counts.values())
 
     def __str__(self) -> str:
@@ -139,12 +139,12 @@ class InvalidItem(DelayQError, ValueError):
 
 
 class ManyFailed(DelayQError):
-    """Scheduling many tasks ended before all were sent; ``__cause__`` says why.
+    """``schedule_many`` ended before all items were sent; ``__cause__`` is the error.
 
     Attributes
     ----------
     report : ManyReport
-        The items taken and stored until then, and the position to continue from.
+        The outcomes until the error, and the position from which to continue.
     """
 
     def __init__(self, message: str, report: ManyReport) -> None:
@@ -165,13 +165,13 @@ REFUSED_OPTIONS = frozenset({*Item._fields, "task_id", "producer", "publisher", 
 
 
 def check_several(items: Any) -> None:
-    """Raise InvalidItem if *items* is one item, or a text."""
+    """Raise InvalidItem if *items* is a single item or a text."""
     if isinstance(items, (Item, Mapping, str, bytes)):
         raise InvalidItem(f"items={items!r}: expected several of them, such as [Item(...)]")
 
 
 class ItemReader:
-    """Reads items."""
+    """Reads items as calls; *options* are the options for all items."""
 
     def __init__(self, app: Celery, task: Any, options: dict[str, Any]) -> None:
         self._app = app
@@ -181,7 +181,7 @@ class ItemReader:
             self.common.pop(name, None)
         for_all = {name: self.common.pop(name, None) for name in FIELD_OPTIONS}
         self._defaults = Item(task=task, **for_all)
-        #: By identity: looking at a proxy of a task costs more than all the rest.
+        #: By identity of the given task: to resolve a proxy of a task takes longer than the rest.
         self._targets: dict[int, tuple[Any, TargetTask]] = {}
 
     def read(self, given: Any) -> Job:
@@ -190,7 +190,7 @@ class ItemReader:
         Raises
         ------
         InvalidItem
-            It is no call of a task.
+            The item is no call of a task.
         """
         if type(given) is not Item:
             given = _item_of(given)
@@ -229,7 +229,7 @@ class ItemReader:
         )
 
     def _target(self, task: Any) -> TargetTask:
-        """Return the task of an item, by its name only if this app does not know it."""
+        """Return the task of an item; only its name if this app does not know the task."""
         known, target = self._targets.get(id(task), (None, None))
         if target is not None and known is task:
             return target
@@ -239,7 +239,7 @@ class ItemReader:
         elif isinstance(task, Task):
             if task.app is not self._app:
                 raise InvalidItem(f"task={task!r} belongs to another app, {task.app!r}")
-            # Not a proxy, as decorators return.
+            # The registered task, since decorators return a proxy.
             target = TargetTask.of(self._tasks.get(task.name, task))
         else:
             raise InvalidItem(
@@ -253,7 +253,13 @@ class ItemReader:
 
 
 def _item_of(given: Any) -> Item:
-    """Return a mapping or a signature as an item."""
+    """Return the item of a mapping or a signature.
+
+    Raises
+    ------
+    InvalidItem
+        *given* is neither, or has unknown fields.
+    """
     if isinstance(given, Signature):
         if given.subtask_type is not None:
             raise InvalidItem(

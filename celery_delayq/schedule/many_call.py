@@ -1,4 +1,4 @@
-"""What each way of scheduling many tasks does: outcomes, and an error with the position."""
+"""The base of a call of ``schedule_many``: its report, its outcomes, its error with a position."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ class ManyCall:
         self._report = ManyReport()
 
     def oldest_unanswered(self) -> int:
-        """Return the index of the first item that has no outcome yet."""
+        """Return the index of the first item without an outcome."""
         return self._report.taken
 
     def report_outcome(self, outcome: ItemOutcome) -> None:
+        """Count an outcome and give it to the caller; raises CallerFailed if its function fails."""
         report = self._report
         report.counts[outcome.state] = report.counts.get(outcome.state, 0) + 1
         if outcome.error is not None and len(report.refusals) < MAX_REFUSED_ITEMS:
@@ -79,6 +80,7 @@ class ManyCall:
         self._report.position = self._report.taken
 
     def make_error(self, cause: Exception) -> ManyFailed:
+        """Return the error with the report that ends the call."""
         report = self._report
         report.position = self.oldest_unanswered()
         return ManyFailed(
@@ -105,7 +107,7 @@ def each_item(items: Iterator[Any], flush: Callable[[], object]) -> Iterator[Any
 
 
 class CallerFailed(Exception):
-    """Code of the caller has raised an error."""
+    """The caller's iterable or ``on_outcome`` raised an error, *cause*."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(cause)

@@ -1,4 +1,4 @@
-"""Messages made by Celery and kept instead of sent, and templates made of them."""
+"""Makes messages without a publish: Celery makes them, and templates copy them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ TEMPLATE_ATTEMPTS = 3
 
 
 class MessageFactory:
-    """Makes entries of calls: of most by a template, of the others by Celery itself.
+    """Makes the entries of calls: most by a template, the others by Celery.
 
     Parameters
     ----------
     app : Celery
-        The app; messages are routed on a connection of its own, and queues declared there.
-    listeners : bool
-        Have Celery make each message when there are listeners to its signals of publishing.
+        The app. The factory routes messages and declares queues on a connection of its own.
     common : Mapping[str, Any]
-        Options that all calls have.
+        Options of all calls.
+    listeners : bool
+        Whether Celery makes each message if Celery's signals of publishing have receivers.
     """
 
     def __init__(self, app: Celery, common: Mapping[str, Any], listeners: bool = True) -> None:
@@ -61,7 +61,8 @@ class MessageFactory:
         Raises
         ------
         Exception
-            What ``apply_async`` would raise, and :class:`InvalidItem` for what cannot be scheduled.
+            The errors of ``apply_async``, and :class:`InvalidItem` for a call that cannot be
+            scheduled.
         """
         key = template_key(job) if self._uniform else None
         if key is None:
@@ -69,7 +70,7 @@ class MessageFactory:
         warn_of_naive_eta(self.app, job.eta)
         sent = to_send(self.app, job.options.get(CONTEXT_OPTION, self._common.get(CONTEXT_OPTION)))
         if sent is not None:
-            # Of one kind are those in one trace: it is in headers, which others may change.
+            # One template serves one trace only: listeners may change the headers with the trace.
             key = key, bool(sent.text), sent.trace
         template = self._templates.get(key, 0)
         if isinstance(template, Template):
@@ -78,7 +79,7 @@ class MessageFactory:
             except Exception:
                 return self._make_by_celery(_with_context(job, sent))[
                     0
-                ]  # with the error that Celery gives
+                ]  # raises Celery's own error
         routed, message = self._make_by_celery(_with_context(job, sent))
         if template < TEMPLATE_ATTEMPTS:
             if len(self._templates) >= MAX_TEMPLATES:
@@ -89,13 +90,13 @@ class MessageFactory:
         return routed
 
     def template(self, job: Job) -> Template | None:
-        """Return the template of calls like this one without a context, None without a template."""
+        """Return the template of calls like *job* without a context; None without a template."""
         key = template_key(job) if self._uniform else None
         template = self._templates.get(key)
         return template if isinstance(template, Template) else None
 
     def _connect(self) -> None:
-        """Open a channel that keeps messages instead of sending them."""
+        """Open a channel that collects messages and publishes none."""
         self.channel = self._connection.channel()
         self.channel._put = self._keep
         self.channel._put_fanout = lambda *_, **__: None  # the event task-sent
@@ -109,7 +110,7 @@ class MessageFactory:
             self._kept.append((queue, message))
 
     def _make_by_celery(self, job: Job) -> tuple[Routed, Mapping[str, Any]]:
-        """Have Celery make a message; once more when a queue could not be declared."""
+        """Have Celery make a message; repeat it once after a lost connection."""
         try:
             return self._make_once(job)
         except LOST_CONNECTION_ERRORS:
@@ -120,11 +121,11 @@ class MessageFactory:
             return self._make_once(job)
 
     def _make_once(self, job: Job) -> tuple[Routed, Mapping[str, Any]]:
-        """Have Celery make a message and send it, all the way through routing."""
+        """Have Celery make and route a message."""
         self._kept.clear()
         send_call(self.app, job, self._common, self._producer)
         kept = [(q, m) for q, m in self._kept if envelope.is_task(m)]
-        # An `apply_async` of a task's own may send others too; a handler may change the id.
+        # A task's own `apply_async` may send several messages. A handler may change the id.
         kept = [(q, m) for q, m in kept if m["headers"]["id"] == job.id] or kept[-1:]
         temporary = [queue for queue, _ in kept if not self.channel.can_schedule(queue)]
         if not kept or temporary:
@@ -134,7 +135,7 @@ class MessageFactory:
                 "deleted by itself, expires or belongs to a fanout exchange; send it by apply_async"
             )
         message = delivery.without_retry_note(kept[0][1])
-        # As for all messages, the tag begins with the message id.
+        # The delivery tag of each message begins with its message id.
         properties = message["properties"]
         properties["delivery_tag"] = job.message_id + properties["delivery_tag"][16:]
         properties.setdefault(PROPERTY, {})["message_id"] = job.message_id
@@ -144,7 +145,7 @@ class MessageFactory:
 
 
 def send_call(app: Celery, job: Job, common: Mapping[str, Any], producer: Any) -> None:
-    """Have Celery send the message of a call by a producer; raises what ``apply_async`` does."""
+    """Have Celery send the message of a call by *producer*; raises ``apply_async``'s errors."""
     given = {name: value for name in FIELD_OPTIONS if (value := getattr(job, name)) is not None}
     ours = {"task_id": job.id, "producer": producer, "retry": False, "add_to_parent": False}
     options = {**common, **job.options, **given, **ours}
@@ -156,12 +157,12 @@ def send_call(app: Celery, job: Job, common: Mapping[str, Any], producer: Any) -
 
 
 def _with_context(job: Job, sent: Sent | None) -> Job:
-    """Return the same call with this context only."""
+    """Return a call with the context *sent*, or with none."""
     return job._replace(options={**job.options, CONTEXT_OPTION: sent or False})
 
 
 def _is_uniform(app: Celery) -> bool:
-    """Return whether nothing in an app makes messages of one kind differ by their arguments."""
+    """Return whether no part of an app lets messages of one kind differ by their arguments."""
     return (
         type(app).send_task is Celery.send_task
         and type(app.amqp) is amqp.AMQP
@@ -170,6 +171,6 @@ def _is_uniform(app: Celery) -> bool:
 
 
 def _has_listeners() -> bool:
-    """Return whether somebody listens to the signals of publishing."""
+    """Return whether Celery's signals of publishing have receivers."""
     sent = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
     return any(signal.receivers for signal in sent)

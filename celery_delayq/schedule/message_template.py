@@ -1,9 +1,9 @@
-"""Messages for very many tasks: Celery makes the first of each kind, the others are its copies.
+"""Templates of messages: Celery makes the first message of each kind, a template makes the others.
 
-What differs between the messages of one kind (same task, same options) is known: id, arguments,
-times. The rest of the first one is encoded once and filled in for all others. A template that does
-not give, byte for byte, what Celery made of the first one is not used, and tasks whose messages
-may differ in other ways are left to Celery, one by one.
+Messages of one kind have the same task and the same options. They differ only in ids, arguments and
+times. A template holds the encoded text of the first message, with placeholders for these parts. A
+template is used only if it makes the same bytes of the first call as Celery. Celery makes the
+messages of tasks that may differ in other parts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from celery_delayq.utils import message_json
 #: Encodes bodies as Celery's ``json`` serializer does.
 _encode: Callable[[Any], str] = JSONEncoder().encode
 
-#: Encodes texts, in less time than ``json.dumps``.
+#: Encodes texts faster than ``json.dumps``.
 dumps: Callable[[Any], str] = StockEncoder().encode
 
 
@@ -43,9 +43,9 @@ class TargetTask(NamedTuple):
     ----------
     name : str
     task : Task | None
-        None where only its name is known here.
+        None if this app does not know the task.
     uniform : bool
-        Whether its messages differ only in the parts that a template fills in.
+        Whether messages of the task differ only in the parts that a template fills in.
     """
 
     name: str
@@ -54,7 +54,7 @@ class TargetTask(NamedTuple):
 
     @classmethod
     def of(cls, task: Task) -> TargetTask:
-        """Return a task that is known here."""
+        """Return the target of a task of this app."""
         uniform = (
             getattr(task.apply_async, "__func__", None) is Task.apply_async
             and getattr(task.shadow_name, "__func__", None) is Task.shadow_name
@@ -64,7 +64,7 @@ class TargetTask(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A call of a task: arguments of :meth:`celery.Celery.send_task`, with most options apart."""
+    """A call of a task: the arguments of :meth:`celery.Celery.send_task`."""
 
     target: TargetTask
     id: str
@@ -81,10 +81,10 @@ class Job(NamedTuple):
 
 
 class EncodedCall(NamedTuple):
-    """A call with an ETA and keyword arguments, encoded already.
+    """An encoded call with an ETA and keyword arguments.
 
-    *eta* is in ISO 8601, in UTC, and *due* is the same time. *key* is the text of its
-    :class:`~.unique.Key`. *kwargs* are JSON, and *shown* is their ``repr`` if they are flat.
+    *eta* is in ISO 8601, in UTC; *due* is the same time. *key* is the text of the
+    :class:`~.unique.Key`. *kwargs* are JSON; *shown* is their ``repr``, None if they are nested.
     """
 
     id: str
@@ -97,22 +97,22 @@ class EncodedCall(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """An entry and the queues to which it goes, several where a topic exchange has them."""
+    """An entry and its queues; a topic exchange may have several."""
 
     queues: tuple[str, ...]
     entry: Entry
 
 
 def message_id_of_id(id: str, version: str = "") -> str:
-    """Return the message id of all messages with that id: only the first of them is stored."""
+    """Return the message id for a task id; of messages with one message id the first is stored."""
     text = f"{id}\0{version}" if version else id
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def template_key(job: Job) -> Any:
-    """Return the key of calls that one template can serve, None if no template can.
+    """Return the key of all calls that one template can serve; None if no template can.
 
-    Their context is not part of it.
+    The context of a call is not part of the key.
     """
     if (
         not job.target.uniform
@@ -137,9 +137,9 @@ def template_key(job: Job) -> Any:
 
 
 class Template:
-    """The message of all calls of one kind.
+    """Makes the messages of calls of one kind.
 
-    Placeholders such as ``%(id)s`` in *text* stand for the parts that differ.
+    Placeholders such as ``%(id)s`` in *text* stand for the parts in which messages differ.
     """
 
     def __init__(
@@ -173,8 +173,8 @@ class Template:
         message: Mapping[str, Any],
         sent: Sent | None = None,
     ) -> Template | None:
-        """Return the template of a message that Celery has made, None if none can be made."""
-        if routed.entry.data.startswith(b"{"):  # it is large, and its record has no header
+        """Return the template of a message that Celery has made; None if there can be none."""
+        if routed.entry.data.startswith(b"{"):  # a large message, whose record has no header
             return None
         try:
             body = b64decode(message["body"]).decode()
@@ -217,7 +217,7 @@ class Template:
         return template if template._reproduces(job, routed, message, sent) else None
 
     def fill(self, job: Job, sent: Sent | None = None) -> Routed:
-        """Return the entry of a call of this kind, which carries *sent*."""
+        """Return the entry of a call of this kind, with the context *sent*."""
         if self._check is not None:
             self._check(*job.args, **job.kwargs)
         values: dict[str, Any] = {"tag": f'"{job.message_id}{os.urandom(8).hex()}"'}
@@ -238,7 +238,7 @@ class Template:
         return Routed(self._queues, self._entry(job.id, due, self._record(job, values)))
 
     def fill_encoded(self, call: EncodedCall) -> Routed:
-        """Return the entry of a call whose arguments have the names of the first one's."""
+        """Return the entry of a call with the same argument names as the first call."""
         id, message_id, due, eta, key, kwargs, shown = call
         if shown is None or not amqp.is_plain(shown):
             shown = self._repr(loads(kwargs), 1)
@@ -255,7 +255,7 @@ class Template:
         return Entry(envelope.entry_id(id), due, self._step, record, self._policy)
 
     def _record(self, job: Job, values: dict[str, Any]) -> bytes:
-        """Return the record of a call with the times, in JSON, that are among *values*."""
+        """Return the record of a call; *values* hold its times in JSON."""
         args, kwargs, given, rule = job.args, job.kwargs, job.unique_key, self._rule
         key = ""
         if rule is not None:
@@ -267,9 +267,10 @@ class Template:
     def _fill_record(
         self, values: dict[str, Any], id: str, message_id: str, key: str, body: str, *shown: str
     ) -> bytes:
-        """Return the record with all values; *body* is JSON, without the bracket at its end.
+        """Return the record with all values.
 
-        *shown* are the headers ``argsrepr`` and ``kwargsrepr``.
+        *body* is JSON without the last bracket; *shown* are the headers ``argsrepr`` and
+        ``kwargsrepr``.
         """
         label = envelope.label_of(envelope.entry_id(id), message_id, self._skip_after, key)
         values["message_id"] = message_id
@@ -282,7 +283,7 @@ class Template:
     def _reproduces(
         self, job: Job, routed: Routed, message: Mapping[str, Any], sent: Sent | None
     ) -> bool:
-        """Return whether this makes the same bytes as Celery from the same call and times."""
+        """Return whether the template makes the same bytes as Celery of the same call and times."""
         headers, properties = message["headers"], message["properties"]
         made = {
             "tag": properties["delivery_tag"],
@@ -303,7 +304,7 @@ class Template:
         return saferepr(value, self._sizes[which], maxlevels=self._levels) if text is None else text
 
     def _eta_after(self, seconds: float) -> str:
-        """Return the time so many *seconds* from now as Celery writes it."""
+        """Return the time *seconds* from now, in the text of Celery."""
         later = datetime.now(timezone.utc) + timedelta(seconds=seconds)
         return later.astimezone(self._zone).isoformat()
 

@@ -1,4 +1,4 @@
-"""Scheduling many tasks on RabbitMQ: messages of a batch share one wait for their confirms."""
+"""``schedule_many`` on RabbitMQ: the messages of a batch share one wait for their confirms."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from celery_delayq.transport.amqp.messages import Routed
 class PublishRun(ManyCall):
     """One call of ``schedule_many`` on RabbitMQ.
 
-    Celery makes each message. RabbitMQ does not know ids: a lost connection ends the call, and
-    going on at its position may send a batch twice.
+    Celery makes each message. A lost connection ends the call. RabbitMQ does not know ids, so a
+    call that continues at the position may send a batch twice.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PublishRun(ManyCall):
         self._flush(channel)
 
     def _flush(self, channel: Any) -> None:
-        """Send what was made, and say what became of it."""
+        """Send the messages made so far, and report their outcomes."""
         first = self.oldest_unanswered()
         refused = channel.send([sent for _, sent in self._made])
         made, self._made = self._made, []

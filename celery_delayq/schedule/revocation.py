@@ -1,4 +1,4 @@
-"""Revoking that lasts: scheduled tasks are cancelled at once, other ids are stored in Redis."""
+"""Revokes: scheduled tasks are cancelled at once, and revoked ids are stored in Redis."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from celery_delayq.utils.portions import batches
 #: Ids that one script call cancels.
 CANCEL_BATCH = 100
 
-#: Entries after which a walk over the schedule tells how far it is.
+#: Entries after which a walk over the schedule reports its progress.
 PROGRESS_ENTRIES = 1000
 
 
@@ -44,10 +44,10 @@ class Revocation:
         self._schedule = Schedule(session)
 
     def revoke(self, ids: Iterable[str]) -> None:
-        """Store ids in Redis, and cancel those that are scheduled.
+        """Store ids in Redis, then cancel scheduled tasks with these ids.
 
-        In this order: the worker refuses a task that is promoted meanwhile. A ready one is left to
-        the worker too, which tells the chord that waits for it; its unique key is free at once.
+        In this order workers refuse a task that is promoted in between. A worker also refuses ready
+        tasks, and reports them to their chord. Unique keys of ready tasks are free at once.
         """
         for batch in batches(dict.fromkeys(map(str, ids)), CANCEL_BATCH):
             self._store(ids=batch)
@@ -56,18 +56,18 @@ class Revocation:
     def revoke_by_stamps(self, stamps: Mapping[str, Any]) -> None:
         """Store stamped headers in Redis, and cancel scheduled tasks that have one of them.
 
-        Reads the whole schedule and, where tasks have unique keys, the ready lists.
+        Reads the whole schedule, and the ready lists of queues with unique keys.
         """
         self._store(stamps=stamps)
         self._cancel_all(lambda entry: _has_stamp(entry, stamps))
 
     def revoke_new(self, ids: Sequence[str]) -> None:
-        """Do as :meth:`revoke` with the ids that Redis does not have yet."""
+        """Revoke those of the ids that Redis does not have yet."""
         if new := self._ask(lambda stores: stores.not_revoked(ids)):
             self.revoke(new)
 
     def revoke_new_stamps(self, stamps: Mapping[str, Any]) -> None:
-        """Do as :meth:`revoke_by_stamps` unless Redis has them already."""
+        """Revoke by stamps unless Redis has these stamps already."""
         if self._ask(lambda stores: stores.not_revoked((), stamps)):
             self.revoke_by_stamps(stamps)
 
@@ -78,23 +78,23 @@ class Revocation:
         group_id: str | None = None,
         progress: Callable[[Bulk], object] | None = None,
     ) -> Bulk:
-        """Cancel all tasks of a chain, chord or tree by the id of its first one, or of a group.
+        """Cancel all tasks of a group, or of a chain, chord or tree by the id of its first task.
 
-        Scheduled tasks are cancelled now, for which the whole schedule is read. Workers refuse
-        tasks that are ready, or that its running tasks send, for ``revoke_expires`` seconds. Unique
-        keys of ready tasks are free at once.
+        The whole schedule is read, and scheduled tasks are cancelled at once. For
+        ``revoke_expires`` seconds workers refuse ready tasks, and tasks that running tasks send.
+        Unique keys of ready tasks are free at once.
 
         Parameters
         ----------
         root_id, group_id : str | None
             Exactly one of them.
         progress : Callable[[Bulk], object] | None
-            Called after each batch of tasks, and each 1,000 entries that are read: ``found``.
+            Called after each batch of tasks, and each 1,000 entries, which ``found`` counts.
 
         Returns
         -------
         Bulk
-            Outcomes of the scheduled tasks.
+            The outcomes of scheduled tasks.
 
         Raises
         ------
@@ -134,10 +134,10 @@ class Revocation:
         note_read: Callable[[], object] = lambda: None,
         after: Callable[[Sequence[Outcome]], object] = lambda _: None,
     ) -> None:
-        """Cancel scheduled tasks that match, then free the unique keys of ready ones that do.
+        """Cancel scheduled tasks that match, then free the unique keys of ready tasks that match.
 
-        In this order: tasks that are promoted meanwhile come into the ready lists, which are read
-        from the end where tasks come in.
+        The ready lists are read second, from the end where tasks are added. So tasks that are
+        promoted in between are found.
         """
 
         def found() -> Iterator[str]:
@@ -191,7 +191,7 @@ def _free_ready(
 
 
 def _label_of(data: bytes, matches: Callable[[MessageFields], bool]) -> Label | None:
-    """Return the label of a ready message with a unique key that matches, else None."""
+    """Return the label of a ready message that matches and has a unique key, or else None."""
     label = Label.of(data)
     if label is None or label.unique == b"-":
         return None
@@ -199,11 +199,11 @@ def _label_of(data: bytes, matches: Callable[[MessageFields], bool]) -> Label | 
         message = message_json.decode(data)
         return label if matches(TaskMessage(message)) else None
     except (ValueError, TypeError, AttributeError):
-        return None  # other producers may have sent anything
+        return None  # the message of another producer may be anything
 
 
 def _has_stamp(entry: MessageFields, wanted: Mapping[str, Any]) -> bool:
-    """Return whether a worker would refuse it, by the rule of Celery's ``Request.revoked``."""
+    """Return whether a task has one of the stamps, by the rule of Celery's ``Request.revoked``."""
     its = entry.headers.get("stamps") or {}
     return any(
         set(map(str, maybe_list(its[name]) or [])) & set(map(str, maybe_list(values) or []))

@@ -20,16 +20,16 @@ class Runs:
         self._ask = session.ask
 
     def history(self, after: str = START_OFFSET, count: int | None = None) -> Iterator[Run]:
-        """Return an iterator over the runs that have ended by now, in the order of their ends.
+        """Return an iterator over all runs that have ended, in the order of their ends.
 
         Runs are kept only if the setting ``history`` is more than 0.
 
         Parameters
         ----------
         after : str
-            Yield runs after the one with this offset, which may have been deleted.
+            Yield the runs after this offset. The run with this offset may have been deleted.
         count : int | None
-            The most runs to yield; None for all.
+            Most runs to yield; None for all.
 
         Raises
         ------

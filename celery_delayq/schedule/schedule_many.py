@@ -1,4 +1,4 @@
-"""Scheduling very many tasks: in batches, with an outcome for each of them."""
+"""``schedule_many``: schedules tasks in batches, with an outcome for each task."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def schedule_many(
     signals: bool,
     batch: int,
 ) -> ManyReport:
-    """Schedule very many tasks: :meth:`.schedule.client.Schedule.schedule_many`."""
+    """Schedule many tasks, as :meth:`.schedule.client.Schedule.schedule_many` describes."""
     check_several(items)
     wrong = sorted((REFUSED_OPTIONS - {*FIELD_OPTIONS}) & options.keys())
     if wrong:
@@ -85,14 +85,14 @@ def schedule_many(
 
 @dataclass
 class EntryMaker:
-    """Makes entries of items; *id* is that of the last item, None if it could not be read."""
+    """Makes entries of items; *id* is the id of the last item, None if it could not be read."""
 
     reader: ItemReader
     maker: MessageFactory
     id: str | None = None
 
     def __call__(self, given: Any) -> Routed:
-        """Return the entry of an item; raises the error of a wrong one."""
+        """Return the entry of an item; raises the error of an invalid item."""
         self.id = None
         job = self.reader.read(given)
         self.id = job.id
@@ -122,9 +122,9 @@ class ManyRun(ManyCall):
         super().__init__(session.app, on_outcome)
         self._ask = session.ask
         self._batch = batch
-        #: States that are only counted.
+        #: States that are counted and not given to *on_outcome*.
         self._counted = _GOOD_STATES if errors_only or on_outcome is None else ()
-        #: Items that go to several queues: the number of queues, and the outcomes so far.
+        #: Items for several queues by index: the number of queues, and the outcomes so far.
         self._several: dict[int, tuple[int, list[tuple[str, Put]]]] = {}
         self._pipeline: EntryPipeline | None = None
 
@@ -150,7 +150,7 @@ class ManyRun(ManyCall):
             try:
                 queues, entry = make(given)
             except (CommandRefused, *LOST_CONNECTION_ERRORS):
-                raise  # not the item's fault, which counts as not taken
+                raise  # the item is not at fault, and counts as not taken
             except Exception as exc:
                 self.refuse(make.id, exc)
                 if pipeline.buffered and clock() - began > FLUSH_SECONDS:
@@ -178,7 +178,7 @@ class ManyRun(ManyCall):
                 found.append((queue, put))
                 if len(found) < several:
                     continue
-                # All its queues have answered: the worst counts.
+                # All queues of the item have replied; the first outcome by rank is reported.
                 del self._several[index]
                 queue, put = min(found, key=lambda one: _STATE_RANK.index(one[1].state))
             if put.state in self._counted:
@@ -190,13 +190,13 @@ class ManyRun(ManyCall):
             note_outcomes(self._app, reply.outcomes(call))
 
     def oldest_unanswered(self) -> int:
-        """Return the index of the first item that has no outcome yet."""
+        """Return the index of the first item without an outcome."""
         unanswered = self._pipeline.unanswered() if self._pipeline is not None else iter(())
         return min(unanswered, default=self._report.taken)
 
 
 def publish_retries(app: Celery) -> Mapping[str, Any] | None:
-    """Return the retry policy of publishing, None without retries."""
+    """Return the retry policy of the app for publishing; None without retries."""
     if not app.conf.task_publish_retry:
         return None
     names = ("max_retries", "interval_start", "interval_step", "interval_max")
