@@ -121,7 +121,7 @@ SITES = {
     "admin/repair.py run": "fsck",
     "admin/stock_migration.py etas_in_lists": "each queue by itself: all messages are read",
     "admin/stats.py gather": "stats",
-    "cli/apply.py count_entries": "delayq cancel",
+    "cli/show.py _count_entries": "delayq cancel",
     "cli/complete.py queues": "one read of the registry",
     "cli/pause.py _set_paused": "delayq pause",
     "cli/screen.py check_priority": "one read of the registry",
