@@ -41,7 +41,7 @@ _QUEUE: Callable[[DeadLetter], str] = attrgetter("queue")
 
 
 class Change(NamedTuple):
-    """A change of dead letters; *places* are the indexes of those that *call* changes."""
+    """A change of dead letters; *call* changes the dead letters with the indexes *places*."""
 
     dead_letters: Sequence[DeadLetter]
     call: Call | None
