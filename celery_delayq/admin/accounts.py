@@ -61,7 +61,7 @@ def commands(role: Role) -> list[str]:
     for name in scripts_of(role):
         found.update(map(str.lower, _COMMAND.findall(scripts.load(name).source)))
     if role == "exporter":
-        # Functions of includes that the script does not call.
+        # Commands in functions of includes that the exporter's scripts do not call.
         found -= {"hdel", "hset", "unlink", "zadd", "zrem"}
     elif role != "producer":
         found |= {"lpush", "rpush"}  # leases/requeue.lua uses one of them
@@ -76,9 +76,9 @@ def rules(
     Parameters
     ----------
     queues : Sequence[str]
-        Those that it may use; none: all.
+        The queues that the account may use; empty for all queues.
     prefix, database : str, int
-        The ``global_keyprefix``, and the number of the database.
+        The ``global_keyprefix`` and the number of the database.
     """
     keys = Keys(prefix, database)
     stock = f"{prefix}/{database}."
@@ -96,7 +96,7 @@ def rules(
     if role in ("worker", "dispatcher", "operator"):
         patterns.append("redbeat*")  # to detect a running beat
     if role == "producer" and queues:
-        # Those of the default exchange of each queue, which has the queue's name.
+        # The bindings of each queue's default exchange, which has the queue's name.
         bindings = ("binding", "binding_permanent")
         patterns += [f"{prefix}_kombu.{each}.{queue}" for queue in queues for each in bindings]
     elif role != "exporter":

@@ -1,4 +1,4 @@
-"""Which masters of a Redis Cluster are away, and which hash tags they have."""
+"""Finds the masters of a Redis Cluster that do not answer, and their hash tags."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ OUTAGE_TIMEOUT_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class MasterAway:
-    """A master of a Redis Cluster that cannot be asked.
+    """A master of a Redis Cluster that does not answer.
 
     Attributes
     ----------
     address : str
-        Host and port, as the cluster announces them; "" where no node knows a master.
+        Host and port, as the cluster announces them; "" if no node knows the master.
     tags : Sequence[str]
-        Its hash tags.
+        The hash tags of the master.
     why : str
-        Why it cannot be asked.
+        The error of the request to the master.
     """
 
     address: str
@@ -43,9 +43,9 @@ class MasterAway:
 
 
 def masters_away(stores: Stores, timeout: float = OUTAGE_TIMEOUT_SECONDS) -> list[MasterAway]:
-    """Ask the masters of all hash tags at once, and return those without an answer.
+    """Ask the masters of all hash tags at once; return the masters that do not answer.
 
-    Of a single Redis there are none.
+    For a single Redis the list is empty.
     """
     if stores.has_one:
         return []
@@ -65,7 +65,7 @@ def masters_away(stores: Stores, timeout: float = OUTAGE_TIMEOUT_SECONDS) -> lis
             why = describe_error(exc)
         else:
             continue
-        # Tags of one master may have different reasons, such as a new connection and an old one.
+        # Tags of one master may have different errors, such as on a new and on an old connection.
         address = addresses.get(tag, "")
         found.setdefault((address, "" if address else why), [why]).append(tag)
     return [MasterAway(address, tags, why) for (address, _), (why, *tags) in found.items()]
@@ -77,17 +77,17 @@ def answering(stores: Stores) -> tuple[Stores, list[MasterAway]]:
     Raises
     ------
     BrokerUnavailable
-        None answers.
+        No master answers.
     """
     away = masters_away(stores)
-    there = stores.without([tag for each in away for tag in each.tags])
-    if not [*there]:
+    answering_stores = stores.without([tag for each in away for tag in each.tags])
+    if not [*answering_stores]:
         raise BrokerUnavailable("; ".join(map(str, away)))
-    return there, away
+    return answering_stores, away
 
 
-def _ask(store: Store, tell_address: Callable[[str], object]) -> None:
-    """Raise an error unless the master answers; it must serve the slot."""
-    tell_address(address_of(store))
-    with suppress(CommandRefused):  # an account that may not look has an answer too
+def _ask(store: Store, note_address: Callable[[str], object]) -> None:
+    """Raise an error unless the master answers and serves the slot."""
+    note_address(address_of(store))
+    with suppress(CommandRefused):  # a refusal is an answer too
         store.client.exists(store.keys.interrupt("probe"))

@@ -18,20 +18,20 @@ class Admin:
         self._session = session
 
     def stats(self, *, partial: bool = False) -> Stats:
-        """Return the number of tasks by state, queue and task, and their memory.
+        """Return the number of tasks by state, by queue and by task name, and their memory.
 
         Parameters
         ----------
         partial : bool
-            Leave out the masters of a Redis Cluster that are away, and name them in ``away``; there
-            must be others. Without it one that is away is an error.
+            Leave out the masters of a Redis Cluster that are away, and name them in ``away``. At
+            least one master must answer. Without *partial*, a master that is away is an error.
 
         Returns
         -------
         Stats
-            Of all queues that Redis knows, and of those from which this app consumes. The numbers
-            of different queues are of different moments. On RabbitMQ it is a
-            :class:`~celery_delayq.admin.rabbitmq.broker.RabbitMQStats`, which tells less.
+            The numbers of all queues that Redis knows or from which this app consumes. Different
+            queues are read at different moments. On RabbitMQ, a
+            :class:`~celery_delayq.admin.rabbitmq.broker.RabbitMQStats` with fewer numbers.
 
         Raises
         ------
@@ -40,12 +40,12 @@ class Admin:
         NotSupported
             The app's broker is not one of ours.
         BrokerUnavailable, CommandRefused
-            Redis is away, or refused something.
+            Redis is away, or refused a command.
         """
         if self._session.on_rabbitmq:
             return cast("Stats", gather_rabbitmq(self._session.app))
         consumed = self._session.app.amqp.queues.consume_from
         if not partial:
             return self._session.ask(lambda stores: gather(stores, consumed))
-        there, away = answering(self._session.ask(lambda stores: stores))
-        return replace(gather(there, consumed), away=away)
+        answering_stores, away = answering(self._session.ask(lambda stores: stores))
+        return replace(gather(answering_stores, consumed), away=away)

@@ -33,10 +33,10 @@ REVOKE_BATCH = 100
 
 
 class Unfinished(NamedTuple):
-    """What an interrupted call wrote to some tags only, and how to finish it.
+    """What an interrupted call wrote to some tags only, and the function that finishes the call.
 
-    *finish* returns how many are in all tags then: not those that a tag refuses, as for a key of
-    the wrong type, nor what changes again and again.
+    *finish* returns how many pauses or revokes are in all tags afterwards. It does not count those
+    that a tag refuses, for example because a key has the wrong type, or that keep changing.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Pause(NamedTuple):
 def unfinished(
     stores: Stores, revoke_expires: float, queue: str | None = None
 ) -> Iterator[Unfinished]:
-    """Yield what is in some tags only: all of it, or the pause of a queue.
+    """Yield the pauses and revokes that are in some tags only, or only the pause of one queue.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def _pauses(store: Store) -> set[Pause]:
 
 
 def _unfinished_revokes(stores: Stores, seconds: float) -> list[bytes]:
-    """Return what the first tag remembers as revoked, and another one does not."""
+    """Return the revokes that the first tag remembers and another tag does not."""
     first, *others = stores
     since = first.now_ms() - int((seconds - min(REVOKE_EXPIRY_SECONDS, seconds / 2)) * 1000)
     found = (_lacking(others, some) for some, _ in first.control.revoked_members(since))
@@ -128,7 +128,7 @@ def _unfinished_revokes(stores: Stores, seconds: float) -> list[bytes]:
 
 
 def _finish_revokes(stores: Stores, seconds: float, members: list[bytes]) -> int:
-    """Have all tags remember them, for the whole time again."""
+    """Write revokes to all tags, for the full expiry; return how many were written."""
     _, *others = stores
     finished = 0
     with suppress(CommandRefused):
@@ -141,6 +141,6 @@ def _finish_revokes(stores: Stores, seconds: float, members: list[bytes]) -> int
 
 
 def _lacking(stores: list[Store], members: list[bytes]) -> list[bytes]:
-    """Return which members some of the stores do not remember, in their order."""
+    """Return the members that at least one of the stores does not remember, in their order."""
     lacking = {each for store in stores for each in store.control.not_remembered(members)}
     return [member for member in members if member in lacking]

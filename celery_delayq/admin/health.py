@@ -1,4 +1,4 @@
-"""Whether the app's broker takes tasks at this moment."""
+"""Checks whether the app's broker takes tasks now."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from celery_delayq.utils.deadline import NotInTime, begin
 
 
 def why_not_ready(app: Celery, timeout: float = 5.0) -> str:
-    """Return why the broker would take no task now, "" if it would. Nothing is stored.
+    """Return why the broker takes no tasks now; "" if it takes tasks. Nothing is stored.
 
     Parameters
     ----------
     timeout : float
-        Seconds after which it counts as not ready.
+        Seconds after which a broker without an answer counts as not ready.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def why_not_ready(app: Celery, timeout: float = 5.0) -> str:
 
 
 def within(app: Celery, question: Callable[[], str], timeout: float) -> str:
-    """Return what *question* returns, or that the broker did not answer in *timeout* seconds."""
+    """Return the result of *question*, or an error text after *timeout* seconds."""
     try:
         return begin(question).result(timeout)
     except NotInTime:
@@ -74,9 +74,9 @@ def _ask_redis(connection: Connection) -> None:
 
 
 def ask_rabbitmq(channel: RabbitMQChannel, timeout: float) -> None:
-    """Publish messages to nowhere, which RabbitMQ confirms and drops.
+    """Publish two messages without a queue, which RabbitMQ confirms and drops.
 
-    While an alarm blocks all who publish, it opens channels, and takes the first one.
+    While an alarm blocks publishers, RabbitMQ still opens channels and takes the first message.
     """
     message = channel.prepare_message(b"", content_encoding="binary", headers={})
     try:

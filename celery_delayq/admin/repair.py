@@ -26,10 +26,10 @@ from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
 
-#: How often to try to count messages at one moment: processes come and go.
+#: Attempts to count messages at one moment: processes may come and go during an attempt.
 COUNT_ATTEMPTS = 3
 
-#: Most messages that count as running to look at.
+#: Most messages of the index of running messages that are checked in one queue.
 MAX_TRACKED_MESSAGES = 10_000
 
 _WRONG_TYPE = re.compile(r"WRONGTYPE (.+?, expected an? \w+|[^,]+)")
@@ -40,7 +40,7 @@ def check(
 ) -> Iterator[Report]:
     """Check all queues or one, and repair findings if *repair* is set.
 
-    May be interrupted and repeated; workers and producers may go on.
+    A check may be interrupted and repeated. Workers and producers may run meanwhile.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class _Check:
                         name, self._checks.leases(name, ids, self._lease, repair=self._repair)
                     )
             with self._surviving(name):
-                # At a rate of less than one a second it is looked at as rarely.
+                # A queue with a rate below one a second is promoted less than once a second.
                 rate = layout.limits.promote_rate
                 deferred = max(DEFER_SECONDS, 1 / rate if rate else 0)
                 self._take(name, self._checks.queue(name, layout, deferred, repair=self._repair))
@@ -151,7 +151,7 @@ class _Check:
                     missing.pop(message or b"", None)
                     self._report.done += 1
                 yield self._report
-            # Others may have moved meanwhile, and come back.
+            # Other messages may have moved meanwhile, so each is checked again in one call.
             by_holder = sorted(missing.values(), key=attrgetter("holder"))
             for holder, those in groupby(by_holder, attrgetter("holder")):
                 for group in batches(those, CALL_MEMBERS):

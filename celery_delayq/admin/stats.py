@@ -33,27 +33,27 @@ class QueueStats:
     name : str
         The name of the queue.
     scheduled, ready, leased, dead : int
-        Entries that wait to be due, messages that wait for a worker, messages that processes hold
-        (those that run, and those that wait in a process to run), dead letters. What is taken
+        Entries that are not due yet, messages that wait for a worker, messages that processes have
+        leased (running, or waiting in the process), and dead letters. A message that is leased
         while the numbers are read may count as both ready and leased.
     overdue : int
-        Scheduled entries whose due time has passed. The entries of a paused queue count here.
-        Otherwise more than a few mean that no process dispatches.
+        Scheduled entries whose due time has passed, also those of a paused queue. If the queue is
+        not paused, more than a few overdue entries mean that no process dispatches.
     paused : int
-        Scheduled entries that were due while their task was paused, and wait for its resume. They
-        do not count as overdue.
+        Scheduled entries that became due while their task was paused, and wait for its resume.
+        They do not count as overdue.
     is_paused : bool
         Whether the queue itself is paused.
     next_due : float | None
         When the earliest entry is due, in seconds since 1970 by Redis' clock.
     oldest_age : float
-        Seconds since the moment at which the longest waiting due task was due, whether it is
-        ready or still scheduled; 0 when none waits.
+        Seconds since the due time of the task that has waited longest, ready or still scheduled; 0
+        if no task waits.
     scheduled_tasks, ready_tasks : dict[str, int]
-        The same by task name. Of ready messages an estimate by sample where there are more than
-        1,000 of one priority.
+        Scheduled entries and ready messages by task name. More than 1,000 ready messages of one
+        priority are sampled, and their numbers estimated.
     memory : int | None
-        Bytes of the schedule (``MEMORY USAGE``, sampled), None where Redis does not tell.
+        Bytes of the schedule (``MEMORY USAGE``, sampled); None if Redis does not return them.
     """
 
     name: str
@@ -84,14 +84,14 @@ class Stats:
     queues : list[QueueStats]
         The numbers of each queue, by name.
     periodic : int
-        Periodic entries, also paused and ended ones.
+        Periodic entries, also paused and ended entries.
     used_memory, max_memory : int | None
-        The server's memory and its limit, in bytes; None if Redis does not say.
+        The server's memory and its limit, in bytes; None if unknown.
     away : list[MasterAway]
         Masters of a Redis Cluster whose queues and periodic entries are not in these numbers.
     broken : dict[str, str]
-        Queues and keys that are not in these numbers, as a key has a wrong type: what Redis said,
-        by name.
+        Queues and keys that are not in these numbers because a key has a wrong type: the error of
+        Redis, by name.
     """
 
     scheduled: int
@@ -129,7 +129,7 @@ def gather(stores: Stores, consumed: Iterable[str]) -> Stats:
     keys = stores.common.keys
     known = layouts(unless_broken(keys.queues, stores.registry, {}))
     names = sorted({*known, *filter(stores.has, consumed)})
-    used, most = stores.common.server_memory()
+    used, max_memory = stores.common.server_memory()
     controls = unless_broken(keys.control, stores.controls, PausedNames(0, {}, {}))
 
     def steps(store: Store, name: str) -> Steps[QueueStats]:
@@ -147,7 +147,7 @@ def gather(stores: Stores, consumed: Iterable[str]) -> Stats:
         queues=queues,
         periodic=unless_broken(keys.periodic, lambda: _periodic(stores), 0),
         used_memory=used,
-        max_memory=most,
+        max_memory=max_memory,
         broken=broken,
     )
 
@@ -166,7 +166,10 @@ def _queue(store: Store, name: str, layout: Layout, is_paused: bool) -> Steps[Qu
         for task, due_ms in messages:
             tasks[task] += weight
             if due_ms is not None:
-                waits.append(max(0, size.now - due_ms))  # a task that was run early is not late
+                waits.append(
+                    max(0, size.now - due_ms)
+                    # A task that was run early is not overdue.
+                )
     leased = yield from gauges.leased_steps(name, size)
     scheduled_tasks = (yield from store.scheduled_tasks_steps(name)) if size.scheduled else {}
     is_empty = not (size.scheduled or size.ready or leased)
@@ -189,7 +192,7 @@ def _queue(store: Store, name: str, layout: Layout, is_paused: bool) -> Steps[Qu
 
 
 def _task_and_due(data: bytes) -> tuple[str, int | None]:
-    """Return the task's name and, for one that was scheduled, when it was due in ms."""
+    """Return the task's name, and its due time in ms; None if the task was not scheduled."""
     try:
         message = foreign.loads(data)
         task = str(message["headers"]["task"])

@@ -1,4 +1,4 @@
-"""Move a running app from stock Celery to this package and back, without a drain."""
+"""Moves the tasks of an app from stock Celery to this package and back; no queue need be empty."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ GIVE_BACK_ATTEMPTS = 5
 class Moved:
     """Counts of moved messages so far.
 
-    *left* were left in place, since they are unreadable or have no queue; *held* belong to a
-    process that may still run.
+    *left* messages stay in place because they are unreadable or have no queue. *held* messages
+    belong to a process that may still run.
     """
 
     total: int
@@ -53,17 +53,17 @@ class Moved:
 
     @property
     def done(self) -> int:
-        """Messages looked at."""
+        """Number of messages that were read."""
         return self.scheduled + self.ready + self.gone + self.left + self.held
 
 
 def check_single(session: Session) -> None:
-    """Refuse a Redis Cluster: stock Celery has none.
+    """Refuse a Redis Cluster, which stock Celery does not support.
 
     Raises
     ------
     NotSupported
-        The app's broker is one.
+        The app's broker is a Redis Cluster.
     """
     if not session.stores.has_one:
         raise NotSupported(
@@ -110,7 +110,7 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
             if dry_run:
                 outcome = "scheduled" if due.relative or due.ms > store.now_ms() else "ready"
             else:
-                # kombu keeps one message for all queues of a topic: the last step lets it go.
+                # kombu keeps one message for all queues of a topic: the last step removes it.
                 *others, last = queues
                 for other in others:
                     store.schedule(other, entry)
@@ -120,7 +120,7 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
 
 
 def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) -> Iterator[Moved]:
-    """Give everything back: the schedule, and the leased messages of ended processes.
+    """Give all tasks back to stock workers: the schedule, and leases of ended processes.
 
     Each entry goes to its ready list as a message whose ETA is its current due time; stock workers
     keep it in memory until then. Entries that are due already get no ETA, also those of paused

@@ -38,9 +38,9 @@ def crontab_text(given: crontab) -> str:
 
 
 def _field(given: crontab, name: str) -> str:
-    said = getattr(given, f"_orig_{name}")
-    if isinstance(said, (str, int)) and not isinstance(said, bool):
-        return "".join(str(said).split())
+    original = getattr(given, f"_orig_{name}")
+    if isinstance(original, (str, int)) and not isinstance(original, bool):
+        return "".join(str(original).split())
     return ",".join(str(int(number)) for number in sorted(getattr(given, name)))
 
 

@@ -224,8 +224,8 @@ class Definition:
 
     def rule(self, anchor: int, zone: tzinfo = timezones.utc) -> Rule:
         """Return the rule of its ticks; *zone* is the app's time zone."""
-        for asked, there, rule in self._rules:
-            if asked == anchor and there is zone:
+        for known_anchor, there, rule in self._rules:
+            if known_anchor == anchor and there is zone:
                 return rule
         rule = rule_of(self.schedule, zone_of(self.timezone) or zone, anchor)
         self._rules[:] = [(anchor, zone, rule)]

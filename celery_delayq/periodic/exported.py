@@ -51,10 +51,10 @@ def entries(app: Celery, path: str | Path) -> Iterator[FoundEntry]:
         text = sys.stdin.read() if str(path) == "-" else place.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path}: expected the output of `periodic list --json`, {exc}") from exc
-    return _found(text.splitlines(), source_of(app), code_of(app))
+    return _entries_of_lines(text.splitlines(), source_of(app), code_of(app))
 
 
-def _found(
+def _entries_of_lines(
     lines: Iterable[str], own: str, code: Mapping[str, Definition | DelayQError]
 ) -> Iterator[FoundEntry]:
     for number, line in enumerate(lines, 1):
@@ -64,7 +64,7 @@ def _found(
         try:
             data: dict[str, Any] = foreign.loads(line)
             name = _name(data.pop("name"))
-            told = {what: data.pop(what, None) for what in _STATE_FIELDS}
+            state_fields = {what: data.pop(what, None) for what in _STATE_FIELDS}
             in_code = data.get("source", API_SOURCE) == own
             if in_code and name not in code:
                 yield FoundEntry(name=name, problem="it is not in the code any more", over=True)
@@ -74,13 +74,15 @@ def _found(
             yield FoundEntry(
                 name=name,
                 definition=definition,
-                last_run_at=_moment(told["last_run_at"]),
-                since=_moment(told["since"]),
-                next=_moment(told["next"]),
-                as_listed=not in_code or _stays(code[name], name, text),
+                last_run_at=_moment(state_fields["last_run_at"]),
+                since=_moment(state_fields["since"]),
+                next=_moment(state_fields["next"]),
+                as_listed=not in_code or _has_same_schedule(code[name], name, text),
                 # Manual runs do not count for max_runs, and are not imported.
-                total_run_count=_count(told["total_run_count"], told["manual_runs"]),
-                enabled=told["status"] != "paused" and not told["paused"],
+                total_run_count=_count(
+                    state_fields["total_run_count"], state_fields["manual_runs"]
+                ),
+                enabled=state_fields["status"] != "paused" and not state_fields["paused"],
                 as_is=not in_code,
             )
         except DelayQError as exc:
@@ -101,7 +103,7 @@ def _name(given: Any) -> str:
     return given
 
 
-def _stays(code: Definition | DelayQError, name: str, text: str) -> bool:
+def _has_same_schedule(code: Definition | DelayQError, name: str, text: str) -> bool:
     """Return whether the schedule in the code is still the exported one."""
     if not isinstance(code, Definition):
         return False

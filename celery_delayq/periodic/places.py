@@ -71,12 +71,12 @@ def check_place(app: Celery, stores: Stores, entry: Periodic) -> None:
 
 
 def check_queues(stores: Stores, queues: Iterable[str], *store: Store) -> None:
-    """Refuse queues of ticks that do not all belong to one store: that of their entry, if given.
+    """Refuse queues of ticks that belong to several stores, or to another store than *store*.
 
     Raises
     ------
     NotSupported
-        They do not.
+        The queues belong to several stores.
     """
     if len({*store, *map(stores.of, queues)}) > 1:
         raise NotSupported(
@@ -86,16 +86,16 @@ def check_queues(stores: Stores, queues: Iterable[str], *store: Store) -> None:
 
 
 def move(app: Celery, stores: Stores, store: Store, entry: Periodic, look: int) -> bool:
-    """Move an entry to the store of its queue, where it is looked at; return whether it moved.
+    """Move an entry to the store of its queue; return whether the entry moved.
 
-    It is in both if this is interrupted, and fires in one.
+    If the move is interrupted, both stores have the entry, and one of them fires it.
 
     Parameters
     ----------
     store : Store
-        The store that has it.
+        The store that has the entry.
     look : int
-        When to look at it there (ms).
+        When dispatchers look at the entry there (ms).
     """
     if stores.has_one:
         return False

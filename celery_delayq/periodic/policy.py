@@ -1,8 +1,8 @@
-"""Which ticks of a periodic entry are due, and its next state. No I/O.
+"""Computes the due ticks of a periodic entry, and the next state of the entry. No I/O.
 
 A *tick* is a moment at which an entry is due, in ms since 1970. Dispatchers schedule ticks some
-time ahead, as entries with the id ``<name>:<tick>``, and note in the same step up to which they
-have done so: each tick is scheduled once, whoever comes first.
+time ahead, as entries with the id ``<name>:<tick>``. The same step stores the last scheduled tick,
+so each tick is scheduled once, by any dispatcher.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from celery_delayq.periodic.serialization import describe, dumps_form
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.wall_clock import MAX_TICK_MS, ms_of, ms_until
 
-#: A tick counts as missed if it is not scheduled so many ms after it was due.
+#: Ms after its due time from which an unscheduled tick counts as missed.
 GRACE_MS = 1000
 
 #: Most ticks of one entry that one look schedules; the next look schedules the following ones.
@@ -30,7 +30,7 @@ MAX_TICKS_PER_LOOK = 100
 #: Most ticks of one entry that are scheduled and not due yet.
 MAX_SCHEDULED_TICKS = TICK_AHEAD_MS + 1
 
-#: After so many ms a refused tick of ``overlap="queue_one"`` is tried again.
+#: Ms after which a refused tick of ``overlap="queue_one"`` is tried again.
 OVERLAP_RETRY_MS = 500
 
 
@@ -42,9 +42,10 @@ class Firing(NamedTuple):
     ticks : tuple[int, ...]
         The ticks to schedule (ms).
     then : PeriodicState
-        The state of the entry once they are scheduled.
+        The state of the entry after the ticks are scheduled.
     refused : PeriodicState
-        Its state if they are refused, because the task of an earlier tick waits or runs.
+        The state of the entry if the ticks are refused because the task of an earlier tick waits
+        or runs.
     now : int
         Time of the look (ms).
     """
@@ -80,9 +81,9 @@ def must_be_due(entry: Periodic) -> Periodic:
 
 
 def change(entry: Periodic, definition: Definition, now: int, zone: tzinfo) -> Periodic:
-    """Return an entry with another definition; its ticks that were scheduled stay so.
+    """Return an entry with another definition; its scheduled ticks stay scheduled.
 
-    Another interval goes on from the last tick; a schedule that stays keeps its phase and count.
+    A new interval starts at the last tick. An unchanged schedule keeps its phase and its count.
     """
     old, before = entry.state, entry.definition
     kept = dumps_form(definition.schedule) == dumps_form(before.schedule)
@@ -126,8 +127,8 @@ def resume(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
 def set_back(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
     """Return the entry after Redis' clock was set back to *now*.
 
-    An interval goes on from now. Other schedules wait for their first tick that was not fired, so
-    that each tick is fired once.
+    An interval starts again at *now*. Other schedules wait for their first tick that was not fired,
+    so that each tick is fired once.
     """
     definition, old = entry.definition, entry.state
     if old.status == "ended" or not isinstance(definition.rule(old.anchor, zone), Interval):
@@ -206,12 +207,11 @@ def _due(
 
 
 def drop_after(entry: Periodic, firing: Firing, deadline: int | None = None) -> list[int]:
-    """Return for each tick how many ms after its time it counts as missed and is dropped; 0 for
-    never.
+    """Return for each tick the ms after its due time from which it is dropped; 0 for never.
 
-    It was scheduled ahead then, and nobody dispatched when it was due. It is judged as one that was
-    not scheduled: by ``catch_up``, by a later tick that runs in its place, and by *deadline*, which
-    is that of :func:`fire`.
+    A tick is scheduled ahead. If no process dispatched when the tick was due, it counts as missed,
+    like a tick that was not scheduled. *catch_up*, a later tick that runs in its place, and
+    *deadline* (see :func:`fire`) decide when it is dropped.
     """
     definition, found = entry.definition, []
     is_cron = isinstance(definition.schedule, crontab)
@@ -226,7 +226,7 @@ def drop_after(entry: Periodic, firing: Firing, deadline: int | None = None) -> 
 
 
 def upcoming(entry: Periodic, count: int, zone: tzinfo) -> list[int]:
-    """Return its next ticks that are not scheduled yet, at most *count* of them."""
+    """Return at most *count* next ticks of an entry that are not scheduled yet."""
     definition, state = entry.definition, entry.state
     found: list[int] = []
     tick = state.tick
@@ -238,9 +238,9 @@ def upcoming(entry: Periodic, count: int, zone: tzinfo) -> list[int]:
 
 
 def ahead_of(entry: Periodic, zone: tzinfo) -> list[int]:
-    """Return its ticks that may still be scheduled: those that the last look scheduled ahead.
+    """Return the ticks of an entry that may still be scheduled: those that were scheduled ahead.
 
-    They may be overdue, where nobody has dispatched since.
+    The ticks may be overdue if no process has dispatched since.
     """
     last, ahead = entry.state.last, entry.definition.ahead
     if last is None or not ahead:
@@ -256,7 +256,7 @@ def tick_id(name: str, tick: int) -> str:
 
 
 def _next(definition: Definition, state: PeriodicState, after: int, zone: tzinfo) -> int | None:
-    """Return the first tick after a moment, or None where the entry has ended by then."""
+    """Return the first tick after a moment; None if the entry has ended by then."""
     if definition.start is not None:
         after = max(after, ms_of(definition.start) - 1)
     rule = definition.rule(state.anchor, zone)

@@ -120,11 +120,13 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
 
     def is_due(self, last_run_at: datetime) -> Any:
         """Return whether it is due, and when to ask again, as beat expects it."""
-        left = self.remaining_estimate(last_run_at)
-        due = left <= timedelta(0)
+        remaining = self.remaining_estimate(last_run_at)
+        due = remaining <= timedelta(0)
         if due:
-            left = self.remaining_estimate(self.now())
-        return schedstate(due, math.inf if left == timedelta.max else left.total_seconds())
+            remaining = self.remaining_estimate(self.now())
+        return schedstate(
+            due, math.inf if remaining == timedelta.max else remaining.total_seconds()
+        )
 
     def __repr__(self) -> str:
         return f"<rrule: {self.text}>"

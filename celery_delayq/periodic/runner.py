@@ -220,12 +220,14 @@ class Ticker:
         """Wait so long, or until calls have written entries; off duty, a while longer."""
         self._is_woken = False
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not self._stopping.is_set():
+        while (remaining := end - time.monotonic()) > 0 and not self._stopping.is_set():
             if not pubsub.subscribed:
-                self._stopping.wait(left)
-            elif pubsub.get_message(timeout=min(left, self._nap)) is not None:
+                self._stopping.wait(remaining)
+            elif pubsub.get_message(timeout=min(remaining, self._nap)) is not None:
                 # A failing entry may have been corrected.
-                self._failing = {name: (0.0, told) for name, (_, told) in self._failing.items()}
+                self._failing = {
+                    name: (0.0, logged_at) for name, (_, logged_at) in self._failing.items()
+                }
                 if not self._is_woken:
                     self._is_woken = True
                     end = min(end, time.monotonic() + self._later())
@@ -269,8 +271,8 @@ class Ticker:
         if looked.records or not self._is_woken:
             self._on_duty = bool(looked.records)
         self._fleet = looked.fleet
-        left = (min(looks, default=math.inf) - now) / 1000 - (time.monotonic() - began)
-        return min(max(left, MIN_LOOK_SECONDS) + self._later(), most)
+        remaining = (min(looks, default=math.inf) - now) / 1000 - (time.monotonic() - began)
+        return min(max(remaining, MIN_LOOK_SECONDS) + self._later(), most)
 
     def _later(self) -> float:
         """Return by how many seconds to look later than the runner on duty does."""
@@ -339,13 +341,13 @@ class Ticker:
 
     def _failed(self, name: str, exc: Exception) -> None:
         now = time.monotonic()
-        _, told = self._failing.pop(name, (0.0, -math.inf))
-        if now - told >= LOG_AGAIN_SECONDS:
+        _, logged_at = self._failing.pop(name, (0.0, -math.inf))
+        if now - logged_at >= LOG_AGAIN_SECONDS:
             logger.error("Periodic entry %r cannot be fired here: %s", name, exc)
-            told = now
+            logged_at = now
         if len(self._failing) >= _MAX_FAILING_ENTRIES:
             del self._failing[next(iter(self._failing))]
-        self._failing[name] = now + RETRY_SECONDS, told
+        self._failing[name] = now + RETRY_SECONDS, logged_at
 
 
 def begin(app: Celery) -> Callable[[], None] | None:

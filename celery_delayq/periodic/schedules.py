@@ -80,10 +80,14 @@ class clocked(BaseSchedule):  # noqa: N801 - named as Celery's schedules are
 
     def is_due(self, last_run_at: datetime) -> Any:
         """Return whether it is due, and when to ask again, as beat expects it."""
-        left = self.remaining_estimate(last_run_at).total_seconds()
+        remaining_seconds = self.remaining_estimate(last_run_at).total_seconds()
         if last_run_at >= self.at:
             return schedstate(False, math.inf)
-        return schedstate(True, math.inf) if left <= 0 else schedstate(False, left)
+        return (
+            schedstate(True, math.inf)
+            if remaining_seconds <= 0
+            else schedstate(False, remaining_seconds)
+        )
 
     def __repr__(self) -> str:
         return f"<clocked: {self.at.isoformat()}>"

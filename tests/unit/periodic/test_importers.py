@@ -274,7 +274,9 @@ def listed_again(
     entry = begin(definition, ms_of(made), UTC)
     line = json.dumps({**entry.as_dict(), **told})
     own = "code shop"
-    (found,) = exported._found([line], own, {} if code is None else {definition.name: code})
+    (found,) = exported._entries_of_lines(
+        [line], own, {} if code is None else {definition.name: code}
+    )
     assert found.problem is None, found.problem
     counts = code or found.definition
     assert counts is not None
@@ -351,7 +353,7 @@ def test_what_is_wrong_in_a_line_of_a_list_is_a_problem_of_that_line(told: str, 
         line = good.replace("SOURCE", source) % told
         code = {"a": entry_of(source="code shop")}
         other = good % '"name": "b"'
-        wrong, right = exported._found([line, other], "code shop", code)
+        wrong, right = exported._entries_of_lines([line, other], "code shop", code)
         assert wrong.name == name
         assert wrong.problem is not None
         assert wrong.problem.startswith("expected a line of `periodic list --json`: ")
