@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from celery_delayq.errors import ConfigError, NotSupported
 from celery_delayq.utils.credentials import hide
-from celery_delayq.utils.numbers import is_finite, is_whole
+from celery_delayq.utils.numbers import is_finite, is_integer
 
 
 def _number(default: Any, low: float, high: float) -> Any:
@@ -296,7 +296,7 @@ def _checked(setting: str, name: str, value: Any) -> Any:
         low, high, whole = bounds["low"], bounds["high"], isinstance(default, int)
         unit = "" if setting == "promote_rate" else " of seconds"
         expected = f"a {'whole number' if whole else f'number{unit}'} from {low:g} to {high:g}"
-        is_valid = is_whole(value, low, high) if whole else is_finite(value, low, high)
+        is_valid = is_integer(value, low, high) if whole else is_finite(value, low, high)
     if not is_valid:
         raise ConfigError(f"delayq setting {name}={_told(value)}: expected {expected}")
     return float(value) if isinstance(default, float) else value

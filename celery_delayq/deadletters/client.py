@@ -28,7 +28,7 @@ from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
 from celery_delayq.store.stores import Stores
-from celery_delayq.utils.foreign import reading
+from celery_delayq.utils.foreign import record_errors
 from celery_delayq.utils.numbers import is_finite
 from celery_delayq.utils.portions import portions
 
@@ -183,7 +183,7 @@ class DeadLetters(DeadLetterReader):
             # The message id differs in its first half, which is the part that scripts use.
             message_id = f"{place:04x}{token[4:]}"
             try:
-                with reading("message"):
+                with record_errors("message"):
                     entry = replay_entry(dead_letter, layout, due, changes, message_id, run)
             except (RecordError, InvalidOption) as exc:
                 # The message of another producer may be anything.

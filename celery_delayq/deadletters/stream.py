@@ -17,7 +17,7 @@ from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.scheduled import Bulk, Outcome, moment
 from celery_delayq.transport.amqp.messages import from_envelope
-from celery_delayq.utils.foreign import reading
+from celery_delayq.utils.foreign import record_errors
 from celery_delayq.utils.portions import portions
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class StreamDeadLetters(DeadLetters):
         messages: dict[int, tuple[Any, str, Due]] = {}
         for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
             try:
-                with reading("message"):
+                with record_errors("message"):
                     message = from_envelope(replay_message(dead_letter, changes, uuid4().hex, run))
             except (RecordError, InvalidOption) as exc:
                 logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)

@@ -363,7 +363,7 @@ class LeaseKeeper:
         while is_left() and time.monotonic() < until:
             self._signal.give()
             native_threads.sleep(0.005)
-        native_threads.say()
+        native_threads.write_log_lines()
 
     # -- the thread
 

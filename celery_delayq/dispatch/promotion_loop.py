@@ -81,7 +81,7 @@ class PromotionLoop:
     @classmethod
     def unless_patched(cls) -> PromotionLoop | None:
         """Return a loop; None where threads are greenlets, which have no lock to wait for."""
-        return None if native_threads.are_patched() else cls()
+        return None if native_threads.has_green_threads() else cls()
 
     # -- what dispatchers call
 

@@ -268,9 +268,9 @@ AIO = (
 EVENTLET = (
     Replace(
         target="logging:Logger.callHandlers",
-        by=native_threads.leaving_lines,
+        by=native_threads.defer_log_lines,
         condition="eventlet",
-        when=native_threads.are_of_eventlet,
+        when=native_threads.has_eventlet_threads,
         why="a native thread and a greenlet that log at the same moment may wait for ever",
     ),
 )

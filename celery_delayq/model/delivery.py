@@ -11,7 +11,7 @@ from celery.utils.saferepr import saferepr
 from celery_delayq.errors import RecordError
 from celery_delayq.model.envelope import PROPERTY
 from celery_delayq.utils import message_json
-from celery_delayq.utils.foreign import reading
+from celery_delayq.utils.foreign import record_errors
 
 #: Stands for the name of the queue where no queue is bound to get a message.
 UNBOUND_QUEUE = "\0unbound"
@@ -104,7 +104,7 @@ def pack_received(message: Mapping[str, Any]) -> bytes:
 
 
 def _encoded(value: Any) -> bytes:
-    with reading("message"):
+    with record_errors("message"):
         return message_json.encode(value)
 
 

@@ -25,7 +25,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_delayq.errors import InvalidCursor, InvalidFilter, RecordError
 from celery_delayq.model.scheduled import moment
-from celery_delayq.utils.numbers import is_whole
+from celery_delayq.utils.numbers import is_integer
 from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)
@@ -211,5 +211,5 @@ def check_range(after: Any, count: Any) -> None:
         raise InvalidCursor(
             f"after={after!r}: expected the offset of a run such as '1700000000000-0', or '0'"
         )
-    if count is not None and not is_whole(count, 0):
+    if count is not None and not is_integer(count, 0):
         raise InvalidFilter(f"count={count!r}: expected a number of runs, or None for all")

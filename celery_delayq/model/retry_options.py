@@ -11,7 +11,7 @@ from celery.app.task import Task
 
 from celery_delayq.errors import InvalidRetry
 from celery_delayq.model.retry_policy import UNSET, Exponential, RetryPolicy, exception_classes
-from celery_delayq.utils.numbers import is_whole
+from celery_delayq.utils.numbers import is_integer
 
 #: Options of a call. A task has these too, and :data:`TASK_OPTIONS`.
 OPTIONS = ("retry_intervals", "max_retries", "retry_jitter", "retry_budget")
@@ -121,7 +121,7 @@ def property_of_call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     try:
         budget = given.get("retry_budget")
         if budget is not None:
-            if not is_whole(budget, 0, MAX_BUDGET):
+            if not is_integer(budget, 0, MAX_BUDGET):
                 raise InvalidRetry(
                     f"retry_budget={budget!r}: expected a number of retries, 0 to {MAX_BUDGET:,}"
                 )

@@ -16,7 +16,7 @@ from typing import Any
 from celery.app.task import Task
 
 from celery_delayq.errors import InvalidRetry
-from celery_delayq.utils.numbers import is_finite, is_whole
+from celery_delayq.utils.numbers import is_finite, is_integer
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class RetryPolicy:
         for name in ("retry_for", "dont_retry_for"):
             object.__setattr__(self, name, exception_classes(name, getattr(self, name)))
         most = self.max_retries
-        if not (most in (None, UNSET) or is_whole(most, 0)):
+        if not (most in (None, UNSET) or is_integer(most, 0)):
             raise InvalidRetry(f"max_retries={most!r}: expected 0 or more, or None for no limit")
 
     @property

@@ -33,7 +33,7 @@ from celery_delayq.model.lookup import (
 from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import MessageFields
 from celery_delayq.utils import foreign, message_json
-from celery_delayq.utils.numbers import is_whole
+from celery_delayq.utils.numbers import is_integer
 
 #: The first millisecond that a datetime can name, year 1.
 _MIN_MS = -62_135_596_800_000
@@ -266,7 +266,7 @@ class Filter:
         check_name("queue", self.queue)
         check_name("task", self.task)
         step = self.priority
-        if step is not None and not is_whole(step):
+        if step is not None and not is_integer(step):
             raise InvalidFilter(f"priority={step!r}: expected a priority step, such as 0 or 3")
 
     @property

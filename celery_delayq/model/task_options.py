@@ -21,7 +21,7 @@ from celery_delayq.model.envelope import (
 )
 from celery_delayq.model.names import UTF8_TEXT, is_utf8
 from celery_delayq.model.unique import POLICIES
-from celery_delayq.utils.numbers import is_whole
+from celery_delayq.utils.numbers import is_integer
 
 #: The names of the two numbers in the header ``timelimit``.
 TIME_LIMIT_NAMES = ("time_limit", "soft_time_limit")
@@ -141,13 +141,13 @@ def check_own(properties: Mapping[str, Any]) -> None:
             f"label={own['label']!r}: expected '<id> <message_id> <ms> <unique key>'"
         )
     skip_after = own.get("skip_after", 0)
-    if not is_whole(skip_after, 0, MAX_DUE_MS):
+    if not is_integer(skip_after, 0, MAX_DUE_MS):
         raise InvalidOption(f"skip_after={skip_after!r}: expected a number of ms")
     unique = own.get("unique")
     if "unique" in own and not (
         isinstance(unique, Mapping)
         and unique.get("policy") in POLICIES
-        and is_whole(unique.get("max_wait", 0), 0, MAX_DUE_MS)
+        and is_integer(unique.get("max_wait", 0), 0, MAX_DUE_MS)
         and isinstance(key := unique_key(own), str)
         and _KEY.fullmatch(key)
     ):

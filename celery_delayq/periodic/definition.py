@@ -22,7 +22,7 @@ from celery_delayq.model.retry_policy import MAX_WAIT_SECONDS
 from celery_delayq.periodic.schedules import Rule, clocked, rule_of
 from celery_delayq.periodic.serialization import dumps_form, loads_form
 from celery_delayq.periodic.wall_clock import moment_of, ms_of, tick_at
-from celery_delayq.utils.numbers import is_finite, is_whole
+from celery_delayq.utils.numbers import is_finite, is_integer
 
 CatchUp = Literal["skip", "one", "all"]
 Overlap = Literal["allow", "skip", "queue_one"]
@@ -321,8 +321,8 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("start", lambda at: at is None or ms_of(at) >= 0, "a time from 1970-01-01T00:00:00+00:00 on"),
     ("catch_up", lambda value: value in CATCH_UPS, f"one of {', '.join(CATCH_UPS)}"),
     ("overlap", lambda value: value in OVERLAPS, f"one of {', '.join(OVERLAPS)}"),
-    ("catch_up_max", lambda value: is_whole(value, 1, 1000), "a number from 1 to 1,000"),
-    ("max_runs", lambda value: value is None or is_whole(value, 1), "a number from 1, or None"),
+    ("catch_up_max", lambda value: is_integer(value, 1, 1000), "a number from 1 to 1,000"),
+    ("max_runs", lambda value: value is None or is_integer(value, 1), "a number from 1, or None"),
 )
 
 #: The same of options that are given.
@@ -336,7 +336,7 @@ _OPTIONS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         (what, _is_storable, UTF8_TEXT)
         for what in ("queue", "exchange", "routing_key", "unique_key")
     ),
-    ("priority", lambda value: is_whole(value, 0, 255), "a number from 0 to 255"),
+    ("priority", lambda value: is_integer(value, 0, 255), "a number from 0 to 255"),
     ("headers", _is_by_name, "a mapping by names"),
 )
 

@@ -172,8 +172,8 @@ class ControlStore(StorePart):
     def controls(self) -> PausedNames:
         """Return the paused queues and tasks."""
         found = cast("dict[bytes, bytes]", self._runner.client.hgetall(self._keys.control))
-        revision = foreign.whole(found.pop(b"revision", b"")) or 0
-        names = {to_text(name): foreign.whole(since) or 0 for name, since in found.items()}
+        revision = foreign.parse_integer(found.pop(b"revision", b"")) or 0
+        names = {to_text(name): foreign.parse_integer(since) or 0 for name, since in found.items()}
         queues = {name[1:]: since for name, since in names.items() if name[:1] == "q"}
         tasks = {task_name(name[1:]): since for name, since in names.items() if name[:1] == "t"}
         return PausedNames(revision, queues, tasks)

@@ -125,7 +125,7 @@ class GaugeStore(StorePart):
             registry={name: text for each, text in registry.items() if (name := _name(each))},
             paused=frozenset(to_text(name[1:]) for name in control if name[:1] == b"q"),
             ticks=TickTotals.read(ticks),
-            dispatched=foreign.whole(clock.get(b"dispatched", b"")),
+            dispatched=foreign.parse_integer(clock.get(b"dispatched", b"")),
             memory=used,
             lineage=str(replid)[:8],
             broken=broken,

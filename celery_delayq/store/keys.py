@@ -74,7 +74,7 @@ class Layout:
         RecordError
             The text is something else.
         """
-        with foreign.reading(f"queue layout {text[:200]!r} in the registry"):
+        with foreign.record_errors(f"queue layout {text[:200]!r} in the registry"):
             data = foreign.loads(text)
             sep, steps = data["sep"], tuple(int(step) for step in data["steps"])
             if not isinstance(sep, str) or not steps:

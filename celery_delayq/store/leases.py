@@ -16,7 +16,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import answered
 from celery_delayq.store.scripting.calls import Call, Command, Steps
 from celery_delayq.store.scripting.runner import StorePart
-from celery_delayq.utils.foreign import reading
+from celery_delayq.utils.foreign import record_errors
 
 #: Most messages that one call puts back.
 REQUEUE_BATCH = 50
@@ -385,7 +385,7 @@ class LeaseStore(StorePart):
 def place_of(field: str) -> tuple[int, ...]:
     """Return by what to sort fields in the order of their leases; other fields come first."""
     try:
-        with reading("field"):
+        with record_errors("field"):
             return tuple(map(int, field.split(":")))
     except RecordError:
         return ()

@@ -93,7 +93,7 @@ class Archiver:
         self._stopping = True
         self._stop.give()
         self._ended.wait(STOP_SECONDS)
-        native_threads.say()
+        native_threads.write_log_lines()
 
     def run(self) -> None:
         """Archive until :meth:`stop`; only a wrong URL or a missing package ends it."""

@@ -258,7 +258,10 @@ def batches(
     """
     for found in plan.read():
         for some in portions(
-            found, PAGE_DEAD_LETTERS, lambda each: len(each.dead_lettered.data), room=PAGE_BYTES
+            found,
+            PAGE_DEAD_LETTERS,
+            lambda each: len(each.dead_lettered.data),
+            max_bytes=PAGE_BYTES,
         ):
             meant = (DeadLetterRow.of(each) for each in some if plan.filter.matches(each))
             yield [row for row in meant if (row.queue, row.id) not in spared], len(some)

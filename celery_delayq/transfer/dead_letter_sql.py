@@ -150,14 +150,14 @@ class DeadLetterTable:
 @contextmanager
 def writing(database: Database) -> Iterator[DeadLetterTable]:
     """Connect to a database to add dead letters."""
-    with database.writing(dead_letters, concurrent=True) as connection:
+    with database.connected_to_write(dead_letters, concurrent=True) as connection:
         yield DeadLetterTable(database, connection)
 
 
 @contextmanager
 def reading(database: Database) -> Iterator[DeadLetterTable]:
     """Connect to a database that has dead letters."""
-    with database.reading(dead_letters, "archive to it first") as connection:
+    with database.connected_to_read(dead_letters, "archive to it first") as connection:
         yield DeadLetterTable(database, connection)
 
 

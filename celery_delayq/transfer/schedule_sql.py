@@ -110,7 +110,7 @@ class ScheduleTableWriter:
 def writing(url: str, filter: Filter, *, prune: bool) -> Iterator[ScheduleTableWriter]:
     """Open a database to write to; after an error nothing is changed."""
     database = Database.of(url)
-    with database.writing(entries, exports) as connection, connection.begin():
+    with database.connected_to_write(entries, exports) as connection, connection.begin():
         yield ScheduleTableWriter(database, connection, filter, prune)
 
 
@@ -118,7 +118,7 @@ def writing(url: str, filter: Filter, *, prune: bool) -> Iterator[ScheduleTableW
 def reading(url: str, filter: Filter) -> Iterator[ParsedLines]:
     """Open a database to read from, in order of due."""
     database = Database.of(url)
-    with database.reading(entries, "export to it first") as connection:
+    with database.connected_to_read(entries, "export to it first") as connection:
         if database.dialect == "postgresql":
             # In some time zones the last day of the year 9999 cannot be shown.
             connection.exec_driver_sql("SET TIME ZONE 'UTC'")

@@ -174,7 +174,7 @@ class Channel(stock.Channel):
             # Both of redis-py: with the first it takes the second when it sees that it was forked.
             native_threads.renew_locks(each, "_fork_lock", "_lock")
         pool.connection_class = dropping_refused(pool.connection_class)
-        if native_threads.is_eventlet():
+        if native_threads.is_eventlet_patched():
             pool.connection_class = waking(pool.connection_class)
         if asynchronous:
             pool.connection_class = leaving_poller(pool.connection_class, self)

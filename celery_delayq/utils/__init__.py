@@ -1,1 +1,1 @@
-"""Helpers without a room of their own."""
+"""Small helpers that several rooms share."""

@@ -1,11 +1,12 @@
-"""Runs synchronous code on an event loop without blocking it.
+"""Runs synchronous code on an event loop without blocking the loop.
 
-The code runs in a greenlet. Where it would wait for a reply it calls :func:`wait`, which switches
-back to the coroutine that started it; that one awaits, and switches into the greenlet again. Code
-that blocks in another way is marked with :func:`off_loop`: on a loop it runs in a thread meanwhile.
-Everywhere else both do nothing, so that one code serves threads and loops.
+The code runs in a greenlet. To wait for a reply, the code calls :func:`wait`. This function
+switches back to the coroutine that started the greenlet. The coroutine awaits the reply and
+switches into the greenlet again. Code that blocks in another way is marked with :func:`off_loop`:
+on a loop it runs in a thread. Outside a loop it runs as usual, so the same code serves threads and
+loops.
 
-greenlet comes with the extra ``aio``; without it only :class:`Bridge` does not work.
+greenlet comes with the extra ``aio``. Without greenlet only :class:`Bridge` does not work.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from celery_delayq.errors import BrokerUnavailable, ConfigError
 
 try:
     from greenlet import GreenletExit, getcurrent, greenlet
-except ImportError:  # then nothing runs here, and Bridge says so
+except ImportError:  # Bridge raises an error that says so
     getcurrent, greenlet, GreenletExit = (lambda: None), None, Exception
 
 T = TypeVar("T")
@@ -40,16 +41,16 @@ class _Done(NamedTuple):
 
 
 class _Runner(greenlet or object):  # type: ignore[misc]
-    """A greenlet that runs one call after the other; a new one for each would take much longer."""
+    """A greenlet that runs one call after another. A new greenlet for each call is much slower."""
 
     def __init__(self, bridge: Bridge) -> None:
         super().__init__()
         self.bridge = bridge
 
     def run(self, function: Callable[[], Any]) -> None:
-        """Run the function that comes with each switch."""
+        """Run the function that each switch passes."""
         calls = [function]
-        while True:  # keeping nothing of a call that has ended
+        while True:  # a list, so that no variable keeps the objects of an ended call alive
             calls.append(self.parent.switch(_outcome(calls.pop())))
 
 
@@ -68,9 +69,9 @@ class Bridge:
     Parameters
     ----------
     threads : int
-        Threads for what blocks.
+        Number of threads for calls that block.
     greenlets : int
-        Calls that run on the loop at a time; others wait until one of them has ended.
+        Most calls that run on the loop at a time. Further calls wait until one has ended.
 
     Raises
     ------
@@ -89,10 +90,14 @@ class Bridge:
         self._release: Callable[[], object] | None = None
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Call a function in a greenlet, and await what it waits for.
+        """Call a function in a greenlet, and await the awaitables that the function waits for.
 
-        Cancelling raises ``CancelledError`` in the function, where it waits. After :meth:`close`
-        it raises BrokerUnavailable, as :meth:`in_thread` does.
+        Cancelling raises ``CancelledError`` in the function, at the place where it waits.
+
+        Raises
+        ------
+        BrokerUnavailable
+            The bridge is closed.
         """
         if self._idle:
             runner = self._idle.pop()
@@ -109,7 +114,7 @@ class Bridge:
             self._give_back(runner)
             raise _closed()
         current = getcurrent()
-        # In the coroutine's own context, as if this called the function.
+        # The greenlet runs in the context of the coroutine, as a plain call would.
         runner.parent, runner.gr_context = current, current.gr_context
         found: Any = None
         self._running += 1
@@ -123,7 +128,7 @@ class Bridge:
                 else:
                     found = runner.switch(value)
         finally:
-            # One that still waits, as its coroutine was closed, is not used again.
+            # A greenlet that still waits, because its coroutine was closed, is not used again.
             self._give_back(runner if type(found) is _Done else _Runner(self))
             self._running -= 1
             self._release_if_idle()
@@ -148,6 +153,11 @@ class Bridge:
         """Call a function in a thread, in a copy of the caller's context.
 
         Cancelling does not stop the function.
+
+        Raises
+        ------
+        BrokerUnavailable
+            The bridge is closed.
         """
         if self._is_closed:
             raise _closed()
@@ -155,12 +165,12 @@ class Bridge:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def close(self, release: Callable[[], object] | None = None) -> None:
-        """Take no more calls, and let the threads end.
+        """Refuse further calls, and let the threads end.
 
         Parameters
         ----------
         release : Callable[[], object] | None
-            Called when no call runs on the loop any more: frees what the calls use.
+            Called when the last call on the loop has ended. Frees the objects that calls use.
         """
         self._is_closed = True
         self._release = release
@@ -174,7 +184,7 @@ class Bridge:
 
 
 def read_error(done: asyncio.Future[Any]) -> None:
-    """Read the error of a future, which keeps asyncio from logging one that nobody waits for."""
+    """Read the error of a future. Otherwise asyncio logs the error if nobody awaits the future."""
     if not done.cancelled():
         done.exception()
 
@@ -188,7 +198,7 @@ def _mark_thread() -> None:
 
 
 def is_running() -> bool:
-    """Whether the caller runs on a loop, in a greenlet that may :func:`wait`."""
+    """Whether the caller runs on a loop, in a greenlet that may call :func:`wait`."""
     return isinstance(getcurrent(), _Runner)
 
 
@@ -204,9 +214,9 @@ def wait(awaitable: Awaitable[T]) -> T:
 
 
 def off_loop(function: Callable[P, T]) -> Callable[P, T]:
-    """Mark a function that blocks: on a loop it runs in a thread, and the caller waits for it.
+    """Mark a function that blocks: on a loop it runs in a thread, and the caller awaits the thread.
 
-    A caller that is cancelled leaves it alone, so it must own what it works with.
+    The thread goes on when the caller is cancelled. The function must therefore own its objects.
     """
 
     @wraps(function)

@@ -1,4 +1,4 @@
-"""Calls that may hang, made in a thread of their own."""
+"""Makes calls that may hang, each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ __all__ = ["NotInTime", "begin"]
 
 
 def begin(function: Callable[[], T]) -> Future[T]:
-    """Call a function in a thread that nobody waits for at the end of the process.
+    """Call a function in a thread that does not delay the end of the process.
 
-    ``result(timeout)`` of what is returned raises :class:`NotInTime`. Name servers and sockets have
-    timeouts of their own, or none.
+    ``result(timeout)`` of the returned future raises :class:`NotInTime` after *timeout* seconds.
     """
     future: Future[T] = Future()
 

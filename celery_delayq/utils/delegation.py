@@ -1,4 +1,4 @@
-"""Methods that hand their call on to an attribute of their object."""
+"""Methods that pass their call on to an attribute of their object."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ P = ParamSpec("P")
 def method_of(
     attribute: str, function: Callable[Concatenate[Any, P], T]
 ) -> Callable[Concatenate[Any, P], T]:
-    """Return a method that calls a function with an attribute of its object first.
+    """Return a method that calls *function* with an attribute of its object as first argument.
 
-    It has the signature and the docstring of the function.
+    The method has the signature and the docstring of the function.
     """
 
     @wraps(function)
@@ -26,9 +26,9 @@ def method_of(
 
 
 class _Delegated:
-    """A method that is the one of the same name of an attribute of its object.
+    """A descriptor for the method of the same name of an attribute.
 
-    Of the class, it is a function, with the signature and the docstring of *method*.
+    Read from the class, it is a function with the signature and the docstring of *method*.
     """
 
     def __init__(self, attribute: str, method: Callable[..., Any]) -> None:
@@ -50,8 +50,8 @@ class _Delegated:
 def delegate(
     attribute: str, method: Callable[Concatenate[Any, P], T]
 ) -> Callable[Concatenate[Any, P], T]:
-    """Return a method that is the one of the same name of an attribute of its object.
+    """Return a method that calls the method of the same name of an attribute.
 
-    The attribute's class may have its own.
+    The class of the attribute may override *method*.
     """
     return cast("Callable[Concatenate[Any, P], T]", _Delegated(attribute, method))

@@ -1,7 +1,7 @@
-"""Reads what others wrote: anybody may put anything into a broker. No I/O.
+"""Reads data that other programs wrote into a broker. No I/O.
 
-Whatever is wrong, one class is raised. ``tests/unit/project/test_foreign_bytes.py`` finds each
-place that reads such bytes in another way.
+Each failure raises RecordError. ``tests/unit/project/test_foreign_bytes.py`` finds places that read
+such data in another way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from celery_delayq.errors import DelayQError, RecordError
 
-#: What Python raises where a value is not as the code that reads it expects.
+#: Errors of Python where a value is not as the code expects.
 FOREIGN_ERRORS = (
     TypeError,
     ValueError,
@@ -24,17 +24,17 @@ FOREIGN_ERRORS = (
     RecursionError,
 )
 
-#: What reading raises beside it: binary formats, and dates (``OSError``).
+#: Further errors: of binary formats, and of dates (``OSError``).
 _FORMAT_ERRORS = (struct.error, zlib.error, LZMAError, EOFError, OSError)
 
 
-class reading:  # noqa: N801 - a context manager, like contextlib.suppress
-    """A context that raises RecordError for anything that cannot be read; for code without I/O.
+class record_errors:  # noqa: N801 - a context manager, like contextlib.suppress
+    """A context that turns errors of reading into RecordError; for code without I/O.
 
     Parameters
     ----------
     what : str
-        What is read, for the error.
+        Name of the data, for the error message.
     """
 
     __slots__ = ("_what",)
@@ -51,12 +51,12 @@ class reading:  # noqa: N801 - a context manager, like contextlib.suppress
 
 
 def loads(data: bytes | str, **options: Any) -> Any:
-    """Return a value of JSON, whose bytes are UTF-8; *options* are those of :func:`json.loads`."""
-    with reading("JSON"):
-        # Of bytes json would have to guess the encoding.
+    """Return a value of JSON in UTF-8; *options* are those of :func:`json.loads`."""
+    with record_errors("JSON"):
+        # json.loads would guess the encoding of bytes.
         return json.loads(data if isinstance(data, str) else data.decode(), **options)
 
 
-def whole(text: bytes) -> int | None:
-    """Return a whole number as ``include/clock.lua`` reads it; None for anything else."""
+def parse_integer(text: bytes) -> int | None:
+    """Return an integer by the rule of ``include/clock.lua``, None for any other text."""
     return int(text) if len(text) <= 15 and text.removeprefix(b"-").isdigit() else None

@@ -1,4 +1,4 @@
-"""A file whose age says whether a process still works: probes look at it, and ask nobody else."""
+"""A file whose age shows whether a process still works. Probes read only this file."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ TOUCH_SECONDS = 1.0
 
 
 class LivenessFile:
-    """A file that is touched by the loop of a worker.
+    """A file that the loop of a worker touches.
 
     Parameters
     ----------
     path : str
-        Made here, and again where it was deleted. Its folder must exist.
+        The file, which is created if it is missing. Its folder must exist.
 
     Raises
     ------
     OSError
-        It cannot be made.
+        The file cannot be created.
     """
 
     def __init__(self, path: str) -> None:
@@ -34,7 +34,7 @@ class LivenessFile:
         self._touch()
 
     def touch(self) -> None:
-        """Set its time to now, at most once a second; an error is logged, and does no harm."""
+        """Set the time of the file to now, at most once a second. Errors are only logged."""
         now = time.monotonic()
         if now < self._next:
             return

@@ -1,6 +1,6 @@
-"""Threads, locks and sleeps of the operating system, also where gevent or eventlet patched them.
+"""Threads, locks and sleeps of the operating system, even if gevent or eventlet patched them.
 
-A greenlet does not run while a task computes; the heartbeat must.
+A greenlet does not run while a task computes, but the heartbeat has to run.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary
 
-#: Objects whose locks forked children replace, and the names of these attributes.
+#: Objects whose locks are replaced in forked children, and the attributes with these locks.
 _LOCK_ATTRIBUTES: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
-#: The threads that were started here, by their native ids.
+#: The native ids of the threads that :func:`start` started.
 _THREAD_IDS: set[int] = set()
-#: Log lines of these threads, where eventlet has patched the locks of logging.
+#: Deferred log lines of these threads, for eventlet, which patches the locks of logging.
 _LOG_LINES: deque[Callable[[], None]] = deque()
-#: Seconds between two looks at them.
+#: Seconds between two writes of the deferred log lines.
 LOG_SECONDS = 0.2
 
 
 def _original(module: str, name: str) -> Any:
-    """Return an attribute of a module as it was before monkey patching."""
+    """Return the attribute that a module had before monkey patching."""
     if "gevent.monkey" in sys.modules:
         return import_module("gevent.monkey").get_original(module, name)
-    if is_eventlet():
+    if is_eventlet_patched():
         return getattr(import_module("eventlet.patcher").original(module), name)
     return getattr(import_module(module), name)
 
 
-def is_eventlet() -> bool:
+def is_eventlet_patched() -> bool:
     """Whether eventlet has patched this process."""
     return "eventlet.patcher" in sys.modules
 
 
-def are_patched() -> bool:
+def has_green_threads() -> bool:
     """Whether the threads of ``threading`` are greenlets."""
     gevent = sys.modules.get("gevent.monkey")
-    return bool(gevent and gevent.is_module_patched("threading")) or are_of_eventlet()
+    return bool(gevent and gevent.is_module_patched("threading")) or has_eventlet_threads()
 
 
-def are_of_eventlet(_owner: Any = None) -> bool:
-    """Whether they are greenlets of eventlet."""
+def has_eventlet_threads(_owner: Any = None) -> bool:
+    """Whether the threads of ``threading`` are greenlets of eventlet."""
     eventlet = sys.modules.get("eventlet.patcher")
     return bool(eventlet and eventlet.is_monkey_patched("thread"))
 
 
 def is_native() -> bool:
-    """Whether the caller runs in a thread that was started here, and so in no greenlet."""
+    """Whether the caller runs in a thread that :func:`start` started."""
     return ident() in _THREAD_IDS
 
 
@@ -65,14 +65,14 @@ def ident() -> int:
 
 
 def lock() -> Any:
-    """Return a lock, to be held for a moment only: it blocks the whole thread."""
+    """Return a lock to hold for a moment only: waiting for the lock blocks the whole thread."""
     return _original("_thread", "allocate_lock")()
 
 
 def renew_locks(owner: Any, *names: str) -> None:
     """Give *owner* new locks under these names in every forked child.
 
-    There the thread that held one is missing, and nobody would ever release it.
+    A forked child lacks the thread that holds a lock, so the lock would never be released.
     """
     _LOCK_ATTRIBUTES[owner] = names
 
@@ -87,9 +87,9 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Signal:
-    """Wakes one waiting native thread; may be given from any thread or greenlet.
+    """Wakes one waiting native thread. Any thread or greenlet may give the signal.
 
-    It stays given until it is taken back, and giving it again costs nothing.
+    The signal stays given until :meth:`take_back`. Giving it twice is the same as once.
     """
 
     def __init__(self) -> None:
@@ -105,11 +105,11 @@ class Signal:
                 self._lock.release()
 
     def wait(self, seconds: float) -> None:
-        """Return when the signal is given, or after so many seconds."""
+        """Return when the signal is given, at the latest after *seconds*."""
         self._lock.acquire(True, max(0.0, seconds))
 
     def take_back(self) -> None:
-        """Let it be given anew. What it may have been given for is looked at after this."""
+        """Reset the signal. Reset it before looking for work: then no later signal is missed."""
         self._given = False
 
 
@@ -128,30 +128,30 @@ def start(function: Callable[[], Any]) -> None:
 
 
 def sleep(seconds: float) -> None:
-    """Sleep without a hub."""
+    """Let the whole native thread sleep, also where greenlets are patched in."""
     _original("time", "sleep")(seconds)
 
 
-def leaving_lines(_owner: Any, write: Callable[..., None]) -> Callable[..., None]:
-    """Wrap what writes a log line: a greenlet writes the lines of native threads."""
+def defer_log_lines(_owner: Any, write: Callable[..., None]) -> Callable[..., None]:
+    """Wrap *write*, which writes a log line: a greenlet writes the lines of native threads."""
     eventlet, own_ident = import_module("eventlet"), _original("_thread", "get_ident")
 
-    def write_or_leave(logger: logging.Logger, record: logging.LogRecord) -> None:
+    def write_or_defer(logger: logging.Logger, record: logging.LogRecord) -> None:
         if own_ident() in _THREAD_IDS:
             _LOG_LINES.append(partial(write, logger, record))
         else:
             write(logger, record)
 
-    def keep_saying() -> None:
+    def write_always() -> None:
         while True:
-            say()
+            write_log_lines()
             eventlet.sleep(LOG_SECONDS)
 
-    eventlet.spawn(keep_saying)
-    return write_or_leave
+    eventlet.spawn(write_always)
+    return write_or_defer
 
 
-def say() -> None:
-    """Write the log lines that native threads have left, in the caller's thread."""
+def write_log_lines() -> None:
+    """Write the deferred log lines of native threads, in the caller's thread."""
     while _LOG_LINES:
         _LOG_LINES.popleft()()

@@ -1,4 +1,4 @@
-"""Splits messages into calls: at most so many, and about 1 MB of them. No I/O."""
+"""Splits messages into calls with a limited number of messages and about 1 MB. No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Most bytes of messages of one call, as in ``include/room.lua``: other clients wait for it.
+#: Most bytes of messages in one call, as in ``include/room.lua``: other clients wait meanwhile.
 MAX_CALL_BYTES = 1_000_000
 
 
@@ -21,31 +21,31 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 def portions(
     items: Iterable[T],
-    most: int,
+    max_messages: int,
     size: Callable[[T], int],
     number: Callable[[T], int] = lambda _: 1,
-    room: int = MAX_CALL_BYTES,
+    max_bytes: int = MAX_CALL_BYTES,
 ) -> Iterator[list[T]]:
-    """Yield items in their order, as many at a time as one call takes, at least one.
+    """Yield items in their order, in portions of one call each, at least one item a portion.
 
     Parameters
     ----------
-    most : int
+    max_messages : int
         Most messages of one call.
     size, number : Callable
-        The number of bytes of an item, and of its messages.
-    room : int
+        Return the number of bytes of an item, and the number of its messages.
+    max_bytes : int
         Most bytes of one call.
     """
-    some: list[T] = []
-    left, there = most, room
+    portion: list[T] = []
+    free_messages, free_bytes = max_messages, max_bytes
     for item in items:
         count, length = number(item), size(item)
-        if some and (count > left or length > there):
-            yield some
-            some, left, there = [], most, room
-        some.append(item)
-        left -= count
-        there -= length
-    if some:
-        yield some
+        if portion and (count > free_messages or length > free_bytes):
+            yield portion
+            portion, free_messages, free_bytes = [], max_messages, max_bytes
+        portion.append(item)
+        free_messages -= count
+        free_bytes -= length
+    if portion:
+        yield portion

@@ -9,9 +9,10 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class ReconnectingLoop:
-    """Runs a step again and again, and outlives every error.
+    """Calls a step again and again, and continues after each error.
 
-    An outage is logged once, and its end once; any other error each time, with its traceback.
+    The begin and the end of an outage are logged once. Any other error is logged each time, with
+    its traceback.
 
     Parameters
     ----------
@@ -20,17 +21,17 @@ class ReconnectingLoop:
     logger : Any
         Has the methods of ``logging.Logger``.
     go_on : Callable[[], bool]
-        Asked before each step.
+        Called before each step; False ends the loop.
     wait : Callable[[float], object]
-        Waits for so many seconds, or until the service is to stop.
+        Waits for a number of seconds, or until the service is to stop.
     retry : float | Callable[[int], float]
-        Seconds to wait in an outage, or what gives them by the number of failures in a row.
+        Seconds to wait in an outage, or a function from the number of failures in a row to seconds.
     retry_error : float | None
-        Seconds to wait after any other error; None for the same.
+        Seconds to wait after any other error; None: the same as in an outage.
     outages : Mapping[str, tuple[type[Exception], ...]]
-        What may be away, such as "Redis is away", and the errors by which that shows.
+        Names of outages, such as "Redis is away", and the errors that show each outage.
     on_failure : Callable[[bool], object]
-        Called before each wait: with True in an outage.
+        Called before each wait, with True in an outage.
     fatal : tuple[type[Exception], ...]
         Errors that end the loop; :meth:`run` raises them.
     """
@@ -45,12 +46,13 @@ class ReconnectingLoop:
     on_failure: Callable[[bool], object] = bool
     fatal: tuple[type[Exception], ...] = ()
     _outage: str | None = field(default=None, init=False)
-    #: Failures since the service worked last.
+    #: Number of failures since the service last worked.
     failures: int = field(default=0, init=False)
 
     def run(self, step: Callable[[], object]) -> None:
-        """Call *step* until the service is to stop. A step may itself last as long as a connection,
-        and says by :meth:`recovered` that it works.
+        """Call *step* until the service is to stop.
+
+        A step may last as long as a connection. It calls :meth:`recovered` when it works.
         """
         while self.go_on():
             try:
@@ -59,16 +61,16 @@ class ReconnectingLoop:
                 raise
             except Exception as exc:
                 self.failures += 1
-                self._after(exc)
+                self._handle_failure(exc)
 
     def recovered(self) -> None:
-        """Note that it works: the next failure is the first one again."""
+        """Record that the service works: the next failure counts as the first one."""
         if self._outage is not None:
             self.logger.info("reconnected, %s resumed", self.name)
             self._outage = None
         self.failures = 0
 
-    def _after(self, exc: Exception) -> None:
+    def _handle_failure(self, exc: Exception) -> None:
         """Log a failure, and wait."""
         found = (what for what, errors in self.outages.items() if isinstance(exc, errors))
         outage = next(found, None)

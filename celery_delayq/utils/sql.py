@@ -1,4 +1,4 @@
-"""SQLite and PostgreSQL databases by SQLAlchemy; errors show no secrets and no values of rows."""
+"""Access to SQLite and PostgreSQL by SQLAlchemy. Errors show no secrets and no values of rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from celery_delayq.utils.credentials import hide
 
 _DIALECT_INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
-#: Seconds to wait for a PostgreSQL server that does not answer, unless the URL has a timeout.
+#: Seconds to wait for the answer of a PostgreSQL server, unless the URL has a timeout.
 CONNECT_SECONDS = 10
 
 #: A row by the names of its columns.
@@ -37,25 +37,25 @@ Values = Mapping[str, Any]
 
 @dataclass
 class Database:
-    """A database by its URL; its string has no user and no password."""
+    """A database at a URL. Its ``str()`` has no user and no password."""
 
     url: URL
     engine: Engine
 
     @classmethod
     def of(cls, text: str) -> Database:
-        """Read a URL; connects to nothing.
+        """Parse a URL, without a connection.
 
         Raises
         ------
         InvalidPlace
-            It is not the URL of such a database.
+            The text is not the URL of such a database.
         TransferError
-            Its driver is missing.
+            The driver of the database is missing.
         """
         try:
             url = make_url(text)
-        except (ArgumentError, ValueError):  # its text may hold a password
+        except (ArgumentError, ValueError):  # the text of the error may hold a password
             raise InvalidPlace(f"{hide(text)}: this is no URL of a database") from None
         backend = url.get_backend_name()
         if url.drivername in ("postgresql", "postgres"):
@@ -92,15 +92,15 @@ class Database:
         return str(URL.create(self.dialect, None, None, url.host, url.port, url.database))
 
     def expect_file(self) -> None:
-        """Raise :class:`TransferError` where it is a file that does not exist."""
+        """Raise :class:`TransferError` if the database is a file that does not exist."""
         if self.file is not None and not self.file.exists():
             raise TransferError(f"{self}: there is no such file")
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
-        """Connect to it; errors become :class:`TransferError`.
+        """Connect to the database; errors become :class:`TransferError`.
 
-        They are not chained: a database error may show values of rows, or the password.
+        Errors are not chained: a database error may show values of rows, or the password.
         """
         try:
             with self.engine.connect() as connection:
@@ -115,17 +115,17 @@ class Database:
             raise TransferError(f"{self}: {text}") from None
 
     @contextmanager
-    def writing(self, *tables: Table, concurrent: bool = False) -> Iterator[Connection]:
-        """Connect to write to tables, and create those that are missing.
+    def connected_to_write(self, *tables: Table, concurrent: bool = False) -> Iterator[Connection]:
+        """Connect to write to tables; create missing tables.
 
         Parameters
         ----------
         concurrent : bool
-            Whether others read and write at the same time, in many small transactions.
+            Whether other clients read and write at the same time, in many small transactions.
         """
         if self.file is not None:
-            with suppress(OSError):  # connecting reports it
-                self.file.touch(mode=0o600)  # arguments of tasks will be in it
+            with suppress(OSError):  # connecting reports the error
+                self.file.touch(mode=0o600)  # the file will hold arguments of tasks
         with self.connected() as connection:
             for table in tables:
                 if not _columns(connection, table):
@@ -134,8 +134,8 @@ class Database:
             yield connection
 
     @contextmanager
-    def reading(self, table: Table, hint: str) -> Iterator[Connection]:
-        """Connect to read from a table (TransferError with the *hint* where it is missing)."""
+    def connected_to_read(self, table: Table, hint: str) -> Iterator[Connection]:
+        """Connect to read from a table (TransferError with the *hint* if the table is missing)."""
         self.expect_file()
         with self.connected() as connection:
             if not _columns(connection, table):
@@ -151,7 +151,7 @@ class Database:
         Parameters
         ----------
         update : bool
-            Whether a row with the same key is updated, or left as it is.
+            Whether an existing row with the same key is updated, else it stays unchanged.
         """
         if not rows:
             return 0
@@ -174,23 +174,23 @@ class Database:
     def _create(self, table: Table, *, concurrent: bool) -> None:
         try:
             if concurrent and self.file is not None and not self.file.stat().st_size:
-                # Commits take half the time, are as durable, and readers do not wait. Only in a
-                # new file: whoever made another one has chosen its mode.
+                # Commits take half the time and are as durable, and readers do not wait. Only a new
+                # file gets this mode: the owner of an existing file has chosen its mode.
                 with self.engine.connect() as connection:
                     connection.exec_driver_sql("PRAGMA journal_mode = WAL")
             table.create(self.engine, checkfirst=True)
         except SQLAlchemyError:
-            # Of two that create it at the same time, one fails.
+            # Of two clients that create the table at the same time, one fails.
             if not inspect(self.engine).has_table(table.name):
                 raise
 
     def _check_columns(self, connection: Connection, table: Table) -> None:
-        """Check that the table is ours: others may use the same name."""
+        """Check that the table is ours: another program may use the same name."""
         known = _columns(connection, table)
         missing = [column.name for column in table.c if column.name not in known]
         if missing:
             raise TransferError(
-                f"{self}: the table {table.name} is another one, it has no column "
+                f"{self}: the table {table.name} is of another program, it has no column "
                 f"{', '.join(missing)}"
             )
 
@@ -209,7 +209,7 @@ def conditions(
 
 
 def _columns(connection: Connection, table: Table) -> set[str]:
-    """Return the names of the columns of a table in the database; none where it is missing."""
+    """Return the names of the columns of a table; an empty set if the table is missing."""
     with connection.begin():
         inspector = inspect(connection)
         if not inspector.has_table(table.name):
@@ -220,7 +220,7 @@ def _columns(connection: Connection, table: Table) -> set[str]:
 def _insert_arrays(
     connection: Connection, table: Table, columns: Sequence[Column[Any]], update: list[str] | None
 ) -> str:
-    """Return an INSERT of one array for each column: a third of the time of a row at a time."""
+    """Return an INSERT with one array for each column. It takes a third of the time of rows."""
     names = ", ".join(column.name for column in columns)
     arrays = ", ".join(
         f"%({column.name})b::{column.type.compile(connection.dialect)}[]" for column in columns

@@ -1,4 +1,4 @@
-"""Texts that others chose, made safe to print. No I/O."""
+"""Makes texts of other programs safe to print. No I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _code(one: str) -> str:
 
 
 def described(what: Any) -> str:
-    """Return an exception with its class, or anything else, as a text; ``""`` for None."""
+    """Return the text of a value, of an exception with its class; ``""`` for None."""
     text = "" if what is None else text_of(what)
     if isinstance(what, BaseException):
         return f"{name_of(what)}: {text}" if text else name_of(what)
@@ -32,13 +32,13 @@ def described(what: Any) -> str:
 
 
 def name_of(exc: BaseException) -> str:
-    """Return the class of an exception, also of one that Celery wrapped as it was not picklable."""
+    """Return the name of an exception's class, also if Celery wrapped an unpicklable exception."""
     wrapped = getattr(exc, "exc_cls_name", None)
     return wrapped if isinstance(wrapped, str) else type(exc).__name__
 
 
 def text_of(what: Any) -> str:
-    """Return the text of anything, even where its ``str()`` fails."""
+    """Return the ``str()`` of a value, ``"<no text>"`` if ``str()`` fails."""
     try:
         return str(what)
     except Exception:

@@ -36,7 +36,7 @@ from celery_delayq.errors import (
 from celery_delayq.integration.retries import attempts_of
 from celery_delayq.model.retry_policy import STEPPED
 from celery_delayq.utils.credentials import hide
-from celery_delayq.utils.numbers import is_finite, is_whole
+from celery_delayq.utils.numbers import is_finite, is_integer
 from celery_delayq.webhook.addresses import (
     Host,
     Network,
@@ -148,7 +148,7 @@ class Webhook:
 
     def _check_number(self, name: str, low: float, high: float, *, whole: bool = False) -> None:
         value = getattr(self, name)
-        if not (is_whole if whole else is_finite)(value, low, high):
+        if not (is_integer if whole else is_finite)(value, low, high):
             raise ConfigError(
                 f"Webhook({name}={value!r}): expected {'bytes' if whole else 'seconds'} "
                 f"from {low:g} to {high:g}"

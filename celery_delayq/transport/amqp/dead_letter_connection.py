@@ -32,7 +32,7 @@ from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, StoredDe
 from celery_delayq.transport.amqp.messages import Routed
 from celery_delayq.transport.amqp.waiting import given_up
 from celery_delayq.utils import foreign
-from celery_delayq.utils.foreign import reading
+from celery_delayq.utils.foreign import record_errors
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def _without_message(new: NewDeadLetter) -> NewDeadLetter:
     size, details = len(new.message), dict[str, Any]()
     with suppress(RecordError, ValueError, TypeError):
         details.update(foreign.loads(new.details or b"{}"))
-    with suppress(RecordError), reading("message"):
+    with suppress(RecordError), record_errors("message"):
         headers = foreign.loads(new.message)["headers"]
         # Those of a task are short; large ones may be why it is refused.
         details["headers"] = {

@@ -23,7 +23,7 @@ from celery_delayq.transport.amqp.frames import encoded
 from celery_delayq.transport.amqp.messages import Routed
 from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.utils import foreign
-from celery_delayq.utils.foreign import reading
+from celery_delayq.utils.foreign import record_errors
 from celery_delayq.utils.text import text_of
 
 #: Messages that a reader is sent ahead.
@@ -124,7 +124,7 @@ class DeadLetterStream:
         marks = self._messages(self._marks, marked + 1, last_mark)
         settled: set[int] = set()
         for mark in marks:
-            with suppress(RecordError), reading("mark"):  # anybody may send something else
+            with suppress(RecordError), record_errors("mark"):  # anybody may send something else
                 settled.update(foreign.loads(mark.body))
         return View(settled, self._last(self._name), last_mark)
 

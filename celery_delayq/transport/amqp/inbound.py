@@ -16,7 +16,7 @@ from amqp.serialization import loads
 
 from celery_delayq.errors import RecordError
 from celery_delayq.transport.amqp.frames import encoded_table
-from celery_delayq.utils.foreign import reading
+from celery_delayq.utils.foreign import record_errors
 
 #: The header of a message that says which of its properties could not be read.
 UNREADABLE_HEADER = "delayq-unreadable"
@@ -60,7 +60,7 @@ def tolerant_handler(connection: Any, callback: Callable[..., Any]) -> Callable[
 
 def _is_readable(payload: bytes) -> bool:
     try:
-        with reading("properties"):
+        with record_errors("properties"):
             Message().inbound_header(payload)
     except (RecordError, AMQPError):
         return False
@@ -92,7 +92,7 @@ def readable_properties(payload: bytes, why: str) -> bytes:
     note = encoded_table({UNREADABLE_HEADER: why[:1000]})[4:]
     properties = b""
     try:
-        with reading("properties"):
+        with record_errors("properties"):
             for flag, part in _properties(payload, flags & ~1, note):
                 if flag == _HEADERS_FLAG:
                     properties += len(part).to_bytes(4, "big")
@@ -139,7 +139,7 @@ def _headers(data: bytes) -> Iterator[bytes]:
         at += size
         item = data[start:at]
         try:
-            with reading("header"):
+            with record_errors("header"):
                 name.decode()
                 loads("F", len(item).to_bytes(4, "big") + item, 0)
         except (RecordError, AMQPError):

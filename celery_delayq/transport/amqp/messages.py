@@ -20,7 +20,7 @@ from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.frames import Content
 from celery_delayq.transport.amqp.inbound import UNREADABLE_HEADER
 from celery_delayq.transport.rejected import RejectsUndecodable
-from celery_delayq.utils.foreign import loads, reading
+from celery_delayq.utils.foreign import loads, record_errors
 
 #: The header with our own data, as JSON.
 OWN_HEADER = "delayq"
@@ -79,7 +79,7 @@ class Message(RejectsUndecodable, pyamqp.Message):
         super().__init__(msg, channel, **kwargs)
         if isinstance(self.body, bytes) and self.content_encoding not in _BYTES_ENCODINGS:
             # py-amqp would replace the bytes of the message too.
-            with suppress(RecordError), reading("text"):
+            with suppress(RecordError), record_errors("text"):
                 self.body = self.body.decode(self.content_encoding)
         if self.headers.get(cascade.TARGET_HEADER) == "":
             # A retry goes the way that the task was sent.

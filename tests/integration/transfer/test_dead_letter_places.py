@@ -64,6 +64,6 @@ def test_a_table_of_others_is_left_alone(delayq: DelayQ, database: str) -> None:
     query(database, "CREATE TABLE dead_letters (id INTEGER, queue TEXT)")
 
     for call in (delayq.archive_dead, delayq.export_dead, delayq.import_dead):
-        with pytest.raises(TransferError, match="is another one, it has no column died_ms"):
+        with pytest.raises(TransferError, match="is of another program, it has no column died_ms"):
             call(database)
     assert len(dead_letters(delayq)) == 1

@@ -85,7 +85,7 @@ class Finder(ast.NodeVisitor):
             call = item.context_expr
             if isinstance(call, ast.Call):
                 match _name(call.func):
-                    case "reading":
+                    case "record_errors":
                         caught.add("RecordError")
                     case "suppress":
                         caught |= {name for each in call.args for name in _names(each)}
@@ -189,7 +189,7 @@ def test_each_call_that_may_fail_is_guarded_or_known() -> None:
         ("data.decode()", 1),
         ("data.decode('utf-8', 'replace')", 0),
         ("int(seconds * 1000)", 0),
-        ("with reading('x'): int(text)", 0),
+        ("with record_errors('x'): int(text)", 0),
         ("try: int(number)\nexcept ValueError: pass", 1),
         ("try: int(number)\nexcept (ValueError, OverflowError): pass", 0),
         ("try: timedelta(seconds=number)\nexcept foreign.FOREIGN_ERRORS: pass", 0),
@@ -220,10 +220,10 @@ def test_the_finder_knows_what_is_guarded(code: str, number: int) -> None:
     ],
 )
 def test_whatever_is_wrong_is_one_error(read: Callable[[], object]) -> None:
-    with pytest.raises(RecordError), foreign.reading("value"):
+    with pytest.raises(RecordError), foreign.record_errors("value"):
         read()
 
 
 def test_what_is_no_fault_of_the_value_stays_as_it_is() -> None:
-    with pytest.raises(MemoryError), foreign.reading("value"):
+    with pytest.raises(MemoryError), foreign.record_errors("value"):
         raise MemoryError

@@ -1,4 +1,4 @@
-"""Sync code that runs in greenlets of a loop."""
+"""Synchronous code runs in greenlets of an event loop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_function_waits_and_returns() -> None:
     assert not bridge.is_running()
 
 
-def test_errors_come_through_both_ways() -> None:
+def test_errors_reach_the_function_and_the_coroutine() -> None:
     async def failing() -> None:
         raise KeyError("inside")
 
@@ -79,7 +79,7 @@ def test_calls_wait_for_a_greenlet_in_their_order() -> None:
     assert (order, most, running) == ([*range(9)], 3, 0)
 
 
-def test_cancelled_calls_give_their_greenlets_back() -> None:
+def test_cancelled_calls_return_their_greenlets() -> None:
     seen: list[str] = []
 
     def function() -> None:
@@ -92,7 +92,9 @@ def test_cancelled_calls_give_their_greenlets_back() -> None:
     async def use(used: Bridge) -> Any:
         calls = [asyncio.ensure_future(used.run(function)) for _ in range(5)]
         await asyncio.sleep(0.01)
-        for each in calls[::-1]:  # the waiting ones first, and one that was just promised one
+        for each in calls[
+            ::-1
+        ]:  # waiting calls first, and a call that was just promised a greenlet
             each.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         return await asyncio.gather(*(used.run(lambda: "fine") for _ in range(5)))
@@ -112,7 +114,7 @@ def test_blocking_functions_run_in_a_thread_only_on_a_loop() -> None:
     assert where() == (True, "none")
 
 
-def test_context_variables_are_those_of_the_coroutine() -> None:
+def test_a_function_uses_the_context_variables_of_its_coroutine() -> None:
     def function(name: str) -> str:
         variable.set(name)
         wait(asyncio.sleep(0.001))

@@ -1,4 +1,4 @@
-"""Nothing that a user gives for a URL or a path shows a password, wherever it is refused."""
+"""No error about a URL or a path of a user shows its password."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ RIGHT = {("broker", "several")}
 @pytest.mark.parametrize(
     ("taker", "given"), [pair for pair in product(TAKERS, GIVEN) if pair not in RIGHT]
 )
-def test_what_is_refused_is_told_without_its_password(
+def test_an_error_about_a_url_shows_no_password(
     taker: str, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -103,7 +103,7 @@ def test_what_is_refused_is_told_without_its_password(
 
 
 @pytest.mark.parametrize("name", ["./a:b@h", "plain@host.jsonl", "12:30.jsonl", "a@12:30"])
-def test_names_of_files_that_are_no_urls_are_taken(
+def test_file_names_that_are_no_urls_are_accepted(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -125,10 +125,10 @@ def test_names_of_files_that_are_no_urls_are_taken(
         (b"redis://h", "of type bytes"),
     ],
 )
-def test_a_url_is_shown_without_what_may_be_secret(url: Any, shown: str) -> None:
+def test_a_url_is_shown_without_parts_that_may_be_secret(url: Any, shown: str) -> None:
     assert hide(url) == shown
 
 
 @pytest.mark.parametrize("url", ["redis://h:1/0", "h:1", "env:NAME", "redis://user@h", "/a/b"])
-def test_what_has_no_password(url: str) -> None:
+def test_a_url_without_a_password_is_recognised(url: str) -> None:
     assert not has_password(url)

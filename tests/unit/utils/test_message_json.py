@@ -1,4 +1,4 @@
-"""Messages are read and written as kombu does it."""
+"""Messages are decoded and encoded with the results of kombu."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES = st.recursive(
 
 
 def outcome(read: Any, data: bytes) -> str:
-    """Return what reading gives, also where it is NaN, or that it fails."""
+    """Return the ``repr`` of the decoded value, or that decoding fails."""
     try:
         return repr(read(data))
     except ValueError:
@@ -28,7 +28,7 @@ def outcome(read: Any, data: bytes) -> str:
 
 
 @given(VALUES, st.booleans())
-def test_what_was_written_is_read_as_kombu_reads_it(value: Any, is_ascii: bool) -> None:
+def test_encoded_values_are_decoded_as_by_kombu(value: Any, is_ascii: bool) -> None:
     text = json.dumps(value, ensure_ascii=is_ascii)
     data = text.encode("utf-8", "replace")
 
@@ -41,26 +41,26 @@ def test_what_was_written_is_read_as_kombu_reads_it(value: Any, is_ascii: bool) 
 @example('{"a": 1, "b": 2, "a": 3}')
 @example('"\\ud800"')
 @example("[" * 100 + "]" * 100)
-def test_what_is_hardly_json_is_read_or_refused_as_kombu_does_it(text: str) -> None:
+def test_invalid_json_is_decoded_or_refused_as_by_kombu(text: str) -> None:
     data = text.encode()
 
     assert outcome(message_json.decode, data) == outcome(kombu_json.loads, data)
 
 
 @pytest.mark.parametrize("text", ["[" * 2000, '{"__type__": "decimal", "__value__": "x"}'])
-def test_what_python_cannot_read_is_one_error(text: str) -> None:
+def test_text_that_python_cannot_decode_is_a_record_error(text: str) -> None:
     with pytest.raises(RecordError):
         message_json.decode(text.encode())
 
 
 @pytest.mark.parametrize("data", [b'"\xff"', b"\xef\xbb\xbf1", b'"\xed\xa0\x80"', b"", b"\x00"])
-def test_bytes_that_are_no_text_are_refused(data: bytes) -> None:
+def test_bytes_that_are_not_utf8_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"utf-8|BOM|Expecting value"):
         message_json.decode(data)
 
 
 @given(VALUES)
-def test_what_is_written_is_what_kombu_writes(value: Any) -> None:
+def test_values_are_encoded_as_by_kombu(value: Any) -> None:
     assert message_json.encode(value) == kombu_json.dumps(value).encode()
 
 

@@ -1,4 +1,4 @@
-"""A signal wakes one native thread and is never lost; threads that are greenlets are known."""
+"""A signal wakes one native thread and is never lost; patched threads are recognised."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def waited(signal: native_threads.Signal, seconds: float) -> float:
     return time.monotonic() - start
 
 
-def test_a_signal_that_was_given_before_lets_one_wait_return_at_once() -> None:
+def test_after_a_given_signal_one_wait_returns_at_once() -> None:
     signal = native_threads.Signal()
     signal.give()
     signal.give()
@@ -52,7 +52,7 @@ def test_a_signal_can_be_given_again_after_it_was_taken_back() -> None:
 
 
 def test_no_signal_is_lost_between_threads() -> None:
-    """The thread takes back, looks, and waits; what is given in between must wake it."""
+    """The thread resets, looks for work and waits. A signal in between must wake the thread."""
     signal = native_threads.Signal()
     given, seen = 0, 0
     done = threading.Event()
@@ -100,8 +100,11 @@ def test_a_negative_wait_returns_at_once() -> None:
         ("import eventlet; eventlet.monkey_patch(thread=False)", False),
     ],
 )
-def test_threads_are_patched_where_they_are_greenlets(before: str, expected: bool) -> None:
-    code = f"{before}\nfrom celery_delayq.utils import native_threads as n; print(n.are_patched())"
+def test_threads_that_are_greenlets_are_recognised(before: str, expected: bool) -> None:
+    code = (
+        f"{before}\nfrom celery_delayq.utils import native_threads\n"
+        "print(native_threads.has_green_threads())"
+    )
 
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 

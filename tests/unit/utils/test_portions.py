@@ -1,4 +1,4 @@
-"""What goes into one call: in order, all of it, and as much at a time as may be."""
+"""Items are split into calls: in order, completely, and with as few calls as allowed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fits(some: list[tuple[int, int]], most: int) -> bool:
 
 
 @given(ITEMS, st.integers(1, 10))
-def test_each_is_in_one_portion_in_order_and_a_large_one_alone(
+def test_each_item_is_in_one_portion_in_order_and_a_large_one_alone(
     items: list[tuple[int, int]], most: int
 ) -> None:
     parts = of(items, most)
@@ -38,12 +38,12 @@ def test_each_is_in_one_portion_in_order_and_a_large_one_alone(
 
 
 @given(ITEMS, st.integers(1, 10))
-def test_no_portion_could_take_the_next_one_too(items: list[tuple[int, int]], most: int) -> None:
+def test_no_portion_has_room_for_the_next_item(items: list[tuple[int, int]], most: int) -> None:
     parts = of(items, most)
 
     for part, following in pairwise(parts):
         assert not fits([*part, following[0]], most)
 
 
-def test_without_more_words_each_is_one_message() -> None:
+def test_an_item_counts_as_one_message_by_default() -> None:
     assert [len(part) for part in portions("abcdefg", 3, lambda _: 1)] == [3, 3, 1]
