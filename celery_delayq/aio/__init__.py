@@ -1,4 +1,4 @@
-"""asyncio: publish, look and steer without blocking the event loop."""
+"""The client for asyncio: publish, read and control tasks without blocking the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that a client for asyncio has open on one loop."""
+"""The connections and threads of a client for asyncio on one loop."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from celery_delayq.utils.bridge import Bridge
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: Threads of one client.
+#: Most threads of one client.
 MAX_THREADS = 16
 
-#: Limit of the calls that one client runs on the loop at a time: enough to keep Redis busy, so few
-#: that they stay in the processor's caches.
+#: Most calls that one client runs on the loop at a time: enough to keep Redis busy, and few enough
+#: to stay in the caches of the processor.
 MAX_LOOP_CALLS = 64
 
 
 class Binding:
     """The sync client, used by the coroutines of the running loop.
 
-    Where the broker is RabbitMQ or a Redis Cluster, all runs in threads.
+    With RabbitMQ or a Redis Cluster as broker, all calls run in threads.
 
     Parameters
     ----------
     delayq : DelayQ
-        The sync client; threads use it as it is.
+        The sync client. Threads use this object itself.
     connections : int
-        Connections that calls on the loop share.
+        Number of connections that calls on the loop share.
     """
 
     def __init__(self, delayq: DelayQ, connections: int) -> None:
         self._delayq = delayq
         self._connections = connections
         self.bridge = Bridge(MAX_THREADS, MAX_LOOP_CALLS)
-        #: Leaves threads to the calls that the async iterators given to ``schedule_many`` make.
+        #: Limits calls of ``schedule_many``: calls that async iterators make need threads, too.
         self.feeding = asyncio.Semaphore(MAX_THREADS // 2)
         self.results = Results(delayq.app, self.bridge)
         self.publisher: LoopPublisher | None = None
-        #: The same client on connections of the loop.
-        self._of_loop = delayq
+        #: The same client, on connections of the loop.
+        self._loop_delayq = delayq
 
     async def open(self) -> None:
-        """Connect, and import what the first call would."""
+        """Connect, and import the modules that the first call would import."""
         await self.bridge.in_thread(self._connect)
         make(AIO, app=self._delayq.app)
         if self.publisher is not None:
@@ -75,9 +75,9 @@ class Binding:
             scripts.load(name)
         retries = publish_retries(app) or {"max_retries": 0}
         self.publisher = LoopPublisher(app, self.bridge, self._connections, retries)
-        _ = session.store  # for the threads; checks the layout
-        self._of_loop = copy.copy(self._delayq)
-        self._of_loop.session = LoopSession(app, self.publisher.store)
+        _ = session.store  # connects for the threads, and checks the layout
+        self._loop_delayq = copy.copy(self._delayq)
+        self._loop_delayq.session = LoopSession(app, self.publisher.store)
 
     async def on_loop(
         self, method: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
@@ -85,7 +85,7 @@ class Binding:
         """Call a method of the sync client on the loop."""
         if self.publisher is None:
             return await self.in_thread(method, *args, **kwargs)
-        return await self.bridge.run(partial(method, self._of_loop, *args, **kwargs))
+        return await self.bridge.run(partial(method, self._loop_delayq, *args, **kwargs))
 
     async def in_thread(
         self, method: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
@@ -96,7 +96,7 @@ class Binding:
     def close(self) -> None:
         """Close the connections and let the threads end.
 
-        Calls without a reply get an error, and still use the producer until they end.
+        Calls that wait for a reply get an error. They still use the producer until they end.
         """
         release = None
         if self.publisher is not None:

@@ -1,4 +1,4 @@
-"""From a method of the sync client to one that is awaited: on the loop, or in a thread."""
+"""Makes async methods of sync ones, which run on the loop or in a thread."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: Items that a thread takes out of an iterator at once.
+#: Number of items that a thread takes out of an iterator at once.
 PORTION_ITEMS = 100
 
 
 class Abandoned(BaseException):
-    """Nobody waits any more for a call that runs in a thread."""
+    """The caller of a call that runs in a thread was cancelled."""
 
 
 def on_loop(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return the method to be awaited: it runs on the loop, which waits for no reply meanwhile.
+    """Return an async method that runs on the loop and does not block the loop.
 
-    For what is about one task, and so never holds the loop for long.
+    For methods about one task, which use the loop for a short time only.
     """
 
     @wraps(method)
@@ -41,18 +41,19 @@ def on_loop(
 def in_thread(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return the method to be awaited: it runs in a thread.
+    """Return an async method that runs in a thread.
 
-    For what reads or changes very many tasks, or asks others than Redis. One that tells its
-    progress ends with its current batch when the caller is cancelled; others run to their end.
+    For methods that read or change very many tasks, or use other servers than Redis. When the
+    caller is cancelled, a method with the parameter ``progress`` ends after its current batch.
+    Other methods run to their end.
     """
-    tells = "progress" in inspect.signature(method).parameters
+    has_progress = "progress" in inspect.signature(method).parameters
 
     @wraps(method)
     async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         binding = await self._bound()
         stop = threading.Event()
-        if tells:
+        if has_progress:
             kwargs["progress"] = _stoppable(stop, kwargs.get("progress"))
         try:
             found: T = await binding.in_thread(method, *args, **kwargs)
@@ -66,37 +67,37 @@ def in_thread(
 def iterated(
     method: Callable[Concatenate[Any, P], Iterator[T]],
 ) -> Callable[Concatenate[Any, P], AsyncGenerator[T, None]]:
-    """Return the method whose iterator is an async one: a thread reads ahead, a portion at a time.
+    """Return the method with an async iterator: a thread reads ahead, a portion at a time.
 
-    Its errors come with the first item.
+    Errors of the call itself are raised with the first item.
     """
 
     @wraps(method)
     async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
         binding = await self._bound()
-        found = await binding.in_thread(method, *args, **kwargs)
+        items = await binding.in_thread(method, *args, **kwargs)
         try:
-            while portion := await binding.in_thread(partial(_portion, found)):
+            while portion := await binding.in_thread(partial(_next_portion, items)):
                 for item in portion:
                     yield item
         finally:
             with suppress(AttributeError, ValueError):  # no generator, or a thread still reads
-                found.close()
+                items.close()
 
     return call
 
 
-def _portion(items: Iterator[T], _client: Any) -> list[T]:
+def _next_portion(items: Iterator[T], _client: Any) -> list[T]:
     return [*islice(items, PORTION_ITEMS)]
 
 
 def _stoppable(stop: threading.Event, progress: Any) -> Callable[[Any], None]:
-    """Return a function to be told of progress that ends the call once nobody waits for it."""
+    """Return a ``progress`` function that ends the call after the caller was cancelled."""
 
-    def told(report: Any) -> None:
+    def report_progress(report: Any) -> None:
         if stop.is_set():
             raise Abandoned
         if progress is not None:
             progress(report)
 
-    return told
+    return report_progress

@@ -1,4 +1,4 @@
-"""The client for asyncio: the methods of ``DelayQ``, to be awaited."""
+"""The client for asyncio: the methods of ``DelayQ`` as async methods."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 class AsyncDelayQ:
     """Delayed tasks of one Celery app, for the coroutines of one event loop.
 
-    Its methods are those of :class:`~celery_delayq.DelayQ`, to be awaited, with the same arguments,
-    results and errors; those that return iterators return async ones. It connects with the first
-    call, by :meth:`connect`, or in ``async with``.
+    The methods are those of :class:`~celery_delayq.DelayQ` as async methods, with the same
+    arguments, results and errors. Methods that return iterators return async iterators. The client
+    connects with the first call, by :meth:`connect`, or in ``async with``.
 
     Parameters
     ----------
     delayq : DelayQ | Celery
         The extension object, or the app.
     connections : int
-        Connections to Redis that calls share; each takes many calls at once.
+        Number of connections to Redis. Calls share the connections.
 
     Raises
     ------
     ConfigError
-        *connections* is less than 1. Of all methods: another loop, which still exists, uses this
-        object; or greenlet is not installed.
+        *connections* is less than 1. All methods raise it if another loop, which is not closed,
+        uses this object, or if greenlet is not installed.
 
     Examples
     --------
@@ -65,13 +65,13 @@ class AsyncDelayQ:
         return f"<AsyncDelayQ of {self._delayq!r}>"
 
     async def connect(self) -> None:
-        """Connect now, not with the first call."""
+        """Connect now instead of with the first call."""
         await self._bound()
 
     async def close(self) -> None:
         """Close the connections; calls that wait for a reply get ``BrokerUnavailable``.
 
-        When it is used again it connects again, also in another loop.
+        The client may be used again, also on another loop: it connects again.
         """
         self._check_loop()
         if self._opening is not None:
@@ -95,7 +95,7 @@ class AsyncDelayQ:
         """The periodic entries."""
         return AsyncPeriodicTasks(self)
 
-    # -- to send
+    # -- sending
 
     async def apply_async(
         self,
@@ -104,9 +104,10 @@ class AsyncDelayQ:
         kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> AsyncResult[Any]:
-        """Send a task, as its ``apply_async`` does.
+        """Send a task, as ``apply_async`` of the task does.
 
-        The message is made on the loop. A canvas, and every task on RabbitMQ, is sent in a thread.
+        The message is made on the loop. A canvas is sent in a thread, and so is each task on
+        RabbitMQ.
 
         Parameters
         ----------
@@ -120,15 +121,15 @@ class AsyncDelayQ:
         Raises
         ------
         InvalidOption
-            *task* is no task, signature or name of a task, or an option is wrong.
+            *task* is no task, signature or name of a task, or an option is invalid.
         QueueFull, StoreFull, UniqueConflict
             Nothing was stored.
         BrokerUnavailable
-            Redis was away for longer than ``task_publish_retry_policy`` tries.
+            Redis did not answer within the retries of ``task_publish_retry_policy``.
 
         Notes
         -----
-        A call that is cancelled has stored the task once or not at all.
+        A cancelled call has stored the task once or not at all.
         """
         if not isinstance(task, str) and not hasattr(task, "apply_async"):
             raise InvalidOption(f"task={task!r}: expected a task, a signature or a task's name")
@@ -159,7 +160,7 @@ class AsyncDelayQ:
         Parameters
         ----------
         items : Iterable | AsyncIterable
-            Calls. An async iterator runs on the loop, another one in the thread.
+            Calls. An async iterator runs on the loop, an iterator in the thread.
         on_outcome : Callable[[ItemOutcome], None] | None
             Called in the thread.
         task, signals, batch, **options
@@ -167,7 +168,7 @@ class AsyncDelayQ:
 
         Notes
         -----
-        When the caller is cancelled it ends before the next item; a batch that is being sent is
+        When the caller is cancelled, the call ends before the next item. The current batch is still
         sent.
         """
         binding = await self._bound()
@@ -187,20 +188,20 @@ class AsyncDelayQ:
     async def result(self, id: Any, timeout: float | None = None) -> Any:
         """Wait for a task's result and return it, or raise the task's error.
 
-        With Redis as the result backend nothing polls and no thread waits. Other backends are
-        asked twice a second, in a thread.
+        With Redis as the result backend the client waits for a notification, without a thread. It
+        polls other backends twice a second, in a thread.
 
         Parameters
         ----------
         id : str | AsyncResult | GroupResult
-            The id of a task, or what ``apply_async`` returned. A group gives a list.
+            The id of a task, or the result of ``apply_async``. A group returns a list.
         timeout : float | None
-            Seconds to wait at most; None for as long as it takes.
+            Seconds to wait at most; None: no limit.
 
         Raises
         ------
         celery.exceptions.TimeoutError
-            It was not there in time.
+            The result was not available in time.
         InvalidFilter, InvalidOption
             *id* is no id, or *timeout* no number of seconds.
         ConfigError
@@ -211,7 +212,7 @@ class AsyncDelayQ:
         binding = await self._bound()
         return await binding.results.get(id, timeout)
 
-    # -- what is about one task runs on the loop
+    # -- methods about one task run on the loop
 
     get = on_loop(DelayQ.get)
     find = on_loop(DelayQ.find)
@@ -225,7 +226,7 @@ class AsyncDelayQ:
     replay = on_loop(DelayQ.replay)
     purge = on_loop(DelayQ.purge)
 
-    # -- what reads or changes many runs in a thread
+    # -- methods that read or change many tasks run in a thread
 
     list = in_thread(DelayQ.list)
     count = in_thread(DelayQ.count)
@@ -248,7 +249,7 @@ class AsyncDelayQ:
     history = iterated(DelayQ.history)
     dead_letters = iterated(method_of("dead_letters", DeadLetters.__call__))
 
-    # -- what asks nobody is not awaited
+    # -- methods without I/O are not async
 
     context = delegate("_delayq", DelayQ.context)
     current_context = delegate("_delayq", DelayQ.current_context)
@@ -257,7 +258,7 @@ class AsyncDelayQ:
     # -- the loop
 
     async def _bound(self) -> Binding:
-        """Return what is open on the running loop; connect where nothing is."""
+        """Return the binding to the running loop; connect if there is none."""
         if self._binding is not None and self._loop is asyncio.get_running_loop():
             return self._binding
         self._check_loop()
@@ -265,7 +266,7 @@ class AsyncDelayQ:
             self._loop = asyncio.get_running_loop()
             self._opening = asyncio.ensure_future(self._open())
             self._opening.add_done_callback(read_error)
-        # A caller that is cancelled leaves it to the others.
+        # Other callers may wait for it, so a cancelled caller does not cancel it.
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> Binding:
@@ -280,13 +281,13 @@ class AsyncDelayQ:
         return binding
 
     def _check_loop(self) -> None:
-        """Forget a loop that was closed; raise ConfigError for another one that was not."""
+        """Forget a closed loop; raise ConfigError for another loop that is not closed."""
         if self._loop is None or self._loop is asyncio.get_running_loop():
             return
         if not self._loop.is_closed():
             raise ConfigError(
-                f"{self!r} belongs to another event loop that still exists; make one for each "
-                "loop, or close this one there first"
+                f"{self!r} belongs to another event loop that still exists; make a client for each "
+                "loop, or close this one on its loop first"
             )
         self._forget()
 
@@ -297,11 +298,11 @@ class AsyncDelayQ:
 
 
 def _needs_thread(app: Celery, task: Any) -> bool:
-    """Whether sending does more than to ask Redis.
+    """Whether sending a task does more than calls to Redis.
 
-    A canvas stores what joins its parts in the result backend, an eager task runs at once, and an
-    event ``task-sent`` goes out while its dispatcher holds a lock.
+    A canvas stores the joins of its parts in the result backend. An eager task runs at once. The
+    event ``task-sent`` is sent while the event dispatcher holds a lock.
     """
     conf = app.conf
-    canvas = isinstance(task, Signature) and type(task) is not Signature
-    return canvas or conf.task_always_eager or conf.task_send_sent_event
+    is_canvas = isinstance(task, Signature) and type(task) is not Signature
+    return is_canvas or conf.task_always_eager or conf.task_send_sent_event

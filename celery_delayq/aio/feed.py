@@ -1,4 +1,4 @@
-"""Items for a call in a thread, which ends before the next one when nobody waits for it."""
+"""Items for a call in a thread. After the caller was cancelled, the call ends at the next item."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from celery_delayq.aio.calls import Abandoned
 from celery_delayq.schedule.items import check_several
 
-#: Items of an async iterator that wait for the thread at most.
+#: Most items of an async iterator that wait for the thread.
 MAX_WAITING_ITEMS = 100
 
 _END = object()
@@ -36,7 +36,7 @@ class Feed:
             yield item
 
     def stop(self) -> None:
-        """End it with the next item."""
+        """Raise :class:`Abandoned` at the next item."""
         self._is_stopped = True
 
     def _check(self) -> None:
@@ -45,7 +45,7 @@ class Feed:
 
 
 class AsyncFeed(Feed):
-    """Items of an async iterator, which runs on the loop; its error is raised at its place."""
+    """Items of an async iterator, which runs on the loop. Its error is raised after its items."""
 
     def __init__(self, items: AsyncIterable[Any]) -> None:
         super().__init__(())
@@ -65,7 +65,7 @@ class AsyncFeed(Feed):
         await self._queue.put(_END)
 
     async def _portion(self) -> list[Any]:
-        """Return what waits, at least one item."""
+        """Return all waiting items, at least one."""
         found = [await self._queue.get()]
         while not self._queue.empty():
             found.append(self._queue.get_nowait())
@@ -83,7 +83,7 @@ class AsyncFeed(Feed):
                 yield item
 
     def stop(self) -> None:
-        """End both sides."""
+        """End the async iterator and the call in the thread."""
         super().stop()
         self._pumping.cancel()
         if self._queue.full():

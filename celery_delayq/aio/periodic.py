@@ -1,4 +1,4 @@
-"""Periodic entries for asyncio: each method is that of the sync client, in a thread."""
+"""Periodic entries for asyncio: the methods of the sync client, run in a thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery_delayq.utils.delegation import method_of
 
 
 class AsyncPeriodicTasks:
-    """The periodic entries. Called as ``delayq.periodic``."""
+    """The periodic entries, with the methods of ``delayq.periodic``."""
 
     def __init__(self, client: Any) -> None:
         self._bound = client._bound

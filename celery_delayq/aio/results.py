@@ -1,4 +1,4 @@
-"""Waits for results of tasks: on Redis without a thread, elsewhere by polling in one."""
+"""Waits for results of tasks: in Redis without a thread, in other backends by polling in one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from celery_delayq.transport.loop.subscription import Subscription
 from celery_delayq.utils.bridge import Bridge
 from celery_delayq.utils.numbers import is_finite
 
-#: Seconds after which a result is read again, should a notification be lost.
+#: Seconds after which a result is read again, in case a notification was lost.
 POLL_SECONDS = 1.0
 
-#: Seconds between two looks into a backend that does not notify, as in ``AsyncResult.get``.
+#: Seconds between two reads of a backend without notifications, as in ``AsyncResult.get``.
 LOOK_SECONDS = 0.5
 
-#: Bytes of a result from which a thread decodes it.
+#: Size of a result in bytes from which a thread decodes the result.
 LARGE_RESULT_BYTES = 65536
 
 
@@ -44,7 +44,7 @@ class Results:
             self._subscription = Subscription(backend.client.connection_pool, self._bridge)
 
     def close(self) -> None:
-        """Close the connections; those who wait get ``BrokerUnavailable``."""
+        """Close the connections; waiting callers get ``BrokerUnavailable``."""
         if self._subscription is not None:
             self._subscription.close()
 
@@ -62,7 +62,7 @@ class Results:
         result = given if isinstance(given, AsyncResult) else self._app.AsyncResult(id_of(given))
         if result.ignored:
             return None
-        waiting = asyncio.ensure_future(self._ended(result))
+        waiting = asyncio.ensure_future(self._wait_for_end(result))
         try:
             done, _ = await asyncio.wait([waiting], timeout=timeout)
         finally:
@@ -74,40 +74,40 @@ class Results:
         found._set_cache(meta)
         return found.get(disable_sync_subtasks=False)
 
-    async def _ended(self, result: Any) -> dict[str, Any]:
-        """Wait for the end of a task, or for that of one before it in its chain that has failed."""
+    async def _wait_for_end(self, result: Any) -> dict[str, Any]:
+        """Wait until a task ends, or until an earlier task of its chain fails."""
         ids = [result.id]
         while (result := result.parent) is not None:
             ids += [each.id for each in getattr(result, "results", [result])]
         if self._subscription is None:
-            return await self._polled(ids)
+            return await self._poll_backend(ids)
         backend = self._app.backend
         keys = [backend.get_key_for_task(id) for id in ids]
         async with self._subscription.to(keys[0]) as notified:
             while True:
                 for number, data in enumerate(await self._subscription.read(keys)):
-                    meta = {} if data is None else await self._decoded(data)
+                    meta = {} if data is None else await self._decode_result(data)
                     if _is_end(meta, first=number == 0):
                         return meta
                 await notified.wait(POLL_SECONDS)
 
-    async def _decoded(self, data: bytes) -> dict[str, Any]:
+    async def _decode_result(self, data: bytes) -> dict[str, Any]:
         decode = partial(self._app.backend.decode_result, data)
         found: dict[str, Any]
         found = decode() if len(data) < LARGE_RESULT_BYTES else await self._bridge.in_thread(decode)
         return found
 
-    async def _polled(self, ids: list[str]) -> dict[str, Any]:
+    async def _poll_backend(self, ids: list[str]) -> dict[str, Any]:
         backend = self._app.backend
         if isinstance(backend, DisabledBackend):
             raise ConfigError(
                 "result_backend is not set: expected a store of results, such as "
-                "'redis://localhost:6379/1'; without one no result can be awaited"
+                "'redis://localhost:6379/1'; without a store no result can be awaited"
             )
         if isinstance(backend, RPCBackend):
             raise NotSupported(
-                "result_backend='rpc://': its results come to the thread that has sent the task; "
-                "results can be awaited from Redis, or from another store"
+                "result_backend='rpc://': its results go to the thread that sent the task; "
+                "expected Redis or another store, from which results can be awaited"
             )
         while True:
             for number, id in enumerate(ids):
@@ -118,5 +118,5 @@ class Results:
 
 
 def _is_end(meta: dict[str, Any], *, first: bool) -> bool:
-    """Whether a task has ended or, of one before the first, has ended the chain with an error."""
+    """Whether a task has ended; of an earlier task of a chain, whether it has ended the chain."""
     return meta.get("status") in (states.READY_STATES if first else states.PROPAGATE_STATES)

@@ -1,4 +1,4 @@
-"""The session of a client on a loop: its questions run in greenlets of the bridge."""
+"""The session of a client on a loop: its calls run in greenlets of the bridge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery_delayq.store.stores import Stores
 
 
 class LoopSession(Session):
-    """A session whose store exists already, and reconnects by itself.
+    """A session with a given store, which reconnects by itself.
 
     Parameters
     ----------
@@ -31,5 +31,5 @@ class LoopSession(Session):
 
     @property
     def on_rabbitmq(self) -> bool:
-        """False: there the sync client runs in threads."""
+        """Always False: with RabbitMQ the sync client runs in threads."""
         return False
