@@ -1,4 +1,7 @@
-"""All metrics: names, labels and texts; ``docs/metrics.md`` is compared with it. No I/O."""
+"""All metrics with their names, labels and texts. Tests compare it with ``docs/metrics.md``.
+
+No I/O.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ STATES = ("scheduled", "paused", "ready", "leased", "dead")
 #: The statuses of periodic entries; each entry has one.
 STATUSES = ("on", "late", "paused", "ended", "unreadable")
 
-#: The label of tasks that are not among the largest.
+#: The label of all tasks that have no label of their own.
 OTHER_TASKS = "other"
 
 
@@ -26,7 +29,7 @@ class MetricInfo(NamedTuple):
     help : str
         One sentence.
     on_rabbitmq : bool
-        Whether it is there on RabbitMQ too.
+        Whether the metric exists on RabbitMQ, too.
     """
 
     name: str

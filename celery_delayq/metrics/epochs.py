@@ -6,10 +6,10 @@ from collections.abc import Container, Sequence
 
 
 class Epochs:
-    """Names the epoch of counters, so that none gets smaller under one name.
+    """Names epochs of counters: a counter that gets smaller gets a new epoch.
 
-    Prometheus takes a counter that became smaller for one that began at 0, and ``increase()`` adds
-    its whole value. After a failover to an old replica that would be all that was counted before.
+    To Prometheus, a counter that gets smaller has begun again at 0, so ``increase()`` adds its full
+    value. After a failover to an old replica, ``increase()`` would count everything a second time.
     """
 
     def __init__(self) -> None:
@@ -24,13 +24,13 @@ class Epochs:
         owner : str
             Whose counters these are.
         source : str
-            Where they come from: another text after they have begun anew.
+            Where the counters come from. The text changes when they begin again at 0.
         now : int
-            A time, for the name of a new epoch.
+            The time, for the name of a new epoch.
         """
         known = self._known.setdefault(owner, {})
-        name, last = known.get(source, (source, values))
-        if any(value < before for value, before in zip(values, last, strict=True)):
+        name, last_values = known.get(source, (source, values))
+        if any(value < before for value, before in zip(values, last_values, strict=True)):
             name = f"{source}.{now}"
         known[source] = name, values
         return name

@@ -1,4 +1,4 @@
-"""Answers scrapes, also while the broker is away; a thread reads what takes longer."""
+"""Answers scrapes, also while the broker is away. A thread reads the slow metrics."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from celery_delayq.utils.text import spelled
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between the end of a slow reading and the next one, and at least so many times as long as
-#: the reading took: it keeps Python, and Redis, from scrapes.
+#: Pause between two reads of the slow metrics: at least so many seconds, and at least so many times
+#: the duration of the last read. A read slows down scrapes, in Python and in Redis.
 READ_SECONDS, READ_REST_FACTOR = 10.0, 10
 
-#: Seconds after which a broker that does not answer is away.
+#: Seconds after which a broker without an answer counts as away.
 BROKER_TIMEOUT_SECONDS = 5.0
 
 
@@ -32,7 +32,7 @@ class Exporter:
     Parameters
     ----------
     tasks : int
-        How many queues and tasks have numbers of their own.
+        Most pairs of queue and task with metrics of their own.
     """
 
     def __init__(self, delayq: DelayQ, tasks: int = 200) -> None:
@@ -49,7 +49,7 @@ class Exporter:
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Start the thread that reads what takes longer."""
+        """Start the thread that reads the slow metrics."""
         threading.Thread(target=self._refresh_always, name="delayq-metrics", daemon=True).start()
 
     def stop(self) -> None:
@@ -57,7 +57,7 @@ class Exporter:
         self._stopping.set()
 
     def scrape(self, timeout: float = BROKER_TIMEOUT_SECONDS) -> bytes:
-        """Return all metrics in Prometheus' text format; the broker has *timeout* seconds."""
+        """Return all metrics in Prometheus' text format; wait *timeout* seconds for the broker."""
         began = time.monotonic()
         found = self._read(timeout)
         own = Sheet()
@@ -72,10 +72,10 @@ class Exporter:
         return own.text() if found is None else own.text() + found + self._slow
 
     def _read(self, timeout: float) -> bytes | None:
-        """Return the numbers, None while the broker is away."""
+        """Return the metrics of the broker, None while the broker is away."""
         with self._lock:
-            # A connection may hang. Then there is one thread that waits for it, and no more:
-            # scrapes at the same time share what it reads.
+            # A connection may hang. Only one thread waits for it: scrapes at the same time share
+            # the result of that thread.
             if self._reading is None or self._reading.done():
                 self._reading = begin(self._source.read)
             reading = self._reading
@@ -90,19 +90,19 @@ class Exporter:
             return found
         return None
 
-    def _note_outage(self, why: str) -> None:
-        """Log why there are no metrics, and that there are some again; each once."""
+    def _note_outage(self, reason: str) -> None:
+        """Log the begin of an outage with its reason, and its end, once each."""
         with self._lock:
-            before, self._outage = self._outage, why
-        if why and why != before:
-            logger.error("Metrics are missing, delayq_up is 0: %s", spelled(why))
-        elif before and not why:
+            last_reason, self._outage = self._outage, reason
+        if reason and reason != last_reason:
+            logger.error("Metrics are missing, delayq_up is 0: %s", spelled(reason))
+        elif last_reason and not reason:
             logger.warning("reconnected, metrics are complete again")
 
     def refresh(self) -> None:
-        """Read what takes longer; an error is logged."""
+        """Read the slow metrics; errors are logged."""
         try:
-            self._slow = self._source.read_slowly()
+            self._slow = self._source.read_slow()
         except Exception as exc:
             self._slow = b""
             if not self._outage:

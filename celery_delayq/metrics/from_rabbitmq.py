@@ -1,4 +1,4 @@
-"""What RabbitMQ tells: ready messages by queue, scheduled tasks of all queues, dead letters."""
+"""Metrics of RabbitMQ: ready messages by queue, scheduled tasks of all queues, dead letters."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from celery_delayq.metrics.sheet import Sheet
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream
 from celery_delayq.transport.amqp.sizes import ready_messages
 
-#: The queue of numbers that are of all queues.
+#: The label "queue" of numbers for all queues together.
 ALL_QUEUES = ""
 
 
 class FromRabbitMQ:
-    """Reads numbers from the app's RabbitMQ, on a new connection each time."""
+    """Reads metrics from the app's RabbitMQ, each time on a new connection."""
 
     broker = "rabbitmq"
 
     def __init__(self, delayq: DelayQ) -> None:
         self._app = delayq.app
-        self._dead: Counter[str] | None = None
+        self._dead_counts: Counter[str] | None = None
         self._dead_letters = _DeadLetterCount()
 
     def read(self) -> bytes:
-        """Return what a scrape reads, in Prometheus' text format."""
+        """Return the metrics of a scrape, in Prometheus' text format."""
         sheet = Sheet()
         with open_channel(self._app) as channel:
             topology, connection = channel.topology, channel.connection
             delays = ready_messages(connection, topology.delay_queues())
-            lost = ready_messages(connection, [topology.unroutable])
+            unroutable = ready_messages(connection, [topology.unroutable])
             for queue, count in ready_messages(connection, self._app.amqp.queues).items():
                 sheet.put("entries", count, queue, "ready")
         sheet.put("entries", sum(delays.values()), ALL_QUEUES, "scheduled")
-        sheet.put("entries", sum(lost.values()), ALL_QUEUES, "unroutable")
-        if self._dead is not None:
-            for queue in {*self._app.amqp.queues, *self._dead}:
-                sheet.put("entries", self._dead[queue], queue, "dead")
+        sheet.put("entries", sum(unroutable.values()), ALL_QUEUES, "unroutable")
+        if self._dead_counts is not None:
+            for queue in {*self._app.amqp.queues, *self._dead_counts}:
+                sheet.put("entries", self._dead_counts[queue], queue, "dead")
         return sheet.text()
 
-    def read_slowly(self) -> bytes:
-        """Count the dead letters for the next scrapes; none are known after an error."""
+    def read_slow(self) -> bytes:
+        """Count the dead letters for the next scrapes; after an error scrapes leave them out."""
         try:
             with open_channel(self._app) as channel:
-                self._dead = self._dead_letters.count(channel.dead_letters)
+                self._dead_counts = self._dead_letters.count(channel.dead_letters)
         except Exception:
-            self._dead = None
+            self._dead_counts = None
             raise
         return b""
 
 
 class _DeadLetterCount:
-    """Counts dead letters by queue: each is read once."""
+    """Counts dead letters by queue. Each dead letter is read once."""
 
     def __init__(self) -> None:
         self._queues: dict[int, str] = {}
@@ -61,7 +61,7 @@ class _DeadLetterCount:
     def count(self, stream: DeadLetterStream) -> Counter[str]:
         view = stream.view(self._marked)
         if view.last < self._last or view.marked < self._marked:
-            # These are others, declared again.
+            # The streams were deleted and declared again.
             self._queues.clear()
             self._last = self._marked = -1
             view = stream.view()

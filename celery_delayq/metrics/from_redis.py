@@ -1,4 +1,4 @@
-"""What is read from Redis: for a scrape in a few round trips, for any number of queues."""
+"""Metrics of Redis. A scrape takes a few round trips, for any number of queues."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from celery_delayq.utils.once import warn_once
 logger = logging.getLogger(__name__)
 
 
-class _Read(NamedTuple):
-    """What was read of one store.
+class _StoreReading(NamedTuple):
+    """The values of one store.
 
     Attributes
     ----------
     scheduled : int
-        How many entries wait in all its queues.
+        Number of scheduled entries in all queues of the store.
     owners : Sequence[str]
-        Whose counters it has.
+        The owners of its counters, as for :class:`~celery_delayq.metrics.epochs.Epochs`.
     """
 
     server: ServerGauges
@@ -38,12 +38,12 @@ class _Read(NamedTuple):
 
 
 class FromRedis:
-    """Reads gauges and counters of the queues in Redis' registry and of those of the app.
+    """Reads gauges and counters of the queues in Redis' registry and of the app's queues.
 
     Parameters
     ----------
     tasks : int
-        How many queues and tasks have numbers of their own.
+        Most pairs of queue and task with metrics of their own.
     """
 
     broker = "redis"
@@ -53,15 +53,15 @@ class FromRedis:
         self._consumed = frozenset(delayq.app.amqp.queues)
         self._slow = SlowNumbers(self._consumed, tasks)
         self._epochs = Epochs()
-        #: Which stores could not be read by the last scrape, and why.
+        #: The stores that the last scrape could not read, with the reasons.
         self.away = ""
 
     def read(self) -> bytes:
-        """Return what a scrape reads, in Prometheus' text format."""
+        """Return the metrics of a scrape, in Prometheus' text format."""
         return self._ask(self._read).text()
 
-    def read_slowly(self) -> bytes:
-        """Return what takes longer."""
+    def read_slow(self) -> bytes:
+        """Return the slow metrics, in Prometheus' text format."""
         return self._ask(self._slow.read)
 
     def _read(self, stores: Stores) -> Sheet:
@@ -72,7 +72,7 @@ class FromRedis:
             self._epochs.keep({owner for each in read for owner in each.owners})
         return sheet
 
-    def _read_store(self, sheet: Sheet, store: Store, consumed: Set[str]) -> _Read:
+    def _read_store(self, sheet: Sheet, store: Store, consumed: Set[str]) -> _StoreReading:
         gauges = store.gauges
         server = gauges.server()
         known = layouts(server.registry)
@@ -94,12 +94,12 @@ class FromRedis:
                 _warn(f"counters of queue {name!r}")
             elif found.totals.epoch:
                 self._put_totals(sheet, name, found.totals, server)
-        of_ticks = f"t{store.keys.ticks}"
+        tick_owner = f"t{store.keys.ticks}"
         if (ticks := server.ticks).epoch:
-            epoch = self._epoch(server, of_ticks, ticks.epoch, [*ticks.outcomes.values()])
+            epoch = self._epoch(server, tick_owner, ticks.epoch, [*ticks.outcomes.values()])
             for outcome, count in ticks.outcomes.items():
                 sheet.put("ticks_total", count, outcome, epoch)
-        return _Read(server, scheduled, [of_ticks, *(f"q{name}" for name in names)])
+        return _StoreReading(server, scheduled, [tick_owner, *(f"q{name}" for name in names)])
 
     def _put_totals(self, sheet: Sheet, name: str, totals: Totals, server: ServerGauges) -> None:
         counts, dead = totals.counts, totals.dead_lettered
@@ -111,7 +111,7 @@ class FromRedis:
             sheet.put("dead_lettered_total", count, name, reason, epoch)
 
     def _epoch(self, server: ServerGauges, owner: str, epoch: str, values: list[int]) -> str:
-        # Two exporters, and one that was started anew, call it the same after a failover.
+        # After a failover, all exporters use the same name, also those that were restarted.
         source = f"{epoch}-{server.lineage}" if server.lineage else epoch
         return self._epochs.name(owner, source, values, server.now)
 
@@ -120,17 +120,17 @@ def _warn(what: str, why: str = "a key of a wrong type") -> None:
     warn_once(logger, f"No numbers of {what}, fsck tells more: {why}")
 
 
-def _put_servers(sheet: Sheet, read: Sequence[_Read]) -> None:
-    """Put what is not of one queue; on a Redis Cluster that of the master that is worst off."""
+def _put_servers(sheet: Sheet, read: Sequence[_StoreReading]) -> None:
+    """Put values of servers; of the masters of a Redis Cluster the worst value."""
     servers = [each.server for each in read]
     sheet.put("clock_skew_seconds", max((each.skew for each in servers), key=abs))
     dispatched = [(each.server.dispatched, each.scheduled) for each in read]
     known = [(at, scheduled) for at, scheduled in dispatched if at is not None]
     if known:
-        # Nobody need look at a shard that has nothing.
+        # A shard without scheduled entries needs no dispatcher.
         waiting = [at for at, scheduled in known if scheduled]
-        last = min(waiting) if waiting else max(at for at, _ in known)
-        sheet.put("last_dispatch_timestamp_seconds", last / 1000)
+        dispatched_ms = min(waiting) if waiting else max(at for at, _ in known)
+        sheet.put("last_dispatch_timestamp_seconds", dispatched_ms / 1000)
     memory = [each.memory for each in servers if each.memory is not None]
     if memory:
         used, most = max(memory, key=lambda each: (each[0] / each[1] if each[1] else 0, each[0]))
@@ -140,14 +140,14 @@ def _put_servers(sheet: Sheet, read: Sequence[_Read]) -> None:
 
 def _put_queue(sheet: Sheet, name: str, found: QueueGauges, now: int, is_paused: bool) -> None:
     size, _, leased = found
-    # The due entries of a paused queue wait for its resume, as do those of a paused task.
+    # Due entries of a paused queue count as paused, like the due entries of a paused task.
     paused = size.paused + size.overdue * is_paused
     overdue = 0 if is_paused else size.overdue
     waits = [0]
     if overdue and size.first_due is not None:
         waits.append(now - size.first_due)
     if not is_paused and size.oldest_ready is not None:
-        waits.append(now - size.oldest_ready)  # less than 0 for a task that was run early
+        waits.append(now - size.oldest_ready)  # negative for a task that run_now made ready early
     sheet.put("entries", size.scheduled - paused, name, "scheduled")
     sheet.put("entries", paused, name, "paused")
     sheet.put("entries", size.ready, name, "ready")

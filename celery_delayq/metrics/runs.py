@@ -1,4 +1,4 @@
-"""Histograms of runs, from the history of runs where it is on."""
+"""Histograms of runs, if the history of runs is on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from celery_delayq.metrics.sheet import label
 from celery_delayq.model.history import START_OFFSET, RunRecord, place_of
 from celery_delayq.store.schedule import Store
 
-#: Runs that are read at once, and in one refresh; the others follow in the next one.
+#: Most runs of one read, and of one refresh. The next refresh reads the other runs.
 PAGE_RUNS, MAX_RUNS = 500, 50_000
 
 #: Upper ends of the buckets in seconds.
@@ -27,8 +27,8 @@ BUCKET_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 class _Histogram(Collector):
     """Counts of one metric by queue and task.
 
-    prometheus_client's own histogram keeps its numbers in files where PROMETHEUS_MULTIPROC_DIR is
-    set, which is for the processes of a web server.
+    The histogram of prometheus_client is not used: with PROMETHEUS_MULTIPROC_DIR, which is for the
+    processes of a web server, it keeps its numbers in files.
     """
 
     def __init__(self, name: str) -> None:
@@ -37,14 +37,14 @@ class _Histogram(Collector):
         self._sums: dict[tuple[str, str], float] = {}
 
     def observe(self, labels: tuple[str, str], ms: int) -> None:
-        """Count a time in ms; a negative one, by clocks that differ, counts as 0."""
+        """Count a duration in ms. A negative one, which differing clocks cause, counts as 0."""
         seconds = max(0, ms) / 1000
         counts = self._counts.setdefault(labels, [0] * len(BUCKET_SECONDS))
         counts[bisect_left(BUCKET_SECONDS, seconds)] += 1
         self._sums[labels] = self._sums.get(labels, 0.0) + seconds
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Yield the metric as prometheus_client writes it."""
+        """Yield the metric for prometheus_client."""
         family = HistogramMetricFamily(self._info.name, self._info.help, labels=self._info.labels)
         for labels, counts in self._counts.items():
             ends = map(floatToGoString, BUCKET_SECONDS)
@@ -54,13 +54,13 @@ class _Histogram(Collector):
 
 
 class RunHistograms:
-    """Histograms that begin when they are made.
+    """Histograms of the runs since this object was made.
 
     Parameters
     ----------
     tasks : int
-        How many queues and tasks get histograms of their own, the first ones that run; the others
-        are ``other``. They keep them, as histograms may not get smaller.
+        Most pairs of queue and task with histograms of their own: the first pairs that run. All
+        later tasks share ``other``. A pair keeps its histograms, since they may not get smaller.
     """
 
     def __init__(self, tasks: int) -> None:
@@ -72,26 +72,26 @@ class RunHistograms:
             self._registry.register(each)
         self._most = tasks
         self._labels: dict[tuple[str, str], tuple[str, str]] = {}
-        #: By the key of a history.
-        self._after: dict[str, str] = {}
+        #: The offset of the last run that was read, by the key of a history.
+        self._reached: dict[str, str] = {}
 
     def refresh(self, store: Store) -> None:
-        """Read the runs of a store that have ended since the last call; none at the first one."""
-        last, key = store.history.last() or START_OFFSET, store.keys.history
-        after = self._after.get(key)
-        if after is None or place_of(last) < place_of(after):
-            # After a failover, FLUSHDB or a clock set back: runs from here on are new.
-            self._after[key] = last
+        """Count the runs of a store that have ended since the last call; none at the first call."""
+        newest, key = store.history.last() or START_OFFSET, store.keys.history
+        reached = self._reached.get(key)
+        if reached is None or place_of(newest) < place_of(reached):
+            # The history is shorter after a failover, a FLUSHDB or a clock that was set back.
+            self._reached[key] = newest
             return
         for _ in range(0, MAX_RUNS, PAGE_RUNS):
-            entries = store.history.read(self._after[key], last, PAGE_RUNS)
+            entries = store.history.read(self._reached[key], newest, PAGE_RUNS)
             if not entries:
                 return
-            self._after[key] = entries[-1][0]
+            self._reached[key] = entries[-1][0]
             self.observe(data for _, data in entries)
 
     def observe(self, records: Iterable[bytes]) -> None:
-        """Count runs; unreadable ones are passed over."""
+        """Count runs; unreadable runs are skipped."""
         for data in records:
             try:
                 run = RunRecord.unpack(data)

@@ -11,10 +11,10 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-#: In which header Prometheus says after how many seconds it gives up.
+#: The header with the seconds after which Prometheus gives up a scrape.
 TIMEOUT_HEADER = "X-Prometheus-Scrape-Timeout-Seconds"
 
-#: Seconds that Prometheus waits by default.
+#: Default timeout of a scrape in seconds, if the header is missing.
 DEFAULT_TIMEOUT_SECONDS = 10.0
 
 
@@ -24,16 +24,16 @@ class MetricsServer(ThreadingTCPServer):
     Parameters
     ----------
     scrape : Callable[[float], bytes]
-        Returns the metrics; gets the seconds that the broker has.
+        Returns the metrics. Its argument is the seconds to wait for the broker.
 
     Raises
     ------
     OSError
-        The address is in use, or is none of this machine.
+        The address is in use, or does not belong to this machine.
     """
 
     allow_reuse_address = daemon_threads = True
-    request_queue_size = 128  # of more that connect at once, some wait for a second
+    request_queue_size = 128  # further clients that connect at once may wait for a second
 
     def __init__(self, host: str, port: int, scrape: Callable[[float], bytes]) -> None:
         self.scrape = scrape
@@ -43,25 +43,25 @@ class MetricsServer(ThreadingTCPServer):
 
     @property
     def port(self) -> int:
-        """The port, also where it was given as 0."""
+        """The port; the chosen one if 0 was given."""
         return int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that went away."""
+        """Log nothing for a client that closed its connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: MetricsServer
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    wbufsize = -1  # one packet, not one for each header
-    timeout = 300  # seconds until an idle client is sent away
+    wbufsize = -1  # one packet instead of one for each header
+    timeout = 300  # seconds after which the connection of an idle client is closed
 
     def do_GET(self) -> None:
-        """Answer with the metrics, or with where they are."""
+        """Answer with the metrics, or with the path of the metrics."""
         path = self.path.partition("?")[0]
         if path == "/metrics":
-            body = self.server.scrape(self._patience() / 2)
+            body = self.server.scrape(self._scrape_timeout() / 2)
             self._answer(HTTPStatus.OK, body, CONTENT_TYPE_LATEST)
         elif path == "/":
             self._answer(HTTPStatus.OK, b"celery_delayq: see /metrics\n")
@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815
 
-    def _patience(self) -> float:
+    def _scrape_timeout(self) -> float:
         try:
             return min(60.0, max(1.0, float(self.headers[TIMEOUT_HEADER])))
         except (TypeError, ValueError):
@@ -85,4 +85,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Write no line for each request."""
+        """Log nothing for a request."""

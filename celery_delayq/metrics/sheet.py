@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from celery_delayq.metrics.catalogue import BY_NAME
 from celery_delayq.utils.text import spelled
 
-#: Characters of a label's value that are kept.
+#: Longest value of a label, in characters.
 MAX_LABEL_CHARACTERS = 200
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -16,17 +16,17 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 class Sheet:
     """Values by metric and labels.
 
-    It writes them itself: with thousands of them this takes a fifth of the time that
-    ``prometheus-client`` takes, as it remembers how names and labels are written.
+    With thousands of values, its text takes a fifth of the time of ``prometheus-client``, because
+    the texts of names and labels are cached.
     """
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, float]] = {}
 
     def put(self, name: str, value: float, *labels: str) -> None:
-        """Add the value of ``delayq_<name>`` with the values of its labels.
+        """Add a value of ``delayq_<name>`` for these values of labels.
 
-        Values of names that look the same as labels are added up.
+        Values with equal labels are added up: two long names may have the same label.
         """
         values = self._values.setdefault(name, {})
         series = _series(name, labels)
@@ -42,7 +42,7 @@ class Sheet:
 
 
 def label(text: str) -> str:
-    """Return a name that others chose as the value of a label: printable, and not too long."""
+    """Return a name as the value of a label: printable and shortened."""
     text = spelled(text)
     return text if len(text) <= MAX_LABEL_CHARACTERS else f"{text[: MAX_LABEL_CHARACTERS - 1]}…"
 

@@ -1,4 +1,4 @@
-"""Metrics that take longer to read than a scrape may last."""
+"""Slow metrics: reading them takes longer than a scrape may take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.metrics.catalogue import STATUSES
 from celery_delayq.metrics.runs import RunHistograms
 from celery_delayq.metrics.sheet import Sheet
-from celery_delayq.metrics.tasks import ByTask, estimated, limited, task_of
+from celery_delayq.metrics.tasks import ByTask, estimate_counts, limit_counts, task_of
 from celery_delayq.store.gauges import SAMPLED_QUEUES
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 
 
 class SlowNumbers:
-    """Numbers by task, of memory, of periodic entries and of runs.
+    """Reads numbers by task, of memory, of periodic entries and of runs.
 
     Parameters
     ----------
     consumed : Collection[str]
-        Queues of the app; those in Redis' registry are read too.
+        Queues of the app. The queues in Redis' registry are read, too.
     tasks : int
-        How many queues and tasks have numbers of their own.
+        Most pairs of queue and task with numbers of their own.
     """
 
     def __init__(self, consumed: Collection[str], tasks: int) -> None:
@@ -40,21 +40,21 @@ class SlowNumbers:
         self._histograms = RunHistograms(tasks)
 
     def read(self, stores: Stores) -> bytes:
-        """Return them in Prometheus' text format."""
+        """Return the numbers in Prometheus' text format."""
         sheet = Sheet()
         scheduled, ready = ByTask(), ByTask()
 
         def read_store(store: Store, consumed: Set[str]) -> None:
             self._count(sheet, store, consumed, scheduled, ready)
-            with _left_out("of periodic entries"):
+            with _skip_errors("of periodic entries"):
                 self._put_periodic(sheet, *store.gauges.periodic(store.now_ms()))
-            with _left_out("of runs"):
+            with _skip_errors("of runs"):
                 self._histograms.refresh(store)
 
         stores.ask_each(self._consumed, read_store)
         kept = {pair for pair, _ in (scheduled + ready).most_common(self._tasks)}
         for name, counts in (("scheduled", scheduled), ("ready", ready)):
-            for (queue, task), count in limited(counts, kept).items():
+            for (queue, task), count in limit_counts(counts, kept).items():
                 sheet.put(f"{name}_entries", count, queue, task)
         return sheet.text() + self._histograms.text()
 
@@ -64,17 +64,17 @@ class SlowNumbers:
         """Count the entries of a store by task, and put the memory of its queues."""
         gauges = store.gauges
         known: dict[str, Layout] = {}
-        with _left_out("of the registry of queues"):
+        with _skip_errors("of the registry of queues"):
             known = layouts(store.registry())
         queues = sorted({*known, *consumed})
 
         def read(what: str, steps: Callable[[str], Steps[T]]) -> Iterator[tuple[str, T]]:
             found: list[T | Exception] = []
-            with _left_out(what):
+            with _skip_errors(what):
                 found = store.run_each((steps(queue) for queue in queues), SAMPLED_QUEUES)
             for queue, result in zip(queues, found, strict=False):
                 if isinstance(result, Exception):
-                    with _left_out(f"{what} of queue {queue!r}"):
+                    with _skip_errors(f"{what} of queue {queue!r}"):
                         raise result
                 else:
                     yield queue, result
@@ -85,7 +85,7 @@ class SlowNumbers:
         for queue, counts in read("of scheduled tasks", store.scheduled_tasks_steps):
             scheduled.update({(queue, task): count for task, count in counts.items()})
         for queue, found in read("of ready tasks", samples):
-            ready.update({(queue, task): count for task, count in estimated(found).items()})
+            ready.update({(queue, task): count for task, count in estimate_counts(found).items()})
         for queue, memory in read("of memory", gauges.memory_steps):
             if memory is not None:
                 sheet.put("schedule_memory_bytes", memory, queue)
@@ -100,11 +100,11 @@ class SlowNumbers:
 
 
 @contextmanager
-def _left_out(what: str) -> Iterator[None]:
-    """Leave out numbers that cannot be read, and say so once; the other numbers stay."""
+def _skip_errors(what: str) -> Iterator[None]:
+    """Leave out numbers that cannot be read, and log a warning once. Other numbers are kept."""
     try:
         yield
     except BrokerUnavailable:
         raise
-    except Exception as exc:  # whatever is wrong with these, the others are right
+    except Exception as exc:  # any error: the other numbers must be exported
         warn_once(logger, f"No numbers {what}: {exc}")

@@ -1,4 +1,4 @@
-"""Entries by task, of the largest tasks only. No I/O."""
+"""Counts entries by task, for the largest tasks only. No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from celery_delayq.metrics.catalogue import OTHER_TASKS
 from celery_delayq.utils import foreign
 
-#: The name of the task of a message that cannot be read.
+#: The task name of an unreadable message.
 UNREADABLE_TASK = "(unreadable)"
 
 #: A number for each queue and task.
@@ -23,8 +23,8 @@ def task_of(message: bytes) -> str:
         return UNREADABLE_TASK
 
 
-def estimated(samples: Iterable[tuple[float, list[str]]]) -> dict[str, int]:
-    """Return how many messages of each task there are, by samples of tasks with a weight each."""
+def estimate_counts(samples: Iterable[tuple[float, list[str]]]) -> dict[str, int]:
+    """Return the estimated number of messages of each task, from weighted samples of tasks."""
     weights: dict[str, float] = {}
     for weight, tasks in samples:
         for task, count in Counter(tasks).items():
@@ -32,8 +32,8 @@ def estimated(samples: Iterable[tuple[float, list[str]]]) -> dict[str, int]:
     return {task: round(weight) for task, weight in weights.items()}
 
 
-def limited(counts: ByTask, kept: Collection[tuple[str, str]]) -> ByTask:
-    """Return the counts of what is *kept*, and those of all others of a queue as ``other``."""
+def limit_counts(counts: ByTask, kept: Collection[tuple[str, str]]) -> ByTask:
+    """Return the counts of the pairs in *kept*, and the sum of other tasks as ``other``."""
     found: ByTask = Counter()
     for (queue, task), count in counts.items():
         found[queue, task if (queue, task) in kept else OTHER_TASKS] += count

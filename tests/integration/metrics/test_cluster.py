@@ -107,9 +107,9 @@ def test_queues_of_other_masters_are_counted_while_one_is_away(
     by_task = {key[1] for key in found if key[0] == "delayq_scheduled_entries"}
     assert by_state - {"celery"} == by_task == {*QUEUES} - away
 
-    def is_whole() -> bool:
+    def is_cluster_up() -> bool:
         found = exported.all("up", "entries")
         return found["delayq_up",] == 1 and {*QUEUES} <= {key[1] for key in found if key[1:]}
 
     lost.start()
-    wait_until(is_whole, TIMEOUT, "it is counted again")
+    wait_until(is_cluster_up, TIMEOUT, "it is counted again")

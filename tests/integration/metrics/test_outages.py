@@ -91,7 +91,7 @@ def test_a_host_that_vanished_is_given_up(
     """No end of the connection arrives, as after a power cut."""
     monkeypatch.setattr(metrics_command, "REDIS_TIMEOUT_SECONDS", 0.3)
     proxy, delayq = through()
-    expect_answers(delayq, metrics_command.PATIENCE)
+    expect_answers(delayq, metrics_command.REDIS_TIMEOUT_SECONDS)
     exported = export(delayq)
     assert up(exported.now()) == 1
 

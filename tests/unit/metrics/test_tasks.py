@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from celery_delayq.metrics.tasks import ByTask, estimated, limited, task_of
+from celery_delayq.metrics.tasks import ByTask, estimate_counts, limit_counts, task_of
 
 
 def message(task: object) -> bytes:
@@ -14,7 +14,11 @@ def message(task: object) -> bytes:
 def test_other_tasks_of_a_queue_are_one() -> None:
     counts = ByTask({("a", "x"): 5, ("a", "y"): 2, ("a", "z"): 1, ("b", "x"): 1, ("a", "other"): 1})
 
-    assert limited(counts, {("a", "x")}) == {("a", "x"): 5, ("a", "other"): 4, ("b", "other"): 1}
+    assert limit_counts(counts, {("a", "x")}) == {
+        ("a", "x"): 5,
+        ("a", "other"): 4,
+        ("b", "other"): 1,
+    }
 
 
 def test_each_message_of_a_sample_stands_for_some() -> None:
@@ -24,4 +28,4 @@ def test_each_message_of_a_sample_stands_for_some() -> None:
     ]
 
     tasks = [(weight, [*map(task_of, messages)]) for weight, messages in samples]
-    assert estimated(tasks) == {"x": 6, "y": 1, "(unreadable)": 8, "None": 2}
+    assert estimate_counts(tasks) == {"x": 6, "y": 1, "(unreadable)": 8, "None": 2}
