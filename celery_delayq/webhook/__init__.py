@@ -10,7 +10,7 @@
 >>> post.apply_async((url, order), countdown=60)  # doctest: +ELLIPSIS
 <AsyncResult: ...>
 
-Needs httpx where it runs: ``pip install "celery-delayq[webhook]"``. ``docs/webhook.md`` has more.
+Workers need httpx: ``pip install "celery-delayq[webhook]"``. See ``docs/webhook.md``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ __all__ = [
 #: The name of the task.
 TASK_NAME = "celery_delayq.webhook"
 
-#: Its import path, a second name of the task.
+#: The import path, a second name of the task.
 IMPORT_PATH = f"{TASK_NAME}.post"
 
 
@@ -178,7 +178,7 @@ def check_url(url: Any, settings: Webhook) -> WebhookUrl:
     Raises
     ------
     InvalidWebhook
-        The URL has another scheme, a user, or a host that is not on the allow list.
+        The URL has another scheme, a user, or a host that the allow list lacks.
     """
     target = parse(url)
     if target.scheme == "http" and not settings.allow_http:
@@ -239,8 +239,8 @@ def deliver(settings: Webhook, url: Any, payload: Any, headers: Any, id: str) ->
             ca_file=settings.ca_file,
         )
     except http.NO_ANSWER_ERRORS as exc:
-        over = time.monotonic() >= deadline
-        why = f"no answer within {settings.timeout:g} s" if over else "no answer"
+        is_late = time.monotonic() >= deadline
+        why = f"no answer within {settings.timeout:g} s" if is_late else "no answer"
         raise DeliveryFailed(f"POST {target.shown}: {why}: {type(exc).__name__} {exc}") from exc
     return judge(answer, target, settings.max_retry_after)
 
@@ -260,9 +260,9 @@ class WebhookTask(Task):
         try:
             given = _SIGNATURE.bind(None, *(args or ()), **(kwargs or {})).arguments
         except TypeError:
-            given = {}  # Celery's own error is clearer
-        # Tasks that Celery sends itself (links, chains, retries) name their parent. No caller is
-        # left to get the error, so they are refused when they run, and become dead letters.
+            given = {}  # Task.apply_async raises a clearer error
+        # Tasks that Celery sends itself (links, chains, retries) have a parent and no caller who
+        # could get the error. The worker refuses them, and they become dead letters.
         if "url" in given and "parent_id" not in options:
             settings = settings_of(self.app)
             if settings is None:
@@ -282,7 +282,7 @@ class WebhookTask(Task):
 def _shown(
     args: Iterable[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments for logs, events and lists: without query and values of headers."""
+    """Return arguments for logs, events and lists, without the query and values of headers."""
     shown_args, shown_kwargs = tuple(args), dict(kwargs)
     if shown_args:
         shown_args = (_shown_url(shown_args[0]), *shown_args[1:])
@@ -346,10 +346,10 @@ _OPTIONS: Mapping[str, Any] = {
 
 
 def _register_path(app: Any) -> None:
-    """Register the task by its import path too, since producers may send it by that."""
+    """Register the task by its import path, too: producers may send the task by this name."""
     task = app._task_from_fun(_post, **_OPTIONS)
     app._tasks[IMPORT_PATH] = task
-    # Celery builds a tracer for each name of a task, and keeps the last one.
+    # Celery builds a tracer for each name of a task, and keeps the tracer of the last name.
     app._tasks[TASK_NAME] = app._tasks.pop(TASK_NAME)
 
 

@@ -1,7 +1,7 @@
 """Allowed receivers of webhooks: URLs, host names and addresses. Policy, and one DNS look-up.
 
-A URL is parsed once, by :func:`parse`, and its host is looked up once, by :func:`resolve`, so the
-checked address is the one that is used.
+:func:`parse` parses a URL once, and :func:`resolve` looks up its host once. So the request goes to
+the address that was checked.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _NON_PUBLIC_IPV4 = tuple(
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
         *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16"),
         *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
-        # Looks public, but is a service of Azure for its virtual machines.
+        # A public address that Azure uses for a service of its virtual machines.
         "168.63.129.16/32",
     )
 )
 
 #: All public IPv6 addresses are in this network …
 _PUBLIC_IPV6 = IPv6Network("2000::/3")
-#: … except Teredo and other protocols, examples, and 6to4, which hides an IPv4 address.
+#: … except Teredo and other protocols, examples, and 6to4, which contains an IPv4 address.
 _NON_PUBLIC_IPV6 = tuple(
     IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 )
@@ -51,7 +51,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 MAX_URL_CHARACTERS = 8000
 
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
-#: Some resolvers read names with such a last label as IPv4: 2130706433, 0x7f.1.
+#: Some resolvers read names with such a last label as IPv4 addresses: 2130706433, 0x7f.1.
 _NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _PRINTABLE_TEXT = re.compile(r"[!-~]+")
 _HOST_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}|\*))?")
@@ -104,8 +104,8 @@ class Host(NamedTuple):
         """
         wrong = ConfigError(
             f"Webhook(allow=[{entry!r}]): expected the name of a host or an address, such as "
-            "'hooks.example.com', '*.example.org', '10.0.0.5' or '[fd00::5]', and ':8443' behind "
-            "it where the port is not that of the scheme, ':*' for any"
+            "'hooks.example.com', '*.example.org', '10.0.0.5' or '[fd00::5]', followed by ':8443' "
+            "for a port other than that of the scheme, or by ':*' for any port"
         )
         if not isinstance(entry, str):
             raise wrong
@@ -158,11 +158,11 @@ def parse(url: Any) -> WebhookUrl:
         raise wrong("expected a URL that begins with https:// (or http://)")
     if "@" in parts.netloc:
         raise wrong(
-            "it holds a user or password; give what the receiver needs in headers=, "
-            "or let it check the signature"
+            "it has a user or password; give credentials in headers=, or let the receiver check "
+            "the signature"
         )
     if "#" in url:
-        raise wrong("what follows # is never sent; remove it")
+        raise wrong("the text after # is never sent; remove it")
     host, digits = _host_and_port(parts.netloc)
     if host is None:
         raise wrong("expected the name of a host or an address, such as hooks.example.com:8443")
@@ -194,9 +194,9 @@ def network(text: Any) -> Network:
 
 
 def is_allowed(address: Address, networks: Iterable[Network] = ()) -> bool:
-    """Return whether webhooks may go to an address: a public one, or in one of *networks*."""
+    """Return whether webhooks may go to an address: it is public, or in one of *networks*."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped  # the system connects to this one
+        address = address.ipv4_mapped  # the system connects to the IPv4 address
     if any(address in each for each in networks):
         return True
     if isinstance(address, IPv6Address):
@@ -206,12 +206,12 @@ def is_allowed(address: Address, networks: Iterable[Network] = ()) -> bool:
             return False
     elif any(address in each for each in _NON_PUBLIC_IPV4):
         return False
-    # Newer versions of Python know newer registrations.
+    # Newer versions of Python know newer reserved networks.
     return address.is_global
 
 
 def resolve(target: WebhookUrl, networks: Iterable[Network], deadline: float) -> list[str]:
-    """Return the addresses of a host; webhooks may go to each of them.
+    """Return the addresses of a host, all of which are allowed.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ def resolve(target: WebhookUrl, networks: Iterable[Network], deadline: float) ->
 
 
 def _look_up(target: WebhookUrl, deadline: float) -> list[Address]:
-    """Ask the system, in a thread, since ``getaddrinfo`` has no timeout."""
+    """Look up a host by the system, in a thread, because ``getaddrinfo`` has no timeout."""
     found: list[Any] = []
 
     def ask() -> None:

@@ -1,7 +1,7 @@
-"""One HTTP request to addresses that were checked, within a deadline. Needs httpx.
+"""One HTTP request to checked addresses, within a deadline. Needs httpx.
 
-The request is made with httpcore, on which httpx is built: there a backend of our own decides where
-to connect, and applies one deadline to all reads and writes.
+The request is made with httpcore, the base of httpx. httpcore accepts a network backend: ours
+connects to the checked addresses, and applies one deadline to all reads and writes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_ANSWER_ERRORS = (
     OSError,
 )
 
-#: Bytes written at once: the deadline is checked between two writes.
+#: Most bytes of one write: the deadline is checked between two writes.
 _CHUNK_BYTES = 16_384
 
 
@@ -52,11 +52,11 @@ def send(
     addresses : Sequence[str]
         The addresses of the host, tried in this order.
     connect_timeout : float
-        Seconds to connect to one address, and again for TLS.
+        Seconds to connect to one address, and the same time again for TLS.
     deadline : float
         End of the whole request, by ``time.monotonic``.
     max_response : int
-        Most bytes to read of the body of a failure; the body of a success is not read.
+        Most bytes to read from the body of a failure. The body of a success is not read.
 
     Raises
     ------
@@ -67,8 +67,8 @@ def send(
     """
     secure = target.scheme == "https"
     accept = [] if any(name.lower() == "accept" for name in headers) else [("Accept", "*/*")]
-    # A new pool for each request: hosts do not share connections to one address, and nothing is
-    # shared by processes, threads and greenlets.
+    # Each request has its own pool: hosts with the same address share no connection, and neither
+    # do processes, threads and greenlets.
     with (
         httpcore.ConnectionPool(
             ssl_context=_tls(ca_file) if secure else None,
@@ -88,37 +88,37 @@ def send(
     ):
         status, given = response.status, httpx.Headers(response.headers)
         logger.info("POST %s: %s", target.shown, status)
-        text = "" if 200 <= status < 300 else _beginning(response, max_response)
+        text = "" if 200 <= status < 300 else _read_beginning(response, max_response)
         return Answer(status, given.get("retry-after"), given.get("location"), text)
 
 
-def _beginning(response: httpcore.Response, most: int) -> str:
+def _read_beginning(response: httpcore.Response, max_bytes: int) -> str:
     data = b""
     try:
         for part in response.iter_stream():
-            data = (data + part)[:most]
-            if len(data) == most:
+            data = (data + part)[:max_bytes]
+            if len(data) == max_bytes:
                 break
     except NO_ANSWER_ERRORS:
-        pass  # the status is known, and says more
-    # Any server may have sent it, and it goes into logs: make it one printable line.
+        pass  # the status is known and more important
+    # The text of a foreign server goes into logs: make it one printable line.
     text = " ".join(data.decode(errors="replace").split())
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 @lru_cache(maxsize=8)
 def _tls(ca_file: str | None) -> ssl.SSLContext:
-    """Return the context that checks certificates; cached, since reading authorities is slow."""
+    """Return the context that checks certificates. It is cached: reading authorities is slow."""
     if ca_file is None:
         return httpx.create_ssl_context(trust_env=False)
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as exc:
-        raise ConfigError(f"Webhook(ca_file={ca_file!r}): it cannot be read: {exc}") from exc
+        raise ConfigError(f"Webhook(ca_file={ca_file!r}): the file cannot be read: {exc}") from exc
 
 
 class _Backend(httpcore.SyncBackend):
-    """Connects to given addresses instead of the host's name; TLS still checks the name."""
+    """Connects to given addresses instead of the host's name. TLS still checks the name."""
 
     def __init__(self, addresses: Sequence[str], deadline: float) -> None:
         self._addresses = addresses
@@ -138,7 +138,7 @@ class _Backend(httpcore.SyncBackend):
                 stream = super().connect_tcp(
                     address,
                     port,
-                    _left(self._deadline, timeout, httpcore.ConnectTimeout),
+                    _remaining_seconds(self._deadline, timeout, httpcore.ConnectTimeout),
                     local_address,
                     socket_options or (),
                 )
@@ -156,12 +156,13 @@ class _Stream(httpcore.NetworkStream):
         self._deadline = deadline
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._inner.read(max_bytes, _left(self._deadline, timeout, httpcore.ReadTimeout))
+        seconds = _remaining_seconds(self._deadline, timeout, httpcore.ReadTimeout)
+        return self._inner.read(max_bytes, seconds)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         for start in range(0, len(buffer), _CHUNK_BYTES):
-            left = _left(self._deadline, timeout, httpcore.WriteTimeout)
-            self._inner.write(buffer[start : start + _CHUNK_BYTES], left)
+            seconds = _remaining_seconds(self._deadline, timeout, httpcore.WriteTimeout)
+            self._inner.write(buffer[start : start + _CHUNK_BYTES], seconds)
 
     def close(self) -> None:
         self._inner.close()
@@ -172,16 +173,17 @@ class _Stream(httpcore.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.NetworkStream:
-        left = _left(self._deadline, timeout, httpcore.ConnectTimeout)
-        return _Stream(self._inner.start_tls(ssl_context, server_hostname, left), self._deadline)
+        seconds = _remaining_seconds(self._deadline, timeout, httpcore.ConnectTimeout)
+        stream = self._inner.start_tls(ssl_context, server_hostname, seconds)
+        return _Stream(stream, self._deadline)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
 
 
-def _left(deadline: float, timeout: float | None, error: type[Exception]) -> float:
-    """Return the seconds to wait at most, or raise *error* after the deadline."""
-    left = deadline - time.monotonic()
-    if left <= 0:
+def _remaining_seconds(deadline: float, timeout: float | None, error: type[Exception]) -> float:
+    """Return the most seconds to wait; raise *error* after the deadline."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
         raise error("the time is over")
-    return left if timeout is None else min(left, timeout)
+    return seconds if timeout is None else min(seconds, timeout)

@@ -1,4 +1,4 @@
-"""Headers and body of a webhook, and the meaning of its answer. Policy, no I/O."""
+"""Headers and body of a webhook, and the meaning of the answer. Policy, no I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADER_TEXT = re.compile(r"[!-~]([ \t!-~]*[!-~])?|")
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _DIGITS = re.compile(r"[0-9]{1,10}")
 
-#: Headers that only this module sets.
+#: Headers that only this module may set.
 _OWN_HEADERS = frozenset(
     {
         *("accept-encoding", "connection", "content-encoding", "content-length", "content-type"),
@@ -55,7 +55,7 @@ def check_headers(headers: Any) -> dict[str, str]:
     Raises
     ------
     InvalidWebhook
-        A header is invalid, or only this module sets it. The text does not show values.
+        A header is invalid, or only this module may set it. The text does not show values.
     """
     if headers is None:
         return {}
@@ -66,10 +66,12 @@ def check_headers(headers: Any) -> dict[str, str]:
     for name, value in headers.items():
         if not isinstance(name, str) or not _TOKEN.fullmatch(name):
             raise InvalidWebhook(f"webhook header {name!r}: that is no name of a header")
-        # Servers that make variables of the names, as for CGI, read them so.
+        # Servers that turn header names into variables, as for CGI, map other characters to one.
         read_as = _NON_ALPHANUMERIC.sub("-", name.lower())
         if read_as in _OWN_HEADERS or read_as.startswith(_OWN_HEADER_PREFIXES):
-            raise InvalidWebhook(f"webhook header {name!r}: it is set here; choose another name")
+            raise InvalidWebhook(
+                f"webhook header {name!r}: celery_delayq sets this header; choose another name"
+            )
         if not isinstance(value, str) or not HEADER_TEXT.fullmatch(value):
             raise InvalidWebhook(
                 f"webhook header {name!r}: expected a text of printable ASCII without line ends"
@@ -83,17 +85,17 @@ def body_of(payload: Any) -> bytes:
     Raises
     ------
     InvalidWebhook
-        JSON cannot hold it.
+        JSON cannot represent the payload.
     """
     try:
-        text = json.dumps(payload, separators=(",", ":"), allow_nan=False, default=_plain)
+        text = json.dumps(payload, separators=(",", ":"), allow_nan=False, default=_json_text)
     except (TypeError, ValueError, RecursionError) as exc:
         raise InvalidWebhook(f"webhook payload: it cannot be written as JSON: {exc}") from exc
     return text.encode()
 
 
-def _plain(value: Any) -> str:
-    # kombu writes these types in a format of its own, which other receivers cannot read.
+def _json_text(value: Any) -> str:
+    # kombu's own format of these types is of no use to receivers.
     if isinstance(value, (datetime, date, time_of_day)):
         return value.isoformat()
     if isinstance(value, (Decimal, UUID)):
@@ -107,8 +109,8 @@ def retry_after(value: str | None, longest: float) -> float | None:
     Parameters
     ----------
     value : str | None
-        Seconds, or a time in HTTP's format. Any other value, and a time in the past, count as not
-        given: the retry policy decides.
+        Seconds, or a time in HTTP's format. Any other value, and a time in the past, is ignored:
+        the retry policy decides.
     longest : float
         Longest wait in seconds; 0 ignores the header.
     """
@@ -129,7 +131,7 @@ def retry_after(value: str | None, longest: float) -> float | None:
 
 def headers_of(id: str, body: bytes, secret: str | bytes | None, user_agent: str) -> dict[str, str]:
     """Return the headers of one attempt, without those of the call."""
-    # A header allows few characters, and a dot ends the id in the signed text.
+    # A header allows few characters, and the signed text has a dot after the id.
     key = id if _SAFE_ID.fullmatch(id) else sha256(id.encode(errors="surrogatepass")).hexdigest()
     now = int(time.time())
     headers = {
@@ -166,7 +168,7 @@ def judge(answer: Answer, target: WebhookUrl, max_retry_after: float) -> int:
     if 300 <= status < 400:
         raise DeliveryRefused(
             f"POST {target.shown}: {status}, a redirect to {hide(answer.location or '')}, which is "
-            "not followed; call the URL that is meant",
+            "not followed; give the final URL",
             status,
         )
     raise DeliveryRefused(f"POST {target.shown}: {status}{text}", status)

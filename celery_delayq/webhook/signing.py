@@ -1,8 +1,8 @@
-"""Signing of webhooks, and the check of signatures by receivers. Needs the standard library only.
+"""Signs webhooks, and checks signatures for receivers. Needs the standard library only.
 
-As in the Standard Webhooks specification (https://www.standardwebhooks.com): the header
-``Webhook-Signature`` is ``v1,`` and the base64 of the HMAC-SHA256 over id, timestamp and body with
-dots between them. The libraries for it in other languages can check it.
+The format is that of the Standard Webhooks specification (https://www.standardwebhooks.com), which
+has libraries in other languages: the header ``Webhook-Signature`` is ``v1,`` and the base64 of the
+HMAC-SHA256 over id, timestamp and body with dots between them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ID_HEADER = "Webhook-Id"
 TIMESTAMP_HEADER = "Webhook-Timestamp"
 SIGNATURE_HEADER = "Webhook-Signature"
 
-#: In that specification, a secret with this prefix is base64.
+#: A secret with this prefix is base64, by the specification.
 _SECRET_PREFIX = "whsec_"
 
 _SECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
@@ -32,13 +32,13 @@ def key_of(secret: str | bytes) -> bytes:
     Raises
     ------
     ConfigError
-        The secret is empty, or no base64. The text does not show it.
+        The secret is empty, or no base64. The text does not show the secret.
     """
     if isinstance(secret, str) and secret.startswith(_SECRET_PREFIX):
         try:
             key = b64decode(secret[len(_SECRET_PREFIX) :], validate=True)
         except (binascii.Error, ValueError):
-            raise ConfigError("webhook secret: what follows whsec_ is no base64") from None
+            raise ConfigError("webhook secret: the text after whsec_ is no base64") from None
     elif isinstance(secret, str):
         key = secret.encode()
     elif isinstance(secret, bytes):
@@ -68,14 +68,14 @@ def sign(secret: str | bytes, id: str, timestamp: int, body: bytes) -> str:
 def verify(
     secret: str | bytes, headers: Mapping[str, str], body: bytes, tolerance: float = 300
 ) -> str:
-    """Check a webhook that was received, and return its id.
+    """Check a received webhook, and return its id.
 
     Repeated deliveries have the same id: a receiver that stores the ids can skip them.
 
     Parameters
     ----------
     headers : Mapping[str, str]
-        Those of the request; upper and lower case do not matter.
+        The headers of the request; upper and lower case do not matter.
     body : bytes
         The body as received, not parsed.
     tolerance : float
@@ -87,7 +87,9 @@ def verify(
         The signature is missing or wrong, or the timestamp is too old.
     """
     if not isinstance(body, bytes):
-        raise InvalidSignature(f"body of type {type(body).__name__}: expected the bytes that came")
+        raise InvalidSignature(
+            f"body of type {type(body).__name__}: expected the bytes of the request"
+        )
     given = {str(name).lower(): value for name, value in headers.items()}
     for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER):
         if not given.get(name.lower()) or not isinstance(given[name.lower()], str):
@@ -98,7 +100,8 @@ def verify(
     if not _SECONDS.fullmatch(timestamp):
         raise InvalidSignature(f"{TIMESTAMP_HEADER} is no number of seconds since 1970")
     expected = sign(secret, id, int(timestamp), body).encode()
-    # While a secret is replaced there may be several. All are compared, each in constant time.
+    # A request may have several signatures while a secret is replaced. All are compared, each in
+    # constant time.
     found = [each.encode(errors="surrogatepass") for each in signatures.split()]
     matches = [hmac.compare_digest(expected, each) for each in found]
     if not any(matches):

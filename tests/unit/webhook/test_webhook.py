@@ -107,7 +107,11 @@ def sent(app: Celery) -> list[Any]:
         (("https://evil.example.net/",), {}, "is not allowed"),
         ((), {"url": "https://evil.example.net/"}, "is not allowed"),
         (("https://hooks.example.com/", float("nan")), {}, "as JSON"),
-        (("https://hooks.example.com/",), {"headers": {"Host": "evil"}}, "it is set here"),
+        (
+            ("https://hooks.example.com/",),
+            {"headers": {"Host": "evil"}},
+            "celery_delayq sets this header",
+        ),
     ],
 )
 def test_what_must_not_be_sent_is_refused_at_the_call(
