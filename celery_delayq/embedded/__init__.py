@@ -1,7 +1,7 @@
 """A private ``redis-server`` or ``rabbitmq-server`` for demos, tests and first steps.
 
-The server listens on 127.0.0.1 only, keeps its data in a folder of its own and ends with the Python
-process that started it. It does not replace a production server.
+The server listens on 127.0.0.1 only, has its own data folder and ends with the Python process that
+started it. It does not replace a production server.
 
 >>> with EmbeddedRedis() as server:              # doctest: +SKIP
 ...     app = Celery("shop", broker=server.url_for("delayq+redis"))

@@ -16,8 +16,8 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m celery_delayq.embedded",
         description="Run a private Redis server on 127.0.0.1 and print its URL.",
     )
-    parser.add_argument("--executable", help="server program (default: found by itself)")
-    parser.add_argument("--data-dir", help="folder to keep data in (default: temporary)")
+    parser.add_argument("--executable", help="server program (default: searched on this machine)")
+    parser.add_argument("--data-dir", help="folder for data (default: a temporary one)")
     parser.add_argument("--port", type=int, help="TCP port (default: a free one)")
     chosen = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt

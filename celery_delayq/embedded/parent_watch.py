@@ -1,4 +1,4 @@
-"""Ends child processes when this process dies without doing so itself."""
+"""Ends child processes when this process is killed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ done
 
 
 class Lifeline:
-    """Ends a process group when this Python process dies without cleaning up.
+    """Ends a process group when this Python process is killed.
 
-    A shell waits on a pipe whose other end only this process holds, so that it takes notice after
-    SIGKILL too. A child made by ``os.fork`` holds that end as well: then the group ends when the
-    last holder is gone.
+    A shell reads from a pipe whose other end only this process has. The pipe closes when this
+    process ends, also by SIGKILL. A child made by ``os.fork`` has that end, too: then the group
+    ends with the last of these processes.
 
     Parameters
     ----------
     group
-        Id of the process group to signal; its processes are killed after 10 seconds.
+        Id of the process group to signal. Its processes are killed after 10 seconds.
     signal_name
-        Such as ``"TERM"`` or ``"KILL"``.
+        The signal, such as ``"TERM"`` or ``"KILL"``.
     folder
-        Removed when the group has ended.
+        Folder to remove when the group has ended.
     """
 
     def __init__(self, group: int, signal_name: str, folder: Path | None = None) -> None:
@@ -42,12 +42,12 @@ class Lifeline:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # A Ctrl-C or a signal to the whole group of this process must not end it first.
+            # A Ctrl-C or a signal to the group of this process must not end the shell first.
             start_new_session=True,
         )
 
     def release(self) -> None:
-        """End the watch and do nothing to the group."""
+        """End the watch without a signal to the group."""
         try:
             self._shell.communicate(b"released\n")
         except (OSError, ValueError):

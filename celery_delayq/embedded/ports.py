@@ -9,24 +9,24 @@ from typing import Final
 from celery_delayq.errors import EmbeddedRedisError
 
 HOST: Final = "127.0.0.1"
-#: Where to look. Below the ephemeral range: a client that keeps reconnecting to an ephemeral port
-#: of a stopped server can be given that very port as its own end, and then holds it against it.
+#: Ports to try, below the ephemeral range. A client that reconnects to an ephemeral port of a
+#: stopped server may get the same port for its own end, and then the server cannot use the port.
 PORTS = range(20_000, 32_768)
 _ATTEMPTS: Final = 200
 
-#: The ports to try next. None comes again before all others: kombu keeps the connections of a URL
-#: for the life of the process, and those to a server that has ended would serve the next one.
-_next: list[int] = []
+#: The ports to try next. A port is used again only after all others: kombu keeps the connections
+#: of a URL as long as the process runs, and would use those of an ended server for a new one.
+_untried_ports: list[int] = []
 
 
 def free_port() -> int:
     """Return a port of 127.0.0.1 that was free a moment ago (EmbeddedRedisError if none is)."""
     for _ in range(_ATTEMPTS):
-        if not _next:
-            _next.extend(random.sample(PORTS, k=len(PORTS)))
-        port = _next.pop()
+        if not _untried_ports:
+            _untried_ports.extend(random.sample(PORTS, k=len(PORTS)))
+        port = _untried_ports.pop()
         with socket.socket() as probe:
-            # As a server does it: a port whose last connections just closed is free.
+            # Servers use this option: a port whose last connections just closed counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))

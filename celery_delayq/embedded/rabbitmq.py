@@ -24,19 +24,21 @@ from celery_delayq.errors import EmbeddedServerError, ServerNotFound
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Variable of the environment: the path of another server program, which has its own beside it.
+#: Environment variable with the path of another server program. The other programs of RabbitMQ are
+#: expected in the same folder.
 SERVER_VARIABLE: Final = "DELAYQ_RABBITMQ_SERVER"
 
-#: Debian's wrappers on PATH change the user and refuse others; the scripts behind them do not.
+#: Folder with the scripts that Debian's wrappers on PATH call. Unlike the wrappers, the scripts
+#: accept any user.
 _DEBIAN_FOLDER: Final = "/usr/lib/rabbitmq/bin"
 
-#: Seconds between two looks at whether a node listens.
+#: Seconds between two checks whether a node listens.
 _POLL_SECONDS: Final = 0.05
-#: How often a node of a cluster is started until it stays: nodes that come up side by side ask each
-#: other while they are half up, and one may end by it. A service manager starts it again, too.
+#: Most starts of a node of a cluster. Nodes that start at the same time connect to each other
+#: before they are ready, and a node may end then. A service manager would restart it, too.
 _START_ATTEMPTS: Final = 3
 
-#: Small, and idle when there is nothing to do: Erlang's schedulers spin otherwise.
+#: Flags for two schedulers that sleep without work. By default the schedulers of Erlang spin.
 _ERLANG_FLAGS: Final = (
     "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
 )
@@ -48,18 +50,18 @@ log.console = true
 log.console.level = info
 """
 
-#: How soon a message that RabbitMQ has not confirmed between two queues is sent again, in ms. Its
-#: default is three minutes, which is how late messages are after a crash.
+#: Time in ms after which RabbitMQ sends a message between two queues again if it was not confirmed.
+#: RabbitMQ's default is three minutes, and messages are so late after a crash.
 CONFIRM_TIMEOUT_MS: Final = 5000
 
 
 class EmbeddedRabbitMQ:
-    """Private RabbitMQ nodes that know each other; a context manager that starts and ends them.
+    """Private RabbitMQ nodes, one or a cluster; a context manager that starts and ends them.
 
     Parameters
     ----------
     nodes : int
-        How many; more than one are a cluster.
+        Number of nodes; several nodes are a cluster.
     config : Mapping[str, str] | None
         More lines of ``rabbitmq.conf``.
     confirm_timeout : int | None
@@ -88,7 +90,7 @@ class EmbeddedRabbitMQ:
         self._epmd = ChildProcess(self, "KILL", "delayq-rabbitmq-")
         assert self._epmd.temp_dir is not None
         self._folder = self._epmd.temp_dir
-        # Nodes that start side by side would each make one.
+        # Without this file, nodes that start at the same time make a cookie each.
         cookie = self._folder / ".erlang.cookie"
         cookie.write_text(uuid4().hex)
         cookie.chmod(0o400)
@@ -107,7 +109,7 @@ class EmbeddedRabbitMQ:
         Raises
         ------
         EmbeddedServerError
-            One ended or did not listen in time; the message ends with its log.
+            A node ended or did not listen in time. The message ends with the log of the node.
         """
         if not self._epmd.running:
             program = shutil.which("epmd")
@@ -119,10 +121,10 @@ class EmbeddedRabbitMQ:
         for node in waiting:
             node.launch()
         deadline = monotonic() + self._timeout
-        while waiting := [node for node in waiting if not node.listens()]:
+        while waiting := [node for node in waiting if not node.is_listening()]:
             if monotonic() > deadline:
                 raise waiting[0].error("did not listen in time")
-            if any(node.launch_again() for node in waiting):
+            if any(node.relaunch_if_ended() for node in waiting):
                 deadline = monotonic() + self._timeout
             sleep(_POLL_SECONDS)
         return self
@@ -144,7 +146,7 @@ class EmbeddedRabbitMQ:
             node.child.end()
 
     def close(self) -> None:
-        """End all for good and remove their data."""
+        """End all nodes for good and remove their data."""
         for node in self._nodes:
             node.child.close()
         self._epmd.close()
@@ -173,7 +175,7 @@ class EmbeddedRabbitMQ:
 
     @property
     def log_file(self) -> Path:
-        """What the first node has logged over all its starts."""
+        """The log file of the first node, for all its starts."""
         return self._nodes[0].log_file
 
     def url(self, scheme: str = "amqp", number: int = 0, vhost: str = "/") -> str:
@@ -196,7 +198,7 @@ class EmbeddedRabbitMQ:
         Raises
         ------
         EmbeddedServerError
-            The answer is no success.
+            The status of the answer is an error.
         """
         node = next(node for node in self._nodes if node.child.running)
         connection = HTTPConnection(HOST, node.api_port, timeout=self._timeout)
@@ -213,12 +215,12 @@ class EmbeddedRabbitMQ:
         return json.loads(text) if text else None
 
     def control(self, *arguments: str, number: int = 0) -> str:
-        """Call ``rabbitmqctl`` for a node; return what it prints.
+        """Call ``rabbitmqctl`` for a node; return its output.
 
         Raises
         ------
         EmbeddedServerError
-            It fails.
+            The command failed.
         """
         node = self._nodes[number]
         done = subprocess.run(
@@ -234,17 +236,16 @@ class EmbeddedRabbitMQ:
         return done.stdout
 
     def new_vhost(self) -> str:
-        """Make an empty virtual host that is up on all nodes, and return its name."""
+        """Make an empty virtual host that runs on all nodes, and return its name."""
         name = f"test-{uuid4().hex[:12]}"
-        # Each node gives up starting it after some seconds, which a busy machine needs, and the one
-        # that was asked may hang up then.
+        # On a busy machine a node may give up starting the virtual host, and close the connection.
         with suppress(EmbeddedServerError, RemoteDisconnected):
             self.ask("PUT", f"vhosts/{name}", {})
         deadline = monotonic() + self._timeout
-        # An empty list until it is begun.
+        # The list is empty until a node starts the virtual host.
         while not (nodes := self.ask("GET", f"vhosts/{name}")["cluster_state"]):
             if monotonic() > deadline:
-                raise self._nodes[0].error(f"has not begun virtual host {name} in time")
+                raise self._nodes[0].error(f"did not start virtual host {name} in time")
             sleep(_POLL_SECONDS)
         for node in [node for node, state in nodes.items() if state != "running"]:
             self.ask("POST", f"vhosts/{name}/start/{node}")
@@ -254,9 +255,9 @@ class EmbeddedRabbitMQ:
         return name
 
     def delete_vhost(self, name: str) -> None:
-        """Delete a virtual host, if there is one and a node is up.
+        """Delete a virtual host, if it exists and a node runs.
 
-        Each queue of it costs the nodes some work, also where nobody uses it.
+        Even unused queues of a virtual host cost the nodes some work.
         """
         if not any(node.child.running for node in self._nodes):
             return
@@ -264,7 +265,7 @@ class EmbeddedRabbitMQ:
             self.ask("DELETE", f"vhosts/{name}")
 
     def log(self, number: int = 0) -> str:
-        """Return what a node has logged since its start."""
+        """Return the log of a node since its start."""
         node = self._nodes[number]
         return node.child.log_since_start(node.log_file)
 
@@ -325,20 +326,26 @@ class _Node:
             "RABBITMQ_CONF_ENV_FILE": str(folder / "environment"),
             "RABBITMQ_PID_FILE": str(folder / "pid"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERLANG_FLAGS,
-            "RUNNING_UNDER_SYSTEMD": "true",  # so that the script becomes the node itself
+            "RUNNING_UNDER_SYSTEMD": "true",  # so that the node replaces the process of the script
         }
         self.child.start(lambda log: _spawn([owner._program], log, environment), self.log_file)
 
     def environment(self) -> dict[str, str]:
-        """Return what Erlang needs to find the nodes of this server."""
+        """Return the variables by which Erlang finds the nodes of this server."""
         return {
             "HOME": str(self._owner._folder),  # all nodes of a cluster have one cookie
             "ERL_EPMD_ADDRESS": HOST,
             "ERL_EPMD_PORT": str(self._owner._epmd_port),
         }
 
-    def launch_again(self) -> bool:
-        """Launch it if it has ended, as far as nodes that come up side by side may end."""
+    def relaunch_if_ended(self) -> bool:
+        """Launch the node again if it has ended; return whether it had.
+
+        Raises
+        ------
+        EmbeddedServerError
+            The node has ended too often, or there is only one node.
+        """
         code = self.child.returncode
         if code is None:
             return False
@@ -348,7 +355,7 @@ class _Node:
         self.launch()
         return True
 
-    def listens(self) -> bool:
+    def is_listening(self) -> bool:
         try:
             for port in (self.port, self.api_port):
                 socket.create_connection((HOST, port), timeout=1).close()
@@ -367,13 +374,13 @@ class _Node:
 def find_rabbitmq_server() -> str:
     """Return the server program to start.
 
-    ``DELAYQ_RABBITMQ_SERVER`` in the environment names it; by default it is looked for where Debian
-    has it, then on PATH.
+    The program is that of the environment variable ``DELAYQ_RABBITMQ_SERVER``, else that in
+    Debian's folder, else that on PATH.
 
     Raises
     ------
     ServerNotFound
-        There is none.
+        There is no server program.
     """
     return _find("rabbitmq-server")
 

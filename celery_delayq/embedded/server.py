@@ -1,4 +1,4 @@
-"""The server process itself."""
+"""A private Redis server."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ _POLL_SECONDS: Final = 0.01
 class EmbeddedRedis:
     """One private Redis (or Valkey) server; a context manager that starts and ends it.
 
-    The data folder outlives `stop`, `kill` and `restart`. A temporary one is removed by `close`, at
-    the end of the ``with`` block and at the end of Python. If Python is killed, the server and a
-    temporary folder go by themselves.
+    The data folder is kept over `stop`, `kill` and `restart`. A temporary folder is removed by
+    `close`, at the end of the ``with`` block and at the end of Python. If Python is killed, the
+    server ends and its temporary folder is removed, too.
 
     Parameters
     ----------
@@ -58,19 +58,19 @@ class EmbeddedRedis:
     data_dir
         Folder for data and log, created if missing and kept. The default is a temporary one.
     port
-        TCP port on 127.0.0.1. The default is a free one, which stays the same over restarts.
+        TCP port on 127.0.0.1. The default is a free port, which stays the same over restarts.
     appendonly
-        Whether each write is logged, so that data outlive a killed server.
+        Whether each write is logged, so that a killed server keeps its data.
     appendfsync
         ``"always"``, ``"everysec"`` or ``"no"``.
     password
-        Password that clients must give. It is in `url`; neither the process list nor the log shows
-        it.
+        Password that clients must give. `url` has the password; the process list and the log do
+        not show it.
     unix_socket
-        True for a socket in the data folder, or its path; in addition to TCP.
+        True for a socket in the data folder, or the path of a socket; in addition to TCP.
     options
-        More settings, by their names in ``redis.conf``. A string is what stands there after the
-        name, booleans become ``yes`` and ``no``.
+        Further settings, by their names in ``redis.conf``. A string is the text after the name;
+        booleans become ``yes`` and ``no``.
     timeout
         Seconds to wait for the server to answer, and to end.
 
@@ -79,7 +79,7 @@ class EmbeddedRedis:
     RedisServerNotFound
         There is no server program.
     ValueError
-        An option is one that has its own parameter, or cannot be written into ``redis.conf``.
+        An option has its own parameter, or cannot be written into ``redis.conf``.
     """
 
     def __init__(
@@ -140,24 +140,25 @@ class EmbeddedRedis:
         Raises
         ------
         EmbeddedRedisError
-            It ended or did not answer in time; the message ends with its log.
+            The server ended or did not answer in time. The message ends with its log.
         """
         if self.running:
             return self
         if not self._child.close.alive:
             raise EmbeddedRedisError(f"{self!r} was closed; make a new one")
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        may_choose = not self._port_is_given and not self._launched
+        chooses_port = not self._port_is_given and not self._launched
         for attempt in range(_PORT_ATTEMPTS):
-            if may_choose:
+            if chooses_port:
                 self._port = free_port()
             self._launch()
             try:
                 self.wait_ready()
             except EmbeddedRedisError:
-                taken = "Address already in use" in self._child.log_since_start(self.log_file)
+                log = self._child.log_since_start(self.log_file)
                 self._child.end()
-                if not (taken and may_choose) or attempt == _PORT_ATTEMPTS - 1:
+                is_port_in_use = "Address already in use" in log
+                if not (is_port_in_use and chooses_port) or attempt == _PORT_ATTEMPTS - 1:
                     raise
             else:
                 break
@@ -170,7 +171,7 @@ class EmbeddedRedis:
         Parameters
         ----------
         timeout
-            Seconds after which it is killed; the default is that of the constructor.
+            Seconds after which the server is killed; the default is that of the constructor.
         """
         self._child.end(self._timeout if timeout is None else timeout)
 
@@ -188,17 +189,17 @@ class EmbeddedRedis:
         self._child.close()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until the server ends by itself or another's doing; return its exit code.
+        """Wait until the server has ended; return its exit code. The server is not stopped.
 
         Parameters
         ----------
         timeout
-            Seconds; the default is for ever.
+            Seconds; by default there is no limit.
 
         Raises
         ------
         subprocess.TimeoutExpired
-            It still runs after `timeout`.
+            The server still runs after `timeout`.
         """
         return self._process().wait(timeout)
 
@@ -213,30 +214,30 @@ class EmbeddedRedis:
         Raises
         ------
         EmbeddedRedisError
-            It ended or did not answer in time; the message ends with its log.
+            The server ended or did not answer in time. The message ends with its log.
         """
         deadline = monotonic() + (self._timeout if timeout is None else timeout)
         process = self._process()
-        last: RedisError | None = None
+        last_error: RedisError | None = None
         with self.client(
             retry=Retry(NoBackoff(), 0), socket_connect_timeout=0.5, socket_timeout=0.5
         ) as client:
             while True:
                 try:
                     info: dict[str, Any] = client.info()
-                    # Another server may hold the port while ours is about to find out.
+                    # Another server may use the port, and ours may not have noticed yet.
                     if info["process_id"] == process.pid and not info["loading"]:
                         return
                 except RedisError as error:
-                    last = error
+                    last_error = error
                 try:
                     code = process.wait(_POLL_SECONDS)
                 except subprocess.TimeoutExpired:
                     if monotonic() < deadline:
                         continue
-                    reason = f"did not answer in time ({last or 'it was loading data'})"
-                    raise self._failure(reason) from last
-                raise self._failure(f"ended with code {code}") from last
+                    reason = f"did not answer in time ({last_error or 'it was loading data'})"
+                    raise self._failure(reason) from last_error
+                raise self._failure(f"ended with code {code}") from last_error
 
     def _launch(self) -> None:
         try:
@@ -245,18 +246,18 @@ class EmbeddedRedis:
             raise EmbeddedRedisError(f"{self.executable} cannot be run: {error}") from error
         stdin = self._process().stdin
         assert stdin is not None
-        with suppress(BrokenPipeError), stdin as settings:  # wait_ready says why it has ended
+        with suppress(BrokenPipeError), stdin as settings:  # wait_ready reports an ended server
             settings.write(self._settings().encode())
 
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            # Settings by standard input: a password stays out of the process list.
+            # Settings come by standard input, so the process list does not show the password.
             [self.executable, "-"],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=self.data_dir,
-            # A Ctrl-C meant for Python must not end the server under it.
+            # A Ctrl-C that is meant for Python must not end the server.
             start_new_session=True,
         )
 
@@ -272,7 +273,7 @@ class EmbeddedRedis:
             lines["requirepass"] = _quoted(self._password)
         if self.unix_socket:
             lines["unixsocket"] = _quoted(str(self.unix_socket))
-        return "".join(f"{name} {_written(value)}\n" for name, value in lines.items())
+        return "".join(f"{name} {_format_value(value)}\n" for name, value in lines.items())
 
     def _process(self) -> subprocess.Popen[bytes]:
         process = self._child.process
@@ -280,7 +281,7 @@ class EmbeddedRedis:
             raise EmbeddedRedisError("the server is not running: call start()")
         return process
 
-    # -- what it is ---------------------------------------------------------------------------
+    # -- properties ---------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
@@ -306,7 +307,7 @@ class EmbeddedRedis:
 
     @property
     def port(self) -> int:
-        """TCP port (EmbeddedRedisError before the first start, if none was given)."""
+        """TCP port (EmbeddedRedisError before the first start, if no port was given)."""
         if self._port is None:
             raise EmbeddedRedisError("the port is chosen when the server starts: call start()")
         return self._port
@@ -321,7 +322,7 @@ class EmbeddedRedis:
         return f"{scheme}://{self._user_info()}{HOST}:{self.port}/{database}"
 
     def socket_url(self, scheme: str = "redis+socket", database: int = 0) -> str:
-        """Return the unix socket's URL in kombu's form (EmbeddedRedisError if there is none)."""
+        """Return the URL of the unix socket for kombu (EmbeddedRedisError without a socket)."""
         if self.unix_socket is None:
             raise EmbeddedRedisError("the server has no unix socket: give unix_socket=True")
         path = quote(str(self.unix_socket))
@@ -333,12 +334,12 @@ class EmbeddedRedis:
     @property
     def version(self) -> str:
         """Version of the server program, such as ``"7.0.15"``."""
-        shown = subprocess.run(
+        output = subprocess.run(
             [self.executable, "--version"], capture_output=True, text=True, check=False
         ).stdout
-        match = re.search(r"\bv=(\d+(?:\.\d+)*)", shown)
+        match = re.search(r"\bv=(\d+(?:\.\d+)*)", output)
         if match is None:
-            raise EmbeddedRedisError(f"{self.executable} --version shows no version: {shown!r}")
+            raise EmbeddedRedisError(f"{self.executable} --version shows no version: {output!r}")
         return match[1]
 
     @property
@@ -376,7 +377,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _written(value: ConfigValue) -> str:
+def _format_value(value: ConfigValue) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value) if value != "" else '""'

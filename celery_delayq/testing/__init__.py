@@ -1,4 +1,4 @@
-"""What tests of an app on ``celery_delayq`` need, and what this project's own tests use.
+"""Helpers for tests of an app that uses ``celery_delayq``, and for this project's own tests.
 
 =========================================  =======================================================
 `WorkerProcess`, `ManagedProcess`          a real ``celery worker``, or any program, as a process

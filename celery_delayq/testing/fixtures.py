@@ -24,7 +24,7 @@ from celery_delayq.errors import EmbeddedServerError
 from celery_delayq.testing.processes import ProcessFailed
 from celery_delayq.testing.workers import WorkerProcess
 
-#: Environment variable with the path of the server program to test with.
+#: Environment variable with the path of the server program for tests.
 SERVER_VARIABLE = "DELAYQ_REDIS_SERVER"
 
 
@@ -47,7 +47,7 @@ class RedisUnderTest:
 
 
 def new_server(**options: Any) -> EmbeddedRedis:
-    """Return a server that is not started yet, of the program that the tests are to run with."""
+    """Return a server that is not started yet, with the server program for tests."""
     return EmbeddedRedis(**{"executable": os.environ.get(SERVER_VARIABLE) or None, **options})
 
 
@@ -60,8 +60,8 @@ def delayq_redis_server() -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 def delayq_redis(delayq_redis_server: EmbeddedRedis) -> Iterator[RedisUnderTest]:
-    """The server of the whole run, emptied, with its settings put back afterwards."""
-    # The test before may have ended it.
+    """The server of the whole run, emptied. Its settings are restored after the test."""
+    # The test before may have ended the server.
     delayq_redis_server.start()
     with delayq_redis_server.client() as client:
         client.flushall()
@@ -75,7 +75,7 @@ def delayq_redis(delayq_redis_server: EmbeddedRedis) -> Iterator[RedisUnderTest]
 
 @pytest.fixture
 def delayq_redis_factory() -> Iterator[Callable[..., EmbeddedRedis]]:
-    """Start servers of the test's own; takes the arguments of `EmbeddedRedis`."""
+    """Start servers for one test; takes the arguments of `EmbeddedRedis`."""
     with ExitStack() as servers:
         yield lambda **options: servers.enter_context(new_server(**options))
 
@@ -109,11 +109,11 @@ def delayq_rabbitmq_scheme() -> str:
 def delayq_rabbitmq(
     delayq_rabbitmq_server: EmbeddedRabbitMQ, delayq_rabbitmq_scheme: str
 ) -> Iterator[str]:
-    """Broker URL of an empty virtual host of that node, which is deleted after the test."""
-    delayq_rabbitmq_server.start()  # the test before may have ended it
+    """Broker URL of an empty virtual host, which is deleted after the test."""
+    delayq_rabbitmq_server.start()  # the test before may have ended the node
     vhost = delayq_rabbitmq_server.new_vhost()
     yield delayq_rabbitmq_server.url(delayq_rabbitmq_scheme, vhost=vhost)
-    with suppress(EmbeddedServerError, OSError):  # a busy node is left with it
+    with suppress(EmbeddedServerError, OSError):  # a busy node keeps the virtual host
         delayq_rabbitmq_server.delete_vhost(vhost)
 
 
@@ -123,10 +123,10 @@ def delayq_worker(
 ) -> Iterator[Callable[..., WorkerProcess]]:
     """Start workers, wait until they are ready, and end them after the test.
 
-    Takes the arguments of `WorkerProcess`, and ``wait_ready=False`` for one that is not to be
-    waited for. The broker and, as result backend, the same Redis are given to each worker. It
-    imports what the tests import: folders that pytest has put on ``sys.path``, by its setting
-    ``pythonpath`` and for ``conftest.py``, are in its ``PYTHONPATH``.
+    Takes the arguments of `WorkerProcess`, and ``wait_ready=False`` to return before the worker is
+    ready. Each worker gets the broker, and the same Redis as result backend. Workers can import the
+    modules that the tests can import: their ``PYTHONPATH`` has the folders that pytest puts on
+    ``sys.path``, by its setting ``pythonpath`` and for ``conftest.py``.
     """
     workers: list[WorkerProcess] = []
 
@@ -143,7 +143,7 @@ def delayq_worker(
         return worker.wait_ready() if wait_ready else worker
 
     yield start
-    # All are asked first, so that they end side by side.
+    # All workers get the signal first, so that they end at the same time.
     for worker in workers:
         if worker.running:
             worker.term()

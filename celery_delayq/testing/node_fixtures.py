@@ -1,4 +1,4 @@
-"""The fixtures of `celery_delayq.testing.pytest_celery`, by pytest-celery's names."""
+"""The fixtures of `celery_delayq.testing.pytest_celery`, with the names of pytest-celery."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 
 @pytest.fixture(params=[CELERY_REDIS_BROKER])
 def celery_broker(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The broker of suites that name none: Redis."""
+    """The broker of suites that name no broker: Redis."""
     broker = request.getfixturevalue(request.param)
     yield broker
     broker.teardown()
@@ -43,7 +43,7 @@ def celery_broker(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture(params=[CELERY_REDIS_BACKEND])
 def celery_backend(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The backend of suites that name none: Redis."""
+    """The backend of suites that name no backend: Redis."""
     backend = request.getfixturevalue(request.param)
     yield backend
     backend.teardown()
@@ -90,7 +90,7 @@ def _redis(scheme: str, command: list[str], env: dict[str, str]) -> Iterator[Red
 
 @pytest.fixture
 def default_worker_utils_module() -> ModuleType:
-    """What the worker's processes are listed by."""
+    """The module that lists the processes of the worker."""
     return process_utils
 
 

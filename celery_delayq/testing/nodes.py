@@ -1,8 +1,8 @@
 """pytest-celery's containers as processes on this machine.
 
 pytest-celery's nodes (`CeleryTestBroker`, `CeleryTestBackend`, `CeleryTestWorker`), clusters and
-setup reach what they stand for only through a container object. The containers here answer the same
-calls with processes: nodes, clusters, setup and the suites written for them stay as they are.
+setup use a container object for all they do. The containers here have the same methods and use
+processes. So nodes, clusters, setup and suites for them work without a change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from celery_delayq.testing.wait import wait_until
 
 
 class ProcessContainer(CeleryTestContainer):
-    """What a Docker container is to pytest-celery, for a process.
+    """A process with the methods of a Docker container that pytest-celery uses.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class ProcessContainer(CeleryTestContainer):
         The environment variables of the container.
     """
 
-    #: Runs in the place of the container.
+    #: The process that replaces the container.
     process: EmbeddedRedis | EmbeddedRabbitMQ | ManagedProcess
     #: A unique name of 64 characters; the first twelve are the host name.
     id = ""
@@ -42,11 +42,11 @@ class ProcessContainer(CeleryTestContainer):
     name = ""
 
     def __init__(self, kind: str, env: Mapping[str, str]) -> None:
-        # On purpose without the parent's: that one wants an object of the Docker client.
+        # Without super().__init__(), which needs an object of the Docker client.
         self.id = uuid.uuid4().hex * 2
         self.name = f"{kind}-{self.id[:12]}"
         self._env = dict(env)
-        # These read nothing but `attrs`.
+        # These two read only `attrs`.
         self.ips, self.ports = IpMap(self), PortMap(self)
 
     @property
@@ -56,7 +56,7 @@ class ProcessContainer(CeleryTestContainer):
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """The few of Docker's attributes that suites look at."""
+        """The few attributes of a Docker container that suites read."""
         return {
             "Id": self.id,
             "Name": f"/{self.name}",
@@ -82,38 +82,38 @@ class ProcessContainer(CeleryTestContainer):
 
     @property
     def pid(self) -> int:
-        """Process id on this machine; 0 when it does not run, as Docker says it."""
+        """Process id on this machine; 0 when the process does not run, as in Docker."""
         return self.process.pid if self.process.running else 0
 
     @property
     def returncode(self) -> int | None:
-        """Exit code of its last run, or minus the signal's number; None while it runs."""
+        """Exit code of the last run, or minus the signal's number; None while the process runs."""
         return self.process.returncode
 
     def reload(self) -> None:
-        """Do nothing: the answers are those of this moment."""
+        """Do nothing: all properties are always current."""
 
     def get_addr(self, port: str) -> tuple[str, int]:
-        """Host and port at which tests reach a port such as ``6379/tcp``."""
+        """Return host and port of a container's port such as ``6379/tcp``."""
         [binding] = self.attrs["NetworkSettings"]["Ports"][port]
         return binding["HostIp"], int(binding["HostPort"])
 
     def start(self) -> None:
-        """Start it and wait until it is ready."""
+        """Start the process and wait until it is ready."""
         self.process.start()
         self.ready()
 
     def stop(self, timeout: float = 10) -> None:
-        """End it by SIGTERM, after `timeout` seconds by SIGKILL; its files stay."""
+        """End the process by SIGTERM, after `timeout` seconds by SIGKILL; its files stay."""
         self.process.stop(timeout=timeout)
 
     def restart(self, timeout: float = 10) -> None:
-        """Stop and start it, and wait until it is ready."""
+        """Stop and start the process, and wait until it is ready."""
         self.stop(timeout)
         self.start()
 
     def remove(self, *_arguments: Any, **_options: Any) -> None:
-        """End it, and remove its files."""
+        """End the process and remove its files."""
         raise NotImplementedError
 
     def _published_ports(self) -> dict[str, list[dict[str, str]]]:
@@ -133,14 +133,14 @@ class ServerContainer(ProcessContainer):
     kind
         Part of its name.
     env
-        Kept to be looked at.
+        The environment variables of the container; the server does not use them.
     scheme
         Scheme of its URL for Celery, such as ``delayq+redis``.
     """
 
     process: EmbeddedRedis | EmbeddedRabbitMQ
     #: Signals that end the server.
-    ending = frozenset({signal.SIGKILL, signal.SIGTERM})
+    end_signals = frozenset({signal.SIGKILL, signal.SIGTERM})
 
     def __init__(self, kind: str, env: Mapping[str, str], scheme: str) -> None:
         super().__init__(kind, env)
@@ -148,7 +148,7 @@ class ServerContainer(ProcessContainer):
 
     @property
     def celeryconfig(self) -> dict[str, Any]:
-        """What pytest-celery asks of a broker or backend: URLs, host, port and database."""
+        """The values that pytest-celery reads of a broker or backend."""
         names = ("url", "host_url", "hostname", "port", "vhost")
         return {name: getattr(self, name) for name in names}
 
@@ -177,10 +177,10 @@ class ServerContainer(ProcessContainer):
         return f"{self._scheme}://"
 
     def kill(self, signal: str | int | None = None) -> None:
-        """Send a signal, SIGKILL by default; wait for the end if it is one that ends a server."""
+        """Send a signal, SIGKILL by default. Wait for the end if the signal ends the server."""
         number = signal_number(signal)
         os.kill(self.process.pid, number)
-        if number in self.ending:
+        if number in self.end_signals:
             wait_until(lambda: not self.process.running, what="the end of the server")
 
     def remove(self, *_arguments: Any, **_options: Any) -> None:
@@ -192,7 +192,7 @@ SIGKILL = int(signal.SIGKILL)
 
 
 def signal_number(wish: str | int | None) -> int:
-    """Return the signal that Docker would send: SIGKILL for None, a name with or without SIG."""
+    """Return the number of a signal: SIGKILL for None, else a number or a name, as in Docker."""
     if wish is None:
         return SIGKILL
     if isinstance(wish, int) or wish.isdigit():
@@ -202,7 +202,7 @@ def signal_number(wish: str | int | None) -> int:
 
 
 def docker_exit_code(returncode: int | None) -> int:
-    """Return an exit code as Docker gives it: 0 while it runs, 128 + n after signal n."""
+    """Return Docker's exit code: 0 while the process runs, 128 + n after signal n."""
     if returncode is None:
         return 0
     return 128 - returncode if returncode < 0 else returncode

@@ -12,9 +12,9 @@ _COLUMNS = ["pid", "name", "username", "cmdline", "cpu_percent", "memory_percent
 
 
 def get_running_processes_info(columns: list[str] | None = None) -> str:
-    """Return what psutil says of the worker, its children and this process, as JSON.
+    """Return psutil's data of the worker, its children and this process, as JSON.
 
-    These are the processes of a worker's container when it is asked by ``exec_run``.
+    During ``exec_run`` these are the processes of a worker's container.
     """
     worker = psutil.Process(int(os.environ["DELAYQ_WORKER_PID"]))
     found = []

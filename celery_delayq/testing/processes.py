@@ -1,4 +1,4 @@
-"""A child process with its output in a file, that cannot outlive the test."""
+"""A child process that writes its output to a file and ends with this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ProcessFailed(RuntimeError):
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a process is gone, or only waits for its parent to take notice."""
+    """Return whether a process has ended; zombies have ended, too."""
     import psutil
 
     try:
@@ -45,7 +45,7 @@ class ManagedProcess:
     log_file
         File that standard output and error are appended to; the default is a temporary one.
     name
-        What to call it in errors.
+        Name of the process in errors.
     """
 
     def __init__(
@@ -105,21 +105,21 @@ class ManagedProcess:
 
     @property
     def returncode(self) -> int | None:
-        """Exit code, or minus the signal's number; None while it runs or was never started."""
+        """Exit code, or minus the signal's number; None while it runs and before the start."""
         return self._child.returncode
 
     @property
     def log(self) -> str:
-        """All that it has written, over all starts."""
+        """The output of all starts."""
         return log_from(self.log_file, 0)
 
     @property
     def log_since_start(self) -> str:
-        """All that it has written since it was last started."""
+        """The output since the last start."""
         return self._child.log_since_start(self.log_file)
 
     def wait_log(self, pattern: str, timeout: float = DEFAULT_TIMEOUT) -> re.Match[str]:
-        """Wait until `pattern` is found in what it has written since its start.
+        """Wait until `pattern` is found in the output since the last start.
 
         Parameters
         ----------
@@ -131,22 +131,22 @@ class ManagedProcess:
         Raises
         ------
         ProcessFailed
-            It ended, or the time is over.
+            The process ended, or the time is over.
         """
-        wanted = re.compile(pattern, re.MULTILINE)
+        compiled = re.compile(pattern, re.MULTILINE)
 
-        def found() -> re.Match[str] | None:
-            # Looked at before the log: what it wrote last must not be missed.
-            ended = not self.running
-            match = wanted.search(self.log_since_start)
-            if ended and not match:
+        def find_match() -> re.Match[str] | None:
+            # Read before the log: an ended process writes nothing more.
+            has_ended = not self.running
+            match = compiled.search(self.log_since_start)
+            if has_ended and not match:
                 raise self._failure(
                     f"ended with code {self.returncode} before it wrote {pattern!r}"
                 )
             return match
 
         try:
-            match = wait_until(found, timeout, f"{pattern!r} in the log")
+            match = wait_until(find_match, timeout, f"{pattern!r} in the log")
         except TimeoutError as error:
             raise self._failure(str(error)) from None
         assert match is not None
@@ -158,7 +158,7 @@ class ManagedProcess:
         Raises
         ------
         ProcessFailed
-            It still runs after `timeout` seconds.
+            The process still runs after `timeout` seconds.
         """
         try:
             return self._popen().wait(timeout)
@@ -172,11 +172,11 @@ class ManagedProcess:
         self._popen().send_signal(number)
 
     def term(self) -> None:
-        """Ask the main process to end (SIGTERM), and do not wait."""
+        """Send SIGTERM to the main process, and do not wait."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it and its children at once (SIGKILL), as a power cut would."""
+        """End the process and its children at once (SIGKILL), as a power cut would."""
         self._child.end()
 
     def kill_parent(self) -> None:
@@ -185,15 +185,15 @@ class ManagedProcess:
         self.wait()
 
     def stop(self, timeout: float = DEFAULT_TIMEOUT) -> int | None:
-        """End it by SIGTERM, after `timeout` seconds by SIGKILL; return its exit code.
+        """End the process by SIGTERM, after `timeout` seconds by SIGKILL; return its exit code.
 
-        Children that outlive it are killed.
+        Remaining children are killed.
         """
         self._child.end(timeout)
         return self.returncode
 
     def restart(self, timeout: float = DEFAULT_TIMEOUT) -> Self:
-        """Stop it as `stop` does, and start it again."""
+        """Stop the process as `stop` does, and start it again."""
         self.stop(timeout)
         return self.start()
 

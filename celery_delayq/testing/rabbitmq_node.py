@@ -24,7 +24,7 @@ class RabbitMQProcessContainer(ServerContainer):
     scheme
         Scheme of its URL for Celery, such as ``delayq+amqp``.
     env
-        Kept to be looked at.
+        The environment variables of the container; the server does not use them.
     """
 
     process: EmbeddedRabbitMQ
@@ -42,7 +42,7 @@ class RabbitMQProcessContainer(ServerContainer):
     @property
     def url(self) -> str:
         """URL for workers and tests."""
-        # With a slash as virtual host: pytest-celery replaces the last character by another one.
+        # The virtual host is a slash: pytest-celery replaces the last character of the URL.
         return f"{self.prefix()}guest:guest@{self.hostname}:{self.port}//"
 
     @property
@@ -62,11 +62,11 @@ class RabbitMQProcessContainer(ServerContainer):
 
     @property
     def ready_prompt(self) -> str:
-        """What a node logs when it is ready."""
+        """The log line of a node that is ready."""
         return "Server startup complete"
 
     def logs(self) -> str:
-        """All that the node has logged."""
+        """The log of all starts of the node."""
         return log_from(self.process.log_file, 0)
 
     def ready(self) -> bool:
@@ -78,7 +78,7 @@ class RabbitMQProcessContainer(ServerContainer):
         return self.process.running
 
     def exec_run(self, command: str | Sequence[str], **_options: Any) -> tuple[int, bytes]:
-        """Run ``rabbitmqctl``, the one program here; return exit code and output."""
+        """Run ``rabbitmqctl``, the only supported program; return exit code and output."""
         program, *arguments = shlex.split(command) if isinstance(command, str) else command
         if program != "rabbitmqctl":
             return 127, f"{program}: only rabbitmqctl can be run".encode()

@@ -23,16 +23,16 @@ class RedisProcessContainer(ServerContainer):
     scheme
         Scheme of its URL for Celery, such as ``delayq+redis``.
     command
-        ``redis-server`` and arguments, as for the container; the options in it are used, apart from
-        those that say where to listen and where to keep data.
+        ``redis-server`` and arguments, as for the container. Options about addresses, ports and
+        folders are ignored.
     env
-        Kept to be looked at.
+        The environment variables of the container; the server does not use them.
     executable
         Server program; the default is what `find_redis_server` finds.
     """
 
     process: EmbeddedRedis
-    ending = ServerContainer.ending | {signal.SIGINT, signal.SIGQUIT}
+    end_signals = ServerContainer.end_signals | {signal.SIGINT, signal.SIGQUIT}
 
     def __init__(
         self,
@@ -77,15 +77,15 @@ class RedisProcessContainer(ServerContainer):
 
     @property
     def ready_prompt(self) -> str:
-        """What a server logs when it is ready."""
+        """The log line of a server that is ready."""
         return "Ready to accept connections"
 
     def logs(self) -> str:
-        """All that the server has logged."""
+        """The log of all starts of the server."""
         return self.process.log_file.read_text(errors="replace")
 
     def ready(self) -> bool:
-        """Wait until the server answers (EmbeddedRedisError if it does not)."""
+        """Wait until the server answers (EmbeddedRedisError after a timeout)."""
         self.process.wait_ready()
         return True
 

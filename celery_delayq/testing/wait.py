@@ -1,4 +1,4 @@
-"""The one place where tests wait for something to come true."""
+"""Waits in tests for a condition."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def wait_until(
     Parameters
     ----------
     condition
-        Called at least once; what it raises is passed on.
+        Called at least once; its errors are raised.
     timeout
         Seconds.
     what
-        What is waited for, as it should stand in the error; called when the wait has failed, if it
-        is a function.
+        Name of the condition in the error, or a function that returns the name. The function is
+        called after the timeout.
     interval
         Seconds between two calls.
 

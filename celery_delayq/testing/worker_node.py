@@ -23,18 +23,18 @@ class WorkerProcessContainer(ProcessContainer):
     """A real worker in the place of ``CeleryWorkerContainer``.
 
     Command, environment and files are those that pytest-celery's fixtures make for the container.
-    The files are written to a folder of its own, which the worker runs in.
+    The files are written to a temporary folder, in which the worker runs.
 
     Parameters
     ----------
     container_cls
-        The suite's container class, asked for version, log level, worker name and queue.
+        The suite's container class, with version, log level, worker name and queue.
     command
         ``celery -A app worker …``.
     env
         Environment variables of the worker.
     content
-        Path to content of the files.
+        The files: content by path.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class WorkerProcessContainer(ProcessContainer):
         inherited = os.environ.get("PYTHONPATH", "")
         self._env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(app_folder), inherited]))
         self.process: ManagedProcess = ManagedProcess(
-            # %h is the container's own host name, by which the node addresses it.
+            # %h is the host name of the container, by which the node addresses the worker.
             [part.replace("%h", self.id[:12]) for part in _on_this_python(command)],
             env=self._env,
             cwd=app_folder,
@@ -66,7 +66,7 @@ class WorkerProcessContainer(ProcessContainer):
         self.process.start()
 
     def version(self) -> str:
-        """Celery version: of the class if it names one, else the installed one."""
+        """Celery version: that of the class, else the installed one."""
         import celery
 
         return str(self._cls.version() or celery.__version__)
@@ -85,20 +85,20 @@ class WorkerProcessContainer(ProcessContainer):
 
     @property
     def ready_prompt(self) -> str:
-        """What a worker logs when it is ready."""
+        """The log line of a worker that is ready."""
         return "ready."
 
     def logs(self) -> str:
-        """All that the worker has written, over all its starts."""
+        """The output of all starts of the worker."""
         return self.process.log
 
     def ready(self) -> bool:
-        """Wait until the worker consumes (ProcessFailed if it ends or takes too long)."""
+        """Wait until the worker consumes (ProcessFailed if it ends, or after a timeout)."""
         self.process.wait_log(READY_LINE, _READY_SECONDS)
         return True
 
     def kill(self, signal: str | int | None = None) -> None:
-        """Send a signal; SIGKILL, the default, ends the children too, as with a container."""
+        """Send a signal. SIGKILL, the default, ends the children, too, as with a container."""
         number = signal_number(signal)
         if number == SIGKILL:
             self.process.kill()
@@ -132,7 +132,7 @@ class WorkerProcessContainer(ProcessContainer):
 def _on_this_python(command: Sequence[str]) -> list[str]:
     program, *arguments = command
     if program == "celery":
-        # By its script, after which the system names the process and its children.
+        # The script, because the system names the process and its children after it.
         script = Path(sys.executable).with_name(program)
         installed = [str(script)] if script.exists() else [sys.executable, "-m", program]
         return [*installed, *arguments]

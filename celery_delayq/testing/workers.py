@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Every pool that the package supports.
 POOLS = ("prefork", "threads", "solo", "gevent", "eventlet")
 
-#: Arguments that make a worker ready about a second earlier; it then does not greet others.
+#: Arguments that make a worker ready about a second earlier: it does not look for other workers.
 FAST_START = ("--without-gossip", "--without-mingle")
 
 READY_LINE = r"\bready\.$"
@@ -30,31 +30,31 @@ READY_LINE = r"\bready\.$"
 class WorkerProcess(ManagedProcess):
     """``celery -A app worker`` as a process of its own.
 
-    `stop` is Celery's warm shutdown. A worker that is not stopped ends with this Python process.
+    `stop` is Celery's warm shutdown. Without `stop` the worker ends with this Python process.
 
     Parameters
     ----------
     app
-        As after ``celery -A``: ``module`` or ``module:attribute``.
+        The app as for ``celery -A``: ``module`` or ``module:attribute``.
     pool
         One of `POOLS`.
     concurrency
         Processes, threads or greenlets; without effect on ``solo``.
     queues
-        Queues to consume; the default is what the app says.
+        Queues to consume; the default are those of the app.
     broker_url, result_backend
-        Given to the worker as ``CELERY_BROKER_URL`` and ``CELERY_RESULT_BACKEND``, which win over
-        what the app says.
+        Given to the worker as ``CELERY_BROKER_URL`` and ``CELERY_RESULT_BACKEND``, which take
+        precedence over the app's settings.
     name
         First part of the node name; the default is a unique one.
     loglevel
-        INFO or lower: a worker says at INFO that it is ready.
+        INFO or lower: a worker logs at INFO that it is ready.
     env
         Variables in addition to those of this process.
     extra_args
         More arguments for ``celery worker``, such as ``["--max-tasks-per-child=1"]``.
     cwd
-        Folder to run in, from where `app` is imported.
+        Folder to run in, from which `app` is imported.
     log_file
         File for its output; the default is a temporary one.
     python
@@ -63,7 +63,7 @@ class WorkerProcess(ManagedProcess):
     Raises
     ------
     ValueError
-        Unknown pool, or a log level at which it would never be seen to be ready.
+        The pool is unknown, or the log level hides the line that the worker is ready.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class WorkerProcess(ManagedProcess):
         Raises
         ------
         ProcessFailed
-            It ended or was not ready in time; the message ends with its output.
+            The worker ended or was not ready in time. The message ends with its output.
         """
         self.wait_log(READY_LINE, timeout)
         return self
@@ -131,7 +131,8 @@ class WorkerProcess(ManagedProcess):
         Raises
         ------
         ProcessFailed
-            It still runs after `timeout` seconds; the message ends with the stacks of its threads.
+            The worker still runs after `timeout` seconds. The message ends with the stacks of its
+            threads.
         """
         try:
             return super().wait(timeout)
@@ -143,8 +144,8 @@ class WorkerProcess(ManagedProcess):
             raise ProcessFailed(f"{error}\n{self.log[before:]}") from None
 
     def child_pids(self) -> list[int]:
-        """Return the process ids of its pool's processes (none in a pool without processes)."""
-        import psutil  # Only tests that look into a pool need it.
+        """Return the process ids of the pool's processes (none in a pool without processes)."""
+        import psutil  # imported late: only tests of pools need psutil
 
         return [child.pid for child in psutil.Process(self.pid).children(recursive=True)]
 

@@ -13,7 +13,7 @@ from celery_delayq.embedded.cluster import (
     ask,
     find_cluster_server,
     form_cluster,
-    is_whole,
+    is_cluster_up,
     node_options,
 )
 from celery_delayq.model.cluster_tags import SLOTS, cluster_tags, slot_of, tag_of
@@ -85,9 +85,9 @@ class Cluster:
         """Return a new view of the cluster."""
         return Nodes(self.addresses, **options)
 
-    def is_whole(self) -> bool:
+    def is_cluster_up(self) -> bool:
         """Return whether all slots are served and all replicas follow."""
-        return is_whole(self.masters, self.replicas)
+        return is_cluster_up(self.masters, self.replicas)
 
     def is_served(self) -> bool:
         """Return whether each server that runs says that all slots are served."""

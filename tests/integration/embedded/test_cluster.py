@@ -9,13 +9,13 @@ import pytest
 from redis.cluster import ClusterNode, RedisCluster
 
 from celery_delayq.embedded import EmbeddedRedisCluster, find
-from celery_delayq.embedded.cluster import find_cluster_server, is_whole
+from celery_delayq.embedded.cluster import find_cluster_server, is_cluster_up
 from celery_delayq.errors import RedisServerNotFound
 
 
 def test_its_masters_share_the_slots_and_end_with_it() -> None:
     with EmbeddedRedisCluster() as cluster:
-        assert is_whole(cluster.masters)
+        assert is_cluster_up(cluster.masters)
         nodes = [ClusterNode(each.host, each.port) for each in cluster.masters]
         with RedisCluster(startup_nodes=nodes) as client:
             for number in range(100):
