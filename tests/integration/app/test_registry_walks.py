@@ -49,7 +49,7 @@ def command(*args: str) -> Callable[[DelayQ], Any]:
     return run
 
 
-def read_slowly(delayq: DelayQ) -> None:
+def read_slow(delayq: DelayQ) -> None:
     Exporter(delayq).refresh()
 
 
@@ -92,7 +92,7 @@ CALLS: dict[str, Callable[[DelayQ], Any]] = {
     "export_dead": lambda delayq: delayq.export_dead(io.BytesIO()),
     "archive_dead": lambda delayq: delayq.archive_dead("sqlite:///dead.db"),
     "exporter": scrape,
-    "exporter, slow": read_slowly,
+    "exporter, slow": read_slow,
     "Flower": lambda delayq: ClusterCounts._count(
         ClusterCounts(delayq.app.connection_for_write().as_uri(include_password=True), None, None),
         [f"q{n}" for n in range(MANY)],
