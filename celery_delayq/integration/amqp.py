@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import cache, partial
 from inspect import signature
 from typing import Any
 
@@ -13,8 +11,7 @@ from celery import Celery
 from celery._state import get_current_task
 from celery.app.amqp import AMQP as CeleryAMQP  # noqa: N811 - a class, named in capitals
 from celery.signals import before_task_publish
-from celery.utils.nodenames import anon_nodename
-from kombu import Exchange, Producer, Queue
+from kombu import Producer, Queue
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration import context
@@ -27,16 +24,6 @@ from celery_delayq.model.envelope import PROPERTY, due_of_countdown, due_of_eta,
 _RETRY_PROPERTIES = ("unique", "skip_after", "retry", "budget")
 
 
-class _NoExchange(Exchange):
-    """The exchange of a producer that has none: kombu makes no bound copy of it for each task."""
-
-    def bind(self, _channel: Any) -> _NoExchange:
-        return self
-
-
-_new_producer = partial(Producer, exchange=_NoExchange())
-
-
 class AMQPMixin:
     """Checks the options of a call at the call, and keeps the countdown apart.
 
@@ -44,20 +31,8 @@ class AMQPMixin:
     then, with the clock of this machine. Redis counts it with its own.
     """
 
-    @property
-    def producer_pool(self) -> Any:
-        """Celery's pool, with producers that take less time to acquire."""
-        pool = super().producer_pool  # type: ignore[misc]
-        pool.Producer = _new_producer
-        return pool
-
     def _create_task_sender(self) -> Callable[..., Any]:
-        """Return Celery's sender, spared a fourth of its work.
-
-        For each message Celery has kombu bind a copy of the queue and its exchange to the
-        channel, only to find that the queue is declared already, and wrap the publishing in a
-        retry, although in a batch nothing is sent yet (kombu does not retry a whole batch).
-        """
+        """Return Celery's sender with our options, checks and context."""
         send: Callable[..., Any] = super()._create_task_sender()  # type: ignore[misc]
         checked = False
 
@@ -78,19 +53,19 @@ class AMQPMixin:
             if not checked and connection is not None:
                 checked = True
                 warn_of_stock(connection)
-            declared = (
+            if (
                 declare is None
                 and isinstance(queue, Queue)
                 and connection is not None
+                and getattr(connection.transport, "batches", False)
                 and hash(queue) in connection.declared_entities  # as kombu looks it up
-            )
-            if declared and getattr(connection.transport, "batches", False):
+            ):
+                # Nothing is sent yet, and kombu does not retry a whole batch.
                 options["retry"] = False
             if before_task_publish.receivers:
-                producer = _LastLook(producer, message, note_own, queue if declared else None)
+                producer = _LastLook(producer, message, note_own)
             else:
                 note_own(message.properties)
-                declare = [] if declared else declare
             return send(producer, name, message, queue=queue, declare=declare, **options)
 
         return send_task_message
@@ -156,10 +131,6 @@ class AMQPMixin:
         **options: Any,
     ) -> Any:
         _check(self.app, countdown, eta)  # type: ignore[attr-defined]
-        for option, value in (("argsrepr", args or ()), ("kwargsrepr", kwargs or {})):
-            if options.get(option) is None:
-                options[option] = plain_repr(value)
-        options.setdefault("origin", _origin())
         message = super().as_task_v2(  # type: ignore[misc]
             task_id, name, args, kwargs, countdown, eta, *rest, **options
         )
@@ -191,8 +162,6 @@ class _LastLook:
     ----------
     note_own : Callable[[dict[str, Any]], None]
         Notes the effect of our options in the properties.
-    declared : Queue | None
-        The queue that is declared already. Handlers find it in ``declare``.
     """
 
     def __init__(
@@ -200,12 +169,10 @@ class _LastLook:
         producer: Producer,
         message: Any,
         note_own: Callable[[dict[str, Any]], None],
-        declared: Queue | None,
     ) -> None:
         self._producer = producer
         self._message = message
         self._note_own = note_own
-        self._declared = declared
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
@@ -216,13 +183,7 @@ class _LastLook:
             task_options.check_priority(options.get("priority"))
             task_options.check_sent(self._message.headers or body)
             self._note_own(options)
-            if self._declared is not None and _is_only(self._declared, options["declare"]):
-                options["declare"] = []
         return self._producer.publish(body, **options)
-
-
-def _is_only(queue: Queue, declare: Any) -> bool:
-    return isinstance(declare, list) and len(declare) == 1 and declare[0] is queue
 
 
 def _held_by_current_task(headers: Mapping[str, Any]) -> LeasePlace | None:
@@ -282,37 +243,6 @@ def renew(app: Celery) -> None:
     del app.__dict__["amqp"]
     if "queues" in before.__dict__:
         app.amqp.__dict__["queues"] = before.queues
-
-
-#: Celery's name of this process, with its pid. Celery makes it anew for each message.
-_origin = cache(anon_nodename)
-os.register_at_fork(after_in_child=_origin.cache_clear)
-
-
-#: Values whose ``repr`` is what Celery's ``saferepr`` makes of them, but for some texts.
-_PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
-
-
-def plain_repr(value: Any) -> str | None:
-    """Return the ``saferepr`` of simple arguments, or None for others.
-
-    It costs a tenth of the time in which Celery sends a task.
-    """
-    kind = type(value)
-    if kind is dict:
-        flat = all(type(k) is str and type(v) in _PLAIN_TYPES for k, v in value.items())
-    else:
-        flat = kind in (tuple, list) and all(type(v) in _PLAIN_TYPES for v in value)
-    if not flat:
-        return None
-    text = repr(value)
-    return text if is_plain(text) else None
-
-
-def is_plain(text: str) -> bool:
-    """Return whether ``saferepr`` gives the same text for simple arguments as ``repr``."""
-    # It cuts long texts, and quotes and escapes in its own way.
-    return len(text) <= CeleryAMQP.argsrepr_maxsize and "\\" not in text and '"' not in text
 
 
 def _check(app: Celery, countdown: Any, eta: Any) -> None:

@@ -21,6 +21,7 @@ from celery_delayq.integration import (
     context,
     durable_revoke,
     endings,
+    fast,
     flower,
     liveness,
     pool,
@@ -150,7 +151,7 @@ TRANSPORT = (
 
 #: Since ``DelayQ(app)``, for all apps of the process.
 PROCESS = (
-    *send_task.FASTER_SENDING,
+    *fast.PROCESS,
     Connect(
         target="signals.task_prerun",
         receiver=context.arrive,
@@ -301,11 +302,6 @@ WORKER = (
         why="an acknowledgement from another thread does not wake the event loop",
     ),
     Replace(
-        target="celery.worker.consumer:Consumer.create_task_handler",
-        by=worker.settling_at_once,
-        why="each acknowledgement waits for a turn of the event loop, in two promises",
-    ),
-    Replace(
         target="celery.worker.consumer:Consumer.start",
         by=worker.outliving_refusals,
         why="a Redis that is full, or refuses writes for a moment, would end the worker",
@@ -328,6 +324,7 @@ WORKER = (
     *endings.CHANGES,
     *pool.CHANGES,
     *remote_control.CHANGES,
+    *fast.WORKER,
 )
 
 #: When a worker of an app with ``DelayQ(app)`` starts.

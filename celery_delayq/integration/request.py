@@ -70,9 +70,6 @@ class RequestMixin(RequestBase):
             cls.on_success = _noticing_crashes(cls.on_success)
 
     def __init__(self, message: Any, **kwargs: Any) -> None:
-        if not kwargs.get("decoded") and kwargs.get("body") is message.body:
-            # It is decoded already; whoever runs the task would do it once more.
-            kwargs.update(body=message.payload, decoded=True)
         super().__init__(message, **kwargs)
         # Whatever protocol and producer it came from: here all of it has been read.
         check_received(self._request_dict)

@@ -1,9 +1,8 @@
-"""``app.send_task``: with unique keys, on an event loop, and faster."""
+"""``app.send_task``: with unique keys, and on an event loop."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
 from types import MethodType
@@ -11,15 +10,12 @@ from typing import Any
 
 import celery.app
 from celery import Celery
-from celery._state import _on_app_finalizers, _task_stack, get_current_task
+from celery._state import _on_app_finalizers, get_current_task
 from celery.app import base
 from celery.app.task import Context
 from celery.local import PromiseProxy, maybe_evaluate
-from celery.utils.collections import ConfigurationView
-from celery.utils.threads import Local
 
 from celery_delayq.integration import not_run
-from celery_delayq.integration.replace import Replace
 from celery_delayq.model import publish_outcome, task_options
 from celery_delayq.utils import bridge
 from celery_delayq.utils.once import warn_once
@@ -129,115 +125,3 @@ def _in_its_place(result: Any, other: Any) -> Any:
     if children and children[-1] is result:
         children[-1] = other
     return other
-
-
-# -- faster sending -------------------------------------------------------------------------------
-
-#: Whether Celery looks for all names of a setting in one place before the next place: since 5.7.
-CELERY_LOOKS_BY_PLACE: bool = ConfigurationView({"a": True}, [{"x_a": False}], prefix="x")["a"]
-
-
-def finding_settings(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the lookup of a setting, for which Celery raises an exception for each place without it,
-    and works out the other names of a setting each time.
-    """
-
-    def find(settings: Any, key: str) -> Any:
-        if settings.key_t is None:
-            known = vars(settings).setdefault("_delayq_names", {})
-            asked = key, settings.prefix  # the first lookup loads the settings, and their prefix
-            names = known.get(asked) or known.setdefault(asked, settings._to_keys(key))
-            for place in settings.maps:
-                for name in names:
-                    if name in place:
-                        return place[name]
-        return stock(settings, key)
-
-    return find
-
-
-def making_ids(_owner: Any, _stock: Callable[..., str]) -> Callable[..., str]:
-    """Make ids as Celery does, without an object for each."""
-
-    def uuid(*_: Any) -> str:
-        return new_id()
-
-    return uuid
-
-
-def new_id() -> str:
-    """Return a random UUID, version 4, at a third of the cost of ``str(uuid4())``."""
-    digits = os.urandom(16).hex()
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
-
-
-def finding_parent(_owner: Any, stock: Callable[[], Any]) -> Callable[[], Any]:
-    """Wrap the look for the running task, for which Celery raises two exceptions where none runs.
-
-    It has a stack of tasks for each thread, or greenlet, in which one runs.
-    """
-    stacks: Any = vars(_task_stack)["_local"]
-
-    def find() -> Any:
-        return stock() if stacks.__ident_func__() in stacks.__storage__ else None
-
-    return find
-
-
-def has_local_stack(_owner: Any) -> bool:
-    """Return whether Celery keeps the running tasks itself, not by ``threading.local``."""
-    return isinstance(vars(_task_stack).get("_local"), Local)
-
-
-class WithoutLock:
-    """Stands for a cached property of kombu, which takes a lock at each read.
-
-    The first read goes to kombu. As there is no ``__set__`` here, Python finds the value in the
-    object later on. A setter is not called, to delete a value that is not there is an error, and an
-    assignment does not wait for a first read in another thread.
-    """
-
-    def __init__(self, _owner: Any, stock: Any) -> None:
-        self._stock = stock
-        self.__doc__ = stock.__doc__
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else self._stock.__get__(instance, owner)
-
-
-#: What Celery does for each task that it sends, with the same results.
-FASTER_SENDING = (
-    Replace(
-        target="celery.utils.collections:ConfigurationView.__getitem__",
-        by=finding_settings,
-        versions="celery>=5.7",
-        is_needed=CELERY_LOOKS_BY_PLACE,
-        why="Celery looks five settings up for each task that it sends, in a third of the time",
-    ),
-    Replace(
-        target="celery.app.base:uuid",
-        by=making_ids,
-        why="Celery makes an object of each id, which takes three times as long",
-    ),
-    Replace(
-        target="celery.app.base:get_current_worker_task",
-        by=finding_parent,
-        condition="without USE_FAST_LOCALS in the environment",
-        when=has_local_stack,
-        why="Celery looks twice for the parent of each task that it sends, by two exceptions",
-    ),
-    *(
-        Replace(
-            target=target,
-            by=WithoutLock,
-            why="Celery takes a lock to read it for each task that it sends",
-        )
-        for target in (
-            "celery.app.base:Celery.amqp",
-            "celery.app.amqp:AMQP.router",
-            "celery.app.amqp:AMQP.create_task_message",
-            "celery.app.amqp:AMQP.send_task_message",
-        )
-    ),
-)

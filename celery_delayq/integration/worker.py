@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import ReferenceType, ref
@@ -19,11 +19,9 @@ from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery.worker import state
 from kombu.asynchronous.hub import Hub
-from vine import promise
 
 from celery_delayq.errors import CommandRefused, NotAllowed, StoreFull
 from celery_delayq.integration import not_run
-from celery_delayq.model.broker import is_leased
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.payload import TaskMessage, request_of
 from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
@@ -102,28 +100,6 @@ def waking(_owner: type, call_soon: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return call_soon_and_wake
-
-
-def settling_at_once(_owner: type, create: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``create_task_handler``: leased messages wait for no turn of the event loop.
-
-    Celery creates two ``vine.promise`` objects for each message, which its event loop calls, since
-    only that may write to the socket of a broker. An acknowledgement of ours is only noted.
-    """
-
-    def create_task_handler(consumer: Any, promise: Callable[..., Any] = promise) -> Any:
-        def settling(call_soon: Any, args: tuple[Any], **options: Any) -> Any:
-            (method,) = args
-            message = method.__self__
-            channel = message.channel
-            # Until the prefetch is what it was before a lost connection, each promise raises it.
-            if consumer._maximum_prefetch_restored and is_leased(channel, message.delivery_tag):
-                return partial(channel.hand_out.settle_soon, method)
-            return promise(call_soon, args, **options)
-
-        return create(consumer, promise=settling)
-
-    return create_task_handler
 
 
 def looking_up_tracer(_owner: Any, _stock: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple
 from celery import Celery, Signature, Task
 
 from celery_delayq.errors import DelayQError
-from celery_delayq.integration.send_task import new_id
 from celery_delayq.model.names import UTF8_TEXT
 from celery_delayq.model.publish_outcome import Stored
 from celery_delayq.schedule.message_template import Job, TargetTask, message_id_of_id
+from celery_delayq.utils.ids import new_id
 
 #: Most tasks whose targets are remembered.
 MAX_CACHED_TARGETS = 1024

@@ -22,12 +22,12 @@ from celery.utils.saferepr import saferepr
 from celery.utils.time import maybe_make_aware
 from kombu.utils.json import JSONEncoder, loads
 
-from celery_delayq.integration import amqp
 from celery_delayq.integration.context import CONTEXT_FIELD, CONTEXT_OPTION, Sent
 from celery_delayq.model import envelope, unique
 from celery_delayq.model.envelope import PROPERTY, Due, Entry, due_of_countdown, due_of_eta
 from celery_delayq.model.unique import Key
 from celery_delayq.utils import message_json
+from celery_delayq.utils.plain_repr import is_plain, plain_repr
 
 #: Encodes bodies as Celery's ``json`` serializer does.
 _encode: Callable[[Any], str] = JSONEncoder().encode
@@ -240,7 +240,7 @@ class Template:
     def fill_encoded(self, call: EncodedCall) -> Routed:
         """Return the entry of a call with the same argument names as the first call."""
         id, message_id, due, eta, key, kwargs, shown = call
-        if shown is None or not amqp.is_plain(shown):
+        if shown is None or not is_plain(shown, self._sizes[1]):
             shown = self._repr(loads(kwargs), 1)
         values: dict[str, Any] = {"tag": f'"{message_id}{os.urandom(8).hex()}"', "eta": f'"{eta}"'}
         if self._expires is not None:
@@ -300,7 +300,7 @@ class Template:
         return (record, filled.due) == (routed.entry.data, routed.entry.due)
 
     def _repr(self, value: Any, which: int) -> str:
-        text = amqp.plain_repr(value)
+        text = plain_repr(value, self._sizes[which])
         return saferepr(value, self._sizes[which], maxlevels=self._levels) if text is None else text
 
     def _eta_after(self, seconds: float) -> str:

@@ -1,6 +1,6 @@
 """Changes to the prefork pool of a Celery worker."""
 
-from celery_delayq.integration.pool import jobs, results, tasks
+from celery_delayq.integration.pool import results, tasks
 from celery_delayq.integration.replace import Replace
 
 #: When a worker starts.
@@ -23,22 +23,12 @@ CHANGES = (
     ),
     Replace(
         target="celery.concurrency.asynpool:Worker.on_loop_start",
-        by=results.sending_plainly,
-        why="a child takes longer to pickle what it reports than to send it",
-    ),
-    Replace(
-        target="celery.concurrency.asynpool:AsynPool._create_write_handlers",
-        by=tasks.writing_at_once,
-        why="a task is written to a free child only when the poller has said that there is room",
+        by=results.sending_readable,
+        why="an exception that cannot be pickled and read again ends the worker",
     ),
     Replace(
         target="celery.concurrency.asynpool:AsynPool.on_partial_read",
         by=tasks.counting_children,
         why="a task whose arguments no child can unpickle ends one child after the other",
-    ),
-    Replace(
-        target="billiard.pool:threading",
-        by=jobs.with_light_events,
-        why="each task gets an event with a lock and a condition, and nobody waits for it",
     ),
 )

@@ -1,8 +1,8 @@
-"""From the children of a prefork worker: the same messages with less work for each.
+"""From the children of a prefork worker: no message is lost, or read as another one.
 
 A child reports twice for each task, when it begins and when it ends. Celery reads the length of a
 message and then the message, by a generator that it registers with the event loop while half a
-message is missing, and its child pickles each by a class that copies a table first.
+message is missing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ PIPE_BYTES = 65_536
 MESSAGE_REST_SECONDS = 10.0
 
 _LENGTH = struct.Struct(">i")
-#: What reads the same, whichever way it is pickled.
-_PLAIN_TYPES = frozenset((int, float, str, bool, type(None)))
 
 
 def reading_all(_owner: type, _make: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,27 +172,21 @@ def reading_open(processes: Any, register: Callable[[Hub], None]) -> Callable[[H
     return register_open
 
 
-def sending_plainly(_owner: type, begin: Callable[..., None]) -> Callable[..., None]:
-    """Have a child pickle what it reports of a task in the plain way, where both ways are one.
-
-    A failure is reported by an exception that the worker can read.
-    """
+def sending_readable(_owner: type, begin: Callable[..., None]) -> Callable[..., None]:
+    """Have a child report a failure by an exception that the worker can read."""
 
     def on_loop_start(child: Any, pid: int) -> None:
         begin(child, pid)
         queue = child.outq
-        in_any_case = queue.put
+        put = queue.put
 
-        def put(message: Any) -> None:
-            if _is_plain(message):
-                queue.send_payload(pickle.dumps(message))
-                return
+        def put_readable(message: Any) -> None:
             kind, args = message
             if kind == READY:
                 _make_readable(args[2][1])
-            in_any_case(message)
+            put(message)
 
-        queue.put = put
+        queue.put = put_readable
 
     return on_loop_start
 
@@ -214,8 +206,3 @@ def _make_readable(value: Any) -> None:
         else:
             info.exception = WorkerLostError(f"The task has raised {safe_repr(raised)}")
         info.type = type(info.exception)
-
-
-def _is_plain(value: Any) -> bool:
-    kind = type(value)
-    return kind in _PLAIN_TYPES or (kind is tuple and all(map(_is_plain, value)))

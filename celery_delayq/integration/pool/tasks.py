@@ -1,60 +1,17 @@
-"""To the children of a prefork worker: the same tasks with less work for each.
-
-Celery registers the pipe of a child with the poller for each task that it writes, and writes only
-when the poller has said that there is room. It writes the length of a task first, and wakes the
-child twice.
-"""
+"""To the children of a prefork worker: a task that ends each child that reads it is given up."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from select import PIPE_BUF
 from time import monotonic
 from typing import Any
 
 from billiard.pool import EX_OK, EX_RECYCLE
-from celery.concurrency.asynpool import SCHED_STRATEGY_FAIR
-from kombu.asynchronous.hub import Hub
-
-logger = logging.getLogger(__name__)
 
 #: Children that may die before they begin a task: one more, and it counts as a crash.
 MAX_DEAD_CHILDREN = 2
 #: Exit codes of children that have read all that they were to read.
 CLEAN_EXIT_CODES = (EX_OK, EX_RECYCLE)
-
-
-class StillRegistered:
-    """An event loop that leaves a descriptor as it is where a call would change nothing."""
-
-    consolidate_callback: Callable[[list[int]], None]
-
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._hub, name)
-
-    def remove_writer(self, fd: int) -> None:
-        """Remove a writer that is there."""
-        if fd in self._hub.writers:
-            self._hub.remove_writer(fd)
-
-
-def in_one_write(job: Any) -> None:
-    """Have a pool write a task together with its length, where a pipe takes both or nothing."""
-    length, body, size = job._payload
-    if len(length) + size <= PIPE_BUF:
-        job._payload = memoryview(b"".join((length, body))), memoryview(b""), 0
-
-
-def _replace(pool: Any, fd: int) -> None:
-    """End a child whose pipe is broken; Celery gives its task to another one."""
-    pool._active_writes.discard(fd)
-    child = pool._fileno_to_inq.get(fd)
-    if child is not None and child._is_alive():
-        child.terminate()
 
 
 def counting_children(_owner: type, on_partial_read: Callable[..., None]) -> Callable[..., None]:
@@ -86,44 +43,3 @@ def counting_children(_owner: type, on_partial_read: Callable[..., None]) -> Cal
             pool.mark_as_worker_lost(job, child.exitcode)
 
     return on_child_lost
-
-
-def writing_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., None]:
-    """Have a pool write a task to a free child at once.
-
-    A pipe without room takes the rest when the poller says that it has some. Children that
-    take a task each before one gets a second (``-O fair``, the default) have an empty pipe.
-    """
-
-    def create_write_handlers(pool: Any, hub: Hub, *args: Any, **kwargs: Any) -> None:
-        loop = StillRegistered(hub)
-        create(pool, loop, *args, **kwargs)
-        write = hub.consolidate_callback = loop.consolidate_callback
-        if pool.sched_strategy != SCHED_STRATEGY_FAIR:
-            return
-        busy, children, waiting = pool._busy_workers, pool._all_inqueues, pool.outbound_buffer
-
-        put = pool._quick_put
-
-        def write_to_free() -> None:
-            if not waiting or len(busy) >= len(children):
-                return
-            for fd in [fd for fd in children if fd not in busy]:
-                if not waiting:
-                    break
-                try:
-                    write([fd])
-                except Exception:
-                    logger.exception("A task cannot be written to a child, which is replaced")
-                    _replace(pool, fd)
-
-        def put_and_write(job: tuple[Any, ...]) -> None:
-            put(job)
-            in_one_write(waiting[-1])
-            write_to_free()
-
-        pool._quick_put = put_and_write
-        # For what waits until a child starts or ends.
-        pool.on_poll_start = write_to_free
-
-    return create_write_handlers

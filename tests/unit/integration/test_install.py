@@ -16,9 +16,9 @@ from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
 import celery_delayq
-from celery_delayq.integration import install, send_task
+from celery_delayq.integration import install
+from celery_delayq.integration.fast.properties import WithoutLock
 from celery_delayq.integration.replace import Change, Register, Replace
-from celery_delayq.integration.send_task import WithoutLock
 from tests.support import TIMEOUT
 
 #: What ``inspect`` sees of anything.
@@ -101,7 +101,11 @@ OTHERWISE = {
     "task.Request": {"__module__"},
     # Celery's trace uses it alone.
     "celery.app.trace:AsyncResult": SEEN - {"kinds"},
-    **{each.target: {"__module__"} for each in send_task.FASTER_SENDING if each.by is WithoutLock},
+    **{
+        each.target: {"__module__"}
+        for each in install.PROCESS
+        if isinstance(each, Replace) and each.by is WithoutLock
+    },
 }
 
 #: Of whose owner there is nothing here: eventlet, and Flower.
@@ -144,6 +148,7 @@ import logging, sys
 from celery_delayq.integration.install import EVENTLET
 from celery_delayq.integration.replace import make, undo
 from celery_delayq.utils import native_threads
+from tests.support import TIMEOUT
 
 def log(name, sleep):
     for number in range(100):

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from billiard.connection import Pipe
+from billiard.einfo import ExceptionInfo
+from billiard.pool import ACK, READY
 from billiard.queues import _SimpleQueue
-from billiard.reduction import ForkingPickler
 from celery.exceptions import WorkerShutdown
 from hypothesis import given
 from hypothesis import strategies as st
@@ -226,28 +227,20 @@ def test_a_connection_with_the_number_of_a_closed_pipe_is_not_read_as_results() 
     assert registered == [living]
 
 
-class Special:
-    """What billiard pickles in a way of its own, as it does sockets and connections."""
+def test_a_child_reports_a_failure_by_an_exception_that_can_be_read(child: Child) -> None:
+    class Local(Exception):
+        pass
 
-
-def test_a_child_pickles_plain_reports_itself_and_leaves_others_to_billiard(
-    child: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    by_billiard: list[Any] = []
-
-    def pickled(cls: Any, message: Any, protocol: Any = None) -> Any:
-        by_billiard.append(message)
-        return dumps(cls, message, protocol)
-
-    dumps = ForkingPickler.dumps.__func__
-    monkeypatch.setattr(ForkingPickler, "dumps", classmethod(pickled))
-    monkeypatch.setattr(ForkingPickler, "_extra_reducers", {Special: lambda _: (str, ("special",))})
     begun: list[int] = []
-    results.sending_plainly(Child, lambda _child, pid: begun.append(pid))(child, 4711)
+    results.sending_readable(Child, lambda _child, pid: begun.append(pid))(child, 4711)
 
-    special = (2, (7, (False, Special())))
-    for message in (BEGUN, special):
+    try:
+        raise Local("no")
+    except Local:
+        failed = READY, (7, None, (False, ExceptionInfo()), 5)
+    began = ACK, BEGUN[1]
+    for message in (began, failed):
         child.outq.put(message)
 
-    assert (begun, by_billiard) == ([4711], [special])
-    assert [child.outq.get(), child.outq.get()] == [BEGUN, (2, (7, (False, "special")))]
+    assert (begun, child.outq.get()) == ([4711], began)
+    assert "no" in str(child.outq.get()[1][2][1].exception)

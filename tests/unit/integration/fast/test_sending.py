@@ -18,18 +18,28 @@ from celery.utils.threads import _FastLocalStack
 from kombu.utils.objects import cached_property
 
 from celery_delayq import DelayQ
-from celery_delayq.integration import send_task
+from celery_delayq.integration.fast import parents, settings
+from celery_delayq.integration.fast.properties import WithoutLock
 from celery_delayq.integration.replace import Replace
-from celery_delayq.integration.send_task import WithoutLock, new_id
+from celery_delayq.utils.ids import new_id
 from tests.support import TIMEOUT
+
+
+def unchanged(function: Any) -> Any:
+    """Return the function of Celery that ``DelayQ(app)`` may have replaced."""
+    return getattr(function, "__wrapped__", function)
 
 
 @pytest.mark.parametrize("prefix", ["", "CELERY"])
 def test_settings_are_found_as_celery_finds_them(prefix: str) -> None:
     app = Celery("app", set_as_current=False, namespace=prefix or None)
     DelayQ(app)
-    ours: Any = ConfigurationView.__getitem__
-    stock = getattr(ours, "__wrapped__", ours)  # not replaced before Celery 5.7
+    stock = unchanged(ConfigurationView.__getitem__)
+    ours = (
+        settings.finding_settings(ConfigurationView, stock)
+        if settings.CELERY_LOOKS_BY_PLACE
+        else stock
+    )
     app.conf.update(task_ignore_result=True, own="a")
 
     names = ["own", "CELERY_IGNORE_RESULT", *app.conf]
@@ -39,7 +49,7 @@ def test_settings_are_found_as_celery_finds_them(prefix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "namespace"),
+    ("given", "namespace"),
     [
         ({"task_always_eager": True, "timezone": "Asia/Tokyo"}, None),
         ({"CELERY_ALWAYS_EAGER": True, "CELERY_TIMEZONE": "Asia/Tokyo"}, None),
@@ -49,12 +59,12 @@ def test_settings_are_found_as_celery_finds_them(prefix: str) -> None:
 )
 @pytest.mark.parametrize("first", ["DelayQ", "settings"])
 def test_the_lookup_that_loads_the_settings_finds_its_own(
-    settings: dict[str, Any], namespace: str | None, first: str
+    given: dict[str, Any], namespace: str | None, first: str
 ) -> None:
     app = Celery("app", broker="memory://", set_as_current=False)
     if first == "DelayQ":
         DelayQ(app)
-    app.config_from_object(settings, namespace=namespace)
+    app.config_from_object(given, namespace=namespace)
     if first == "settings":
         DelayQ(app)
 
@@ -86,9 +96,9 @@ def task_of(app: Celery, name: str) -> Any:
 
 
 def test_celery_s_other_stack_of_tasks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send_task, "_task_stack", _FastLocalStack())
+    monkeypatch.setattr(parents, "_task_stack", _FastLocalStack())
 
-    assert not send_task.has_local_stack(base)
+    assert not parents.has_local_stack(base)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +113,8 @@ def test_the_parent_of_a_task_is_the_one_that_celery_finds(
     app = Celery("app", set_as_current=False)
     DelayQ(app)
     tasks = [task_of(app, f"task-{place}") for place in range(len(stack))]
-    ours: Any = base.get_current_worker_task
+    stock = unchanged(base.get_current_worker_task)
+    ours = parents.finding_parent(base, stock)
     found: list[Any] = []
 
     def look() -> None:
@@ -111,12 +122,12 @@ def test_the_parent_of_a_task_is_the_one_that_celery_finds(
             task.push_request(called_directly=is_call)
             _task_stack.push(task)
         try:
-            found.append((ours(), ours.__wrapped__()))
+            found.append((ours(), stock()))
         finally:
             for task in tasks:
                 _task_stack.pop()
                 task.pop_request()
-        found.append((ours(), ours.__wrapped__()))
+        found.append((ours(), stock()))
 
     if elsewhere:
         _task_stack.push(task_of(app, "elsewhere"))

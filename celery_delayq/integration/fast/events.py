@@ -1,4 +1,8 @@
-"""Objects that a prefork pool makes for each task, without the parts that a worker never uses."""
+"""Makes no lock and no condition for each task of a prefork worker.
+
+billiard makes a ``threading.Event`` for each task, and in a worker nobody waits for it: the event
+loop calls back. Row ``fast-events`` of the benchmark.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ import threading
 from types import ModuleType
 from typing import Any
 
+from celery_delayq.integration.fast.group import Group
+from celery_delayq.integration.replace import Replace
+
 
 class Event:
-    """A ``threading.Event`` that gets its lock and its condition when somebody waits for it.
-
-    ``billiard`` makes one for each task. In a worker nobody waits: the event loop calls back.
-    """
+    """A ``threading.Event`` that gets its lock and its condition when somebody waits for it."""
 
     __slots__ = ("_is_set", "_waited_for")
 
@@ -55,3 +59,16 @@ class _Threading:
 def with_light_events(_owner: ModuleType, stock: ModuleType) -> _Threading:
     """Return the module ``threading`` with other events."""
     return _Threading(stock)
+
+
+GROUP = Group(
+    name="events",
+    worker=(
+        Replace(
+            target="billiard.pool:threading",
+            by=with_light_events,
+            why="each task gets an event with a lock and a condition, and nobody waits for it",
+        ),
+    ),
+    upstream="billiard: have `ApplyResult` make its event in `wait`, and `ready` read a flag.",
+)

@@ -1,0 +1,75 @@
+"""Every change to Celery, kombu and billiard that serves speed alone, in groups.
+
+``DELAYQ_FAST=0`` in the environment switches all of them off; it is read when this package is
+imported. To remove a group, delete its module and its lines here.
+"""
+
+from __future__ import annotations
+
+import os
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.integration.fast import (
+    acks,
+    bodies,
+    declared,
+    events,
+    headers,
+    ids,
+    parents,
+    properties,
+    reports,
+    settings,
+    writes,
+)
+from celery_delayq.integration.fast.group import Group
+
+VARIABLE = "DELAYQ_FAST"
+
+GROUPS = (
+    settings.GROUP,
+    ids.GROUP,
+    parents.GROUP,
+    properties.GROUP,
+    headers.GROUP,
+    declared.GROUP,
+    acks.GROUP,
+    bodies.GROUP,
+    reports.GROUP,
+    writes.GROUP,
+    events.GROUP,
+)
+
+
+def chosen(value: str) -> tuple[Group, ...]:
+    """Return the groups that are on by a value of ``DELAYQ_FAST``.
+
+    The benchmark also switches off single groups: ``-ids,-writes``.
+
+    Raises
+    ------
+    ConfigError
+        The value is none of these.
+    """
+    if value in ("", "1"):
+        return GROUPS
+    if value == "0":
+        return ()
+    off = {each.removeprefix("-") for each in value.split(",") if each.startswith("-")}
+    unknown = off - {group.name for group in GROUPS}
+    if unknown or len(off) != len(value.split(",")):
+        names = ", ".join(group.name for group in GROUPS)
+        raise ConfigError(
+            f"{VARIABLE}={value!r}: expected 0 (off), 1 (on), or names of groups with a minus "
+            f"before each, such as -ids; there are {names}"
+        )
+    return tuple(group for group in GROUPS if group.name not in off)
+
+
+_ON = chosen(os.environ.get(VARIABLE, ""))
+
+#: Since ``DelayQ(app)``, for all apps of the process.
+PROCESS = tuple(change for group in _ON for change in group.process)
+
+#: When a worker starts.
+WORKER = tuple(change for group in _ON for change in group.worker)

@@ -1,0 +1,38 @@
+"""Has a message's body decoded once.
+
+Celery's consumer decodes the body of a message to look at it, and whoever runs the task decodes it
+once more. Row ``fast-bodies`` of the benchmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from celery_delayq.integration.fast.group import Group
+from celery_delayq.integration.replace import Replace
+
+
+def decoding_once(_owner: type, init: Callable[..., None]) -> Callable[..., None]:
+    """Wrap the constructor of requests: take the body that the message has decoded already."""
+
+    def __init__(request: Any, message: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        if not kwargs.get("decoded") and kwargs.get("body") is message.body:
+            kwargs.update(body=message.payload, decoded=True)
+        init(request, message, *args, **kwargs)
+
+    return __init__
+
+
+GROUP = Group(
+    name="bodies",
+    worker=(
+        Replace(
+            target="celery.worker.request:Request.__init__",
+            by=decoding_once,
+            why="the body is decoded by the consumer, and once more by who runs the task",
+        ),
+    ),
+    upstream="celery: in `worker/strategy.py` give the request `body=message.payload, "
+    "decoded=True`, since `'args' not in message.payload` has decoded it.",
+)

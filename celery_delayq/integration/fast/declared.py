@@ -1,0 +1,70 @@
+"""Makes no copies of queues and exchanges that are declared already.
+
+For each message kombu binds a copy of the queue and of its exchange to the channel, only to find
+that the queue is declared. For each producer that it takes from a pool, it binds a copy of an
+exchange without a name. Row ``fast-declared`` of the benchmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kombu import Exchange, Queue
+
+from celery_delayq.integration.fast.group import Group
+from celery_delayq.integration.replace import Replace
+
+
+class _NoExchange(Exchange):
+    """The exchange of a producer that has none: a channel needs no copy of it."""
+
+    def bind(self, _channel: Any) -> _NoExchange:
+        return self
+
+
+_NO_EXCHANGE = _NoExchange()
+
+
+def knowing_declared(_owner: type, declare: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``Producer.maybe_declare``: look first whether a queue is declared, as kombu does."""
+
+    def maybe_declare(producer: Any, entity: Any, *args: Any, **policy: Any) -> Any:
+        if isinstance(entity, Queue) and entity.can_cache_declaration:
+            connection = producer.connection
+            if connection is not None and hash(entity) in connection.declared_entities:
+                return False
+        return declare(producer, entity, *args, **policy)
+
+    return maybe_declare
+
+
+def without_exchange(_owner: type, create: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what makes a producer of a pool: its exchange, which has no name, is never copied."""
+
+    def create_producer(pool: Any) -> Any:
+        producer = create(pool)
+        if type(producer.exchange) is Exchange and not producer.exchange.name:
+            producer.exchange = _NO_EXCHANGE
+        return producer
+
+    return create_producer
+
+
+GROUP = Group(
+    name="declared",
+    process=(
+        Replace(
+            target="kombu.messaging:Producer.maybe_declare",
+            by=knowing_declared,
+            why="kombu copies a queue and its exchange to find that the queue is declared",
+        ),
+        Replace(
+            target="kombu.pools:ProducerPool.create_producer",
+            by=without_exchange,
+            why="kombu copies an exchange without a name for each producer that it takes",
+        ),
+    ),
+    upstream="kombu: have `_maybe_declare` test `hash(entity) in declared_entities` before "
+    "`_ensure_channel_is_bound`, and `Producer.revive` bind its exchange only if that has a name.",
+)

@@ -1,0 +1,34 @@
+"""A group of changes that serve speed alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from celery_delayq.integration.replace import Change
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Changes that are measured, switched off and removed together.
+
+    Parameters
+    ----------
+    name : str
+        The name of its module; the benchmark has a row ``fast-<name>``.
+    process : tuple[Change, ...]
+        Made by ``DelayQ(app)``, for all apps of the process: they save time where tasks are sent.
+    worker : tuple[Change, ...]
+        Made when a worker starts: they save time where tasks are run.
+    upstream : str
+        The change to Celery, kombu or billiard that would serve better.
+    """
+
+    name: str
+    process: tuple[Change, ...] = ()
+    worker: tuple[Change, ...] = ()
+    upstream: str
+
+    @property
+    def row(self) -> str:
+        """The row of the benchmark."""
+        return f"fast-{self.name}"

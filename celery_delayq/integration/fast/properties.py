@@ -1,0 +1,48 @@
+"""Reads four cached properties without a lock.
+
+A cached property of kombu takes a lock at each read. Celery reads four of them for each task that
+it sends. Row ``fast-properties`` of the benchmark.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_delayq.integration.fast.group import Group
+from celery_delayq.integration.replace import Replace
+
+
+class WithoutLock:
+    """Stands for a cached property of kombu.
+
+    The first read goes to kombu. As there is no ``__set__`` here, Python finds the value in the
+    object later on. A setter is not called, to delete a value that is not there is an error, and an
+    assignment does not wait for a first read in another thread.
+    """
+
+    def __init__(self, _owner: Any, stock: Any) -> None:
+        self._stock = stock
+        self.__doc__ = stock.__doc__
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else self._stock.__get__(instance, owner)
+
+
+GROUP = Group(
+    name="properties",
+    process=tuple(
+        Replace(
+            target=target,
+            by=WithoutLock,
+            why="Celery takes a lock to read it for each task",
+        )
+        for target in (
+            "celery.app.base:Celery.amqp",
+            "celery.app.amqp:AMQP.router",
+            "celery.app.amqp:AMQP.create_task_message",
+            "celery.app.amqp:AMQP.send_task_message",
+        )
+    ),
+    upstream="kombu: have `cached_property.__get__` look into `instance.__dict__` before it takes "
+    "the lock.",
+)

@@ -1,0 +1,52 @@
+"""Looks settings up in less time.
+
+Celery looks five settings up for each task that it sends. For each place without the setting it
+raises an exception, and it works out the other names of the setting each time. Here the names are
+worked out once. Row ``fast-settings`` of the benchmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from celery.utils.collections import ConfigurationView
+
+from celery_delayq.integration.fast.group import Group
+from celery_delayq.integration.replace import Replace
+
+#: Whether Celery looks for all names of a setting in one place before the next place: since 5.7.
+CELERY_LOOKS_BY_PLACE: bool = ConfigurationView({"a": True}, [{"x_a": False}], prefix="x")["a"]
+
+
+def finding_settings(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the lookup of a setting: find it without exceptions, by names that are kept."""
+
+    def find(settings: Any, key: str) -> Any:
+        if settings.key_t is None:
+            known = vars(settings).setdefault("_delayq_names", {})
+            asked = key, settings.prefix  # the first lookup loads the settings, and their prefix
+            names = known.get(asked) or known.setdefault(asked, settings._to_keys(key))
+            for place in settings.maps:
+                for name in names:
+                    if name in place:
+                        return place[name]
+        return stock(settings, key)
+
+    return find
+
+
+GROUP = Group(
+    name="settings",
+    process=(
+        Replace(
+            target="celery.utils.collections:ConfigurationView.__getitem__",
+            by=finding_settings,
+            versions="celery>=5.7",
+            is_needed=CELERY_LOOKS_BY_PLACE,
+            why="Celery looks five settings up for each task, with an exception for each place",
+        ),
+    ),
+    upstream="celery: in `ConfigurationView.__getitem__` test `if name in place` instead of "
+    "catching `KeyError`, and keep the result of `_to_keys(key)` in a dictionary.",
+)

@@ -1,0 +1,110 @@
+"""Writes a task to a free child of a prefork worker at once.
+
+Celery registers the pipe of a child with the poller for each task that it writes, and writes only
+when the poller has said that there is room. It writes the length of a task first, and wakes the
+child twice. Row ``fast-writes`` of the benchmark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from select import PIPE_BUF
+from typing import Any
+
+from celery.concurrency.asynpool import SCHED_STRATEGY_FAIR
+from kombu.asynchronous.hub import Hub
+
+from celery_delayq.integration.fast.group import Group
+from celery_delayq.integration.replace import Replace
+
+logger = logging.getLogger(__name__)
+
+
+class StillRegistered:
+    """An event loop that leaves a descriptor as it is where a call would change nothing."""
+
+    consolidate_callback: Callable[[list[int]], None]
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._hub, name)
+
+    def remove_writer(self, fd: int) -> None:
+        """Remove a writer that is there."""
+        if fd in self._hub.writers:
+            self._hub.remove_writer(fd)
+
+
+def in_one_write(job: Any) -> None:
+    """Have a pool write a task together with its length, where a pipe takes both or nothing."""
+    length, body, size = job._payload
+    if len(length) + size <= PIPE_BUF:
+        job._payload = memoryview(b"".join((length, body))), memoryview(b""), 0
+
+
+def _replace(pool: Any, fd: int) -> None:
+    """End a child whose pipe is broken; Celery gives its task to another one."""
+    pool._active_writes.discard(fd)
+    child = pool._fileno_to_inq.get(fd)
+    if child is not None and child._is_alive():
+        child.terminate()
+
+
+def writing_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., None]:
+    """Have a pool write a task to a free child at once.
+
+    A pipe without room takes the rest when the poller says that it has some. Children that
+    take a task each before one gets a second (``-O fair``, the default) have an empty pipe.
+    """
+
+    def create_write_handlers(pool: Any, hub: Hub, *args: Any, **kwargs: Any) -> None:
+        loop = StillRegistered(hub)
+        create(pool, loop, *args, **kwargs)
+        write = hub.consolidate_callback = loop.consolidate_callback
+        if pool.sched_strategy != SCHED_STRATEGY_FAIR:
+            return
+        busy, children, waiting = pool._busy_workers, pool._all_inqueues, pool.outbound_buffer
+
+        put = pool._quick_put
+
+        def write_to_free() -> None:
+            if not waiting or len(busy) >= len(children):
+                return
+            for fd in [fd for fd in children if fd not in busy]:
+                if not waiting:
+                    break
+                try:
+                    write([fd])
+                except Exception:
+                    logger.exception("A task cannot be written to a child, which is replaced")
+                    _replace(pool, fd)
+
+        def put_and_write(job: tuple[Any, ...]) -> None:
+            put(job)
+            in_one_write(waiting[-1])
+            write_to_free()
+
+        pool._quick_put = put_and_write
+        # For what waits until a child starts or ends.
+        pool.on_poll_start = write_to_free
+
+    return create_write_handlers
+
+
+GROUP = Group(
+    name="writes",
+    worker=(
+        Replace(
+            target="celery.concurrency.asynpool:AsynPool._create_write_handlers",
+            by=writing_at_once,
+            why="a task is written to a free child only when the poller has said that there is "
+            "room",
+        ),
+    ),
+    upstream="celery: in `AsynPool._create_write_handlers` have `_put_back` and `_quick_put` call "
+    "`schedule_writes` for a child that is not busy, and join length and body of a job that is "
+    "shorter than `PIPE_BUF`.",
+)
