@@ -16,7 +16,7 @@ from celery import Celery
 from celery._state import get_current_task
 
 from celery_delayq.errors import ConfigError, InvalidContext
-from celery_delayq.integration.replace import Connect, Replace, make
+from celery_delayq.integration.replace import Connect, Promise, Replace, make
 from celery_delayq.model.context import (
     NO_VALUES,
     RECORD_ATTRIBUTE,
@@ -220,6 +220,7 @@ CONTEXT_CHANGE = Connect(
     target="signals.task_postrun",
     receiver=depart,
     why="unbinds it; tasks without a context are not to pay for a receiver of this signal",
+    promise=Promise.CONTEXT,
 )
 
 
@@ -264,6 +265,7 @@ LOG_RECORDS = Replace(
     when=lacks_context,
     condition="unless records have it already",
     why="log lines of a task show its context",
+    promise=Promise.CONTEXT,
 )
 
 

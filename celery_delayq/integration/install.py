@@ -33,7 +33,7 @@ from celery_delayq.integration import (
     worker_checks,
 )
 from celery_delayq.integration.pool import results
-from celery_delayq.integration.replace import Connect, Register, Replace, make, mixed_into
+from celery_delayq.integration.replace import Connect, Promise, Register, Replace, make, mixed_into
 from celery_delayq.utils import native_threads
 
 
@@ -115,37 +115,52 @@ TRANSPORT = (
         keys=("delayq", *(f"delayq+{scheme}" for scheme in broker_urls.SCHEMES)),
         value="celery_delayq.transport:Transport",
         why="kombu knows the schemes of our URLs",
+        promise=Promise.URL,
+        upstream="kombu: look a scheme up in the entry points `kombu.transports`, as it does for "
+        "serializers.",
     ),
     Replace(
         target="kombu.connection:Connection.get_transport_cls",
         by=broker_urls.by_url,
         why="kombu sees only delayq of delayq+amqp://, and we have three transports",
+        promise=Promise.URL,
+        upstream="kombu: call `Transport.for_url(url)`, if a transport has it, before it splits "
+        "the scheme at `+`.",
     ),
     Replace(
         target="celery.app.base:detect_quorum_queues",
         by=broker_urls.but_not_ours,
         why="with a quorum queue Celery would delay tasks by itself, before the transport is asked",
+        promise=Promise.DUE_TIME,
+        upstream="celery: ask `transport.implements.native_delay` before it delays tasks by "
+        "itself.",
     ),
     Connect(
         target="signals.worker_init",
         receiver=_change_worker,
         why="makes the changes of WORKER and REQUEST",
+        promise=Promise.OTHER_CHANGES,
     ),
     Connect(
         target="signals.worker_ready",
         receiver=_change_pool,
         why="makes the change of POOL, which exists by then",
+        promise=Promise.OTHER_CHANGES,
     ),
     Connect(
         target="signals.worker_ready",
         receiver=worker_checks.check_worker,
         why="warns of stock Redis, of settings that break at-least-once, of a missing httpx, and "
         "of options and periodic entries that need DelayQ(app)",
+        promise=Promise.WARNINGS,
     ),
     Connect(
         target="signals.task_prerun",
         receiver=worker.restore_eta,
         why="messages come without their ETA, lest the worker keeps them in memory",
+        promise=Promise.DUE_TIME,
+        upstream="celery: have the strategy skip its timer, and keep `request.eta`, where "
+        "`message.properties` says that the broker has waited.",
     ),
 )
 
@@ -156,37 +171,44 @@ PROCESS = (
         target="signals.task_prerun",
         receiver=context.arrive,
         why="binds the context of a message around its handler",
+        promise=Promise.CONTEXT,
     ),
     context.LOG_RECORDS,
     Connect(
         target="signals.task_retry",
         receiver=send_task.note_superseded,
         why="a retry is not sent when another task has taken its unique key",
+        promise=Promise.UNIQUE_KEYS,
     ),
     Connect(
         target="signals.worker_init",
         receiver=_change_extended_worker,
         why="makes the changes of EXTENDED_WORKER and TASK; bad retry options end the worker",
+        promise=Promise.OTHER_CHANGES,
     ),
     Connect(
         target="signals.worker_ready",
         receiver=worker.begin_background,
         why="begins to fire periodic entries and to archive dead letters",
+        promise=Promise.PERIODIC,
     ),
     Connect(
         target="signals.worker_shutdown",
         receiver=worker.end_background,
         why="ends both",
+        promise=Promise.PERIODIC,
     ),
     Connect(
         target="signals.beat_init",
         receiver=beat_guard.begin,
         why="a celery beat that runs beside workers sends periodic tasks twice",
+        promise=Promise.PERIODIC,
     ),
     Connect(
         target="signals.beat_embedded_init",
         receiver=beat_guard.begin,
         why="so does celery worker --beat",
+        promise=Promise.PERIODIC,
     ),
 )
 
@@ -196,26 +218,36 @@ APP = (
         target="app.amqp_cls",
         by=partial(mixed_into, amqp.AMQP),
         why="checks calls, takes our options out of them, and lets Redis count countdowns",
+        promise=Promise.DUE_TIME,
+        upstream="celery: hand `countdown` to the transport as a property of the message, beside "
+        "the ETA that it makes of it.",
     ),
     Replace(
         target="app.control_cls",
         by=partial(mixed_into, durable_revoke.Control),
         why="revoked ids are stored in Redis: workers that start later know them",
+        promise=Promise.REVOKES,
     ),
     Replace(
         target="app.send_task",
         by=send_task.returning_kept,
         why="with a unique key the result may be that of another task",
+        promise=Promise.UNIQUE_KEYS,
+        upstream="celery: let `Producer.publish` return the id under which a message was stored, "
+        "and make the `AsyncResult` of it.",
     ),
     Connect(
         target="app.on_after_finalize",
         receiver=_change_tasks,
         why="makes the changes of TASK",
+        promise=Promise.OTHER_CHANGES,
     ),
     Connect(
         target="app.on_after_configure",
         receiver=remote_control.hide,
         why="celery report and inspect conf would show the URL of dead_letters_archive",
+        promise=Promise.SECRETS,
+        upstream="celery: have `filter_hidden_settings` look into dictionaries.",
     ),
 )
 
@@ -230,26 +262,33 @@ TASK = (
         by=retries.judging,
         condition="task with autoretry_for, whose run calls it",
         why="false_is_failure, and the exception that is being retried",
+        promise=Promise.LIMITED_RETRIES,
     ),
     _ReplaceOfTask(
         target="task.run",
         by=retries.retrying,
         why="retries by policy",
+        promise=Promise.LIMITED_RETRIES,
     ),
     _ReplaceOfTask(
         target="task.retry",
         by=retries.limiting,
         why="intervals, limits and budgets of the policy",
+        promise=Promise.LIMITED_RETRIES,
+        upstream="celery: a hook `Task.retry_countdown(exc, retries)` that `autoretry_for` and "
+        "`retry` ask for the wait, or for the end of the retries.",
     ),
     _ReplaceOfTask(
         target="task.on_retry",
         by=retries.logging_errors,
         why="an error in it would undo a retry that was sent",
+        promise=Promise.LIMITED_RETRIES,
     ),
     _ReplaceOfTask(
         target="task.on_failure",
         by=retries.logging_errors,
         why="an error in it would undo a dead letter",
+        promise=Promise.DEAD_LETTERS,
     ),
 )
 
@@ -262,6 +301,8 @@ AIO = (
         target="app.backend.on_task_call",
         by=send_task.not_subscribing,
         why="it subscribes to the result of each task that is sent, which blocks the event loop",
+        promise=Promise.ASYNCIO,
+        upstream="celery: subscribe to a result when it is waited for.",
     ),
 )
 
@@ -273,6 +314,7 @@ EVENTLET = (
         condition="eventlet",
         when=native_threads.has_eventlet_threads,
         why="a native thread and a greenlet that log at the same moment may wait for ever",
+        promise=Promise.NO_HANGING,
     ),
 )
 
@@ -282,16 +324,21 @@ WORKER = (
         target="celery.worker.consumer.delayed_delivery:detect_quorum_queues",
         by=broker_urls.but_not_ours,
         why="with a quorum queue it would declare 28 queues for Celery's own delays",
+        promise=Promise.DUE_TIME,
+        upstream="celery: as for `celery.app.base:detect_quorum_queues`.",
     ),
     Replace(
         target="worker.stop",
         by=worker.noting_failure,
         why="messages of a worker that an error ends count as deliveries",
+        promise=Promise.LIMITED_DELIVERIES,
+        upstream="celery: give `worker_shutdown` the exception that ends the worker.",
     ),
     Replace(
         target="worker.startup_info",
         by=worker_checks.showing_what_is_on,
         why="the banner does not say which parts of this package are on",
+        promise=Promise.WARNINGS,
     ),
     *liveness.CHANGES,
     Replace(
@@ -300,26 +347,37 @@ WORKER = (
         versions="kombu<5.6",
         is_needed=not worker.KOMBU_WAKES_LOOP,
         why="an acknowledgement from another thread does not wake the event loop",
+        promise=Promise.PROMPT,
+        upstream="kombu: done in 5.6.",
     ),
     Replace(
         target="celery.worker.consumer:Consumer.start",
         by=worker.outliving_refusals,
         why="a Redis that is full, or refuses writes for a moment, would end the worker",
+        promise=Promise.OUTAGES,
+        upstream="celery: read `connection_errors` from the transport of the connection, at each "
+        "error.",
     ),
     Replace(
         target="celery.worker.consumer:Consumer.on_connection_error_after_connected",
         by=worker.pausing_when_refused,
         why="the worker would try again without a pause what Redis refuses",
+        promise=Promise.OUTAGES,
+        upstream="celery: wait between two connects, also where the first one has succeeded.",
     ),
     Replace(
         target="celery.worker.consumer:Consumer._restore_prefetch_count_after_connection_restart",
         by=worker.in_its_loop,
         why="a task's thread and the loop would read each other's replies of RabbitMQ, and hang",
+        promise=Promise.NO_HANGING,
+        upstream="celery: have the pool's callback ask `consumer.call_soon` for it.",
     ),
     Replace(
         target="celery.worker.consumer.consumer:build_tracer",
         by=worker.looking_up_tracer,
         why="these changes import it before a pool or a handler of worker_init replaces the tracer",
+        promise=Promise.OTHER_HOOKS,
+        upstream="celery: call `trace.build_tracer` by its module.",
     ),
     *endings.CHANGES,
     *pool.CHANGES,
@@ -333,11 +391,13 @@ EXTENDED_WORKER = (
         target="celery.worker.control:Panel.data[revoke]",
         by=durable_revoke.remembering,
         why="stores ids that a client without the extension revokes",
+        promise=Promise.REVOKES,
     ),
     Replace(
         target="celery.worker.control:Panel.data[revoke_by_stamped_headers]",
         by=durable_revoke.remembering,
         why="stores stamped headers that a client without the extension revokes",
+        promise=Promise.REVOKES,
     ),
 )
 
@@ -348,6 +408,9 @@ REQUEST = (
         by=request.with_endings,
         why="a task that has failed for good is a dead letter, in place of its acknowledgement; "
         "with the setting history each run goes there with it",
+        promise=Promise.DEAD_LETTERS,
+        upstream="celery: a method `Request.settle(outcome)` that is called once for each end of "
+        "a task, with its acknowledgement.",
     ),
 )
 
@@ -359,6 +422,8 @@ POOL = (
         condition="pools of threads and greenlets",
         when=worker.is_thread_pool,
         why="a message would be held for ever when Celery fails to store the result",
+        promise=Promise.AT_LEAST_ONCE,
+        upstream="celery: have `apply_target` report any exception of its target as a failure.",
     ),
     Replace(
         target="pool.on_terminate",
@@ -366,6 +431,9 @@ POOL = (
         condition="pools with a queue for their threads",
         when=worker.has_queue,
         why="messages of running tasks go back, and the tasks run on and run twice",
+        promise=Promise.NO_SECOND_RUN,
+        upstream="celery: have `TaskPool.on_terminate` of threads drop what waits, and wait for "
+        "what runs.",
     ),
 )
 
@@ -377,6 +445,9 @@ CONSUMER = (
         condition="prefork",
         when=worker.is_prefork,
         why="a lost connection drops tasks that a child has begun, which then run twice",
+        promise=Promise.NO_SECOND_RUN,
+        upstream="celery: have `AsynPool.flush` keep jobs whose `_write_to` is set and whose "
+        "child lives.",
     ),
     Replace(
         target="pool.flush",
@@ -384,6 +455,8 @@ CONSUMER = (
         condition="pools with a queue for their threads",
         when=worker.has_queue,
         why="a lost connection drops nothing that waits for a thread",
+        promise=Promise.NO_SECOND_RUN,
+        upstream="celery: have `TaskPool.flush` of threads cancel what waits.",
     ),
     Replace(
         target="processes.register_with_event_loop",
@@ -391,6 +464,8 @@ CONSUMER = (
         condition="prefork",
         when=worker.reads_results,
         why="a connection would be read as the pipe of a child that was killed",
+        promise=Promise.NO_HANGING,
+        upstream="celery: remove a descriptor from `_fileno_to_outq` where its pipe is closed.",
     ),
     Replace(
         target="processes._track_child_process",
@@ -398,6 +473,9 @@ CONSUMER = (
         condition="prefork",
         when=worker.reads_results,
         why="watching a child that has ended would end the worker",
+        promise=Promise.OUTAGES,
+        upstream="celery: have `_track_child_process` leave out a child whose `_sentinel_poll` is "
+        "None.",
     ),
 )
 
@@ -408,6 +486,8 @@ LOOP = (
         by=worker.not_waiting,
         why="the event loop waits up to ten seconds while acknowledgements are due, and RabbitMQ "
         "sends no more tasks until it has them",
+        promise=Promise.PROMPT,
+        upstream="kombu: poll with a timeout of 0 while `hub._ready` is not empty.",
     ),
 )
 

@@ -14,7 +14,7 @@ from celery.utils.nodenames import node_format
 from celery.worker import state
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.integration.replace import Replace
+from celery_delayq.integration.replace import Promise, Replace
 from celery_delayq.settings import Settings
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.liveness_file import TOUCH_SECONDS, LivenessFile
@@ -66,6 +66,8 @@ CHANGES = tuple(
         target=f"celery.worker.{module}:maybe_shutdown",
         by=touching,
         why="the loop, and its wait for a broker that is away, touch the file of liveness_file",
+        promise=Promise.LIVENESS,
+        upstream="celery: a setting `worker_liveness_file` that the loop touches.",
     )
     for module in ("state", "consumer.consumer")
 )

@@ -13,7 +13,7 @@ from kombu.utils.functional import maybe_list
 from kombu.utils.url import maybe_sanitize_url
 
 from celery_delayq.errors import InvalidETA
-from celery_delayq.integration.replace import Replace
+from celery_delayq.integration.replace import Promise, Replace
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.scheduled import Filter, ScheduledTask
 from celery_delayq.settings import Hidden
@@ -162,20 +162,25 @@ CHANGES = (
         target="celery.worker.control:Panel.data[scheduled]",
         by=scheduled,
         why="inspect scheduled shows the schedule of the worker's queues",
+        promise=Promise.REMOTE_CONTROL,
     ),
     Replace(
         target="celery.worker.control:Panel.data[dump_schedule]",
         by=scheduled,
         why="the same under its other name",
+        promise=Promise.REMOTE_CONTROL,
     ),
     Replace(
         target="celery.worker.control:Panel.data[query_task]",
         by=query_task,
         why="inspect query_task finds scheduled tasks",
+        promise=Promise.REMOTE_CONTROL,
     ),
     Replace(
         target="celery.worker.consumer.connection:Connection.info",
         by=without_passwords,
         why="inspect stats would show the URL of the broker with its password",
+        promise=Promise.SECRETS,
+        upstream="kombu: have `Connection.info` parse the URL of a scheme with `+`.",
     ),
 )

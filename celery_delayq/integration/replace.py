@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache, reduce, update_wrapper
 from importlib import import_module
 from types import MethodType
@@ -28,6 +29,35 @@ def always(_owner: Any) -> bool:
     return True
 
 
+class Promise(Enum):
+    """What the package promises, as a sentence, where it needs a change to Celery."""
+
+    URL = "The URL of the broker alone chooses the transport."
+    DUE_TIME = "A task starts at its ETA by the clock of Redis, never before; the broker keeps it."
+    AT_LEAST_ONCE = "The message of each task is settled once, after its end, and none is lost."
+    NO_SECOND_RUN = "A task does not run twice while its worker lives."
+    LIMITED_DELIVERIES = "A message that ends its worker or its child is not delivered without end."
+    LIMITED_RETRIES = "Retries keep to intervals, limits and budgets of their policy."
+    DEAD_LETTERS = "A task that has failed for good is a dead letter."
+    RESULT_BACKEND_AWAY = "The result backend does not decide what becomes of a message."
+    UNIQUE_KEYS = "Of the tasks with one unique key, one waits, and its callers have its result."
+    REVOKES = "A revoked task runs in no worker, also in none that starts later."
+    PERIODIC = "A tick of a periodic entry is run once, by whichever worker fires it."
+    CONTEXT = "A task and the tasks that it sends have the context of their sender."
+    OUTAGES = "A worker outlives a broker that is away, full or busy."
+    NO_HANGING = "A worker does not wait for what never comes."
+    PROMPT = "An acknowledgement is sent as soon as the event loop has nothing else to do."
+    ASYNCIO = "A client for asyncio does not block its event loop."
+    LIVENESS = "The file of liveness_file is touched while the worker works, and only then."
+    REMOTE_CONTROL = "Remote control and Flower show the schedule, and errors of this package."
+    SECRETS = "No answer shows a password."
+    WARNINGS = "A worker says when it starts what is on, and what breaks a promise."
+    OTHER_HOOKS = (
+        "Other code that changes Celery, or that Celery runs, works as without the package."
+    )
+    OTHER_CHANGES = "The other changes of the table are made at their moment."
+
+
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """A row of the table in :mod:`~celery_delayq.integration.install`.
@@ -38,6 +68,11 @@ class Change:
         The function, class or item to change.
     why : str
         The fault without this change.
+    promise : Promise | None
+        The promise that needs it; None for a change that serves speed alone, which has a group in
+        :mod:`~celery_delayq.integration.fast`.
+    upstream : str
+        A change to Celery, kombu or billiard that would serve better, in Markdown.
     condition : str
         Where it is changed, in words; *when* and *versions* check this.
     versions : str
@@ -48,6 +83,8 @@ class Change:
 
     target: str
     why: str
+    promise: Promise | None = None
+    upstream: str = ""
     condition: str = ""
     versions: str = ""
     is_needed: bool = True

@@ -29,7 +29,7 @@ _WORDS = re.compile(r"(<!-- figure: ([\w-]+) -->).*?(<!-- / -->)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Table:
-    """A table of ``docs/benchmarks.md``: heads of its two columns, how names of its rows begin."""
+    """A table of the pages: heads of its two columns, how names of its rows begin."""
 
     stock: str
     ours: str
@@ -48,6 +48,7 @@ TABLES = {
     "large": Table("10,000", "1,000,000 or 3,000,000", ("large-",)),
     "scans": Table("10,000", "many", ("scans-",)),
     "cluster": Table("a single Redis", "a cluster", ("cluster-",)),
+    "fast": Table("without", "with", ("fast-",)),
     "shard": Table("all shards there", "one away", ("shard-",)),
 }
 #: Fields of a measured figure that the file does not keep.

@@ -33,6 +33,6 @@ GROUP = Group(
             why="the body is decoded by the consumer, and once more by who runs the task",
         ),
     ),
-    upstream="celery: in `worker/strategy.py` give the request `body=message.payload, "
-    "decoded=True`, since `'args' not in message.payload` has decoded it.",
+    upstream="celery: in `celery.worker.strategy.default` give the request "
+    "`body=message.payload, decoded=True`, since `'args' not in message.payload` has decoded it.",
 )

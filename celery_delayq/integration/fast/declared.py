@@ -66,5 +66,5 @@ GROUP = Group(
         ),
     ),
     upstream="kombu: have `_maybe_declare` test `hash(entity) in declared_entities` before "
-    "`_ensure_channel_is_bound`, and `Producer.revive` bind its exchange only if that has a name.",
+    "`_ensure_channel_is_bound`, and a producer bind its exchange only if that has a name.",
 )

@@ -45,6 +45,6 @@ GROUP = Group(
             why="Celery looks twice for the parent of each task, by two exceptions",
         ),
     ),
-    upstream="celery: have `_LocalStack.stack` read `getattr(self._local, 'stack', ())`, and have "
-    "`Local.__getattr__` test `if ident in storage` instead of catching `KeyError`.",
+    upstream="celery: a method `Local.get(name)` that reads `__storage__.get(ident)` and raises "
+    "nothing, for `_LocalStack.stack` and `_LocalStack.top`.",
 )

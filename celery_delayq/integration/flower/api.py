@@ -8,7 +8,7 @@ from typing import Any
 from kombu.exceptions import OperationalError
 
 from celery_delayq.errors import DelayQError, UniqueConflict
-from celery_delayq.integration.replace import Replace
+from celery_delayq.integration.replace import Promise, Replace
 
 
 def status_of(error: DelayQError) -> int:
@@ -42,5 +42,7 @@ CHANGES = (
         target="flower_api.BaseApiHandler.send_error",
         by=naming_errors,
         why="an error of ours, such as a unique key that is taken, is an empty 500",
+        promise=Promise.REMOTE_CONTROL,
+        upstream="flower: answer with the text of the exception.",
     ),
 )

@@ -9,7 +9,7 @@ from typing import Any
 from kombu import Connection
 
 from celery_delayq.integration.broker_urls import CLUSTER_SCHEMES
-from celery_delayq.integration.replace import Replace
+from celery_delayq.integration.replace import Promise, Replace
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import answered
 from celery_delayq.store.schedule import Store
@@ -65,5 +65,6 @@ CHANGES = (
         target="flower_broker.Broker.__new__",
         by=with_clusters,
         why="Flower's page of the broker knows no Redis Cluster, and shows no counts",
+        promise=Promise.REMOTE_CONTROL,
     ),
 )

@@ -1,0 +1,113 @@
+"""Write ``docs/changes.md``, the changes to Celery: ``python -m tests.support.changes_page``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from celery_delayq.integration import fast, flower, install
+from celery_delayq.integration.fast.group import Group
+from celery_delayq.integration.replace import Change, Promise
+from tests.benchmarks.figures import filled, read
+
+PAGE = Path(__file__).parents[2] / "docs" / "changes.md"
+
+#: When the changes of each part of the table are made.
+MOMENTS = {
+    "import of the transport": install.TRANSPORT,
+    "`DelayQ(app)`": (*install.PROCESS, *install.APP),
+    "the app knows its tasks": install.TASK,
+    "the first task with a context": install.CONTEXT,
+    "a client for asyncio connects": install.AIO,
+    "start of a process that consumes": install.EVENTLET,
+    "start of a worker": (*install.WORKER, *install.REQUEST),
+    "start of a worker with `DelayQ(app)`": install.EXTENDED_WORKER,
+    "a worker is ready": install.POOL,
+    "a worker connects": install.CONSUMER,
+    "a worker connects to RabbitMQ": install.LOOP,
+    "Flower shows its broker": flower.CHANGES,
+}
+
+HEAD = """# Changes to Celery and kombu
+
+What the package changes in Celery, kombu, billiard and logging, and why. The page is made from
+the code by `python -m tests.support.changes_page`, and a test compares both. All changes are
+listed in `integration/install.py`, and each can be undone.
+
+{promised} changes keep a promise. {fast} more, in {groups} groups, serve [speed
+alone](#speed-alone); `DELAYQ_FAST=0` in the environment switches those off.
+
+A target is `module:Class.attribute`, or a path from an object such as `app`, `task` or `worker`.
+The last column is the change to Celery, kombu, billiard or Flower that would serve better; an
+empty cell: none is known.
+"""
+
+SPEED = """## Speed alone
+
+Each group is a module of `integration/fast`. A group that saves less than twice the noise is
+removed: its module, and its lines in `integration/fast/__init__.py`.
+"""
+
+MEASURED = """
+
+`python -m tests.benchmarks --only fast --figures` measures each group: the user CPU of a task
+without the group and with it, all other groups on. *The same twice* is the noise: all groups on
+both times. *send* is a publish, *run* a task in a prefork worker, its processes together.
+
+<!-- figures: fast -->
+<!-- end of figures -->
+"""
+
+
+def page() -> str:
+    """Return the page as code and figures have it now."""
+    promised = [each for each in install.CHANGES if each.promise]
+    changes = [each for group in fast.GROUPS for each in (*group.process, *group.worker)]
+    head = HEAD.format(promised=len(promised), fast=len(changes), groups=len(fast.GROUPS))
+    parts = [head, *map(_of_promise, Promise), SPEED, *_of_groups(fast.GROUPS)]
+    return filled("\n".join(parts) + MEASURED, read())
+
+
+def _of_promise(promise: Promise) -> str:
+    lines = [f"## {promise.value.rstrip('.')}\n"]
+    lines.append("| changed | when | why | by | upstream |")
+    lines.append("| --- | --- | --- | --- | --- |")
+    for moment, changes in MOMENTS.items():
+        for each in changes:
+            if each.promise is promise:
+                cells = _target(each), moment, each.why, f"`{_maker(each)}`", each.upstream
+                lines.append(_line(cells))
+    return "\n".join(lines) + "\n"
+
+
+def _of_groups(groups: Iterable[Group]) -> Iterator[str]:
+    yield "| group | changed | why | upstream |"
+    yield "| --- | --- | --- | --- |"
+    for group in groups:
+        changes = (*group.process, *group.worker)
+        targets = "<br>".join(map(_target, changes))
+        reasons = "<br>".join(dict.fromkeys(each.why for each in changes))
+        yield _line((f"`{group.name}`", targets, reasons, group.upstream))
+
+
+def _target(change: Change) -> str:
+    limits = ", ".join(filter(None, (change.condition, change.versions)))
+    return f"`{change.target}`{f' ({limits})' if limits else ''}"
+
+
+def _maker(change: Any) -> str:
+    """Return the function of ours, below ``celery_delayq.integration``."""
+    made = getattr(change, "receiver", None) or getattr(change, "by", None)
+    if made is None:
+        return str(change.value)
+    made = made.args[0] if hasattr(made, "args") else made
+    return f"{made.__module__.removeprefix('celery_delayq.integration.')}.{made.__qualname__}"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
