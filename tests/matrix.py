@@ -20,6 +20,7 @@ from threading import Lock
 
 from celery_delayq.embedded import wheel_redis_server
 from celery_delayq.embedded.rabbitmq import SERVER_VARIABLE as RABBITMQ_VARIABLE
+from celery_delayq.integration import fast
 from celery_delayq.testing.fixtures import SERVER_VARIABLE as REDIS_VARIABLE
 from tests.support.programs import debian13_program, redis_server_on_path
 
@@ -97,6 +98,8 @@ COMBINATIONS = (
 )
 #: The one that runs the tests of RabbitMQ too, on its newest version.
 WITH_RABBITMQ = COMBINATIONS[1]
+#: The one without the changes to Celery that serve speed alone, of which its version gets most.
+WITHOUT_FAST = COMBINATIONS[3]
 
 
 def runs_lua(one: Combination) -> bool:
@@ -168,6 +171,7 @@ class Matrix:
             try:
                 python = self._prepare(one, log)
                 title = _versions(python, str(servers[REDIS_VARIABLE]))
+                title += f", {fast.VARIABLE}=0" if one == WITHOUT_FAST else ""
                 state = "passed" if self._tests(one, python, servers, log) else "FAILED"
             except subprocess.CalledProcessError as error:
                 title += f": {error}"
@@ -203,6 +207,7 @@ class Matrix:
         env = {k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"}
         env |= {name: str(server) for name, server in servers.items()}
         env["PYTHONDONTWRITEBYTECODE"] = ""
+        env[fast.VARIABLE] = "0" if one == WITHOUT_FAST else "1"
         codes = []
         for run in runs_of(one):
             command = [str(python), "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]

@@ -20,6 +20,7 @@ from tests.matrix import (
     ROOT,
     SERVERS,
     WITH_RABBITMQ,
+    WITHOUT_FAST,
     runs_lua,
     runs_of,
 )
@@ -61,6 +62,13 @@ def test_scripts_run_once_on_every_server_and_with_both_clients() -> None:
 
     assert sorted(one.server for one in chosen) == sorted(SERVERS)
     assert {one.redis_py for one in chosen} == {"oldest", "newest"}
+
+
+def test_changes_for_speed_are_left_out_of_one_of_two_runs_of_the_newest_celery() -> None:
+    newest = [one for one in COMBINATIONS if one.celery == max(CELERY)]
+
+    assert WITHOUT_FAST in newest
+    assert len(newest) > 1
 
 
 def installed_by(text: str) -> Iterator[str]:
