@@ -47,6 +47,7 @@ def _measure(bench: Bench, chosen: list[Measurement], run: Run) -> None:
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of the publish rows.")
 @click.option("--load-rounds", type=click.IntRange(1), help="Rounds of the rows of due tasks.")
 @click.option("--worker-rounds", type=click.IntRange(1), help="Of immediate tasks and of TERM.")
+@click.option("--fast-rounds", type=click.IntRange(1), help="Of the groups for speed.")
 @click.option(
     "--largest", type=click.IntRange(10_001), help="Entries at most of large-… and scans."
 )
@@ -69,6 +70,7 @@ def main(
     rounds: int | None,
     load_rounds: int | None,
     worker_rounds: int | None,
+    fast_rounds: int | None,
     largest: int | None,
     json_path: Path | None,
     figures: bool,
@@ -95,6 +97,7 @@ def main(
         rounds=rounds or size.rounds,
         load_rounds=load_rounds or size.load_rounds,
         worker_rounds=worker_rounds or size.worker_rounds,
+        fast_rounds=fast_rounds or size.fast_rounds,
     )
     if largest is not None:
         size = size.up_to(largest)

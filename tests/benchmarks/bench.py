@@ -62,6 +62,7 @@ class Size:
     immediate: int = 10_000
     term_etas: int = 20_000
     worker_rounds: int = 3
+    fast_rounds: int = 7
     idle_seconds: int = 20
     entries: tuple[int, int] = (1_000, 1_000_000)
     #: Few entries, then more and more.
@@ -92,6 +93,7 @@ QUICK = Size(
     immediate=2_000,
     term_etas=3_000,
     worker_rounds=2,
+    fast_rounds=3,
     idle_seconds=6,
     entries=(1_000, 100_000),
     large=(10_000, 50_000, 100_000),

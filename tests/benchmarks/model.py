@@ -161,12 +161,14 @@ class Published:
     """How long it took, in seconds of wall clock and of this process's CPU.
 
     :param longest: seconds of the longest callback of the event loop.
+    :param user_seconds: CPU outside of the kernel, where it is looked at.
     """
 
     count: int
     seconds: float
     cpu_seconds: float
     longest: float = 0.0
+    user_seconds: float = 0.0
 
     @property
     def rate(self) -> float:

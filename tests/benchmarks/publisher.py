@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -83,7 +84,7 @@ def publish(order: Order) -> Published:
     gc.collect()
     if order.loop or order.threads:
         return concurrent.publish(task, calls, order.threads, frozen=order.frozen)
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu, user = time.perf_counter(), time.process_time(), _user_seconds()
     if order.many:
         _schedule_many(order)
     with _batch(order.batch) if order.batch else nullcontext() as producer:
@@ -91,7 +92,16 @@ def publish(order: Order) -> Published:
             if order.recorded and order.due_ms is None:
                 call["args"] = (time.time(),)
             task.apply_async(producer=producer, **call)
-    return Published(order.count, time.perf_counter() - wall, time.process_time() - cpu)
+    return Published(
+        order.count,
+        time.perf_counter() - wall,
+        time.process_time() - cpu,
+        user_seconds=_user_seconds() - user,
+    )
+
+
+def _user_seconds() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_utime
 
 
 def _schedule_many(order: Order) -> None:
