@@ -9,9 +9,16 @@ import pytest
 from kombu import Connection, Producer, Queue
 from kombu.entity import Exchange
 from kombu.pools import ProducerPool
+from kombu.transport.memory import Transport
 
 from celery_delayq.integration.fast.declared import GROUP
 from celery_delayq.integration.replace import make, undo
+
+
+class Ours(Transport):
+    """Has what only transports of this package have."""
+
+    batches = 0
 
 
 def noting(bind: Any, copied: list[Any]) -> Any:
@@ -36,7 +43,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 def test_a_queue_is_declared_once_and_copied_no_more(copied: list[Any]) -> None:
     queue = Queue("declared-once", Exchange("declared-once"), "key")
-    with Connection("memory://") as connection:
+    with Connection(transport=Ours) as connection:
         pool = ProducerPool(connection.Pool(1), limit=1)
         found = []
         for _ in range(3):
@@ -52,7 +59,17 @@ def test_a_queue_is_declared_once_and_copied_no_more(copied: list[Any]) -> None:
 
 def test_a_queue_that_expires_is_declared_each_time(copied: list[Any]) -> None:
     queue = Queue("expires", Exchange("expires"), "key", queue_arguments={"x-expires": 60_000})
-    with Connection("memory://") as connection:
+    with Connection(transport=Ours) as connection:
         producer = Producer(connection.default_channel)
 
         assert [producer.maybe_declare(queue) for _ in range(2)] == [True, True]
+
+
+def test_a_connection_of_another_transport_is_left_as_it_is(copied: list[Any]) -> None:
+    with Connection("memory://") as connection:
+        producer = ProducerPool(connection.Pool(1), limit=1).acquire()
+        producer.maybe_declare(Queue("stock", Exchange("stock"), "key"))
+        seen = len(copied)
+        producer.maybe_declare(Queue("stock", Exchange("stock"), "key"))
+
+        assert (type(producer.exchange), len(copied) > seen) == (Exchange, True)
