@@ -44,7 +44,8 @@ class Run:
 
     @property
     def lines(self) -> list[Line]:
-        return [json.loads(line) for line in self.file.read_text("utf-8").splitlines()]
+        # The worker may be writing the last line.
+        return [json.loads(line) for line in self.file.read_text("utf-8").split("\n")[:-1]]
 
     def wait(self, signal: str, about: str | None = None, times: int = 1) -> None:
         """Wait until a signal came so many times."""
