@@ -31,7 +31,7 @@ MIN_JAVA = 17
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("celery_delayq")`` known to a session, for reading and writing.
+    """Register ``format("celery_delayq")`` in a session, for reading and writing.
 
     Raises
     ------
@@ -50,34 +50,34 @@ def check(*more: str) -> None:
     Parameters
     ----------
     more : str
-        Modules of the extra that are needed besides PySpark and pyarrow.
+        Further required modules of the extra, besides PySpark and pyarrow.
     """
-    how = "install it with: pip install 'celery-delayq[spark]'"
+    advice = "install it with: pip install 'celery-delayq[spark]'"
     try:
         for name in ("pyarrow", *more):
             import_module(name)
         import pyspark
     except ImportError as exc:
-        raise ConfigError(f"{exc.name} is missing; {how}") from exc
-    found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
-    if found < MIN_SPARK:
-        raise ConfigError(f"PySpark {pyspark.__version__} is too old, expected 4.1 or newer; {how}")
+        raise ConfigError(f"{exc.name} is missing; {advice}") from exc
+    version = pyspark.__version__
+    if tuple(int(part) for part in version.split(".")[:2]) < MIN_SPARK:
+        raise ConfigError(f"PySpark {version} is too old, expected 4.1 or newer; {advice}")
 
 
 def check_java() -> None:
-    """Raise :class:`ConfigError` if Spark would find no Java, or one that is too old.
+    """Raise :class:`ConfigError` if Spark would find no Java, or a Java that is too old.
 
-    Spark itself would only say that Java has ended.
+    Spark's own error only says that Java has ended.
     """
-    how = f"install Java {MIN_JAVA} or newer (apt install openjdk-17-jre-headless)"
+    advice = f"install Java {MIN_JAVA} or newer (apt install openjdk-17-jre-headless)"
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=str(Path(home, "bin")) if home else None)
     if program is None:
         where = f"none in JAVA_HOME, {home}; correct that, or" if home else "none on PATH;"
-        raise ConfigError(f"Spark needs Java, and there is {where} {how}")
-    told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', told)
+        raise ConfigError(f"Spark needs Java, and there is {where} {advice}")
+    done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
     if version is not None and int(version[1]) < MIN_JAVA:
         raise ConfigError(
-            f"Java {version[1]} ({program}) is too old for Spark; {how}, and set JAVA_HOME to it"
+            f"Java {version[1]} ({program}) is too old for Spark; {advice}, and set JAVA_HOME to it"
         )

@@ -34,7 +34,7 @@ _URL_ADVICE = (
 
 @dataclass(frozen=True)
 class Access:
-    """Where the queue is. Executors get a copy and connect themselves.
+    """The address of the queue. Executors get a copy, and each makes its own connection.
 
     Attributes
     ----------
@@ -43,8 +43,8 @@ class Access:
     password : str | None
         The password as an option; Spark hides options of that name.
     app : str | None
-        The Celery app as for ``celery -A``; executors must be able to import it. None: an app
-        with nothing but the URL.
+        The Celery app as for ``celery -A``. Executors must be able to import the app. None: an
+        app that has only the URL.
     keyprefix : str | None
         The ``global_keyprefix`` of the apps, if *app* is not given.
     """
@@ -61,7 +61,7 @@ class Access:
         Raises
         ------
         ConfigError
-            The URL has a password; plans and logs would show it.
+            The URL has a password, which plans and logs would show.
         """
         url = options.get("url")
         if url is not None and has_password(url):
@@ -102,10 +102,10 @@ class Access:
 
 
 @contextmanager
-def opened(access: Access) -> Iterator[DelayQ]:
-    """Yield a client of the queue, and close it.
+def open_client(access: Access) -> Iterator[DelayQ]:
+    """Yield a client of the queue; close it after the block.
 
-    The app's broker is the one of the options meanwhile.
+    Inside the block, the broker of the app is that of the options.
 
     Raises
     ------
@@ -119,15 +119,15 @@ def opened(access: Access) -> Iterator[DelayQ]:
             app.conf.broker_transport_options = {"global_keyprefix": access.keyprefix}
         url = access.full_url()
     else:
-        app = _found(access.app)
+        app = _import_app(access.app)
         url = None if access.url is None else access.full_url()
     # Not broker_url: CELERY_BROKER_URL in the environment would take precedence.
     names = () if url is None else ("broker_read_url", "broker_write_url")
     before = {name: app.conf.get(name) for name in names}
     app.conf.update(dict.fromkeys(names, url))
     try:
-        DelayQ.of(app)  # patches how the app makes messages
-        # A client of our own: the app's client may be connected to another broker.
+        DelayQ.of(app)  # installs our changes to messages of the app
+        # A new client: the app's client may be connected to another broker.
         delayq = DelayQ()
         delayq.session.bind(app)
         with closing(delayq):
@@ -138,7 +138,7 @@ def opened(access: Access) -> Iterator[DelayQ]:
             app.close()
 
 
-def _found(name: str) -> Celery:
+def _import_app(name: str) -> Celery:
     try:
         app: Any = find_app(name)
     except (ImportError, AttributeError) as exc:
@@ -150,7 +150,7 @@ def _found(name: str) -> Celery:
 
 
 def _with_password(url: str, password: str) -> str:
-    """Return one URL, or several of Sentinels, each with the password."""
+    """Return one URL, or several URLs of Sentinels, with the password in each URL."""
     parts = []
     for part in url.split(";"):
         scheme, _, rest = part.partition("://")

@@ -11,10 +11,10 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 
 from celery_delayq.errors import ConfigError
 
-#: Rows of a Spark task.
+#: The rows of a Spark task.
 Batches = Iterator[pa.RecordBatch]
 
-#: Before PySpark 4.2 there is no such argument; times are in UTC.
+#: PySpark before 4.2 has no such argument, and its times are in UTC.
 _IN_UTC = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 
 
@@ -24,13 +24,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     Raises
     ------
     ConfigError
-        A column has or is a VARIANT, which Arrow cannot tell from a struct of two binaries.
+        A column is or contains a VARIANT: in Arrow, a VARIANT looks like a struct of two binaries.
     """
     for field in schema.fields:
         if _has_variant(field.dataType):
             raise ConfigError(
                 f"{field.name} is of type {field.dataType.simpleString()}: expected no VARIANT; "
-                "make text of it by to_json, or cast it"
+                "convert the column to text by to_json, or cast it"
             )
     return to_arrow_schema(schema, **_IN_UTC)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Read a database by JDBC without showing its password."""
+"""Reads a database by JDBC without showing its password."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ PASSWORD_VARIABLE = "DELAYQ_JDBC_PASSWORD"
 #: Option of Java.
 UTC_OPTION = "-Duser.timezone=UTC"
 
-#: Drivers that Java does not find by itself when Spark adds their jars later.
+#: Drivers that Java does not find by itself in jars that Spark adds.
 _DRIVERS = {
     "jdbc:derby:": "org.apache.derby.jdbc.EmbeddedDriver",
     "jdbc:postgresql:": "org.postgresql.Driver",
 }
 _PASSWORD = re.compile(r"(?i)(?:password|pwd)\s*=|//[^/?;]*:[^/?;@]*@|:[^/@:]+/[^/@]+@")
 
-#: URLs of Oracle have a colon and an @ even without user and password.
+#: URLs of Oracle without a user and a password: they have a colon and an @, too.
 _WITHOUT_LOGIN = re.compile(r"^jdbc:oracle:\w+:@")
 
 
 def check_url(url: str) -> None:
-    """Raise :class:`ConfigError` for a URL with a password: plans and logs would show it."""
+    """Raise :class:`ConfigError` for a URL with a password, which plans and logs would show."""
     if _PASSWORD.search(url) or has_password(_WITHOUT_LOGIN.sub("", url).removeprefix("jdbc:")):
         raise ConfigError(
             f"the JDBC URL has a password, which Spark would show; give it by the environment "
@@ -55,7 +55,7 @@ def read_jdbc(
     Parameters
     ----------
     table, query : str | None
-        One of them.
+        Exactly one of them.
     partitioned : tuple[str, str, str, int] | None
         Column, lower bound, upper bound and number of ranges to read in parallel.
 
@@ -83,7 +83,7 @@ def read_jdbc(
     rows = spark.read.format("jdbc").options(**options).load()
     if "timestamp_ntz" not in {kind for _, kind in rows.dtypes}:
         return rows
-    # JDBC interprets times without a zone in the zone of Java, and some zones skip hours of the
+    # JDBC reads times without a time zone in the zone of Java, which may skip some hours of the
     # year. The zone of executors cannot be checked here.
     jvm: Any = spark._jvm
     zone = jvm.java.util.TimeZone.getDefault()

@@ -1,4 +1,4 @@
-"""Shared by the command lines of jobs: session, options, output and errors."""
+"""The shared part of the jobs' command lines: session, options, output and errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 #: The last line of a Python traceback.
 _RAISED_LINE = re.compile(r"([a-z_]\w*\.)*[A-Z]\w*(Error|Exception|Invalid|NotImplemented\w*): ")
 
-#: The options of :class:`.access.Access` that command lines have: no secrets.
+#: The options of :class:`.access.Access` on command lines, without secrets.
 _ACCESS_OPTIONS = ("url", "app", "keyprefix")
 
 
@@ -48,10 +48,10 @@ def session(name: str, jars: str | None = None) -> SparkSession:
     check()
     from pyspark.sql import SparkSession
 
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # without spark-submit, all runs on this machine
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # no spark-submit: Spark runs on this machine
         try:
             check_java()
-        except ConfigError as exc:  # a problem of this machine, not of the options
+        except ConfigError as exc:  # an error of this machine, not of the options
             raise Refused(str(exc)) from exc
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         java = os.environ.get("SPARK_SUBMIT_OPTS", "")
@@ -60,7 +60,7 @@ def session(name: str, jars: str | None = None) -> SparkSession:
     builder = SparkSession.builder.appName(name)
     if jars is not None:
         builder = builder.config("spark.jars", jars)
-    # A progress bar would clutter a log.
+    # No progress bar in a log file.
     builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
     spark = builder.getOrCreate()
     register(spark)
@@ -68,7 +68,7 @@ def session(name: str, jars: str | None = None) -> SparkSession:
 
 
 def options(command: F) -> F:
-    """Add the options of all jobs to a command, and show errors in one line."""
+    """Add the options of all jobs to a command, and print errors in one line."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option(
@@ -84,26 +84,26 @@ def options(command: F) -> F:
         ),
     ):
         command = option(command)
-    return _showing_errors(command)
+    return _print_errors(command)
 
 
 def access_of(given: dict[str, Any]) -> dict[str, str]:
-    """Remove the options of the queue from those of a command, and return them."""
+    """Remove the options of the queue from the options of a command, and return them."""
     return {name: value for name in _ACCESS_OPTIONS if (value := given.pop(name)) is not None}
 
 
 def show_summary(
     summary: Any, title: str, sums: Iterable[tuple[str, int]], *, as_json: bool
 ) -> None:
-    """Print a summary of a job, a dataclass, as JSON or its counts as a table."""
+    """Print the summary of a job, which is a dataclass, as JSON, or its counts as a table."""
     if as_json:
         click.echo(json.dumps(asdict(summary)))
     else:
         is_dry = getattr(summary, "dry_run", False)
-        show(f"{title} (dry run: nothing was changed)" if is_dry else title, sums)
+        show_counts(f"{title} (dry run: nothing was changed)" if is_dry else title, sums)
 
 
-def show(title: str, sums: Iterable[tuple[str, int]]) -> None:
+def show_counts(title: str, sums: Iterable[tuple[str, int]]) -> None:
     """Print counts as a table."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, show_header=False)
     table.add_column("what")
@@ -111,21 +111,21 @@ def show(title: str, sums: Iterable[tuple[str, int]]) -> None:
     for what, number in sums:
         table.add_row(Text(spelled(what)), f"{number:,}")
     console = Console(highlight=False, soft_wrap=True)
-    # On a line of its own, so that names in it can be copied.
+    # The title is a single line, so that users can copy names.
     console.print(Text(spelled(title), "bold"))
     console.print(table)
 
 
 def warn(text: str) -> None:
-    """Print a warning, with control characters of names and errors made visible."""
+    """Print a warning; control characters become visible."""
     click.echo(spelled(text), err=True)
 
 
-def _showing_errors(command: F) -> F:
+def _print_errors(command: F) -> F:
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         with warnings.catch_warnings():
-            # spark-submit would print warnings to standard output, between the JSON.
+            # spark-submit prints warnings to standard output, where the JSON is.
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
             check()
             from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -134,7 +134,7 @@ def _showing_errors(command: F) -> F:
             try:
                 with interrupts():
                     return command(*args, **kwargs)
-            except ConfigError as exc:  # names the wrong option
+            except ConfigError as exc:  # its message names the wrong option
                 raise WrongUse(spelled(str(exc))) from exc
             except Py4JJavaError as exc:
                 raise Refused(_one_line(str(exc.java_exception))) from exc
@@ -147,7 +147,7 @@ def _showing_errors(command: F) -> F:
 def _one_line(text: str) -> str:
     """Return the most useful line of a Spark error: the last of a Python traceback."""
     lines = [line.strip() for line in text.splitlines()]
-    said = [line for line in lines if line.startswith(("celery_delayq.", "redis.", "kombu."))]
-    raised = said or [line for line in lines if _RAISED_LINE.match(line)]
+    ours = [line for line in lines if line.startswith(("celery_delayq.", "redis.", "kombu."))]
+    raised = ours or [line for line in lines if _RAISED_LINE.match(line)]
     line = raised[-1] if raised else next(filter(None, lines), "Spark failed")
     return spelled(re.sub(r"^celery_delayq(\.\w+)+: ", "", line))

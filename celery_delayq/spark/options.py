@@ -1,4 +1,4 @@
-"""Options of the data source. Names are lower case, as Spark ignores the case."""
+"""Options of the data source. Their names are lower case, because Spark ignores the case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Table = Literal["scheduled", "ready", "leased", "dead_letters", "periodic", "his
 #: Options that Spark itself adds for a stream.
 _SPARK_OPTIONS = frozenset({"checkpointlocation", "path"})
 
-#: What options without a default are.
+#: Descriptions of the options without a default.
 _REQUIRED_OPTIONS = {
     "task": "the name of a Celery task, such as mail.remind",
     "idcolumn": "the column that identifies a row",
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How rows become tasks. All other columns are keyword arguments.
+    """Options for writing rows as tasks. All other columns are keyword arguments.
 
     Attributes
     ----------
@@ -52,17 +52,17 @@ class WriteOptions:
     queue, priority : str | None, int | None
         As for ``apply_async``.
     onconflict : str
-        What to do with a row whose task waits or runs with another ETA or arguments. A row with
-        the same ETA and arguments is always left alone.
+        Action for a row whose task waits or runs with another ETA or other arguments. A row with
+        the same ETA and arguments changes nothing.
     batchsize : int
         Rows per round trip.
     ratelimit : float | None
         Most rows per second of each Spark task.
     refused : str
-        What to do with refused rows: ``"fail"`` the job, ``"count"`` them, or write them as
-        Parquet files to this folder.
+        Action for refused rows: ``"fail"`` the job, or ``"count"`` them. Any other text is a
+        folder, to which they are written as Parquet files.
     report : str | None
-        A file on the driver for the counts, as JSON.
+        File on the driver for the counts, as JSON.
     """
 
     access: Access
@@ -90,9 +90,9 @@ class WriteOptions:
         Raises
         ------
         ConfigError
-            One is missing, unknown (the valid ones are listed) or wrong.
+            An option is missing, unknown (the message lists the valid ones) or invalid.
         """
-        chosen = _parsed("writing", options, cls)
+        chosen = _parse_options("writing", options, cls)
         if chosen.etacolumn is not None and chosen.delaycolumn is not None:
             raise ConfigError("etacolumn and delaycolumn are given: expected one of them")
         return chosen
@@ -100,7 +100,7 @@ class WriteOptions:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Which table and rows to read.
+    """Options for reading rows of a table.
 
     Attributes
     ----------
@@ -109,16 +109,16 @@ class ReadOptions:
     queue, task : str | None
         Only this queue, only this task.
     since, until : str | None
-        Only entries due at this time or later, and before that one. ISO 8601, UTC without
-        offset. For dead letters it is the time of death, for the history the end of the run.
+        Only entries with ``since <= due < until``. ISO 8601, UTC if there is no offset. Compared
+        is the time of death for dead letters, and the end of the run for the history.
     partitions : int
-        About how many parts to read in parallel.
+        Approximate number of parts to read in parallel.
     batchsize : int
         Entries per round trip.
     after : str | None
-        The offset after which a new stream begins; None: at the first run.
+        The offset after which a new stream begins; None: the stream begins with the first run.
     onloss : str
-        ``"warn"`` or ``"fail"`` when Redis dropped runs before a stream has read them.
+        ``"warn"`` or ``"fail"`` if Redis dropped runs before a stream read them.
     """
 
     access: Access
@@ -134,12 +134,12 @@ class ReadOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
-        """Read the options of a read; raises what :meth:`WriteOptions.of` does."""
-        return _parsed("reading", options, cls)
+        """Read the options of a read; raises the errors of :meth:`WriteOptions.of`."""
+        return _parse_options("reading", options, cls)
 
 
-def _parsed(what: str, options: Mapping[str, str], kind: type[T]) -> T:
-    """Return options that Spark gives as texts, by names of any case."""
+def _parse_options(what: str, options: Mapping[str, str], kind: type[T]) -> T:
+    """Parse options from Spark, which are texts with names in any case."""
     given = {name.lower(): text for name, text in options.items()}
     own = {field.name: field for field in fields(kind) if field.name != "access"}  # type: ignore[arg-type]
     valid = sorted([*own, *access.ACCESS_OPTIONS])
@@ -151,13 +151,13 @@ def _parsed(what: str, options: Mapping[str, str], kind: type[T]) -> T:
     values: dict[str, Any] = {"access": Access.of(given)}
     for name, field in own.items():
         if text := given.get(name):
-            values[name] = _value(name, text)
+            values[name] = _parse_value(name, text)
         elif field.default is MISSING:
             raise ConfigError(f"the option {name} is missing: {_REQUIRED_OPTIONS[name]}")
     return kind(**values)
 
 
-def _value(name: str, text: str) -> Any:
+def _parse_value(name: str, text: str) -> Any:
     if name in _CHOICES:
         check_choice(name, text, _CHOICES[name])
     if name not in _NUMBERS:

@@ -1,4 +1,4 @@
-"""Settings of a Spark session for the time of a block, and Ctrl-C."""
+"""Context managers for a Spark session: job descriptions, settings and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Most connections that cancel or remove in parallel, whatever the number of executors.
+#: Most connections that cancel or remove in parallel, for any number of executors.
 MAX_CONNECTIONS = 8
 
 
 @contextmanager
-def described(spark: SparkSession, what: str) -> Iterator[None]:
-    """Set the description of Spark jobs in its web pages."""
+def job_description(spark: SparkSession, what: str) -> Iterator[None]:
+    """Set the description of Spark jobs, which Spark's web pages show, for the block."""
     context = spark.sparkContext
     before = context.getLocalProperty("spark.job.description")
     context.setJobDescription(what)
     try:
         yield
     finally:
-        context.setJobDescription(before)  # type: ignore[arg-type]  # None: it had none
+        context.setJobDescription(before)  # type: ignore[arg-type]  # None: no description
 
 
 @contextmanager
@@ -42,12 +42,12 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` for Ctrl-C in calls of Java, too.
+    """Raise `KeyboardInterrupt` for Ctrl-C during a call of Java.
 
-    py4j would log a traceback and raise an error of its own.
+    Without this context, py4j logs a traceback and raises another error.
     """
     root = logging.getLogger()
-    root.addFilter(_is_no_interrupt)
+    root.addFilter(_keep_record)
     try:
         yield
     except Exception as exc:
@@ -55,15 +55,15 @@ def interrupts() -> Iterator[None]:
             raise KeyboardInterrupt from exc
         raise
     finally:
-        root.removeFilter(_is_no_interrupt)
+        root.removeFilter(_keep_record)
 
 
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
+def _keep_record(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not _was_interrupted(record.exc_info[1])
 
 
 def _was_interrupted(exc: BaseException | None) -> bool:
-    """Return whether an error is Ctrl-C, or was raised while handling it."""
+    """Return whether an error is a KeyboardInterrupt, or was raised while one was handled."""
     while exc is not None and not isinstance(exc, KeyboardInterrupt):
         exc = exc.__context__
     return exc is not None

@@ -20,7 +20,7 @@ class Source(DataSource):
         return "celery_delayq"
 
     def schema(self) -> str:
-        """Return the columns of the table that is read."""
+        """Return the columns of the table to read."""
         return schema_of(TABLE_COLUMNS[ReadOptions.of(self.options).table])
 
     def reader(self, schema: StructType) -> BatchReader:

@@ -6,7 +6,7 @@
     python -m celery_delayq.spark archive --folder s3a://shop/delayq \\
         --tables dead_letters --older-than 604800 --remove
 
-The job may be killed and repeated: the next one adds the missing rows.
+The job may be killed and repeated: the next job adds the missing rows.
 :mod:`celery_delayq.spark.restore` puts an archive back.
 
 In Python::

@@ -18,14 +18,14 @@ from celery_delayq.spark.archive.rows import ARCHIVE_COLUMNS
 @click.option("--tables", metavar="NAMES", default="history,dead_letters", show_default=True,
               help=f"Tables to archive, with commas: {', '.join(ARCHIVE_COLUMNS)}.")  # fmt: skip
 @click.option("--older-than", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
-              help="Only dead letters that died at least so long ago.")  # fmt: skip
+              help="Only dead letters that died at least this many seconds ago.")  # fmt: skip
 @click.option("--remove", is_flag=True, help="Remove archived dead letters from Redis.")
 @click.option("--source", metavar="NAME", help="Name of the queue in the archive; default: "
               "host, port and database.")  # fmt: skip
 @click.option("--on-loss", type=click.Choice(["warn", "fail"]), default="warn", show_default=True,
-              help="What to do when Redis dropped runs before they were archived.")  # fmt: skip
+              help="Action if Redis dropped runs before they were archived.")  # fmt: skip
 @click.option("--partitions", type=click.IntRange(1, 10_000), default=8, show_default=True,
-              help="Parts to read in parallel, about.")  # fmt: skip
+              help="Approximate number of parts to read in parallel.")  # fmt: skip
 @click.option("--batchsize", type=click.IntRange(1, 10_000), default=1000, show_default=True,
               help="Entries per round trip.")  # fmt: skip
 @jobs.options
@@ -40,13 +40,15 @@ def command(folder: str, tables: str, jars: str | None, as_json: bool, **given: 
     options = ArchiveOptions(tables=names, access=access, **given)
     options.check()  # before Java is started
     spark = jobs.session("archive", jars)
-    told = archive(spark, folder, options)
-    title = f"{told.source}, snapshot {told.snapshot}" if told.snapshot else told.source
-    jobs.show_summary(told, title, told.sums(), as_json=as_json)
-    if told.lost:
-        jobs.warn(f"Runs may be missing: {told.lost}")
-    if told.refused:
+    summary = archive(spark, folder, options)
+    source, snapshot = summary.source, summary.snapshot
+    title = f"{source}, snapshot {snapshot}" if snapshot else source
+    jobs.show_summary(summary, title, summary.sums(), as_json=as_json)
+    if summary.lost:
+        jobs.warn(f"Runs may be missing: {summary.lost}")
+    if summary.refused:
         jobs.warn(
-            f"{told.refused:,} scheduled entries cannot be read; the snapshot has their bytes only"
+            f"{summary.refused:,} scheduled entries cannot be read; "
+            "the snapshot has their bytes only"
         )
-    return not told.refused
+    return not summary.refused

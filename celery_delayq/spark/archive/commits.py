@@ -1,9 +1,9 @@
 """Commits of an archive. No I/O.
 
-Rows are *staged* where readers do not look, then added by one *commit*, and then *published*.
-Commits are numbered without gaps, and each number can be used once, so a commit always knows the
-whole archive before it. A job that was killed before its commit has added nothing; after its
-commit, the next job publishes the rows.
+Rows are *staged* in a folder that readers skip, then added by one *commit*, and then *published*.
+Commits have numbers without gaps, and each number can be used once. So a commit always knows the
+complete archive before it. A job that is killed before its commit adds nothing. If a job is killed
+after its commit, the next job publishes its rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORMAT, VERSION = "celery_delayq.archive", 1
 
 
 class ArchiveError(DelayQError):
-    """The folder is no archive, has another version, or was changed by another job meanwhile."""
+    """The folder is no archive, has another version, or another job changed it at the same time."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,17 @@ class Commit:
     files: Mapping[str, int] = field(default_factory=dict)
 
     def pack(self) -> str:
-        """Return it as JSON."""
+        """Return the commit as JSON."""
         return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)})
 
     @classmethod
     def unpack(cls, text: str, where: str, table: str) -> Commit:
-        """Read what :meth:`pack` wrote.
+        """Read the text that :meth:`pack` returned.
 
         Raises
         ------
         ArchiveError
-            It has another version, or is no commit of that table.
+            The text has another version, or is no commit of that table.
         """
         try:
             fields = json.loads(text)
@@ -80,28 +80,32 @@ class Commit:
                     f"reads {VERSION}"
                 )
             if named != FORMAT or fields.get("table") != table:
-                raise ArchiveError(f"{where}: it is no archive of {table}")
+                raise ArchiveError(f"{where}: this is no archive of {table}")
             return cls(**fields)
         except (ValueError, LookupError, TypeError, AttributeError) as exc:
             raise ArchiveError(f"{where}: it cannot be read ({exc}): it is damaged") from exc
 
 
 def source_of(found: Collection[str], wanted: str | None, own: str | None = None) -> str:
-    """Return the name of one queue in an archive, so that several are not mixed.
+    """Return the name of one queue in an archive, so that queues are not mixed.
 
-    It is the *wanted* one, else our *own*, else the only one.
+    The name is *wanted*, else our *own*, else the only name in the archive.
 
     Raises
     ------
     ArchiveError
         There is no queue of that name, or there are several.
     """
-    meant = wanted or (own if own in found else None)
-    if meant is None and len(found) == 1:
+    source = wanted or (own if own in found else None)
+    if source is None and len(found) == 1:
         return next(iter(found))
-    if meant is None or meant not in found:
-        none = meant or own
-        there = ", ".join(sorted(found)) or "nothing"
-        has = f"the archive has nothing of {none}, but of" if none else "the archive has several"
-        raise ArchiveError(f"{has}: {there}; name one by the option source")
-    return meant
+    if source is None or source not in found:
+        missing = source or own
+        names = ", ".join(sorted(found)) or "nothing"
+        has = (
+            f"the archive has nothing of {missing}, but of"
+            if missing
+            else "the archive has several"
+        )
+        raise ArchiveError(f"{has}: {names}; name one by the option source")
+    return source

@@ -6,9 +6,9 @@
     history/_log/00000001.json                a commit
     history/_staging/2-5f0c…/                 rows that are not committed yet
 
-Readers of Parquet skip names that begin with ``_``. After a commit its files are moved one by one;
-a reader meanwhile sees some of them. Each job first moves files that the last commit left in its
-staging.
+Readers of Parquet skip names that begin with ``_``. After a commit, its files are moved one by one,
+and a reader at that time sees a part of them. Each job first moves the remaining files of the last
+commit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TIMES_SETTING = "spark.sql.parquet.outputTimestampType"
 
 _LOG, _STAGING = "_log", "_staging"
 
-#: Staging folders. Nothing else is moved or removed, whatever a commit says.
+#: Names of staging folders. No other folder is moved or removed, even if a commit names it.
 _STAGED = re.compile(rf"{_STAGING}/\d+-[0-9a-f]+")
 
 
@@ -44,19 +44,18 @@ _DATABASE = re.compile(
 
 
 def check_archive_folder(folder: str) -> None:
-    """Raise :class:`ConfigError` for the URL of a database, or one with a password."""
+    """Raise :class:`ConfigError` for the URL of a database, or a URL with a password."""
     if _DATABASE.match(folder):
         raise ConfigError(
             "the folder is the URL of a database; archives of Spark are folders of Parquet files: "
-            "use --folder. Into a database go dead letters by 'celery -A <app> delayq dead "
-            "archive' or by workers (dead_letters_archive), and the schedule by 'celery -A <app> "
-            "delayq export'"
+            "use --folder. For a database use 'celery -A <app> delayq dead archive' or the setting "
+            "dead_letters_archive (dead letters), or 'celery -A <app> delayq export' (the schedule)"
         )
     check_folder(folder)
 
 
 class ArchivedTable:
-    """One table of an archive. Opening it publishes its committed rows.
+    """One table of an archive. The constructor publishes committed rows.
 
     Parameters
     ----------
@@ -68,8 +67,8 @@ class ArchivedTable:
     Attributes
     ----------
     table : str
-        Its name.
-    last : Commit | None
+        The name of the table.
+    last_commit : Commit | None
         The last commit, or None.
 
     Raises
@@ -91,10 +90,10 @@ class ArchivedTable:
         numbers = [_number(name) for name in self._files.names(_LOG) if name.endswith(".json")]
         if not numbers and (not make or any(not n.startswith("_") for n in self._files.names())):
             raise ArchiveError(f"{path}: there is no archive of celery_delayq in it")
-        self.last = self.commit_of(max(numbers)) if numbers else None
-        if self.last is not None:
-            self._publish(self.last)
-            self._tidy(self.last)
+        self.last_commit = self.commit_of(max(numbers)) if numbers else None
+        if self.last_commit is not None:
+            self._publish(self.last_commit)
+            self._remove_staging(self.last_commit)
 
     def commit_of(self, number: int) -> Commit | None:
         """Return the commit with a number, or None."""
@@ -103,14 +102,14 @@ class ArchivedTable:
         return None if text is None else Commit.unpack(text, f"{self._path}/{name}", self.table)
 
     def stage(self, rows: DataFrame, commit: Commit) -> Commit:
-        """Write rows to a staging folder; return the commit with their number and files."""
+        """Write rows to a staging folder; return the commit with the number of rows and files."""
         commit = replace(commit, staging=f"{_STAGING}/{commit.number}-{uuid4().hex[:12]}")
         where = f"{self._path}/{commit.staging}"
         try:
-            # Parquet's standard type for times; Spark's default is an older one.
+            # Parquet's standard type for times. Spark's default is an older type.
             with setting(self._spark, _TIMES_SETTING, "TIMESTAMP_MICROS"):
                 rows.write.partitionBy(PARTITION_COLUMNS[self.table]).parquet(where)
-            # Counted from the files: counters would include repeated Spark tasks twice.
+            # Rows are counted in the files: counters would count repeated Spark tasks twice.
             staged = self._spark.read.schema(self._schema).parquet(where)
             [(number, unreadable)] = staged.agg(F.count("*"), F.count("raw")).collect()
         except Exception:
@@ -125,7 +124,7 @@ class ArchivedTable:
         Raises
         ------
         ArchiveError
-            Another job has committed meanwhile; nothing was added.
+            Another job committed at the same time; nothing was added.
         """
         if not self._files.create(_log_name(staged.number), staged.pack()):
             self.discard(staged)
@@ -133,7 +132,7 @@ class ArchivedTable:
                 f"{self._path}: another job has archived to it meanwhile; nothing was added, "
                 "run it again"
             )
-        self.last = staged
+        self.last_commit = staged
         self._publish(staged)
 
     def discard(self, staged: Commit) -> None:
@@ -146,8 +145,7 @@ class ArchivedTable:
         return self._spark.read.schema(self._schema).parquet(self._path)
 
     def known(self, since: date) -> DataFrame:
-        """Return the digests of dead letters that died on that day or later, or at an unknown
-        time."""
+        """Return the digests of dead letters that died on a day or later, or at an unknown time."""
         return self.read().where(died_since(since)).select("digest")
 
     def _publish(self, commit: Commit) -> None:
@@ -162,15 +160,15 @@ class ArchivedTable:
                 self._files.move(f"{commit.staging}/{name}", name, size)
         self.discard(commit)
 
-    def _tidy(self, last: Commit) -> None:
-        """Remove staging folders of killed jobs: later commits have taken their numbers."""
+    def _remove_staging(self, last: Commit) -> None:
+        """Remove staging folders of killed jobs: later commits have used their numbers."""
         for name in self._files.names(_STAGING):
             if _number(name) <= last.number:
                 self._files.delete(f"{_STAGING}/{name}")
 
 
 class Files:
-    """Files below a folder, by Hadoop's API for S3, HDFS and disks."""
+    """The files below a folder, on S3, HDFS or a disk, by Hadoop's API."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         hadoop: Any = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
@@ -180,7 +178,7 @@ class Files:
         self._root = self._files.makeQualified(hadoop.Path(folder))
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names in a folder; none if there is no folder."""
+        """Return the names in a folder; an empty list if there is no folder."""
         path = self._at(folder)
         if not self._files.exists(path):
             return []
@@ -213,7 +211,7 @@ class Files:
             stream.close()
 
     def create(self, name: str, text: str) -> bool:
-        """Create a file with its whole text at once; return False if it exists."""
+        """Create a file with its text in one step; return False if the file exists."""
         draft = self._at(f"{name}.{uuid4().hex[:12]}")
         stream = self._files.create(draft, False)
         try:
@@ -236,23 +234,23 @@ class Files:
         raise AssertionError("the last way returns or raises")
 
     def _link(self, draft: Any, target: Any) -> None:
-        """Name a file by a hard link: atomic on a disk that supports links."""
+        """Name a file by a hard link, which is atomic on a disk that supports links."""
         java = self._gateway.jvm.java.nio.file
         none = self._gateway.new_array(self._gateway.jvm.java.lang.String, 0)
         paths = [java.Paths.get(each.toUri().getPath(), none) for each in (target, draft)]
         java.Files.createLink(*paths)
 
     def _rename(self, draft: Any, target: Any) -> None:
-        """Name a file by a FileContext, which never overwrites.
+        """Name a file by a FileContext, which never overwrites a file.
 
-        On a disk it checks first and renames then, which is not atomic.
+        On a disk, the check and the renaming are two steps, which are not atomic.
         """
         context = self._hadoop.FileContext.getFileContext(self._root.toUri(), self._conf)
         how = self._gateway.new_array(getattr(self._hadoop, "Options$Rename"), 0)
         context.rename(draft, target, how)
 
     def move(self, source: str, target: str, size: int) -> None:
-        """Move a file unless another job has moved it; an incomplete copy is replaced."""
+        """Move a file, unless another job has moved it. An incomplete copy is replaced."""
         one, other = self._at(source), self._at(target)
         self._files.mkdirs(other.getParent())
         if self._files.exists(other) and self._files.getFileStatus(other).getLen() != size:
@@ -269,7 +267,7 @@ class Files:
             )
 
     def delete(self, name: str) -> None:
-        """Remove a file or a folder, if it is there."""
+        """Remove a file or a folder, if it exists."""
         self._files.delete(self._at(name), True)
 
     def _at(self, name: str) -> Any:

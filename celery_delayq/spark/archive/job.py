@@ -1,7 +1,7 @@
 """The job that archives: the same steps for each table.
 
-New rows are staged, committed and published, in this order. Only then archived dead letters are
-removed from Redis. Each step determines what is left to do, so a job may be killed anywhere.
+New rows are staged, committed and published, in this order. After that, archived dead letters are
+removed from Redis. Each step determines the remaining work itself, so a job may be killed anywhere.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.model.history import place_of
 from celery_delayq.model.lookup import StatusCode, to_text
 from celery_delayq.model.scheduled import moment
-from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.access import Access, open_client
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
 from celery_delayq.spark.archive.folder import ArchivedTable
 from celery_delayq.spark.archive.rows import ARCHIVE_COLUMNS, PLACE_COLUMNS, ArchiveRows, died_since
 from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import OnLoss, check_choice
-from celery_delayq.spark.read.filters import Wanted
+from celery_delayq.spark.read.filters import RowFilter
 from celery_delayq.spark.read.history import (
     START_OFFSET,
     Offsets,
     RunsLost,
+    find_loss,
     last_runs,
-    loss,
     plan_runs,
 )
 from celery_delayq.spark.read.partitions import plan
 from celery_delayq.spark.read.readers import read_part
 from celery_delayq.spark.read.tables import schema_of
-from celery_delayq.spark.session import MAX_CONNECTIONS, described
+from celery_delayq.spark.session import MAX_CONNECTIONS, job_description
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches as chunks
 
-#: What stands between the name of a broker and that of one of its histories, a hash tag.
+#: The text between the name of a broker and the hash tag of one of its histories.
 _TAG_SEPARATOR = ", hash tag "
 
 
@@ -59,19 +59,20 @@ class ArchiveOptions:
     Attributes
     ----------
     tables : Collection[str]
-        Of ``history``, ``dead_letters`` and ``scheduled``; of the last each job takes a snapshot.
+        Any of ``history``, ``dead_letters`` and ``scheduled``. For ``scheduled`` each job adds a
+        snapshot.
     source : str | None
         Name of the queue in the archive; None: host, port and database.
     older_than : float
-        Only dead letters that died at least so many seconds ago.
+        Only dead letters that died at least this many seconds ago.
     remove : bool
         Remove archived dead letters from Redis.
     on_loss : str
-        ``warn`` or ``fail`` when Redis dropped runs before they were archived.
+        ``warn`` or ``fail`` if Redis dropped runs before they were archived.
     partitions, batchsize : int
-        About how many parts to read in parallel, and entries per round trip.
+        Approximate number of parts to read in parallel, and entries per round trip.
     access : Mapping[str, str]
-        How the queue is found: the options ``url``, ``app``, ``keyprefix`` of the data source.
+        The options ``url``, ``app`` and ``keyprefix`` of the data source.
     """
 
     tables: Collection[str] = ("history", "dead_letters")
@@ -113,15 +114,15 @@ class ArchiveSummary:
     history, dead_letters, scheduled : int | None
         Added runs, dead letters and entries.
     removed, gone : int | None
-        Dead letters removed from Redis, and those that were gone already.
+        Dead letters removed from Redis, and dead letters that were no longer there.
     snapshot : str | None
         The name of the snapshot of the schedule.
     unreadable : int
-        Added rows of which the archive has only the bytes.
+        Added rows that are unreadable: the archive has only their bytes.
     refused : int
         Unreadable entries of the schedule, which cannot be restored.
     lost : str
-        Why runs may be missing, ``""`` if none are missing.
+        Why runs may be missing, ``""`` if no runs are missing.
     """
 
     source: str = ""
@@ -156,8 +157,8 @@ def archive(spark: SparkSession, folder: str, options: ArchiveOptions) -> Archiv
     ConfigError
         An option is wrong, or the folder is the URL of a database or has a password.
     ArchiveError
-        The folder is no archive, or another job added to it meanwhile. Only archived dead letters
-        were removed from Redis.
+        The folder is no archive, or another job added rows at the same time. From Redis, only
+        archived dead letters were removed.
     RunsLost
         Runs may be missing, and *on_loss* is ``fail``.
     """
@@ -169,10 +170,10 @@ class _ArchiveJob:
     def __init__(self, spark: SparkSession, folder: str, options: ArchiveOptions) -> None:
         self._spark, self._folder, self._options = spark, folder, options
         self._access = Access.of(options.access)
-        with opened(self._access) as delayq:
+        with open_client(self._access) as delayq:
             self._source = options.source or delayq.session.stores.address()
             self._now = delayq.session.now_ms()
-        self._told = ArchiveSummary(self._source)
+        self._summary = ArchiveSummary(self._source)
 
     def run(self) -> ArchiveSummary:
         for table, step in (
@@ -181,9 +182,9 @@ class _ArchiveJob:
             ("scheduled", self._scheduled),
         ):
             if table in self._options.tables:
-                with described(self._spark, f"archive {table}"):
+                with job_description(self._spark, f"archive {table}"):
                     step()
-        return self._told
+        return self._summary
 
     # -- the tables
 
@@ -192,68 +193,70 @@ class _ArchiveJob:
 
     def _history(self) -> None:
         archived = self._table("history")
-        last = archived.last
-        reached = dict(last.reached) if last is not None else {}
+        last_commit = archived.last_commit
+        reached = dict(last_commit.reached) if last_commit is not None else {}
         self._check_source(reached)
         options = self._options
-        with opened(self._access) as delayq:
+        with open_client(self._access) as delayq:
             stores = delayq.session.stores
             upto = last_runs(stores)
             after = {name: reached.get(self._place(name), START_OFFSET) for name in upto}
             first = {name: each.first() or START_OFFSET for name, each in stores.histories.items()}
-            lost = _lost(stores, after)
+            lost_runs = _find_loss(stores, after)
             parts = plan_runs(stores, after, upto, options.partitions, options.batchsize)
         rows = self._read("history", parts)
         staged = archived.stage(rows, self._next(archived)) if parts else None
-        with opened(self._access) as delayq:  # runs that were dropped during the read
+        with open_client(self._access) as delayq:  # runs that were dropped during the read
             begun = {name: max(after[name], first[name], key=place_of) for name in after}
-            lost = lost or _lost(delayq.session.stores, begun)
-        if lost and options.on_loss == "fail":
+            lost_runs = lost_runs or _find_loss(delayq.session.stores, begun)
+        if lost_runs and options.on_loss == "fail":
             if staged is not None:
                 archived.discard(staged)
-            raise RunsLost(f"{lost}. Nothing was added; to continue anyway, set on_loss=warn")
-        self._told.lost, self._told.history = lost, 0
+            raise RunsLost(f"{lost_runs}. Nothing was added; to continue anyway, set on_loss=warn")
+        self._summary.lost, self._summary.history = lost_runs, 0
         if staged is not None:
             now = {self._place(name): offset for name, offset in upto.items()}
-            self._told.history = self._commit(archived, replace(staged, reached={**reached, **now}))
+            self._summary.history = self._commit(
+                archived, replace(staged, reached={**reached, **now})
+            )
 
     def _dead_letters(self) -> None:
         archived = self._table("dead_letters")
         parts, since = self._parts_of_dead_letters()
-        self._told.dead_letters = 0
+        self._summary.dead_letters = 0
         if parts:
-            # A dead letter is there twice only if somebody copied it.
+            # A dead letter exists twice only if somebody copied it.
             rows = self._read("dead_letters", parts).dropDuplicates(["digest"])
-            if archived.last is not None:
-                # Older dead letters that came back meanwhile are left to the next job.
+            if archived.last_commit is not None:
+                # The next job archives older dead letters that were restored during this job.
                 some = rows.where(died_since(since))
                 rows = some.join(archived.known(since), "digest", "left_anti")
-            # So that files of each day are neither too small nor too large.
+            # Rebalanced, so that files of each day are neither too small nor too large.
             staged = archived.stage(rows.hint("rebalance", "day"), self._next(archived))
             if staged.rows:
-                self._told.dead_letters = self._commit(archived, staged)
+                self._summary.dead_letters = self._commit(archived, staged)
             else:
                 archived.discard(staged)
         if self._options.remove:
-            self._told.removed, self._told.gone = self._remove(archived)
+            self._summary.removed, self._summary.gone = self._remove(archived)
 
     def _scheduled(self) -> None:
         archived = self._table("scheduled")
         commit = self._next(archived)
-        # The number makes the name unique.
+        # The number of the commit makes the name unique.
         name = f"{moment(self._now):%Y%m%dT%H%M%SZ}-{commit.number}"
-        with opened(self._access) as delayq:
-            parts = self._plan(delayq.session.stores, Wanted("scheduled"))
-        # An entry that is moved meanwhile may be read twice.
+        with open_client(self._access) as delayq:
+            parts = self._plan(delayq.session.stores, RowFilter("scheduled"))
+        # An entry that is moved during the read may be read twice.
         rows = self._read("scheduled", parts, snapshot=name).dropDuplicates(["digest"])
         staged = archived.stage(rows, replace(commit, snapshot=name))
-        self._told.scheduled = self._commit(archived, staged)
-        self._told.snapshot, self._told.refused = name, staged.unreadable
+        self._summary.scheduled = self._commit(archived, staged)
+        self._summary.snapshot, self._summary.refused = name, staged.unreadable
 
     def _commit(self, archived: ArchivedTable, staged: Commit) -> int:
-        """Add staged rows to the archive; return how many."""
+        """Add staged rows to the archive; return their number."""
         archived.commit(staged)
-        self._told.unreadable += staged.unreadable
+        self._summary.unreadable += staged.unreadable
         return staged.rows
 
     # -- reading
@@ -265,7 +268,7 @@ class _ArchiveJob:
         columns: Mapping[str, str] | None = None,
         **constant: str,
     ) -> DataFrame:
-        """Return columns of parts of a table; each part is one Spark task."""
+        """Return columns of some parts of a table; each part is one Spark task."""
         kinds = columns or ARCHIVE_COLUMNS[table]
         constant["source"] = self._source
         access, limit, number = self._access, self._options.batchsize, len(parts)
@@ -278,15 +281,15 @@ class _ArchiveJob:
 
         return self._spark.range(0, number, 1, max(1, number)).mapInArrow(read, schema_of(kinds))
 
-    def _plan(self, stores: Stores, wanted: Wanted) -> list[InputPartition]:
+    def _plan(self, stores: Stores, wanted: RowFilter) -> list[InputPartition]:
         return plan(stores, wanted, self._options.partitions, self._options.batchsize)
 
     def _parts_of_dead_letters(self) -> tuple[list[InputPartition], date]:
-        """Return the parts of selected dead letters, and the day on which the first one died."""
-        last = self._now - int(self._options.older_than * 1000)
-        with opened(self._access) as delayq:
+        """Return the parts of selected dead letters, and the day of the first death."""
+        high = self._now - int(self._options.older_than * 1000)
+        with open_client(self._access) as delayq:
             stores = delayq.session.stores
-            parts = self._plan(stores, Wanted("dead_letters", high=last))
+            parts = self._plan(stores, RowFilter("dead_letters", high=high))
             counts = counts_of(stores, None, None, None)
             died = [
                 stores.of(queue).scan.died_ms(queue, None, 0)
@@ -297,38 +300,38 @@ class _ArchiveJob:
         return parts, moment(first).date()
 
     def _next(self, archived: ArchivedTable) -> Commit:
-        last = archived.last
+        last_commit = archived.last_commit
         return Commit(
             table=archived.table,
-            number=1 if last is None else last.number + 1,
+            number=1 if last_commit is None else last_commit.number + 1,
             made=moment(self._now).isoformat(),
             source=self._source,
-            reached={} if last is None else last.reached,
+            reached={} if last_commit is None else last_commit.reached,
         )
 
     def _place(self, name: str) -> str:
-        """Return the name under which a commit has the last archived run of a history."""
+        """Return the key of a history in :attr:`Commit.reached`."""
         return f"{self._source}{_TAG_SEPARATOR}{name}" if name else self._source
 
     def _check_source(self, reached: Mapping[str, str]) -> None:
-        """Raise :class:`ArchiveError` if this may be an archived queue under another name.
+        """Raise :class:`ArchiveError` if the archive may have this queue under another name.
 
-        Its whole history would be archived again.
+        Otherwise the complete history would be archived again.
         """
         known = sorted({name.partition(_TAG_SEPARATOR)[0] for name in reached})
         if known and self._source not in known and self._options.source is None:
             raise ArchiveError(
                 f"the archive has the history of {', '.join(known)}, and this queue is "
-                f"{self._source}: if it is the same under another name, give the name that the "
-                f"archive has by the option source, else give source={self._source!r}"
+                f"{self._source}: if both are the same queue, give its name in the archive by the "
+                f"option source, else give source={self._source!r}"
             )
 
     # -- removing
 
     def _remove(self, archived: ArchivedTable) -> tuple[int, int]:
-        """Remove archived dead letters from Redis; return how many, and how many were gone."""
+        """Remove archived dead letters from Redis; return the numbers of removed and gone ones."""
         parts, since = self._parts_of_dead_letters()
-        if not parts or archived.last is None:
+        if not parts or archived.last_commit is None:
             return 0, 0
         dead_letters = self._read("dead_letters", parts, PLACE_COLUMNS)
         removable = dead_letters.join(archived.known(since), "digest", "left_semi")
@@ -338,16 +341,16 @@ class _ArchiveJob:
         return int(removed or 0), int(gone or 0)
 
 
-def _lost(stores: Stores, reached: Offsets) -> str:
-    """Return why runs of any history may be lost, "" if none are."""
+def _find_loss(stores: Stores, reached: Offsets) -> str:
+    """Return why runs of any history may be lost, ``""`` if no runs are lost."""
     histories = stores.histories.items()
-    return next(filter(None, (loss(each, reached[name]) for name, each in histories)), "")
+    return next(filter(None, (find_loss(each, reached[name]) for name, each in histories)), "")
 
 
 def _remove(access: Access, batches: Batches) -> Batches:
-    """Remove dead letters on executors, each only if unchanged."""
+    """Remove unchanged dead letters; runs on executors."""
     states: Counter[StatusCode] = Counter()
-    with opened(access) as delayq:
+    with open_client(access) as delayq:
         for batch in batches:
             columns = (batch.column(name).to_pylist() for name in ("queue", "name", "died_ms"))
             rows = sorted(zip(*columns, strict=True))

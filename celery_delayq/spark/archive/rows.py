@@ -1,6 +1,6 @@
-"""Rows of an archive: columns of the data source, and the bytes of Redis to restore them.
+"""Rows of an archive: the columns of the data source, and the bytes for a restore.
 
-A digest identifies each row. Everything here runs on executors.
+A digest identifies each row. This module runs on executors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from celery_delayq.transfer.schedule_row import ScheduleRow
 #: The partition column of each table.
 PARTITION_COLUMNS = {"history": "day", "dead_letters": "day", "scheduled": "snapshot"}
 
-#: The columns of each table with their SQL types. `data` is a whole dead letter; an entry has the
+#: The columns of each table with their SQL types. `data` is a full dead letter; an entry has the
 #: fields of :class:`~celery_delayq.transfer.schedule_row.ScheduleRow`.
 ARCHIVE_COLUMNS: Mapping[str, Mapping[str, str]] = {
     "history": {"source": "STRING", **TABLE_COLUMNS["history"], "day": "DATE"},
@@ -73,7 +73,7 @@ class ArchiveRows(TableRows):
     columns : Mapping[str, str]
         Those of a table in :data:`ARCHIVE_COLUMNS`, or :data:`PLACE_COLUMNS`.
     constant : Mapping[str, str]
-        Columns with the same value in all rows; those that *columns* lack are ignored.
+        Columns with the same value in all rows. A column that *columns* lacks is ignored.
     """
 
     def __init__(self, columns: Mapping[str, str], constant: Mapping[str, str]) -> None:
@@ -89,7 +89,7 @@ class ArchiveRows(TableRows):
         return [_entry(queue, *each) for each in entries]
 
     def dead_letters(self, queue: str, found: Sequence[DeadLetterRecord]) -> list[Row]:
-        """Return rows of dead letters; for removal only those whose id can be restored exactly."""
+        """Return rows of dead letters; for removal only those whose id can be stored exactly."""
         if "name" in self.needed:
             found = [each for each in found if text_of(each.id) == each.id]
         rows = super().dead_letters(queue, found)
@@ -113,7 +113,7 @@ class ArchiveRows(TableRows):
 
 
 def _entry(queue: str, name: bytes, record: bytes, score: bytes) -> Row:
-    """Return a row of an entry of the schedule; an unreadable one has its bytes and the reason."""
+    """Return a row of an entry of the schedule; for an unreadable one its bytes and the reason."""
     duplicate = b"\0" in name
     try:
         row = ScheduleRow.of_listed(queue, ListedEntry(to_text(name), int(float(score)), record))
@@ -128,7 +128,7 @@ def _entry(queue: str, name: bytes, record: bytes, score: bytes) -> Row:
 
 
 def died_since(day: date) -> Column:
-    """Return the condition: died on that day or later, or at an unknown time."""
+    """Return the condition for dead letters that died on a day or later, or at an unknown time."""
     return (F.col("day") >= F.lit(day)) | (F.col("day") == F.lit(UNKNOWN_DAY))
 
 
@@ -141,7 +141,7 @@ def of_source(rows: DataFrame, wanted: str | None, own: str | None = None) -> Da
 
 
 def _digest(queue: str, *parts: bytes) -> str:
-    """Return a digest of several byte strings that does not confuse their bounds."""
+    """Return a digest of several byte strings, which depends on where each string ends."""
     found = hashlib.sha256()
     for part in (to_bytes(queue), *parts):
         found.update(b"%d " % len(part) + part)

@@ -1,1 +1,1 @@
-"""Reading: the tables of the data source, in batches and as a stream."""
+"""Reads the tables of the data source, in batches and as a stream."""

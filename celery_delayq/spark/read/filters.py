@@ -1,4 +1,4 @@
-"""Which rows to read, by options and by filters that Spark pushes down. No I/O."""
+"""Selects the rows to read, by options and by filters that Spark pushes down. No I/O."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _MS = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The rows of one table to read.
+class RowFilter:
+    """The rows of a table to read.
 
     Attributes
     ----------
     queues : frozenset[str] | None
-        Only these queues, None for all.
+        Only these queues; None: all queues.
     task : str | None
-        Only this task, None for all.
+        Only this task; None: all tasks.
     low, high : int | None
-        Inclusive bounds in ms since 1970 of the column of :data:`.tables.TIME_COLUMNS`.
+        Inclusive bounds, in ms since 1970, for the column of :data:`.tables.TIME_COLUMNS`.
     """
 
     table: str
@@ -47,8 +47,8 @@ class Wanted:
     high: int | None = None
 
     @classmethod
-    def of(cls, options: ReadOptions) -> Wanted:
-        """Return the rows that options describe.
+    def of(cls, options: ReadOptions) -> RowFilter:
+        """Return the filter that options describe.
 
         Raises
         ------
@@ -74,8 +74,8 @@ class Wanted:
         queues = None if options.queue is None else frozenset({options.queue})
         return cls(table, queues, options.task, low, None if until is None else until - 1)
 
-    def narrowed(self, filter: Filter) -> Wanted | None:
-        """Return these rows restricted by a filter; None if the filter is not supported."""
+    def narrowed(self, filter: Filter) -> RowFilter | None:
+        """Return this filter combined with *filter*; None if *filter* is not supported."""
         column = ".".join(getattr(filter, "attribute", ()))
         value = getattr(filter, "value", None)
         if column == "queue" and "queue" in TABLE_COLUMNS[self.table]:
@@ -91,8 +91,8 @@ class Wanted:
             return self._between(filter, value)
         return None
 
-    def tests(self) -> Mapping[str, Callable[[Any], bool]]:
-        """Return the conditions, by column, that must be checked row by row."""
+    def conditions(self) -> Mapping[str, Callable[[Any], bool]]:
+        """Return the conditions to check row by row, by column."""
         found: dict[str, Callable[[Any], bool]] = {}
         if self.task is not None:
             found["task"] = frozenset({self.task}).__contains__
@@ -109,7 +109,7 @@ class Wanted:
         ms = (time - EPOCH) // _MS
         return (self.low is None or self.low <= ms) and (self.high is None or ms <= self.high)
 
-    def _between(self, filter: Filter, time: datetime) -> Wanted | None:
+    def _between(self, filter: Filter, time: datetime) -> RowFilter | None:
         since = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - EPOCH
         below, above = since // _MS, -(-since // _MS)
         bounds: Mapping[type[Filter], tuple[int | None, int | None]] = {
@@ -119,7 +119,7 @@ class Wanted:
             LessThanOrEqual: (None, below),
             EqualTo: (above, below),
         }
-        # Rows have no times that Python cannot represent.
+        # All times in rows can be represented in Python.
         if type(filter) not in bounds or not 0 <= above < MAX_DUE_MS:
             return None
         low, high = bounds[type(filter)]

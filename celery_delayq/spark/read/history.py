@@ -1,4 +1,4 @@
-"""How the history of runs is read in parts, and how lost runs are noticed."""
+"""Reads the history of runs in parts, and detects lost runs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from celery_delayq.store.stores import Stores
 
 logger = logging.getLogger(__name__)
 
-#: Before all runs.
+#: The offset before all runs.
 START_OFFSET = "0-0"
 
-#: The greatest offset there can be.
+#: The greatest possible offset.
 MAX_OFFSET = "18446744073709551615-18446744073709551615"
 
 _MAX_SEQUENCE = 2**64 - 1
@@ -39,9 +39,10 @@ Offsets = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of one history after one offset, up to another one.
+    """The runs of one history after the offset *after*, up to *upto*.
 
-    *first* is the first offset at planning; a later first offset shows that runs were dropped.
+    *first* is the first offset of the history at planning. If the history begins later during the
+    read, Redis has dropped runs.
     """
 
     after: str
@@ -56,8 +57,8 @@ class Runs:
         reached = max(self.after, self.first, key=place_of)
         while True:
             found = history.read(after, self.upto, limit)
-            is_whole = bool(found) and found[0][0] == self.first
-            if self.onloss is not None and not is_whole:
+            has_first = bool(found) and found[0][0] == self.first
+            if self.onloss is not None and not has_first:
                 check_loss(history, reached, self.onloss)
             if found:
                 yield rows.history(found)
@@ -67,7 +68,7 @@ class Runs:
 
 
 class _Span(NamedTuple):
-    """The runs of one history between two offsets, and about how many they are."""
+    """The runs of one history between two offsets, and their approximate number."""
 
     runs: Runs
     begin: int
@@ -75,7 +76,7 @@ class _Span(NamedTuple):
     about: int
 
     def cut(self, number: int) -> list[Runs]:
-        """Return about so many parts that cover equal spans of time."""
+        """Return about *number* parts that cover equal spans of time."""
         begin, time = self.begin, self.end - self.begin
         number = max(1, min(number, time))
         cuts = [f"{begin + time * n // number}-{_MAX_SEQUENCE}" for n in range(1, number)]
@@ -96,12 +97,13 @@ def plan_runs(
     least: int,
     onloss: OnLoss | None = None,
 ) -> list[InputPartition]:
-    """Return about *parts* parts of at least *least* runs, of one history after the other.
+    """Return about *parts* parts of at least *least* runs, one history after another.
 
     Parameters
     ----------
     after, upto : Mapping[str, str]
-        By history; without one in *after* it is all of it, without one in *upto* nothing.
+        Offsets by history. A history that *after* lacks is read from its start; a history that
+        *upto* lacks is not read.
     """
     spans = [
         span
@@ -134,15 +136,15 @@ def _span(history: HistoryStore, runs: Runs) -> _Span | None:
     if first is None or place_of(runs.upto) <= place_of(runs.after):
         return None
     begin, end = max(place_of(runs.after), place_of(first))[0], place_of(runs.upto)[0]
-    whole = max(1, place_of(history.last() or runs.upto)[0] - place_of(first)[0])
-    about = history.count() * (end - begin) // whole
+    total_ms = max(1, place_of(history.last() or runs.upto)[0] - place_of(first)[0])
+    about = history.count() * (end - begin) // total_ms
     return _Span(replace(runs, first=first), begin, end, about)
 
 
-def loss(history: HistoryStore, reached: str) -> str:
-    """Return why runs after an offset may be lost, ``""`` if none are.
+def find_loss(history: HistoryStore, reached: str) -> str:
+    """Return why runs after an offset may be lost, ``""`` if no runs are lost.
 
-    The offset is that of a run that was read. From the start of a history nothing can be lost.
+    The offset is that of the last run that was read. At the start of a history no run can be lost.
     """
     first = history.first()
     if place_of(reached) == (0, 0) or (first is not None and place_of(first) <= place_of(reached)):
@@ -150,19 +152,19 @@ def loss(history: HistoryStore, reached: str) -> str:
     begins = "is empty" if first is None else f"begins with {first}"
     return (
         f"the history {begins} now, and was read up to {reached}: runs after that may be "
-        "lost. Read it more often, or keep more runs by the setting history"
+        "lost. Read the history more often, or keep more runs by the setting history"
     )
 
 
 def check_loss(history: HistoryStore, reached: str, onloss: OnLoss) -> None:
-    """Warn, or raise an error, if runs after an offset may be lost; see :func:`loss`.
+    """Warn, or raise an error, if runs after an offset may be lost; see :func:`find_loss`.
 
     Raises
     ------
     RunsLost
         *onloss* is ``fail``.
     """
-    text = loss(history, reached)
+    text = find_loss(history, reached)
     if not text:
         return
     if onloss == "fail":

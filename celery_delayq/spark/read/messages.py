@@ -1,4 +1,4 @@
-"""Parse a task message into columns. No I/O."""
+"""Parses task messages into columns. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery_delayq.model.canvas import group_of
 from celery_delayq.model.envelope import own_of, parse_iso, unique_key
 from celery_delayq.model.payload import body_of
 
-#: The headers that Celery writes itself; all others are the caller's.
+#: The headers that Celery writes. All other headers come from the caller.
 CELERY_HEADERS = frozenset(
     {
         *("lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries"),
@@ -29,7 +29,7 @@ _MAX_INT = 2**31 - 1
 #: Columns that are headers of the same name.
 _TEXT_COLUMNS = ("id", "task", "root_id", "parent_id", "origin")
 
-#: How bodies in Celery's default form are encoded, and how they end.
+#: The encoding of bodies in Celery's default form, and the end of such bodies.
 _USUAL_ENCODING = ("base64", "application/json", "utf-8", None)
 _USUAL_BODY_END = ', {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 
@@ -37,12 +37,12 @@ _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 def read(data: bytes, with_arguments: bool = True) -> dict[str, Any] | None:
-    """Return the values of all columns of one message, None if it is no task message.
+    """Return the values of all columns of a message, None if it is no task message.
 
     Parameters
     ----------
     with_arguments : bool
-        Also read ``args`` and ``kwargs``, which takes as long as all others.
+        Also read ``args`` and ``kwargs``, which takes as long as all other columns together.
     """
     try:
         message = json.loads(data.decode())
@@ -73,7 +73,7 @@ def read(data: bytes, with_arguments: bool = True) -> dict[str, Any] | None:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a value as text that Spark can store: text as it is, all else as JSON."""
+    """Return a value as text that Spark can store: text unchanged, other values as JSON."""
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value)
@@ -88,7 +88,7 @@ def name_of(data: bytes) -> str:
 def _arguments(message: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Return positional and keyword arguments as JSON.
 
-    They are cut from a body in Celery's default form: decoding them would take longer.
+    From a body in Celery's default form, their text is cut out: decoding the body takes longer.
     """
     how = (
         message["properties"].get("body_encoding"),
@@ -106,7 +106,7 @@ def _arguments(message: Mapping[str, Any]) -> tuple[str | None, str | None]:
     try:
         args, kwargs, _ = body_of(message)
         return text_of(dumps(args)), text_of(dumps(kwargs))
-    except Exception:  # decoding a broken body may raise anything
+    except Exception:  # decoding a broken body may raise any error
         return None, None
 
 

@@ -1,9 +1,9 @@
-"""Cut a table into parts that Spark reads in parallel.
+"""Splits a table into parts that Spark reads in parallel.
 
-A plan has bounds and no entries, so its size does not depend on the number of entries. Bounds are
-positions in an order: an entry is in exactly one part, whatever else is added or removed, and also
-where it is moved meanwhile. One whose task is paused or resumed meanwhile may be read twice or not
-at all.
+A plan has the bounds of its parts, not entries, so its size does not depend on the number of
+entries. Bounds are positions in an order. An entry is in exactly one part, even if entries are
+added, removed or moved during the read. If its task is paused or resumed during the read, an entry
+may be read twice or not at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Label
 from celery_delayq.model.lookup import EntryCondition, IndexEntry, Position
-from celery_delayq.spark.read.filters import Wanted
+from celery_delayq.spark.read.filters import RowFilter
 from celery_delayq.spark.read.history import MAX_OFFSET, Runs, last_runs, plan_runs
 from celery_delayq.spark.read.table_rows import Row, TableRows
 from celery_delayq.store.keys import Layout
@@ -33,38 +33,38 @@ class ReadRange(Protocol):
     """A contiguous range of a table. Executors get a copy."""
 
     def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
-        """Yield its rows, at most about *limit* at a time."""
+        """Yield the rows of the range, at most about *limit* at a time."""
 
 
 ReadRanges = Iterable[Sequence[ReadRange]]
 
 
 class _PartitionPlan(NamedTuple):
-    """The table to cut."""
+    """The table to split, and the number of parts."""
 
     stores: Stores
-    wanted: Wanted
+    wanted: RowFilter
     queues: Mapping[str, Layout]
     parts: int
     least: int
 
 
-def plan(stores: Stores, wanted: Wanted, parts: int, least: int) -> list[InputPartition]:
+def plan(stores: Stores, wanted: RowFilter, parts: int, least: int) -> list[InputPartition]:
     """Return about *parts* parts of at least *least* rows, each for one Spark task.
 
-    The value of a part is the list of its ranges, in the order to read them. Several small ranges,
-    also of different stores, are one part.
+    The value of a part is the list of its ranges, in reading order. A part may have several small
+    ranges, also of different stores.
     """
     if wanted.table == "periodic":
-        return [InputPartition([Entries()])]
+        return [InputPartition([PeriodicEntries()])]
     if wanted.table == "history":
         upto = last_runs(stores)
-        # Runs that end meanwhile belong to it, too: they have left all other tables.
+        # Runs that end during the read are included: they are in no other table any more.
         rest = InputPartition(
             [Runs(offset, MAX_OFFSET, name=name) for name, offset in upto.items()]
         )
         return [*plan_runs(stores, {}, upto, parts, least), rest]
-    # Those of one store stand together, and so in few parts.
+    # Queues of one store are neighbours, so a store is in few parts.
     names = {**queues_of(stores, None)}
     if wanted.queues is not None:
         some = sorted(wanted.queues)
@@ -73,8 +73,10 @@ def plan(stores: Stores, wanted: Wanted, parts: int, least: int) -> list[InputPa
     return [InputPartition(ranges) for ranges in found if ranges]
 
 
-def share(sizes: Sequence[int], parts: int, least: int = 1) -> list[list[tuple[int, int, int]]]:
-    """Cut lists of these sizes into about *parts* parts of equal size, at least *least*.
+def split_sizes(
+    sizes: Sequence[int], parts: int, least: int = 1
+) -> list[list[tuple[int, int, int]]]:
+    """Split lists of these sizes into about *parts* parts of equal size, at least *least*.
 
     Returns
     -------
@@ -101,13 +103,13 @@ def share(sizes: Sequence[int], parts: int, least: int = 1) -> list[list[tuple[i
 
 
 @dataclass(frozen=True)
-class Scheduled:
+class ScheduleRange:
     """A range of the schedule of a queue."""
 
     stretch: Stretch
 
     def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
-        """Yield its entries."""
+        """Yield the entries of the range."""
         store = stores.of(self.stretch.queue)
         for entries in store.scan.entries(self.stretch, limit):
             yield rows.scheduled(self.stretch.queue, entries)
@@ -126,16 +128,16 @@ def _scheduled(plan: _PartitionPlan) -> ReadRanges:
         stretches += some
         sizes += store.scan.sizes(some)
     reached: dict[int, Position | None] = {}
-    for pieces in share(sizes, plan.parts, plan.least):
+    for pieces in split_sizes(sizes, plan.parts, plan.least):
         ranges: list[ReadRange] = []
         for which, _, end in pieces:
-            whole, after = stretches[which], reached.get(which)
-            scan = stores.of(whole.queue).scan
-            upto = scan.position(whole, end - 1) if end < sizes[which] else None
+            stretch, after = stretches[which], reached.get(which)
+            scan = stores.of(stretch.queue).scan
+            upto = scan.position(stretch, end - 1) if end < sizes[which] else None
             if upto is not None and after is not None and upto.order <= after.order:
-                continue  # enough entries were added before it meanwhile
+                continue  # entries were added before it, and this part has become empty
             if which not in reached or after is not None:
-                ranges.append(Scheduled(whole._replace(after=after, upto=upto)))
+                ranges.append(ScheduleRange(stretch._replace(after=after, upto=upto)))
                 reached[which] = upto  # None at the end
         yield ranges
 
@@ -144,10 +146,10 @@ def _scheduled(plan: _PartitionPlan) -> ReadRanges:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """Messages of one ready list, by position from the end that workers take from.
+class ReadyRange:
+    """A range of a ready list; positions count from the end from which workers take messages.
 
-    Positions shift while workers take messages, so one may be read twice or not at all.
+    Positions change while workers take messages, so a message may be read twice or not at all.
     """
 
     queue: str
@@ -157,7 +159,7 @@ class Ready:
     end: int
 
     def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
-        """Yield its messages."""
+        """Yield the messages of the range."""
         scan = stores.of(self.queue).scan
         for found in scan.messages(self.name, self.start, self.end, limit):
             step = self.step
@@ -175,24 +177,25 @@ def _ready(plan: _PartitionPlan) -> ReadRanges:
             some.append((name, None, store.keys.queue(name).quarantined))
             some += [(name, step, store.keys.ready(name, step, layout)) for step in layout.steps]
         lists += some
-        # Each is read to its end at that time: messages that became ready are in no other table.
+        # A list is read to its end at reading time: messages that became ready are in no other
+        # table.
         sizes += [max(1, size) for size in store.scan.lengths([name for *_, name in some])]
-    for pieces in share(sizes, plan.parts, plan.least):
+    for pieces in split_sizes(sizes, plan.parts, plan.least):
         yield [
-            Ready(*lists[which], start, sys.maxsize if end == sizes[which] else end)
+            ReadyRange(*lists[which], start, sys.maxsize if end == sizes[which] else end)
             for which, start, end in pieces
         ]
 
 
 @dataclass(frozen=True)
-class Leased:
+class LeasedMessages:
     """The leased messages of one process and queue."""
 
     queue: str
     worker_id: str
 
     def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
-        """Yield them, except those that a retry has replaced."""
+        """Yield the messages, except messages that a retry has replaced."""
         scan = stores.of(self.queue).scan
         held = (value for _, value in scan.held(self.queue, self.worker_id) if value)
         for values in batches(held, limit):
@@ -202,9 +205,9 @@ class Leased:
 
 def _leased(plan: _PartitionPlan) -> ReadRanges:
     leases = plan.stores.run_each(plan.queues, lambda store, name: store.leases.leases_steps(name))
-    held = [(name, *each) for name, its in leases.items() for each in its]
-    for pieces in share([1] * len(held), plan.parts):
-        yield [Leased(*held[which][:2]) for which, _, _ in pieces]
+    leased = [(name, *each) for name, its in leases.items() for each in its]
+    for pieces in split_sizes([1] * len(leased), plan.parts):
+        yield [LeasedMessages(*leased[which][:2]) for which, _, _ in pieces]
 
 
 def _tracked(
@@ -215,7 +218,7 @@ def _tracked(
     found: Sequence[tuple[int | None, bytes]],
     worker: str | None = None,
 ) -> list[Row]:
-    """Return rows of messages with their priority steps, and of the index entry of each."""
+    """Return rows of messages, from their priority steps, bytes and index entries."""
     labels = [Label.of(message) for _, message in found]
     asked = [name for label in labels if label is not None for name in (label.id, label.name)]
     values = iter(scan.tracked(queue, "running" if state == "running" else "waiting", asked))
@@ -231,8 +234,8 @@ def _tracked(
 
 
 @dataclass(frozen=True)
-class Died:
-    """Dead letters of a queue that died within inclusive bounds in ms since 1970."""
+class DeadLetterRange:
+    """The dead letters of a queue that died within inclusive bounds, in ms since 1970."""
 
     queue: str
     low: int | None
@@ -253,7 +256,7 @@ def _dead_letters(plan: _PartitionPlan) -> ReadRanges:
     )
     sizes = [*counts.values()]
     reached: dict[int, int | None] = {}
-    for pieces in share(sizes, plan.parts, plan.least):
+    for pieces in split_sizes(sizes, plan.parts, plan.least):
         ranges: list[ReadRange] = []
         for which, _, end in pieces:
             low, high = reached.get(which, wanted.low), None
@@ -263,17 +266,17 @@ def _dead_letters(plan: _PartitionPlan) -> ReadRanges:
             if high is None:
                 high = wanted.high
             if low is None or high is None or low <= high:
-                ranges.append(Died(names[which], low, high))
+                ranges.append(DeadLetterRange(names[which], low, high))
                 reached[which] = None if high is None else high + 1
         yield ranges
 
 
 @dataclass(frozen=True)
-class Entries:
-    """All periodic entries: they are few."""
+class PeriodicEntries:
+    """All periodic entries, which are few."""
 
     def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
-        """Yield them, each once."""
+        """Yield the periodic entries, each once."""
         seen: set[str] = set()
         found = chain.from_iterable(store.periodic.all() for store in stores)
         for batch in batches(found, limit):

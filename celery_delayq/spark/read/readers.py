@@ -12,9 +12,9 @@ from pyspark.sql.types import StructType
 
 from celery_delayq.errors import ConfigError, InvalidCursor
 from celery_delayq.model.history import check_range, place_of
-from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.access import Access, open_client
 from celery_delayq.spark.options import ReadOptions
-from celery_delayq.spark.read.filters import Wanted
+from celery_delayq.spark.read.filters import RowFilter
 from celery_delayq.spark.read.history import START_OFFSET, check_loss, last_runs, plan_runs
 from celery_delayq.spark.read.partitions import plan
 from celery_delayq.spark.read.table_rows import TableRows
@@ -28,17 +28,17 @@ except ImportError:  # PySpark 4.1, where that trigger is one batch of all there
         """Placeholder for the class of later versions."""
 
 
-#: The name of the one part of an offset that holds for all histories.
+#: The key in an offset for the part that is valid for all histories.
 _SHARED_OFFSET = "id"
 
 
 class _Reader:
-    """The part of both readers that executors need: they get a copy without a connection.
+    """The shared part of both readers. Executors get a copy without a connection.
 
     Parameters
     ----------
     schema : StructType
-        The columns to read: all of the table, or those of
+        The columns to read: all columns of the table, or the columns in
         ``spark.read.schema("id STRING, due TIMESTAMP")``.
 
     Raises
@@ -50,11 +50,11 @@ class _Reader:
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._columns = columns_of(options.table, schema)
-        self._wanted = Wanted.of(options)
+        self._wanted = RowFilter.of(options)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Yield the rows of a part; opens a connection of its own."""
-        rows = TableRows(self._columns, self._wanted.tests())
+        """Yield the rows of a part, on a new connection."""
+        rows = TableRows(self._columns, self._wanted.conditions())
         return read_part(self._options.access, partition, rows, self._options.batchsize)
 
 
@@ -62,9 +62,9 @@ def read_part(
     access: Access, partition: InputPartition, rows: TableRows, limit: int
 ) -> Iterator[RecordBatch]:
     """Yield the rows of a part, at most about *limit* at a time."""
-    with opened(access) as delayq:
+    with open_client(access) as delayq:
         stores = delayq.session.stores
-        for range_ in partition.value or ():  # None of Spark's own, if a table has no parts
+        for range_ in partition.value or ():  # for a table without parts, Spark passes None
             for page in range_.pages(stores, rows, limit):
                 yield rows.batch(page)
 
@@ -74,28 +74,28 @@ class BatchReader(_Reader, DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        # Spark refuses a reader that has the method `pushFilters` while the setting
-        # `spark.sql.python.filterPushdown.enabled` is off, the default, and a reader does not know
-        # that setting. Spark compares `__func__` of the method, so this one shows Spark's own.
+        # By default the setting `spark.sql.python.filterPushdown.enabled` is off, and then Spark
+        # refuses a reader with its own method `pushFilters`. A reader cannot read the setting.
+        # Spark compares `__func__` of the method, so ours has Spark's function there.
         push: Any = partial(self.push)
         push.__func__ = DataSourceReader.pushFilters
         self.pushFilters = push  # type: ignore[method-assign]
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Apply filters, and return those that are left to Spark."""
-        left = []
+        """Apply filters; return the unsupported filters, which Spark applies."""
+        unsupported = []
         for each in filters:
             narrowed = self._wanted.narrowed(each)
             if narrowed is None:
-                left.append(each)
+                unsupported.append(each)
             else:
                 self._wanted = narrowed
-        return left
+        return unsupported
 
     def partitions(self) -> list[InputPartition]:
-        """Return the parts; reads only their bounds."""
+        """Return the parts. Only their bounds are read."""
         options = self._options
-        with opened(options.access) as delayq:
+        with open_client(options.access) as delayq:
             stores = delayq.session.stores
             return plan(stores, self._wanted, options.partitions, options.batchsize)
 
@@ -103,16 +103,16 @@ class BatchReader(_Reader, DataSourceReader):
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the history as a stream.
 
-    The offset is the last run that was read: ``{"id": …}``, or on a Redis Cluster one for each hash
-    tag, since each has a history and a clock of its own. A history only grows at its end, so each
-    run is read once, whatever its due time.
+    An offset has the id of the last run that was read: ``{"id": …}``. On a Redis Cluster it has one
+    id for each hash tag, because each hash tag has its own history and clock. A history only grows
+    at its end, so each run is read once.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.table != "history":
             raise ConfigError(
-                f"table={options.table!r} cannot be read as a stream, history can; "
-                "use spark.read in place of spark.readStream"
+                f"table={options.table!r} cannot be read as a stream, only history can; "
+                "use spark.read instead of spark.readStream"
             )
         try:
             check_range(options.after or START_OFFSET, None)
@@ -123,11 +123,11 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: dict[str, str] | None = None
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
-        """Return the offset at which a new stream begins, that of all histories."""
+        """Return the offset of all histories at which a new stream begins."""
         return {_SHARED_OFFSET: self._options.after or START_OFFSET}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, str]:  # noqa: ARG002, N802
-        """Return the offset of the last run now."""
+        """Return the current offset of the last run."""
         reached = start or self.initialOffset()
         last = self._target or self._last()
         return {
@@ -135,18 +135,18 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         }
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802
-        """Return the offset of the last run now, for the progress of the query."""
+        """Return the current offset of the last run, for the progress of the query."""
         last = self._last()
         return last if {*last.values()} != {START_OFFSET} else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read no runs that are later than the last one now."""
+        """Fix the end of the stream: read no run after the current last run."""
         self._target = self._last()
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """Return the parts between two offsets."""
         options = self._options
-        with opened(options.access) as delayq:
+        with open_client(options.access) as delayq:
             stores = delayq.session.stores
             histories = stores.histories
             after = {name: _of(start, name or _SHARED_OFFSET) for name in histories}
@@ -158,7 +158,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return plan_runs(stores, after, upto, parts, least, options.onloss)
 
     def _last(self) -> dict[str, str]:
-        with opened(self._options.access) as delayq:
+        with open_client(self._options.access) as delayq:
             last = last_runs(delayq.session.stores)
         return {name or _SHARED_OFFSET: offset for name, offset in last.items()}
 

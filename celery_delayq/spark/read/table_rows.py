@@ -1,4 +1,4 @@
-"""How data of Redis become rows of a table. No I/O."""
+"""Makes rows of a table from data of Redis. No I/O."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from celery_delayq.periodic.unreadable import UnreadableEntry
 from celery_delayq.spark.read.messages import name_of, read, text_of, time_of
 from celery_delayq.spark.read.tables import ARROW_TYPES, TABLE_COLUMNS
 
-#: The values of columns by name; a column that is missing is null.
+#: The values of columns by name. A missing column is null.
 Row = dict[str, Any]
 
-#: Columns read from the dead letter itself; the others are read from its message.
+#: Columns that are read from the dead letter. The other columns are read from its message.
 _DEAD_LETTER_COLUMNS = frozenset(
     {
         *("id", "died", "reason", "exception", "error", "traceback", "worker"),
@@ -41,7 +41,7 @@ class TableRows:
     columns : Mapping[str, str]
         The columns to make, with their SQL types.
     where : Mapping[str, Callable[[Any], bool]]
-        Conditions on columns that rows must meet; all other filters are applied before.
+        Conditions on columns that rows must meet. All other filters were applied before.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class TableRows:
     ) -> None:
         self._where = where
         self._schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in columns.items()])
-        #: The columns that have to be made.
+        #: The columns to make.
         self.needed = {*columns, *where}
         self._with_arguments = not self.needed.isdisjoint({"args", "kwargs"})
 
     def batch(self, page: Sequence[Row]) -> pa.RecordBatch:
         """Return rows as a batch."""
-        for name, is_meant in self._where.items():
-            page = [row for row in page if is_meant(row.get(name))]
+        for name, matches in self._where.items():
+            page = [row for row in page if matches(row.get(name))]
         return pa.RecordBatch.from_pylist(page, self._schema)
 
     # -- from data of Redis
@@ -66,7 +66,7 @@ class TableRows:
         return [self._scheduled(queue, *entry) for entry in entries]
 
     def _scheduled(self, queue: str, name: bytes, data: bytes, score: bytes) -> Row:
-        # A score that was set manually may be infinite.
+        # Other programs may have set an infinite score.
         ms = int(float(score)) if score[-1:] != b"f" else MAX_DUE_MS
         is_paused = ms >= PAUSED_OFFSET_MS
         row = {
@@ -80,7 +80,9 @@ class TableRows:
         except RecordError:
             return {**row, "raw": data}
         task = text_of(record.task)
-        return row | self._said(record.message, data, task=task, priority=record.priority)
+        return row | self._message_columns(
+            record.message, data, task=task, priority=record.priority
+        )
 
     def tracked(
         self,
@@ -108,7 +110,7 @@ class TableRows:
                 "worker": text_of(worker),
                 "due": moment(entry.due_ms) if entry and entry.due_ms else None,
                 "cancelled": entry is not None and entry.cancelled,
-                **self._said(message, message, priority=step),
+                **self._message_columns(message, message, priority=step),
             }
             for (step, message), entry in zip(found, index, strict=True)
         ]
@@ -118,7 +120,7 @@ class TableRows:
         return [self._dead_letter(queue, each) for each in found]
 
     def _dead_letter(self, queue: str, found: DeadLetterRecord) -> Row:
-        row = self._said(found.message, found.data)
+        row = self._message_columns(found.message, found.data)
         dead_letter, kinds = DeadLetter.of(queue, found), TABLE_COLUMNS["dead_letters"]
         own = {
             name: _cell(kinds[name], getattr(dead_letter, name))
@@ -134,14 +136,14 @@ class TableRows:
         """Return rows of periodic entries, from pairs of name and record."""
         return [_periodic(name, record) for name, record in records]
 
-    def _said(self, message: bytes, data: bytes, **more: Any) -> Row:
-        """Return the columns of a message and *more*, or only its data if it is unreadable."""
+    def _message_columns(self, message: bytes, data: bytes, **more: Any) -> Row:
+        """Return the columns of a message and *more*; for an unreadable message only its data."""
         row = read(message, self._with_arguments)
         return {"raw": data} if row is None else row | more
 
 
 def _cell(kind: str, value: Any) -> Any:
-    """Return a value as a column of a type can store it, None if it cannot."""
+    """Return the value for a column of a type, None if the column cannot store the value."""
     if kind == "STRING":
         return text_of(value)
     if kind in _INTEGER_LIMITS:
@@ -171,7 +173,7 @@ def _periodic(name: str, record: str) -> Row:
     raw = None
     try:
         given = Periodic.unpack(name, record).as_dict()
-    except Exception as exc:  # a schedule may be of any class
+    except Exception as exc:  # a schedule of another class may raise any error
         given = UnreadableEntry(name, record, exc).as_dict()
         raw = to_bytes(record)
     row = {

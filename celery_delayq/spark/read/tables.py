@@ -43,8 +43,8 @@ _WAIT_COLUMNS = {
     "priority": "INT",
 }
 
-#: The columns of each table with their SQL types. The meaning of `TIMESTAMP` would depend on a
-#: setting.
+#: The columns of each table with their SQL types. `TIMESTAMP_LTZ` is not written `TIMESTAMP`,
+#: because the meaning of that depends on a setting.
 TABLE_COLUMNS: Mapping[str, Mapping[str, str]] = {
     "scheduled": {**_NAME_COLUMNS, **_WAIT_COLUMNS, **_MESSAGE_COLUMNS},
     "ready": {**_NAME_COLUMNS, **_WAIT_COLUMNS, "cancelled": "BOOLEAN", **_MESSAGE_COLUMNS},

@@ -1,4 +1,4 @@
-"""Compare pending rows of a database with the queue, and schedule the missing ones.
+"""Compare pending rows of a database with the queue, and schedule the missing rows.
 
 ::
 
@@ -6,9 +6,9 @@
         --query "SELECT flight, remind_at, gate, created FROM reminders WHERE NOT sent" \\
         --task mail.remind --key flight --eta remind_at --created-column created
 
-Rows and entries are joined by the id ``<task>:<key>`` that the writer of the data source gives.
-Only rows that are missing or have changed are written, so the next job completes one that failed,
-and a second job finds nothing to do.
+Rows and entries are joined by the id ``<task>:<key>``, which the writer of the data source uses.
+Only missing and changed rows are written. So after a failed job the next job writes the rest, and
+after a complete job the next job writes nothing.
 """
 
 from __future__ import annotations

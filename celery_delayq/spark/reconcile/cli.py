@@ -20,7 +20,7 @@ _RANGE_OPTIONS = ("partition_column", "lower_bound", "upper_bound", "partitions"
 
 @click.command("reconcile")
 @click.option("--jdbc-url", default="jdbc:derby:delayq", metavar="URL", show_default=True,
-              help="Database, without a password; else Spark's Derby in ./delayq.")  # fmt: skip
+              help="Database URL without a password; default: Spark's Derby.")  # fmt: skip
 @click.option("--table", metavar="TABLE", help="A table or view of pending rows.")
 @click.option("--query", metavar="SQL", help="A SELECT of pending rows.")
 @click.option(
@@ -44,13 +44,13 @@ _RANGE_OPTIONS = ("partition_column", "lower_bound", "upper_bound", "partitions"
 @click.option(
     "--created-column", "created", metavar="COLUMN", help="Column with the time of creation."
 )
-@click.option("--grace", type=_SECONDS_TYPE, metavar="SECONDS", help="Leave rows alone that are "
-              "newer than this; default 3600 with --created-column.")  # fmt: skip
+@click.option("--grace", type=_SECONDS_TYPE, metavar="SECONDS", help="Leave rows unchanged that "
+              "are newer than this; default 3600 with --created-column.")  # fmt: skip
 @click.option("--finished-within", type=_SECONDS_TYPE, metavar="SECONDS", default=86_400,
-              show_default=True, help="Leave rows alone whose task ended less than this ago, by "
-              "the history.")  # fmt: skip
+              show_default=True, help="Leave rows unchanged whose task ended less than this ago, "
+              "by the history.")  # fmt: skip
 @click.option("--orphans", type=click.Choice(["report", "cancel"]), default="report",
-              show_default=True, help="What to do with tasks without a row.")  # fmt: skip
+              show_default=True, help="Action for tasks without a row.")  # fmt: skip
 @click.option("--max-orphans", type=click.IntRange(0), metavar="NUMBER", help="With more "
               "orphans, change nothing and fail.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show the outcomes, change nothing.")
@@ -67,8 +67,8 @@ def command(
 ) -> bool:
     """Schedule rows that are pending in a database and missing in the queue.
 
-    Tasks of changed rows are replaced. Rows whose task is ready, runs, waits for a retry, is dead
-    or has just finished are left alone. The job may be interrupted and repeated.
+    Tasks of changed rows are replaced. Rows stay unchanged if their task is ready, runs, waits for
+    a retry, is dead or has just finished. The job may be interrupted and repeated.
     """
     database = {name: given.pop(name) for name in ("table", "query", "user", "driver")}
     if (database["table"] is None) == (database["query"] is None):

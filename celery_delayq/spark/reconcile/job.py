@@ -1,4 +1,4 @@
-"""The job that compares rows with the queue: one join by id. The driver only gets sums."""
+"""The job that compares rows with the queue, by one join of ids. The driver only gets sums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZT
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.scheduled import moment
-from celery_delayq.spark.access import opened
+from celery_delayq.spark.access import open_client
 from celery_delayq.spark.arrow import arrow_schema
 from celery_delayq.spark.options import WriteOptions, check_choice
 from celery_delayq.spark.reconcile.options import (
@@ -33,8 +33,8 @@ from celery_delayq.spark.reconcile.verdicts import (
     VERDICT_COLUMN,
     WHY_COLUMN,
     cancel,
+    drop_present_rows,
     judge,
-    leave_out,
 )
 from celery_delayq.spark.session import MAX_CONNECTIONS, setting
 from celery_delayq.spark.write.rows import TaskRows
@@ -46,10 +46,10 @@ _COALESCE_SETTING = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 
 
 def reconcile(spark: SparkSession, rows: DataFrame, options: ReconcileOptions) -> ReconcileSummary:
-    """Schedule missing tasks of pending rows, and replace those of changed rows.
+    """Schedule the tasks of missing rows, and replace the tasks of changed rows.
 
-    Rows may come from any source. To cancel orphans they are read again: only tasks that still
-    have no row are cancelled.
+    Rows may come from any source. Before orphans are cancelled, the rows are read again: only tasks
+    that still have no row are cancelled.
 
     Raises
     ------
@@ -75,7 +75,7 @@ class _ReconcileJob:
             named = [name for name in rows.columns if name not in used]
         self._columns = [options.key, options.eta, *named]
         TaskRows(self._writing, arrow_schema(rows.select(*map(_quoted, self._columns)).schema))
-        with opened(self._writing.access) as delayq:
+        with open_client(self._writing.access) as delayq:
             queue = queue_of(delayq.app, self._writing)
             if queue is None:
                 raise ConfigError(
@@ -94,7 +94,7 @@ class _ReconcileJob:
     def _done(self, judged: DataFrame) -> ReconcileSummary:
         found = judged.groupBy(VERDICT_COLUMN).agg(F.count("*"), F.min(WHY_COLUMN)).collect()
         number = Counter({verdict: count for verdict, count, _ in found})
-        told = ReconcileSummary(
+        summary = ReconcileSummary(
             rows=number.total() - number["orphan"],
             young=number["young"],
             present={state: number[state] for state in PRESENT_STATES},
@@ -106,36 +106,39 @@ class _ReconcileJob:
             dry_run=self._options.dry_run,
             why=next((text for verdict, _, text in found if verdict == "refused"), ""),
         )
-        if told.dry_run:
-            return told
+        if summary.dry_run:
+            return summary
         most = self._options.max_orphans
-        if most is not None and told.orphans > most:
+        if most is not None and summary.orphans > most:
             raise TooManyOrphans(
-                f"{told.orphans:,} scheduled tasks have no row, and max_orphans is {most:,}: "
-                "nothing was changed; look at what the query finds, or raise it"
+                f"{summary.orphans:,} scheduled tasks have no row, and max_orphans is {most:,}: "
+                "nothing was changed; check the rows of the query, or raise max_orphans"
             )
 
-        def meant(*verdicts: str) -> DataFrame:
+        def rows_with(*verdicts: str) -> DataFrame:
             return judged.where(F.col(VERDICT_COLUMN).isin(*verdicts))
 
-        if told.refused and self._options.refused is not None:
-            refused = meant("refused").select(*map(_quoted, self._columns), WHY_COLUMN)
+        if summary.refused and self._options.refused is not None:
+            refused = rows_with("refused").select(*map(_quoted, self._columns), WHY_COLUMN)
             refused.write.mode("append").parquet(self._options.refused)
-        # The writer would not replace these: they have no unique key, or another one.
-        made_way = (
-            self._cancel(meant("foreign").select(ID_COLUMN), True) if number["foreign"] else 0
+        # The writer would not replace these tasks: they have no unique key, or another one.
+        cancelled_first = (
+            self._cancel(rows_with("foreign").select(ID_COLUMN), True) if number["foreign"] else 0
         )
-        if wanted := told.new + told.replaced:
-            written = self._write(meant("new", "changed", "foreign"))
-            told.new, told.replaced = written["new"] - made_way, written["replaced"] + made_way
-            told.refused += written["refused"]
-            told.kept += wanted - told.new - told.replaced - written["refused"]
-            told.why = told.why or written.get("why", "")
-        if told.orphans and self._options.orphans == "cancel":
-            still = self._all.select(self._id_column().alias(ID_COLUMN))
-            orphans = meant("orphan").select(ID_COLUMN)
-            told.cancelled = self._cancel(orphans.join(still, ID_COLUMN, "left_anti"), False)
-        return told
+        if wanted := summary.new + summary.replaced:
+            written = self._write(rows_with("new", "changed", "foreign"))
+            summary.new, summary.replaced = (
+                written["new"] - cancelled_first,
+                written["replaced"] + cancelled_first,
+            )
+            summary.refused += written["refused"]
+            summary.kept += wanted - summary.new - summary.replaced - written["refused"]
+            summary.why = summary.why or written.get("why", "")
+        if summary.orphans and self._options.orphans == "cancel":
+            current = self._all.select(self._id_column().alias(ID_COLUMN))
+            orphans = rows_with("orphan").select(ID_COLUMN)
+            summary.cancelled = self._cancel(orphans.join(current, ID_COLUMN, "left_anti"), False)
+        return summary
 
     # -- reading
 
@@ -172,10 +175,10 @@ class _ReconcileJob:
     def _entries(self) -> DataFrame:
         """Return the state of each task once.
 
-        Tables are read in the order in which tasks move through them, so a task that moves
-        meanwhile is read twice rather than missed.
+        Tables are read in the order in which tasks move through them. So a task that moves during
+        the read is read twice and not missed.
         """
-        says = ("eta", "args", "kwargs", "unique_key")
+        message_columns = ("eta", "args", "kwargs", "unique_key")
         scheduled = self._table(
             "scheduled",
             "id STRING, queue STRING, due TIMESTAMP_LTZ, eta TIMESTAMP_LTZ, args STRING, "
@@ -186,7 +189,7 @@ class _ReconcileJob:
             .when(F.col("queue") != self._queue, "elsewhere")
             .otherwise("scheduled")
         )
-        found = scheduled.select("id", state.alias("state"), *says)
+        found = scheduled.select("id", state.alias("state"), *message_columns)
         since = moment(max(0, self._now - int(self._options.finished_within * 1000)))
         ended = self._table("history", "id STRING, state STRING", since=since.isoformat())
         # A cancelled message stays in its ready list until a worker takes it.
@@ -201,13 +204,16 @@ class _ReconcileJob:
             some = frame.select(F.col(id).alias("id"), F.lit(state_name).alias("state"))
             found = found.unionByName(some, allowMissingColumns=True)
         rank = F.array_position(F.array(*map(F.lit, STATE_RANKS)), F.col("state"))
-        first = F.min_by(F.struct("state", *says), rank)
-        # Other ids of the task belong to no row: the app sent them by other ways.
+        first = F.min_by(F.struct("state", *message_columns), rank)
+        # Other ids of the task belong to no row: the app sent these tasks itself.
         ours = found.where(F.col("id").startswith(f"{self._options.task}:"))
         grouped = ours.groupBy("id").agg(first.alias("first"))
         return grouped.select(
             F.col("id").alias(f"{OWN_PREFIX}entry"),
-            *(F.col(f"first.{name}").alias(f"{OWN_PREFIX}{name}") for name in ("state", *says)),
+            *(
+                F.col(f"first.{name}").alias(f"{OWN_PREFIX}{name}")
+                for name in ("state", *message_columns)
+            ),
         )
 
     def _table(self, table: str, columns: str, **more: str) -> DataFrame:
@@ -218,11 +224,13 @@ class _ReconcileJob:
     # -- writing
 
     def _write(self, rows: DataFrame) -> Mapping[str, Any]:
-        still = rows.mapInArrow(partial(leave_out, self._writing, self._queue), rows.schema)
-        return write(still.select(*map(_quoted, self._columns)), self._options.writing())
+        missing = rows.mapInArrow(
+            partial(drop_present_rows, self._writing, self._queue), rows.schema
+        )
+        return write(missing.select(*map(_quoted, self._columns)), self._options.writing())
 
     def _cancel(self, ids: DataFrame, ready: bool) -> int:
-        """Cancel scheduled tasks, with *ready* also ready ones; return how many were."""
+        """Cancel scheduled tasks, with *ready* also ready tasks; return the number of them."""
         cancelling = partial(cancel, self._writing, ready)
         done = ids.coalesce(MAX_CONNECTIONS).mapInArrow(cancelling, "cancelled BIGINT")
         [(number,)] = done.agg(F.sum("cancelled")).collect()

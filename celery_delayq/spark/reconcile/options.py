@@ -20,28 +20,28 @@ class TooManyOrphans(DelayQError):
 
 @dataclass(frozen=True)
 class ReconcileOptions:
-    """What to compare, and what to change.
+    """Options of the comparison and of the changes.
 
     Attributes
     ----------
     task : str
         The name of the task.
     key, eta : str
-        The column that identifies a row (text, a whole number or a date), and the one with the
+        The column that identifies a row (text, a whole number or a date), and the column with the
         ETA.
     arguments : Sequence[str] | None
-        The columns that are keyword arguments; None: all others except *created*.
+        The columns that are keyword arguments; None: all other columns except *created*.
     created : str | None
         The column with the time of creation. None: all rows count as old.
     grace : float
-        Rows newer than so many seconds are left alone.
+        Rows newer than this number of seconds stay unchanged.
     finished_within : float
-        Rows whose task ended less than so many seconds ago, by the history, are left alone.
+        Rows stay unchanged if, by the history, their task ended less than this many seconds ago.
     orphans : str
-        ``report`` or ``cancel`` scheduled tasks that have no row.
+        ``report`` or ``cancel`` scheduled tasks without a row.
     max_orphans : int | None
-        With more orphans an error is raised and nothing is changed, as the query may have found
-        too few rows. None for no limit.
+        With more orphans an error is raised and nothing is changed: the query may have found too
+        few rows. None: no limit.
     dry_run : bool
         Only count, change nothing.
     queue, priority, batchsize, ratelimit : object
@@ -49,7 +49,7 @@ class ReconcileOptions:
     refused : str | None
         Folder for Parquet files of refused rows.
     access : Mapping[str, str]
-        How the queue is found: the options ``url``, ``app``, ``keyprefix`` of the data source.
+        The options ``url``, ``app`` and ``keyprefix`` of the data source.
     """
 
     task: str
@@ -93,20 +93,20 @@ class ReconcileSummary:
     Attributes
     ----------
     rows, young : int
-        All rows, and those that were left alone because they are new.
+        All rows, and rows that stay unchanged because they are new.
     present : Mapping[str, int]
-        Rows that were left alone because of the state of their task: ``leased``, ``ready``,
-        waiting for a ``retry``, ``elsewhere`` (scheduled in another queue), ``dead`` or
+        Rows that stay unchanged because of the state of their task: ``leased``, ``ready``,
+        ``retry`` (waits for a retry), ``elsewhere`` (scheduled in another queue), ``dead`` or
         ``finished``.
     new, replaced, kept : int
-        Rows that were missing, that had changed, and that need no change, also because their task
-        appeared meanwhile.
+        Missing rows, changed rows, and rows that need no change. A row is *kept*, too, if its task
+        appeared during the job.
     refused : int
         Rows that cannot be scheduled.
     orphans, cancelled : int
-        Scheduled tasks without a row, and those of them that were cancelled.
+        Scheduled tasks without a row, and cancelled ones of them.
     why : str
-        Why one of the refused rows was.
+        Why one of the refused rows was refused.
     """
 
     rows: int = 0
@@ -150,11 +150,11 @@ def check_columns(rows: DataFrame, options: ReconcileOptions) -> None:
         column = getattr(options, name)
         if column in (options.arguments or ()):
             raise ConfigError(
-                f"arguments={column!r} is the {name} already: to have it as an argument, too, "
-                f"select it once more under another name"
+                f"arguments={column!r} is the {name} already: to use the column as an argument, "
+                "too, select it once more under another name"
             )
     kind = rows.schema[options.key].dataType
-    # Types that Spark and Python write as the same text.
+    # Types whose text is the same in Spark and in Python.
     if not isinstance(kind, (types.StringType, types.IntegralType, types.DateType)) and not (
         isinstance(kind, types.DecimalType) and kind.scale == 0
     ):

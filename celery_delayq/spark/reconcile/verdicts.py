@@ -1,4 +1,4 @@
-"""Verdicts on rows that were joined with the queue; runs on executors."""
+"""Gives verdicts on rows that were joined with the queue; runs on executors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kombu.utils.json import loads
 
 from celery_delayq.model.lookup import Location
 from celery_delayq.model.unique import Key, rule_of
-from celery_delayq.spark.access import opened
+from celery_delayq.spark.access import open_client
 from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write import refused_rows as refusals
@@ -19,10 +19,10 @@ from celery_delayq.spark.write.rows import TaskRow, TaskRows
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches as chunks
 
-#: States of a task in which its row is left alone.
+#: States of a task in which its row stays unchanged.
 PRESENT_STATES = ("leased", "ready", "retry", "elsewhere", "dead", "finished")
 
-#: Of several states the first one counts.
+#: States in their order of precedence: if a task has several states, the first one counts.
 STATE_RANKS = ("leased", "ready", "retry", "elsewhere", "scheduled", "dead", "finished")
 
 #: Prefix of columns that are added to rows.
@@ -50,17 +50,17 @@ def _judged(options: WriteOptions, columns: Sequence[str], batch: pa.RecordBatch
     }
     etas = batch.column(f"{OWN_PREFIX}eta")
     own["eta"] = etas.cast(pa.timestamp("us", etas.type.tz)).cast(pa.int64()).to_pylist()
-    says: list[dict[str, Any]] = [
+    joined_rows: list[dict[str, Any]] = [
         dict(zip(own, cells, strict=True)) for cells in zip(*own.values(), strict=True)
     ]
     verdicts: list[str] = []
-    why: list[str | None] = [None] * len(says)
+    why: list[str | None] = [None] * len(joined_rows)
     open_rows = []
-    for place, said in enumerate(says):
-        state = said["state"]
-        if said["young"] is None:  # no row
+    for place, fields in enumerate(joined_rows):
+        state = fields["state"]
+        if fields["young"] is None:  # no row
             verdicts.append("orphan" if state in ("scheduled", "elsewhere") else "nothing")
-        elif said["young"]:
+        elif fields["young"]:
             verdicts.append("young")
         elif state in PRESENT_STATES:
             verdicts.append(state)
@@ -70,30 +70,30 @@ def _judged(options: WriteOptions, columns: Sequence[str], batch: pa.RecordBatch
     rows = batch.select([*columns]).take(pa.array(open_rows, pa.int64()))
     for place, row in zip(open_rows, TaskRows(options, rows.schema).read(rows), strict=True):
         try:
-            verdicts[place] = _verdict(options, row, says[place])
+            verdicts[place] = _verdict(options, row, joined_rows[place])
         except (ValueError, TypeError) as exc:
             verdicts[place], why[place] = "refused", str(exc)
-    ids = [said["id"] or said["entry"] for said in says]
+    ids = [fields["id"] or fields["entry"] for fields in joined_rows]
     texts = [pa.array(each, pa.string()) for each in (ids, verdicts, why)]
     arrays = [batch.column(name) for name in columns]
-    whole = pa.RecordBatch.from_arrays(
+    judged_batch = pa.RecordBatch.from_arrays(
         [*arrays, *texts], names=[*columns, ID_COLUMN, VERDICT_COLUMN, WHY_COLUMN]
     )
-    return whole.filter(pa.array([verdict != "nothing" for verdict in verdicts]))
+    return judged_batch.filter(pa.array([verdict != "nothing" for verdict in verdicts]))
 
 
-def _verdict(options: WriteOptions, row: TaskRow, said: Mapping[str, Any]) -> str:
+def _verdict(options: WriteOptions, row: TaskRow, fields: Mapping[str, Any]) -> str:
     """Return the verdict on a row whose task is missing or scheduled."""
     if row.error:
         raise ValueError(row.error)
-    if said["times"] > 1:
-        raise ValueError(f"{options.idcolumn}: {said['times']} rows have the key of {row.id!r}")
-    if said["state"] is None:
+    if fields["times"] > 1:
+        raise ValueError(f"{options.idcolumn}: {fields['times']} rows have the key of {row.id!r}")
+    if fields["state"] is None:
         return "new"
     same = (
-        said["eta"] == row.when
-        and loads(said["args"] or "null") == []
-        and loads(said["kwargs"] or "null") == loads(row.kwargs)
+        fields["eta"] == row.when
+        and loads(fields["args"] or "null") == []
+        and loads(fields["kwargs"] or "null") == loads(row.kwargs)
     )
     if same:
         return "kept"
@@ -101,23 +101,23 @@ def _verdict(options: WriteOptions, row: TaskRow, said: Mapping[str, Any]) -> st
     rule = rule_of(options.task, None, {**key, "max_wait": None})
     if rule is None:
         raise AssertionError("a row has a key")
-    return "changed" if said["unique_key"] == rule.key(row.key)[1:] else "foreign"
+    return "changed" if fields["unique_key"] == rule.key(row.key)[1:] else "foreign"
 
 
-def leave_out(options: WriteOptions, queue: str, batches: Batches) -> Batches:
-    """Drop new rows whose task has appeared meanwhile.
+def drop_present_rows(options: WriteOptions, queue: str, batches: Batches) -> Batches:
+    """Drop new rows whose task has appeared during the job.
 
-    A message that was taken from a ready list during the read may be missing in all tables.
+    A message that a worker took from a ready list during the read may be missing in all tables.
     """
-    with opened(options.access) as delayq:
-        for whole in batches:
-            for start in range(0, whole.num_rows, _PAGE_IDS):
-                batch = whole.slice(start, _PAGE_IDS)
+    with open_client(options.access) as delayq:
+        for full_batch in batches:
+            for start in range(0, full_batch.num_rows, _PAGE_IDS):
+                batch = full_batch.slice(start, _PAGE_IDS)
                 ids = batch.column(ID_COLUMN).to_pylist()
                 found = delayq.session.ask(partial(_found, queue, ids))
-                there = {place.name.partition("\0")[0] for place in found}
-                says = zip(ids, batch.column(VERDICT_COLUMN).to_pylist(), strict=True)
-                wanted = [verdict != "new" or id not in there for id, verdict in says]
+                known = {place.name.partition("\0")[0] for place in found}
+                pairs = zip(ids, batch.column(VERDICT_COLUMN).to_pylist(), strict=True)
+                wanted = [verdict != "new" or id not in known for id, verdict in pairs]
                 yield batch.filter(pa.array(wanted, pa.bool_()))
 
 
@@ -126,9 +126,9 @@ def _found(queue: str, ids: Sequence[str], stores: Stores) -> list[Location]:
 
 
 def cancel(options: WriteOptions, ready: bool, batches: Batches) -> Batches:
-    """Cancel ids, with *ready* also ready ones."""
+    """Cancel tasks by their ids, with *ready* also ready tasks."""
     number = 0
-    with opened(options.access) as delayq:
+    with open_client(options.access) as delayq:
         for batch in batches:
             for some in chunks(batch.column(0).to_pylist(), _PAGE_IDS):
                 outcomes = delayq.cancel_ids(some, reason="reconciled", ready=ready)

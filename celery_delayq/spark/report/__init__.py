@@ -7,9 +7,9 @@
 In Python::
 
     from celery_delayq.spark.report import Options, page, report
-    told = report(spark, Options(access={"url": "redis://localhost:6379/0"}))
-    told.tasks["mail.remind"].lateness.p99          # ms
-    Path("report.html").write_text(page(told), "utf-8")
+    run_report = report(spark, Options(access={"url": "redis://localhost:6379/0"}))
+    run_report.tasks["mail.remind"].lateness.p99          # ms
+    Path("report.html").write_text(page(run_report), "utf-8")
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SVG charts. The style sheet of the page has the colours: classes ``s1`` to ``s7``.
+"""Draws SVG charts. The style sheet of the page has the colours, as classes ``s1`` to ``s7``.
 
 ElementTree escapes all texts.
 """
@@ -16,7 +16,7 @@ from celery_delayq.utils.text import spelled
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
 
-_TOP, _BOTTOM, _LEFT, _RIGHT = 12, 30, 54, 12
+_TOP_MARGIN, _BOTTOM_MARGIN, _LEFT_MARGIN, _RIGHT_MARGIN = 12, 30, 54, 12
 
 #: Marks of an axis of durations, in ms.
 _DURATION_MARKS = (
@@ -27,7 +27,7 @@ _DURATION_MARKS = (
 
 
 class Layer(NamedTuple):
-    """One value for each step, and its colour."""
+    """One value for each step, and the colour of the values."""
 
     name: str
     style: str
@@ -42,13 +42,13 @@ class Chart:
     label : str
         The alternative text.
     width, height : int
-        In units of the picture, which the page scales.
+        Size in units of the picture. The page scales the picture.
     """
 
-    def __init__(self, label: str, width: int, height: int, left: int = _LEFT) -> None:
+    def __init__(self, label: str, width: int, height: int, margin: int = _LEFT_MARGIN) -> None:
         self.width, self.height = width, height
-        self.x0, self.x1 = left, width - _RIGHT
-        self.y0, self.y1 = height - _BOTTOM, _TOP
+        self.x0, self.x1 = margin, width - _RIGHT_MARGIN
+        self.y0, self.y1 = height - _BOTTOM_MARGIN, _TOP_MARGIN
         self.root = ET.Element(
             "svg", {"viewBox": f"0 0 {width} {height}", "role": "img", "aria-label": label}
         )
@@ -71,17 +71,17 @@ class Chart:
     def text(
         self, x: float, y: float, text: str, style: str = "tick", anchor: str = "middle"
     ) -> None:
-        """Write something."""
+        """Write a text."""
         self.add("text", style, x=x, y=y, text_anchor=anchor).text = spelled(text)
 
     def across(self, y: float, text: str) -> None:
-        """Draw a line of the grid with its label."""
+        """Draw a horizontal line of the grid with its label."""
         self.add("line", "grid", x1=self.x0, x2=self.x1, y1=y, y2=y)
         self.text(self.x0 - 7, y + 4, text, anchor="end")
 
     def heights(self, top: float) -> Callable[[float], float]:
         """Draw a linear scale for counts; return the function from value to position."""
-        ticks = nice(top)
+        ticks = round_ticks(top)
         most = ticks[-1]
         scale = (self.y0 - self.y1) / most
         for each in ticks:
@@ -114,7 +114,7 @@ def bars(
     width: int = 1060,
     height: int = 260,
 ) -> str:
-    """Draw stacked layers, a bar for each step of time, and the outline of another value."""
+    """Draw stacked layers as a bar for each step of time, and another value as an outline."""
     chart = Chart(label, width, height)
     sums = [sum(values) for values in zip(*(layer.values for layer in layers), strict=True)]
     high = chart.heights(max([*sums, *(outline.values if outline else ()), 1]))
@@ -133,8 +133,8 @@ def bars(
                           width=max(end - x - 2 * gap, 0.5), height=high(base) - top)  # fmt: skip
                 base += value
         if any(each.values[i] for each in names):
-            told = "\n".join(f"{spelled(each.name)}: {each.values[i]:,g}" for each in names)
-            chart.add("rect", "hover", f"{stamp(at)}\n{told}", x=x, y=chart.y1,
+            tip = "\n".join(f"{spelled(each.name)}: {each.values[i]:,g}" for each in names)
+            chart.add("rect", "hover", f"{stamp(at)}\n{tip}", x=x, y=chart.y1,
                       width=end - x, height=chart.y0 - chart.y1)  # fmt: skip
     if outline is not None:
         path = [f"M{place(times[0]):.1f} {chart.y0}"]
@@ -176,9 +176,9 @@ def curves(
 
 
 def ranges(label: str, rows: Sequence[tuple[str, Quantiles]], *, width: int = 1060) -> str:
-    """Draw a line for each row: from p50 to p99 with p90 on it, and a ring at the maximum."""
-    left = 24 + min(240, max((7 * len(_cut(name)) for name, _ in rows), default=0))
-    chart = Chart(label, width, _TOP + _BOTTOM + 30 * len(rows), left)
+    """Draw a line for each row, from p50 to p99 with p90 on it, and a ring at the maximum."""
+    margin = 24 + min(240, max((7 * len(_shorten_name(name)) for name, _ in rows), default=0))
+    chart = Chart(label, width, _TOP_MARGIN + _BOTTOM_MARGIN + 30 * len(rows), margin)
     known = [ms for _, each in rows for ms in (each.p50, each.max) if ms is not None]
     marks, place = _durations(known, chart.x0 + 6, chart.x1 - 12)
     for mark in marks:
@@ -187,18 +187,20 @@ def ranges(label: str, rows: Sequence[tuple[str, Quantiles]], *, width: int = 10
         chart.text(x, chart.y0 + 19, duration(mark))
     for i, (name, each) in enumerate(rows):
         y = chart.y1 + 30.0 * i + 15
-        chart.text(chart.x0 - 12, y + 4, _cut(name), "name", "end")
-        told = {n: getattr(each, n) for n in ("p50", "p90", "p99", "max")}
-        if None in told.values():
+        chart.text(chart.x0 - 12, y + 4, _shorten_name(name), "name", "end")
+        marks_of_row = {n: getattr(each, n) for n in ("p50", "p90", "p99", "max")}
+        if None in marks_of_row.values():
             chart.text(chart.x0 + 6, y + 4, "-", anchor="start")
             continue
-        p50, p90, p99, most = map(place, told.values())
+        p50, p90, p99, most = map(place, marks_of_row.values())
         chart.add("line", "whisker", x1=p99, x2=most, y1=y, y2=y)
         chart.add("line", "range", x1=p50, x2=p99, y1=y, y2=y)
         chart.add("circle", "ring", cx=most, cy=y, r=3.5)
         for style, x in (("s2", p99), ("s3", p90), ("s1", p50)):
             chart.add("circle", f"fill {style}", cx=x, cy=y, r=5.5)
-        tip = "\n".join([spelled(name), *(f"{n}: {duration(ms)}" for n, ms in told.items())])
+        tip = "\n".join(
+            [spelled(name), *(f"{n}: {duration(ms)}" for n, ms in marks_of_row.items())]
+        )
         chart.add("rect", "hover", tip, x=0, y=y - 15, width=width, height=30)
     return chart.svg()
 
@@ -206,7 +208,7 @@ def ranges(label: str, rows: Sequence[tuple[str, Quantiles]], *, width: int = 10
 def columns(
     label: str, pairs: Sequence[tuple[str, int]], *, width: int = 500, height: int = 220
 ) -> str:
-    """Draw a bar for each name, with its number on top."""
+    """Draw a bar for each name, with the number above the bar."""
     chart = Chart(label, width, height)
     high = chart.heights(max([number for _, number in pairs] + [1]) * 1.12)
     each = (chart.x1 - chart.x0) / max(len(pairs), 1)
@@ -221,7 +223,7 @@ def columns(
     return chart.svg()
 
 
-def nice(top: float, most: int = 5) -> list[float]:
+def round_ticks(top: float, most: int = 5) -> list[float]:
     """Return round whole numbers from 0 to *top* or a little more."""
     rough = max(top / most, 0.2)
     power = 10.0 ** math.floor(math.log10(rough))
@@ -230,7 +232,7 @@ def nice(top: float, most: int = 5) -> list[float]:
 
 
 def duration(ms: float | None) -> str:
-    """Return a duration for people: ``7 ms``, ``1.9 s``, ``31 min``, ``2.5 h``, ``3 d``."""
+    """Return a duration with a unit: ``7 ms``, ``1.9 s``, ``31 min``, ``2.5 h``, ``3 d``."""
     if ms is None:
         return "-"
     size, unit = next(each for each in _UNITS if abs(ms) >= each[0] or each[0] == 1)
@@ -240,8 +242,8 @@ def duration(ms: float | None) -> str:
 
 def stamp(at: datetime) -> str:
     """Return a point in time, in UTC."""
-    there = at.astimezone(timezone.utc)
-    return f"{there:%Y-%m-%d %H:%M}" if there.second == 0 else f"{there:%Y-%m-%d %H:%M:%S}"
+    utc = at.astimezone(timezone.utc)
+    return f"{utc:%Y-%m-%d %H:%M}" if utc.second == 0 else f"{utc:%Y-%m-%d %H:%M:%S}"
 
 
 def _marks(begins: datetime, ends: datetime, most: int) -> Iterator[tuple[datetime, str]]:
@@ -273,11 +275,11 @@ def _durations(
     scale = (ends - begins) / (math.log10(marks[-1]) - first)
 
     def place(ms: float) -> float:
-        # There is no logarithm of 0: shorter durations are drawn at the first mark.
+        # 0 has no logarithm: durations below the first mark are drawn at the first mark.
         return begins + (math.log10(min(max(ms, marks[0]), marks[-1])) - first) * scale
 
     return marks, place
 
 
-def _cut(name: str) -> str:
+def _shorten_name(name: str) -> str:
     return name if len(name) <= 32 else f"…{name[-31:]}"

@@ -45,9 +45,9 @@ def command(
 ) -> None:
     """Report how tasks ran, and which tasks are scheduled.
 
-    By task, queue and hour: runs, throughput, failures, retries and quantiles of lateness; planned
-    against started runs, attempts, reasons of failures, and the load to come. Needs the history
-    (setting "history" of the workers' app).
+    The report has runs, throughput, failures, retries and quantiles of lateness by task, queue and
+    hour; planned and started runs, attempts, reasons of failures, and the load to come. It needs
+    the history (setting "history" of the workers' app).
     """
     access = jobs.access_of(given)
     options = ReportOptions(**given, access=access)
@@ -57,17 +57,17 @@ def command(
         if not html.parent.is_dir():
             raise ConfigError(f"--html {html}: there is no folder {html.parent}")
     if parquet is not None and _is_within(parquet, options.history):
-        raise ConfigError(f"--parquet {parquet}: that is where the archive is; name another folder")
+        raise ConfigError(f"--parquet {parquet}: the archive is in this folder; name another one")
     spark = jobs.session("report", jars)
-    told = report(spark, options)
+    run_report = report(spark, options)
     if parquet is not None:
-        save(spark, told, parquet)
+        save(spark, run_report, parquet)
     if html is not None:
-        html.write_text(page(told) if title is None else page(told, title), "utf-8")
+        html.write_text(page(run_report) if title is None else page(run_report, title), "utf-8")
     if as_json:
-        click.echo(json.dumps(told.as_dict()))
+        click.echo(json.dumps(run_report.as_dict()))
     else:
-        terminal.show(told)
+        terminal.show(run_report)
 
 
 def _is_within(folder: str, archive: str | None) -> bool:

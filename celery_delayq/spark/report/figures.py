@@ -38,7 +38,8 @@ class Quantiles:
     early : int
         Number of negative durations: the clocks of workers and Redis differ.
     p50, p90, p99, max : int | None
-        50, 90, 99 of a hundred runs took no longer; None without runs.
+        The durations that 50, 90, 99 and 100 per cent of the runs did not exceed; None without
+        runs.
     """
 
     runs: int = 0
@@ -58,7 +59,7 @@ class Figures:
     runs : int
         All runs; each attempt is one.
     succeeded, failed, retried, rejected, revoked, ignored : int
-        Runs by their end. A *retried* run failed and is tried again.
+        Runs by their end. A *retried* run failed and its task is tried again.
     redelivered : int
         Runs whose message had been delivered before.
     immediate : int
@@ -108,14 +109,14 @@ class Step:
     at : datetime
         Begin of the step.
     planned, started : int
-        Runs that were due and runs that began in the step. Only runs that have both times count,
-        so both sums are equal in the end.
+        Runs that were due in the step, and runs that began in the step. Only runs with both times
+        count, so both sums over all steps are equal.
     difference : int
         *started* less *planned*.
     behind : int
         Runs that were due by the end of the step and had not begun.
     ended, failed, retried : int
-        Runs that ended in the step, and how.
+        Runs that ended in the step: all, failed ones and retried ones.
     lateness : Quantiles
         Lateness of the runs that were due in the step.
     """
@@ -142,7 +143,7 @@ class AttemptCount:
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason why runs of a task did not succeed, its count, and the last end."""
+    """A reason why runs of a task did not succeed, the number of runs, and the end of the last."""
 
     task: str
     state: str
@@ -158,7 +159,7 @@ class Load:
     Attributes
     ----------
     queue, task : str
-        The task is ``""`` for unreadable entries.
+        The task; ``""`` for unreadable entries.
     when : str
         ``due`` in the step that begins *at*, ``overdue``, ``later``, or ``paused``.
     at : datetime | None
@@ -174,16 +175,16 @@ class Load:
 
 @dataclass(frozen=True)
 class LoadAhead:
-    """The load to come: tasks that were scheduled at one time.
+    """The load to come: the scheduled tasks at one time.
 
     Attributes
     ----------
     now : datetime
-        That time, by Redis' clock.
+        The time of the count, by Redis' clock.
     begins, ends, step : datetime, datetime, int
-        The time that the steps cover, and the seconds of a step.
+        Begin of the first step, end of the last step, and the seconds of a step.
     loads : Sequence[Load]
-        The loads; steps without due tasks are left out.
+        The loads, without steps that have no due tasks.
     """
 
     now: datetime
@@ -209,23 +210,23 @@ class RunReport:
     source : str
         ``"history"``, or the folder of the archive.
     filters : Mapping[str, str]
-        ``since``, ``until``, ``task``, ``queue`` that were given.
+        The given filters of ``since``, ``until``, ``task`` and ``queue``.
     first, last : datetime | None
         Begin of the first run and end of the last one.
     unreadable : int
         Unreadable lines of the history.
     total, tasks, queues, hours : Figures
-        All runs; by task, by queue, and by the hour (UTC) of their end.
+        Figures of all runs, by task, by queue, and by the hour (UTC) of the end of a run.
     attempts : Sequence[AttemptCount]
         Number of runs per id, within the time of the report.
     reasons : Sequence[Reason]
-        The most frequent ones.
+        The most frequent reasons.
     step : int
         Seconds of a step of the timeline.
     timeline : Sequence[Step]
         Planned and started runs, without gaps. The first step includes all earlier due times.
     ahead : LoadAhead | None
-        The load to come, if it was asked for.
+        The load to come, None if it was not requested.
     """
 
     source: str
@@ -245,12 +246,12 @@ class RunReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON types; times in ISO 8601, durations in ms."""
-        told = {each.name: getattr(self, each.name) for each in fields(self)}
-        told.update({name: rows for name, rows, _ in self._rows()}, total=asdict(self.total))
-        del told["loads"]  # they are in `ahead`
-        told["ahead"] = None if self.ahead is None else asdict(self.ahead)
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values.update({name: rows for name, rows, _ in self._rows()}, total=asdict(self.total))
+        del values["loads"]  # they are in `ahead`
+        values["ahead"] = None if self.ahead is None else asdict(self.ahead)
         plain: dict[str, Any] = json.loads(
-            json.dumps({"notes": [*self.notes()], **told}, default=_iso)
+            json.dumps({"notes": [*self.notes()], **values}, default=_iso)
         )
         return plain
 
@@ -269,7 +270,7 @@ class RunReport:
         if early.early:
             yield (
                 f"{early.early:,} run(s) began before they were due or ready: a worker's clock is "
-                "behind that of Redis. Lateness is as exact as the clocks are."
+                "behind that of Redis. Lateness is only as exact as the clocks."
             )
         if total.advanced:
             yield (
@@ -310,8 +311,8 @@ class RunReport:
             ("timeline", Step, self.timeline),
             ("loads", Load, loads),
         )
-        for name, kind, told in several:
-            yield name, [asdict(each) for each in told], get_type_hints(kind)
+        for name, kind, values in several:
+            yield name, [asdict(each) for each in values], get_type_hints(kind)
 
 
 def step_for(seconds: float, most: int) -> int:

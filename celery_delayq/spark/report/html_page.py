@@ -1,4 +1,4 @@
-"""A report as one HTML page with tables and charts, which needs no network."""
+"""Writes a report as one HTML page with tables and charts. The page needs no network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_ROWS, MAX_CHART_LINES = 100, 12
 _QUEUE_COLOURS, _OTHERS_LABEL = ("s1", "s7", "s3", "s5", "s2", "s6"), "all others"
 
 
-def page(told: RunReport, title: str = "How delayed tasks ran") -> str:
+def page(run_report: RunReport, title: str = "How delayed tasks ran") -> str:
     """Return a report as an HTML page.
 
     Raises
@@ -46,16 +46,16 @@ def page(told: RunReport, title: str = "How delayed tasks ran") -> str:
         rate=rate,
         number="{:,}".format,
     )
-    ahead = told.ahead
+    ahead = run_report.ahead
     template = environment.from_string(files(__package__).joinpath("page.html").read_text("utf-8"))
-    pictures = {name: Markup(svg) for name, svg in _pictures(told).items()}
+    pictures = {name: Markup(svg) for name, svg in _pictures(run_report).items()}
     return template.render(
         title=title,
-        told=told,
-        total=told.total,
-        notes=[*told.notes()],
+        run_report=run_report,
+        total=run_report.total,
+        notes=[*run_report.notes()],
         pictures=pictures,
-        attempts=runs_per_id(told),
+        attempts=runs_per_id(run_report),
         loads=ahead and loads(ahead),
         due_within=ahead and ahead.sums(lambda load: load.when),
         rows=MAX_ROWS,
@@ -64,10 +64,10 @@ def page(told: RunReport, title: str = "How delayed tasks ran") -> str:
     )
 
 
-def runs_per_id(told: RunReport) -> list[tuple[str, int]]:
-    """Return the number of ids with one run, two runs, and so on; ten and more are one."""
+def runs_per_id(run_report: RunReport) -> list[tuple[str, int]]:
+    """Return the number of ids with one run, two runs, and so on, up to ten or more runs."""
     sums: Counter[int] = Counter()
-    for each in told.attempts:
+    for each in run_report.attempts:
         sums[min(each.attempts, 10)] += each.ids
     numbers = range(1, max(sums, default=0) + 1)
     return [(f"{number}" if number < 10 else "10+", sums[number]) for number in numbers]
@@ -83,7 +83,7 @@ def loads(ahead: LoadAhead) -> list[tuple[str, str, Counter[str], int]]:
 
 
 def percent(part: float) -> str:
-    """Return 0 to 1 as per cent."""
+    """Return a part from 0 to 1 in per cent."""
     if 0 < part < 1e-4:
         return "< 0.01 %"
     return f"{part * 100:.2g} %" if part < 0.1 else f"{part * 100:.1f} %"
@@ -94,13 +94,13 @@ def rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
-def _pictures(told: RunReport) -> dict[str, str]:
+def _pictures(run_report: RunReport) -> dict[str, str]:
     """Return the charts by name."""
     found: dict[str, str] = {}
-    steps = told.timeline
+    steps = run_report.timeline
     if steps:
         times = [each.at for each in steps]
-        over_time = partial(charts.bars, times=times, step=told.step)
+        over_time = partial(charts.bars, times=times, step=run_report.step)
         planned = Layer("planned", "ink", [each.planned for each in steps])
         started = Layer("started", "s1", [each.started for each in steps])
         found["plan"] = over_time(
@@ -112,7 +112,7 @@ def _pictures(told: RunReport) -> dict[str, str]:
             "Runs that were due and had not started, over time", layers=[behind], height=150
         )
         found["lateness"] = charts.curves(
-            "Lateness over time: median and 99th percentile", times, told.step,
+            "Lateness over time: median and 99th percentile", times, run_report.step,
             [("p99", "s2", [each.lateness.p99 for each in steps]),
              ("p50", "s1", [each.lateness.p50 for each in steps])],
         )  # fmt: skip
@@ -124,7 +124,7 @@ def _pictures(told: RunReport) -> dict[str, str]:
                     Layer("failed", "s4", failed)],
             height=220,
         )  # fmt: skip
-    total = told.total
+    total = run_report.total
     if total.runs:
         stages = (
             ("due → ready", total.promotion),
@@ -133,19 +133,19 @@ def _pictures(told: RunReport) -> dict[str, str]:
             ("start → end", total.runtime),
         )
         found["stages"] = charts.ranges("How long each stage took, for all runs", stages, width=500)
-        for name, rows in (("tasks", told.tasks), ("queues", told.queues)):
+        for name, rows in (("tasks", run_report.tasks), ("queues", run_report.queues)):
             late = [(key, each.lateness) for key, each in rows.items() if each.lateness.runs]
             found[name] = charts.ranges(
                 f"Lateness of the {name}", late[:MAX_CHART_LINES], width=500
             )
-        found["attempts"] = charts.columns("Tasks by their number of runs", runs_per_id(told))
-    if told.ahead is not None and told.ahead.loads:
-        found["ahead"] = _load(told.ahead)
+        found["attempts"] = charts.columns("Tasks by their number of runs", runs_per_id(run_report))
+    if run_report.ahead is not None and run_report.ahead.loads:
+        found["ahead"] = _load(run_report.ahead)
     return found
 
 
 def _queues(ahead: LoadAhead) -> list[tuple[str, str]]:
-    """Return queues with their colours in the chart of the load, the largest first."""
+    """Return queues with their colours in the chart of the load; the largest queue is first."""
     sums = ahead.sums(lambda load: load.queue)
     names = sorted(sums, key=lambda queue: (-sums[queue], queue))
     if len(names) > len(_QUEUE_COLOURS):

@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.scheduled import moment
-from celery_delayq.spark.access import URL_VARIABLES, opened
+from celery_delayq.spark.access import URL_VARIABLES, open_client
 from celery_delayq.spark.archive.rows import of_source
 from celery_delayq.spark.options import ReadOptions
-from celery_delayq.spark.read.filters import Wanted
+from celery_delayq.spark.read.filters import RowFilter
 from celery_delayq.spark.read.tables import TABLE_COLUMNS
 from celery_delayq.spark.report.figures import Load, LoadAhead, RunReport, step_for
 from celery_delayq.spark.report.sums import HOUR_MS, MINUTE_MS, attempts, by_kind, reasons, timeline
@@ -41,7 +41,7 @@ _DEFAULT_STEPS, _DEFAULT_LOAD_STEPS, _MAX_STEPS = 90, 30, 10_000
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Which runs to report.
+    """Options for the runs to report.
 
     Attributes
     ----------
@@ -50,8 +50,7 @@ class ReportOptions:
     source : str | None
         Name of the queue, if the archive has several.
     since, until : str | None
-        Only runs that ended at this time or later, and before that one. ISO 8601, UTC without
-        offset.
+        Only runs with ``since <= end < until``. ISO 8601, UTC if there is no offset.
     task, queue : str | None
         Only this task or queue, also in the load to come.
     ahead : float
@@ -60,7 +59,7 @@ class ReportOptions:
     step : int | None
         Seconds of a step of the timeline; None: at most 90 steps.
     access : Mapping[str, str]
-        How the queue is found: the options ``url``, ``app``, ``keyprefix`` of the data source.
+        The options ``url``, ``app`` and ``keyprefix`` of the data source.
     """
 
     history: str | None = None
@@ -78,7 +77,7 @@ class ReportOptions:
         given = {name: getattr(self, name) for name in ("since", "until", "task", "queue")}
         return {name: value for name, value in given.items() if value is not None}
 
-    def check(self) -> Wanted:
+    def check(self) -> RowFilter:
         """Return the filter of runs.
 
         Raises
@@ -86,7 +85,7 @@ class ReportOptions:
         ConfigError
             An option is wrong.
         """
-        wanted = Wanted.of(ReadOptions.of(self.reading("history")))
+        wanted = RowFilter.of(ReadOptions.of(self.reading("history")))
         if wanted.low is not None and wanted.high is not None and wanted.high < wanted.low:
             raise ConfigError(f"since={self.since!r} is not before until={self.until!r}")
         if self.source is not None and self.history is None:
@@ -106,9 +105,9 @@ class ReportOptions:
 
 
 def report(spark: SparkSession, options: ReportOptions | None = None) -> RunReport:
-    """Sum up how tasks ran, and which tasks are scheduled.
+    """Return the figures of runs and of scheduled tasks.
 
-    This takes about seven Spark jobs. Runs are read once, and executors cache them meanwhile.
+    This takes about seven Spark jobs. Runs are read once; executors cache them.
 
     Raises
     ------
@@ -120,9 +119,9 @@ def report(spark: SparkSession, options: ReportOptions | None = None) -> RunRepo
     return _ReportJob(spark, options or ReportOptions()).run()
 
 
-def save(spark: SparkSession, told: RunReport, folder: str) -> None:
-    """Write the tables of a report as Parquet, each to its sub-folder, which is replaced."""
-    for name, table in told.tables():
+def save(spark: SparkSession, run_report: RunReport, folder: str) -> None:
+    """Write the tables of a report as Parquet. Each table replaces its sub-folder."""
+    for name, table in run_report.tables():
         frame = spark.createDataFrame(table).coalesce(1)
         frame.write.mode("overwrite").parquet(f"{folder.rstrip('/')}/{name}")
 
@@ -134,34 +133,34 @@ class _ReportJob:
 
     def run(self) -> RunReport:
         options = self._options
-        told = RunReport(source=options.history or "history", filters=options.filters())
+        run_report = RunReport(source=options.history or "history", filters=options.filters())
         found = self._runs().persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            told = self._summed(told, found)
+            run_report = self._summed(run_report, found)
         finally:
             found.unpersist()
-        return replace(told, ahead=self._ahead())
+        return replace(run_report, ahead=self._ahead())
 
-    def _summed(self, told: RunReport, found: DataFrame) -> RunReport:
+    def _summed(self, run_report: RunReport, found: DataFrame) -> RunReport:
         is_good = ~F.col("unreadable")
         [bounds] = found.agg(
             F.count_if(~is_good).alias("unreadable"),
             F.min(F.when(is_good, F.col("began"))).alias("first"),
             F.max(F.when(is_good, F.col("ended"))).alias("last"),
-            # Not the first one: a single ETA may be years ago.
+            # Not the minimum: a single ETA may be years ago.
             F.percentile_approx(F.when(is_good & F.col("planned"), F.col("due")), 0.01).alias(
                 "due"
             ),
         ).collect()
-        told = replace(told, unreadable=bounds.unreadable)
+        run_report = replace(run_report, unreadable=bounds.unreadable)
         if bounds.last is None:
-            return told
+            return run_report
         first, last = bounds.first, max(bounds.first, bounds.last)
         begins = min(first, first if bounds.due is None else bounds.due)
         step = self._step((last - begins) / 1000)
         runs = found.where(is_good)
         return replace(
-            told,
+            run_report,
             first=moment(first),
             last=moment(last),
             **by_kind(runs, first, last),
@@ -192,7 +191,7 @@ class _ReportJob:
         texts = [F.col(name) for name in ("id", "task", "queue", "state", "reason", "deliveries")]
         unreadable = F.col("raw").isNotNull().alias("unreadable")
         due, promoted, started, ended = map(F.col, times)
-        # A run that was promoted when due and began before has a slow worker clock.
+        # If a run was promoted when due and began earlier, the worker's clock is slow.
         advanced = (started < due) & ~F.coalesce(promoted >= due, F.lit(False))
         is_planned = due.isNotNull() & started.isNotNull() & ~F.coalesce(advanced, F.lit(False))
         began = F.coalesce(started, ended)
@@ -233,7 +232,7 @@ class _ReportJob:
                 f"history={folder!r} is no archive of the history: it has no column "
                 f"{', '.join(missing)}; there are: {', '.join(rows.columns)}"
             )
-        if "source" in rows.columns:  # sums over several queues would be meaningless
+        if "source" in rows.columns:  # sums over several queues are meaningless
             rows = of_source(rows, self._options.source)
         for name, value in (("task", self._options.task), ("queue", self._options.queue)):
             if value is not None:
@@ -242,7 +241,7 @@ class _ReportJob:
             if bound is None:
                 continue
             rows = rows.where(is_in(F.unix_millis("ended"), bound))
-            if "day" in rows.columns:  # spares Spark the other folders
+            if "day" in rows.columns:  # so that Spark skips other folders
                 day = F.col("day").cast("string")
                 rows = rows.where(is_in(day, F.lit(f"{moment(bound):%Y-%m-%d}")))
         return rows
@@ -254,7 +253,7 @@ class _ReportJob:
         known = {*options.access} & {"url", "app"} or {*URL_VARIABLES} & os.environ.keys()
         if not options.ahead or (options.history is not None and not known):
             return None
-        with opened(ReadOptions.of(options.reading("scheduled")).access) as delayq:
+        with open_client(ReadOptions.of(options.reading("scheduled")).access) as delayq:
             now = delayq.session.now_ms()
         span = round(options.ahead * HOUR_MS)
         width = 1000 * step_for(span / 1000, _DEFAULT_LOAD_STEPS)
@@ -272,8 +271,8 @@ class _ReportJob:
         )
         at = F.when(F.col("when") == "due", F.floor(F.col("due") / width) * width)
         task = F.coalesce("task", F.lit("")).alias("task")
-        told = rows.select("queue", task, when.alias("when"), due.alias("due"))
-        found = told.groupBy("queue", "task", "when", at.alias("at")).count().collect()
+        entries = rows.select("queue", task, when.alias("when"), due.alias("due"))
+        found = entries.groupBy("queue", "task", "when", at.alias("at")).count().collect()
         loads = (
             Load(queue, task, kind, None if ms is None else moment(ms), number)
             for queue, task, kind, ms, number in found

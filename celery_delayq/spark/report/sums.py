@@ -1,4 +1,4 @@
-"""Sum up the figures of a report in Spark. Times are ms since 1970."""
+"""Computes the figures of a report in Spark. Times are ms since 1970."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _CELERY_STATES = {
     "ignored": "IGNORED",
 }
 
-#: Grouping sets: one bit for each of task, queue and hour that the set lacks.
+#: Names of grouping sets. A bit is set if the set lacks task, queue or hour, in this order.
 _GROUPING_SETS = {0b111: "total", 0b011: "tasks", 0b101: "queues", 0b110: "hours"}
 
-#: Quantiles are exact up to about so many runs; beyond that their rank is off by less than 1/10000.
+#: Quantiles of up to about so many runs are exact. For more runs the error of their rank is less
+#: than 1/10000.
 _QUANTILE_ACCURACY = 10_000
 
 #: Most reasons in a report.
@@ -68,14 +69,14 @@ def by_kind(runs: DataFrame, first: int, last: int) -> dict[str, Any]:
         .collect()
     )
     peaks = _peaks(runs)
-    told: dict[str, dict[Any, Figures]] = {"total": {}, "tasks": {}, "queues": {}, "hours": {}}
+    figures: dict[str, dict[Any, Figures]] = {"total": {}, "tasks": {}, "queues": {}, "hours": {}}
     for row in rows:
         kind = _GROUPING_SETS[row.which]
         key: Any = None if kind == "total" else row[kind[:-1]]
         begins, ends = (key, min(key + HOUR_MS, last)) if kind == "hours" else (first, last)
         minutes = max(ends - max(begins, first), 1000) / MINUTE_MS
         quantiles: dict[str, Any] = {name: _read(row[name]) for name in _DURATIONS}
-        told[kind][key] = Figures(
+        figures[kind][key] = Figures(
             **row.sums.asDict(),
             failure_rate=row.sums.failed / row.sums.runs,
             per_minute=row.sums.runs / minutes,
@@ -83,11 +84,11 @@ def by_kind(runs: DataFrame, first: int, last: int) -> dict[str, Any]:
             **quantiles,
         )
     by_runs = {
-        name: dict(sorted(told[name].items(), key=lambda pair: (-pair[1].runs, str(pair[0]))))
+        name: dict(sorted(figures[name].items(), key=lambda pair: (-pair[1].runs, str(pair[0]))))
         for name in ("tasks", "queues")
     }
-    hours = {moment(ms): told["hours"][ms] for ms in sorted(told["hours"])}
-    return {"total": told["total"][None], **by_runs, "hours": hours}
+    hours = {moment(ms): figures["hours"][ms] for ms in sorted(figures["hours"])}
+    return {"total": figures["total"][None], **by_runs, "hours": hours}
 
 
 def _peaks(runs: DataFrame) -> dict[tuple[str, Any], int]:
@@ -137,11 +138,11 @@ def timeline(runs: DataFrame, begins: int, last: int, step: int) -> tuple[Step, 
             at.alias("at"), F.lit(what).alias("what"), "state", late.alias("lateness")
         )
 
-    told = events("planned", "due").unionAll(events("started", "started"))
+    times = events("planned", "due").unionAll(events("started", "started"))
     what, state = F.col("what"), F.col("state")
     ended = what == "ended"
     rows = (
-        told.unionAll(events("ended", "ended"))
+        times.unionAll(events("ended", "ended"))
         .groupBy("at")
         .agg(
             *(F.count_if(what == each).alias(each) for each in ("planned", "started", "ended")),

@@ -21,11 +21,11 @@ from celery_delayq.spark.restore.job import RestoreOptions, restore
               "queue to restore to, or the only one in the archive.")  # fmt: skip
 @click.option("--queue", metavar="QUEUE", help="Only this queue.")
 @click.option("--task", metavar="TASK", help="Only this task.")
-@click.option("--since", metavar="TIME", help="Only those due, or died, at this time or later; "
-              "ISO 8601, UTC without offset.")  # fmt: skip
-@click.option("--until", metavar="TIME", help="Only those of this time or earlier.")
+@click.option("--since", metavar="TIME", help="Only entries due (or dead letters died) at this "
+              "time or later; ISO 8601, UTC if there is no offset.")  # fmt: skip
+@click.option("--until", metavar="TIME", help="Only entries of this time or earlier.")
 @click.option("--overdue", type=click.Choice(["run", "skip"]), default="run", show_default=True,
-              help="What to do with overdue entries.")  # fmt: skip
+              help="Action for overdue entries.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show the outcomes, change nothing.")
 @click.option("--connections", type=click.IntRange(1, 10_000), default=8, show_default=True,
               help="Most connections to Redis in parallel.")  # fmt: skip
@@ -41,11 +41,11 @@ def command(folder: str, jars: str | None, as_json: bool, **given: Any) -> bool:
     options = RestoreOptions(access=access, **given)
     options.check()  # before Java is started
     spark = jobs.session("restore", jars)
-    told = restore(spark, folder, options)
-    title = f"snapshot {told.snapshot}" if told.snapshot else "dead letters"
-    jobs.show_summary(told, title, told.outcomes.items(), as_json=as_json)
-    if told.missing:
-        jobs.warn(f"{told.missing:,} row(s) of the snapshot are missing: some files are gone")
-    if told.outcomes.get("refused"):
-        jobs.warn(f"{told.outcomes['refused']:,} row(s) refused: {told.why}")
-    return not told.failed
+    summary = restore(spark, folder, options)
+    title = f"snapshot {summary.snapshot}" if summary.snapshot else "dead letters"
+    jobs.show_summary(summary, title, summary.outcomes.items(), as_json=as_json)
+    if summary.missing:
+        jobs.warn(f"{summary.missing:,} row(s) of the snapshot are missing: some files are gone")
+    if summary.outcomes.get("refused"):
+        jobs.warn(f"{summary.outcomes['refused']:,} row(s) refused: {summary.why}")
+    return not summary.failed

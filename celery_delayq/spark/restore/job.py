@@ -17,13 +17,13 @@ from celery_delayq.app import DelayQ
 from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter, bound_ms, moment
-from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.access import Access, open_client
 from celery_delayq.spark.archive.commits import ArchiveError, Commit, source_of
 from celery_delayq.spark.archive.folder import ArchivedTable
 from celery_delayq.spark.archive.rows import died_since, of_source
 from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import check_choice
-from celery_delayq.spark.session import described
+from celery_delayq.spark.session import job_description
 from celery_delayq.transfer import dead_letter_restore, schedule
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.export_format import meant_of
@@ -45,21 +45,21 @@ _PAGE_ROWS = 500
 
 @dataclass(frozen=True)
 class RestoreOptions:
-    """What to restore.
+    """Options for the rows to restore.
 
     Attributes
     ----------
     table : str
         ``scheduled`` or ``dead_letters``.
     snapshot : str | None
-        Name of the snapshot of the schedule; None: the last one of the source.
+        Name of the snapshot of the schedule; None: the last snapshot of the source.
     source : str | None
         Name of the queue in the archive; None: the queue to restore to, or the only one in the
         archive.
     queue, task : str | None
         Only this queue, only this task.
     since, until : datetime | str | None
-        Only entries due, or dead letters died, within these inclusive bounds.
+        Inclusive bounds of the due time of entries, or of the death of dead letters.
     overdue : str
         ``run`` overdue entries at once, or ``skip`` them.
     dry_run : bool
@@ -67,7 +67,7 @@ class RestoreOptions:
     connections : int
         Most connections to Redis in parallel.
     access : Mapping[str, str]
-        How the queue is found: the options ``url``, ``app``, ``keyprefix`` of the data source.
+        The options ``url``, ``app`` and ``keyprefix`` of the data source.
     """
 
     table: Restorable = "scheduled"
@@ -119,7 +119,7 @@ class RestoreSummary:
     missing : int
         Rows of a snapshot that the archive has lost.
     dry_run : bool
-        Whether nothing was done.
+        Whether this was a dry run, which changed nothing.
     why : str
         The reason of one of the refused rows.
     """
@@ -142,7 +142,7 @@ class RestoreSummary:
 
 
 def restore(spark: SparkSession, folder: str, options: RestoreOptions) -> RestoreSummary:
-    """Restore missing entries. May be repeated: entries that are in Redis stay as they are.
+    """Restore missing entries. A repetition is safe: entries that are in Redis stay unchanged.
 
     Raises
     ------
@@ -152,9 +152,9 @@ def restore(spark: SparkSession, folder: str, options: RestoreOptions) -> Restor
         The folder is no archive, has no such snapshot, or has several queues and none is chosen.
     """
     options.check()
-    with described(spark, f"restore {options.table}"):
+    with job_description(spark, f"restore {options.table}"):
         archived = ArchivedTable(spark, folder, options.table, make=False)
-        with opened(Access.of(options.access)) as delayq:
+        with open_client(Access.of(options.access)) as delayq:
             own = delayq.session.stores.address()
         if options.table == "scheduled":
             return _entries(archived, options, own)
@@ -165,13 +165,14 @@ def _entries(archived: ArchivedTable, options: RestoreOptions, own: str) -> Rest
     """Restore a snapshot."""
     commit = _snapshot(archived, options, own)
     rows = archived.read().where(F.col("snapshot") == F.lit(commit.snapshot))
-    told = _put(rows.where(~F.col("duplicate")).select(*_ENTRY_COLUMNS), options)
-    if told.total < commit.rows:
-        # Last, so that of two entries with one id the same one as before is stored under the id.
-        duplicate_ids = _put(rows.where(F.col("duplicate")).select(*_ENTRY_COLUMNS), options)
-        both = Counter(told.outcomes) + Counter(duplicate_ids.outcomes)
-        told = replace(told, outcomes=dict(sorted(both.items())), why=told.why or duplicate_ids.why)
-    return replace(told, snapshot=commit.snapshot, missing=max(0, commit.rows - told.total))
+    summary = _put(rows.where(~F.col("duplicate")).select(*_ENTRY_COLUMNS), options)
+    if summary.total < commit.rows:
+        # Entries with an id that another entry has come last: the other one keeps the id.
+        duplicates = _put(rows.where(F.col("duplicate")).select(*_ENTRY_COLUMNS), options)
+        outcomes = Counter(summary.outcomes) + Counter(duplicates.outcomes)
+        why = summary.why or duplicates.why
+        summary = replace(summary, outcomes=dict(sorted(outcomes.items())), why=why)
+    return replace(summary, snapshot=commit.snapshot, missing=max(0, commit.rows - summary.total))
 
 
 def _put(rows: DataFrame, options: RestoreOptions) -> RestoreSummary:
@@ -186,33 +187,33 @@ def _put(rows: DataFrame, options: RestoreOptions) -> RestoreSummary:
 
 
 def _snapshot(archived: ArchivedTable, options: RestoreOptions, own: str) -> Commit:
-    """Return the commit of a snapshot, or of the last one of its source."""
+    """Return the commit of the given snapshot, or of the last snapshot of its source."""
     name = options.snapshot
     if name is None:
-        return _last(archived, options.source, own)
+        return _last_commit(archived, options.source, own)
     number = name.rpartition("-")[2]
     found = archived.commit_of(int(number)) if number.isdigit() else None
     if found is None or name != found.snapshot or options.source not in (None, found.source):
-        last = f"; the last one is {archived.last.snapshot}" if archived.last else ""
-        raise ArchiveError(f"snapshot={name!r}: there is none of that name{last}")
+        last = f"; the last one is {archived.last_commit.snapshot}" if archived.last_commit else ""
+        raise ArchiveError(f"snapshot={name!r}: no snapshot has this name{last}")
     return found
 
 
-def _last(archived: ArchivedTable, source: str | None, own: str) -> Commit:
+def _last_commit(archived: ArchivedTable, source: str | None, own: str) -> Commit:
     """Return the last commit of a source."""
-    lasts: dict[str, Commit] = {}
+    commits: dict[str, Commit] = {}
     wanted = own if source is None else source
-    number = archived.last.number if archived.last is not None else 0
-    while number and wanted not in lasts:
+    number = archived.last_commit.number if archived.last_commit is not None else 0
+    while number and wanted not in commits:
         commit = archived.commit_of(number)
         if commit is not None:
-            lasts.setdefault(commit.source, commit)
+            commits.setdefault(commit.source, commit)
         number -= 1
-    return lasts[source_of(lasts, source, own)]
+    return commits[source_of(commits, source, own)]
 
 
 def _dead_letters(archived: ArchivedTable, options: RestoreOptions, own: str) -> DataFrame:
-    """Return dead letters of one source, only of the selected days."""
+    """Return the dead letters of one source and of the selected days."""
     rows = of_source(archived.read(), options.source, own)
     low, high = options.dead_filter().range_ms()
     if low is not None:
@@ -221,11 +222,11 @@ def _dead_letters(archived: ArchivedTable, options: RestoreOptions, own: str) ->
 
 
 def _run(options: RestoreOptions, batches: Batches) -> Batches:
-    """Restore rows on executors, over one connection each."""
+    """Restore rows; runs on executors, on one connection each."""
     put = _put_entries if options.table == "scheduled" else _put_dead_letters
     report = Imported(options.dry_run)
     rows = (row for batch in batches for row in batch.to_pylist())
-    with opened(Access.of(options.access)) as delayq:
+    with open_client(Access.of(options.access)) as delayq:
         for page in chunks(rows, _PAGE_ROWS):
             put(delayq, page, options, report)
     why = report.refusals[0].reason if report.refusals else None

@@ -1,1 +1,1 @@
-"""Writing: each row becomes a scheduled task."""
+"""Writes rows: each row becomes a scheduled task."""

@@ -17,15 +17,15 @@ from celery_delayq.utils.credentials import check_folder
 #: The column with the reason.
 ERROR_COLUMN = "_error"
 
-#: The scheme of a URL. A single character would be a drive of Windows.
+#: The scheme of a URL. A single character is a drive of Windows.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
-#: Rows that an error message shows.
+#: Most rows that an error message shows.
 _MAX_SHOWN_ROWS = 5
 
 
 class RowsRefused(DelayQError):
-    """Rows cannot be scheduled; with ``refused=<folder>`` the job writes them there instead."""
+    """Rows cannot be scheduled. With ``refused=<folder>`` the job writes such rows to a folder."""
 
 
 class Refusals:
@@ -34,7 +34,7 @@ class Refusals:
     Parameters
     ----------
     folder : str | None
-        Folder for files until the job is committed, None if the job has to fail.
+        Folder for files until the job is committed; None: the job has to fail.
     name : str
         Name of the file, unique for each attempt.
     only_count : bool
@@ -65,7 +65,7 @@ class Refusals:
         return None if self._writer is None else self._name
 
     def add(self, batch: pa.RecordBatch, reasons: dict[int, str]) -> None:
-        """Write rows of a batch, given by place, with their reasons.
+        """Write the refused rows of a batch. *reasons* has the reason by the index of a row.
 
         Raises
         ------
@@ -101,26 +101,26 @@ class Refusals:
 
 
 def keep(folder: str, pending: str, names: list[str]) -> None:
-    """Move the files of committed Spark tasks to their folder; drop the others."""
-    files, to = _at(folder)
+    """Move the files of committed Spark tasks to a folder, and remove all other files."""
+    files, target = _at(folder)
     source = _at(pending)[1]
     if names:
-        files.create_dir(to)
+        files.create_dir(target)
     for name in names:
-        if files.get_file_info(f"{to}/{name}").type == FileType.NotFound:
-            files.move(f"{source}/{name}", f"{to}/{name}")
+        if files.get_file_info(f"{target}/{name}").type == FileType.NotFound:
+            files.move(f"{source}/{name}", f"{target}/{name}")
     drop(pending)
 
 
 def drop(pending: str) -> None:
-    """Remove the files of Spark tasks that were not committed."""
+    """Remove the files of Spark tasks without a commit."""
     files, path = _at(pending)
     if files.get_file_info(path).type != FileType.NotFound:
         files.delete_dir(path)
 
 
 def check(folder: str) -> None:
-    """Raise :class:`ConfigError` if files cannot be written there, before tasks are scheduled."""
+    """Raise :class:`ConfigError` if the folder is no valid place for files."""
     check_folder(folder)
     try:
         _at(folder)
@@ -133,7 +133,7 @@ def check(folder: str) -> None:
 
 def _at(folder: str) -> tuple[Any, str]:
     if _SCHEME.match(folder):
-        folder = folder.replace("s3a:", "s3:", 1)  # Hadoop's name of it is not Arrow's
+        folder = folder.replace("s3a:", "s3:", 1)  # Arrow has another name for Hadoop's s3a
     else:
         folder = str(Path(folder).absolute())
     files, path = FileSystem.from_uri(folder)

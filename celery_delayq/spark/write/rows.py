@@ -1,4 +1,4 @@
-"""Arrow batches become calls of a task, encoded column by column. No I/O."""
+"""Makes calls of a task from Arrow batches, encoded column by column. No I/O."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from celery_delayq.schedule.message_template import EncodedCall, message_id_of_i
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write.refused_rows import ERROR_COLUMN
 
-#: Keys are sorted, so equal rows have equal texts.
+#: Keys are sorted, so that equal rows have equal texts.
 _encode: Callable[[Any], str] = JSONEncoder(sort_keys=True).encode
 _encode_text: Callable[[Any], str] = json.JSONEncoder().encode
 
 
 _TEXT_TYPES = (types.is_string, types.is_large_string)
 
-#: Types whose values Python writes as Celery's ``saferepr`` does.
+#: Types with the same ``repr`` in Python and in Celery's ``saferepr``.
 _FLAT_TYPES = (*_TEXT_TYPES, types.is_integer, types.is_floating, types.is_boolean)
 
-#: By option, the types that its column may have, and their names.
+#: The valid types of the column of each option, and their names.
 _COLUMN_TYPES = {
     "idcolumn": (
         (*_TEXT_TYPES, types.is_integer, types.is_decimal, types.is_temporal),
@@ -49,7 +49,7 @@ _MAX_TIME_US = 253_402_300_799_999_999
 
 
 class TaskRow(NamedTuple):
-    """The call for a row, or the reason for its refusal.
+    """The call of a task for a row, or the reason for the refusal of the row.
 
     Attributes
     ----------
@@ -62,9 +62,9 @@ class TaskRow(NamedTuple):
     kwargs : str
         The keyword arguments as JSON.
     shown : str | None
-        Their ``repr``, if it is known.
+        The ``repr`` of the keyword arguments, if it is known.
     error : str
-        Why the row is refused, ``""`` if it is not.
+        Why the row is refused; ``""``: it is not refused.
     """
 
     place: int
@@ -78,13 +78,13 @@ class TaskRow(NamedTuple):
 
 
 class TaskRows:
-    """Makes items of rows.
+    """Makes items for ``schedule_many`` from rows.
 
     Parameters
     ----------
     schema : pa.Schema
-        Schema of the rows. Columns that no option names are keyword arguments, except the column
-        with the reason of refused rows.
+        Schema of the rows. A column that no option names is a keyword argument, except the column
+        with the reason of a refusal.
 
     Raises
     ------
@@ -111,14 +111,14 @@ class TaskRows:
                 )
             if name is not None and not _is_any(kind := schema.field(name).type, kinds):
                 raise ConfigError(f"{option}={name!r} is of type {kind}: expected {expected}")
-        # Sorted, so the order of columns does not change the version.
+        # Sorted, so that the order of columns does not change the version.
         self._names = sorted(name for name in schema.names if name not in used)
         self._json = _template(map(_encode_text, self._names), "%s")
         is_flat = all(_is_any(schema.field(name).type, _FLAT_TYPES) for name in self._names)
         self._shown = _template(map(repr, self._names), "%r") if is_flat else ""
 
     def read(self, batch: pa.RecordBatch) -> Iterator[TaskRow]:
-        """Yield the call of each row of a batch, whatever the time zone of Spark's session."""
+        """Yield the call of each row of a batch. Spark's session may have any time zone."""
         batch = batch.cast(self._schema)
         wrong: dict[int, str] = {}
         keys = _values(self._id, batch.column(self._id), wrong)
@@ -139,7 +139,7 @@ class TaskRows:
                 yield self._row(place, str(key), when, given, kwargs)
 
     def encoded(self, row: TaskRow) -> EncodedCall:
-        """Return the call of a row that has an ETA, for a template."""
+        """Return the call of a row with an ETA, for a template."""
         eta = (EPOCH + timedelta(microseconds=row.when)).isoformat()
         due = Due(-(-row.when // 1000))
         return EncodedCall(row.id, row.message_id, due, eta, row.key, row.kwargs, row.shown)
@@ -180,7 +180,7 @@ class TaskRows:
     def _whens(self, batch: pa.RecordBatch) -> Sequence[Any]:
         """Return the times of rows: µs since 1970, or seconds."""
         if self._eta is not None:
-            # Without a zone (TIMESTAMP_NTZ) it is UTC, as in Celery.
+            # A time without a zone (TIMESTAMP_NTZ) is UTC, as in Celery.
             column = batch.column(self._eta)
             micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
             return micros.to_pylist()  # type: ignore[no-any-return]
@@ -190,7 +190,7 @@ class TaskRows:
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return a type with UTC in place of all other time zones."""
+    """Return a type in which all time zones are replaced by UTC."""
 
     def inner(field: pa.Field) -> pa.Field:
         return field.with_type(_in_utc(field.type))
@@ -219,7 +219,7 @@ _CELL_ERRORS = (ValueError, KeyError, OverflowError, TypeError)
 
 
 def _values(name: str, column: pa.Array, wrong: dict[int, str]) -> list[Any]:
-    """Return the Python values of a column; add errors of cells without one to *wrong*."""
+    """Return the Python values of a column; add errors of cells without a value to *wrong*."""
     try:
         return column.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
     except _CELL_ERRORS:
@@ -264,7 +264,7 @@ def _text(encode: Callable[[Any], str], value: Any, place: int, wrong: dict[int,
 
 
 def _template(names: Iterable[str], cell: str) -> str:
-    """Return a format for an object with these names, and a cell for each value."""
+    """Return a format string for an object with these names; *cell* is the format of a value."""
     texts = (f"{name.replace('%', '%%')}: {cell}" for name in names)
     return f"{{{', '.join(texts)}}}"
 

@@ -1,4 +1,4 @@
-"""Send the rows of one partition to Redis; runs on executors."""
+"""Sends the rows of one partition to Redis; runs on executors."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _OUTCOMES = {
 OUTCOME_NAMES = ("new", "kept", "replaced", "refused")
 
 
-class _Taken(NamedTuple):
-    """Rows of a batch that were sent, and the index of the first one."""
+class _SentRows(NamedTuple):
+    """Sent rows of a batch, and the index of the first row."""
 
     first: int
     batch: pa.RecordBatch
     places: list[int]
 
 
-class Sending:
+class RowSender:
     """Sends the rows of one partition.
 
-    If most rows are known already, Redis is asked first which ones: making messages is most of
-    the work.
+    If Redis already has most rows, the sender first asks Redis which rows it has. Making messages
+    is most of the work, and known rows need no message.
     """
 
     def __init__(self, delayq: DelayQ, options: WriteOptions, refused: Refusals) -> None:
@@ -56,14 +56,14 @@ class Sending:
         self._refused = refused
         self._queue = queue_of(self._app, options)
         self._kept = 0
-        #: The last rows, some of which have no answer yet.
-        self._taken: deque[_Taken] = deque()
+        #: The last sent rows; Redis has not answered for some of them.
+        self._sent: deque[_SentRows] = deque()
         self._number = 0
-        self._late: list[ItemOutcome] = []
-        self._asking = True
+        self._refused_outcomes: list[ItemOutcome] = []
+        self._asks_first = True
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> dict[str, int]:
-        """Send all rows; return how many became what.
+        """Send all rows; return the number of rows by outcome.
 
         Raises
         ------
@@ -73,23 +73,24 @@ class Sending:
             Redis could not be reached.
         """
         options = self._options
-        for_all = {
+        common = {
             "on_conflict": options.onconflict,
             "unique_scope": "done",
             "queue": options.queue,
             "priority": options.priority,
         }
-        given = {name: value for name, value in for_all.items() if value is not None}
+        given = {name: value for name, value in common.items() if value is not None}
         reader = ItemReader(self._app, options.task, given)
-        making = _MessageMaker(self._app, reader, MessageFactory(self._app, reader.common))
-        run = ManyRun(self._delayq.session, self._late.append, options.batchsize, errors_only=True)
+        maker = _MessageMaker(self._app, reader, MessageFactory(self._app, reader.common))
+        note = self._refused_outcomes.append
+        run = ManyRun(self._delayq.session, note, options.batchsize, errors_only=True)
         try:
-            report = run.send_items(self._unknown_rows(batches, making, run), making)
+            report = run.send_items(self._unknown_rows(batches, maker, run), maker)
         except ManyFailed as failed:
             if isinstance(failed.__cause__, RowsRefused):
                 raise failed.__cause__ from None
             raise
-        self._refuse_late()
+        self._add_refused_rows()
         counts = Counter({"kept": self._kept, "refused": self._refused.count})
         for state, count in report.counts.items():
             if state in _OUTCOMES:
@@ -97,29 +98,29 @@ class Sending:
         return {name: counts[name] for name in OUTCOME_NAMES}
 
     def _unknown_rows(
-        self, batches: Iterator[pa.RecordBatch], making: _MessageMaker, run: ManyRun
+        self, batches: Iterator[pa.RecordBatch], maker: _MessageMaker, run: ManyRun
     ) -> Iterator[TaskRow]:
         size, rate = self._options.batchsize, self._options.ratelimit
         if rate is not None:  # small batches: no burst
             size = max(1, min(size, int(rate)))
-        for whole in batches:
-            rows = making.rows = making.rows or TaskRows(self._options, whole.schema)
-            for start in range(0, whole.num_rows, size):
-                began, batch = time.monotonic(), whole.slice(start, size)
+        for full_batch in batches:
+            rows = maker.rows = maker.rows or TaskRows(self._options, full_batch.schema)
+            for start in range(0, full_batch.num_rows, size):
+                began, batch = time.monotonic(), full_batch.slice(start, size)
                 read = [*rows.read(batch)]
                 self._refused.add(batch, {row.place: row.error for row in read if row.error})
                 unknown = self._unknown([row for row in read if not row.error])
                 self._note(batch, [row.place for row in unknown])
                 yield from unknown
-                self._refuse_late()
-                self._forget(run.oldest_unanswered())
-                # Lost time is not caught up: that would exceed the rate.
+                self._add_refused_rows()
+                self._forget_answered(run.oldest_unanswered())
+                # The sender does not catch up after a delay: that would exceed the rate.
                 if rate is not None:
                     time.sleep(max(0.0, began + batch.num_rows / rate - time.monotonic()))
 
     def _unknown(self, rows: list[TaskRow]) -> list[TaskRow]:
-        """Return the rows that Redis does not have; all of them if asking does not pay."""
-        if not self._asking or self._queue is None or not rows:
+        """Return the rows that Redis does not have; all rows if asking Redis costs more time."""
+        if not self._asks_first or self._queue is None or not rows:
             return rows
         queue = self._queue
         codes = self._delayq.session.ask(
@@ -129,39 +130,37 @@ class Sending:
         )
         unknown = [row for row, code in zip(rows, codes, strict=True) if code != "d"]
         self._kept += len(rows) - len(unknown)
-        self._asking = 2 * len(unknown) <= len(rows)
+        self._asks_first = 2 * len(unknown) <= len(rows)
         return unknown
 
     def _note(self, batch: pa.RecordBatch, places: list[int]) -> None:
-        """Remember rows until they are answered."""
-        if 2 * len(places) < batch.num_rows:  # a slice would keep the whole batch in memory
+        """Keep rows until Redis has answered for them."""
+        if 2 * len(places) < batch.num_rows:  # a slice would keep the full batch in memory
             batch, places = batch.take(pa.array(places, pa.int64())), [*range(len(places))]
         if places:
-            self._taken.append(_Taken(self._number, batch, places))
+            self._sent.append(_SentRows(self._number, batch, places))
         self._number += len(places)
 
-    def _forget(self, oldest_unanswered: int) -> None:
-        """Forget rows before the oldest one that is not answered."""
-        while (
-            self._taken and self._taken[0].first + len(self._taken[0].places) <= oldest_unanswered
-        ):
-            self._taken.popleft()
+    def _forget_answered(self, oldest_unanswered: int) -> None:
+        """Forget rows before the index *oldest_unanswered*."""
+        while self._sent and self._sent[0].first + len(self._sent[0].places) <= oldest_unanswered:
+            self._sent.popleft()
 
-    def _refuse_late(self) -> None:
-        """Keep rows that Redis has refused, after all answers of a request were read."""
-        while self._late:
-            outcome = self._late.pop(0)
-            taken = next(each for each in reversed(self._taken) if each.first <= outcome.index)
-            place = taken.places[outcome.index - taken.first]
-            self._refused.add(taken.batch, {place: str(outcome.error)})
+    def _add_refused_rows(self) -> None:
+        """Add the rows that Redis has refused, after all answers of a request were read."""
+        while self._refused_outcomes:
+            outcome = self._refused_outcomes.pop(0)
+            sent = next(each for each in reversed(self._sent) if each.first <= outcome.index)
+            place = sent.places[outcome.index - sent.first]
+            self._refused.add(sent.batch, {place: str(outcome.error)})
 
 
 class _MessageMaker(EntryMaker):
-    """Makes messages of rows: most by one template, the others as ``schedule_many`` does."""
+    """Makes messages from rows: most by one template, the others as ``schedule_many`` does."""
 
     def __init__(self, app: Celery, reader: ItemReader, maker: MessageFactory) -> None:
         super().__init__(reader, maker)
-        #: A template cannot be used where each message carries a context.
+        #: A template cannot be used if each message carries a context.
         self._may_fill = to_send(app) is None
         self._template: Template | None = None
         self.rows: TaskRows | None = None
@@ -180,7 +179,7 @@ class _MessageMaker(EntryMaker):
 
 
 def queue_of(app: Celery, options: WriteOptions) -> str | None:
-    """Return the one queue of all rows, None if an exchange decides."""
+    """Return the queue of all rows, None if an exchange chooses the queue."""
     if options.queue is not None:
         return options.queue
     queue = app.amqp.router.route({}, options.task).get("queue")

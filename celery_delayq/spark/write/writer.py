@@ -1,8 +1,8 @@
-"""The writers of the data source: one row, one task, however often a row is written.
+"""The writers of the data source: a row is one task, even if Spark writes the row several times.
 
-The id of a task is ``<task>:<key>``, and the content of its row is its version. The same row again
-is a duplicate; ``onconflict`` decides about another version. So repeated and parallel attempts of
-Spark add nothing.
+The id of a task is ``<task>:<key>``, and the content of its row is its version. The same version
+again is a duplicate; ``onconflict`` decides about another version. So repeated and parallel
+attempts of Spark add nothing.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark.access import opened
+from celery_delayq.spark.access import open_client
 from celery_delayq.spark.arrow import arrow_schema
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write import refused_rows as refusals
 from celery_delayq.spark.write.refused_rows import Refusals
 from celery_delayq.spark.write.rows import TaskRows
-from celery_delayq.spark.write.sender import OUTCOME_NAMES, Sending
+from celery_delayq.spark.write.sender import OUTCOME_NAMES, RowSender
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one Spark task has written.
+    """The result of one Spark task.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Written(WriterCommitMessage):
     refused : str | None
         The file with refused rows.
     why : str
-        Why the first of them was refused.
+        The reason of the first refused row.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class Written(WriterCommitMessage):
     why: str = ""
 
 
-class _Writing:
-    """Shared by the writers of batches and streams. Executors get a copy.
+class _RowWriter:
+    """The shared part of the writers of batches and streams. Executors get a copy.
 
     Raises
     ------
@@ -69,8 +69,8 @@ class _Writing:
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise ConfigError(
-                "mode 'overwrite' would remove what is scheduled: use mode 'append', with "
-                "onconflict='replace' for rows that have changed"
+                "mode 'overwrite' would remove scheduled tasks: use mode 'append', with "
+                "onconflict='replace' for changed rows"
             )
         self._options = options
         TaskRows(options, arrow_schema(schema))
@@ -94,25 +94,25 @@ class _Writing:
         )
         name = f"part-{attempt}-{uuid.uuid4().hex[:8]}.parquet"
         with (
-            opened(self._options.access) as delayq,
+            open_client(self._options.access) as delayq,
             Refusals(self._pending, name, self._options.refused == "count") as refused,
         ):
-            counts = Sending(delayq, self._options, refused).send(iterator)
+            counts = RowSender(delayq, self._options, refused).send(iterator)
         return Written(counts, refused.file, refused.why)
 
     def commit(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
-        """Keep refused rows and report the sums, of a stream those of a batch."""
-        pending, there = self._pending, [each for each in messages if each is not None]
+        """Keep refused rows, and report the sums; of a stream the sums of a batch."""
+        pending, written = self._pending, [each for each in messages if each is not None]
         if pending is not None:
-            files = [each.refused for each in there if each.refused]
+            files = [each.refused for each in written if each.refused]
             refusals.keep(self._options.refused, pending, files)
-        sums = _sums(there)
-        logger.info("write committed: task=%s %s", self._options.task, _said(sums))
-        why = next((each.why for each in there if each.why), None)
+        sums = _sums(written)
+        logger.info("write committed: task=%s %s", self._options.task, _format_sums(sums))
+        why = next((each.why for each in written if each.why), None)
         self._report("committed", batchId, {**sums, **({"why": why} if why else {})})
 
     def abort(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
-        """Report the sums of a failed job, of a stream those of a failed batch."""
+        """Report the sums of a failed job; of a stream the sums of a failed batch."""
         pending = self._pending
         if pending is not None:
             refusals.drop(pending)
@@ -120,25 +120,25 @@ class _Writing:
         logger.warning(
             "write failed, written tasks stay and running it again adds the rest: task=%s %s",
             self._options.task,
-            _said(sums),
+            _format_sums(sums),
         )
         self._report("aborted", batchId, sums)
 
-    def _report(self, state: str, batch: int | None, said: Mapping[str, object]) -> None:
+    def _report(self, state: str, batch: int | None, sums: Mapping[str, object]) -> None:
         if self._options.report is not None:
             path = Path(self._options.report)
             path.parent.mkdir(parents=True, exist_ok=True)
             more = {} if batch is None else {"batch": batch}
-            told = {"task": self._options.task, "state": state, **more, **said}
-            path.write_text(json.dumps(told) + "\n")
+            report = {"task": self._options.task, "state": state, **more, **sums}
+            path.write_text(json.dumps(report) + "\n")
 
 
-class Writer(_Writing, DataSourceArrowWriter):
+class Writer(_RowWriter, DataSourceArrowWriter):
     """Writes a data frame."""
 
 
-class StreamWriter(_Writing, DataSourceStreamArrowWriter):
-    """Writes each batch of a stream; one that is written again adds nothing."""
+class StreamWriter(_RowWriter, DataSourceStreamArrowWriter):
+    """Writes the batches of a stream. A batch that is written again adds nothing."""
 
 
 def write(rows: DataFrame, options: Mapping[str, str]) -> Mapping[str, Any]:
@@ -153,13 +153,13 @@ def write(rows: DataFrame, options: Mapping[str, str]) -> Mapping[str, Any]:
         report = Path(folder, "report.json")
         writer = rows.write.format("celery_delayq").mode("append")
         writer.options(**options, report=str(report)).save()
-        said: Mapping[str, Any] = json.loads(report.read_text())
-        return said
+        sums: Mapping[str, Any] = json.loads(report.read_text())
+        return sums
 
 
 def _check_task(options: WriteOptions) -> None:
     """Raise :class:`ConfigError` if the app has no task of that name."""
-    with opened(options.access) as delayq:
+    with open_client(options.access) as delayq:
         app = delayq.app
         app.loader.import_default_modules()
         if options.task not in app.tasks:
@@ -174,5 +174,5 @@ def _sums(written: list[Written]) -> dict[str, int]:
     return {name: sum(each.counts[name] for each in written) for name in OUTCOME_NAMES}
 
 
-def _said(sums: Mapping[str, int]) -> str:
+def _format_sums(sums: Mapping[str, int]) -> str:
     return " ".join(f"{name}={count}" for name, count in sums.items())

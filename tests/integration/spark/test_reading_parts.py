@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 from celery import Celery
 
 from celery_delayq import DelayQ, Filter
-from celery_delayq.spark.read.filters import Wanted
+from celery_delayq.spark.read.filters import RowFilter
 from celery_delayq.spark.read.partitions import plan
 from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -66,7 +66,7 @@ def test_what_is_moved_while_parts_are_read_is_in_one_of_them(
     items = ({"id": id, "args": (1, 1), "eta": later(n)} for n, id in enumerate(ids))
     delayq.schedule_many(items, task=app.tasks["tasks.add"])
     stores = delayq.session.stores
-    parts = plan(stores, Wanted("scheduled", task=task), 6, 1)
+    parts = plan(stores, RowFilter("scheduled", task=task), 6, 1)
     rows = TableRows({"id": "STRING"})
 
     found: list[str] = []
@@ -99,7 +99,7 @@ def test_plans_hold_no_entries(app: Celery, delayq: DelayQ, delayq_redis: RedisU
     delayq.schedule_many(items, task=app.tasks["tasks.add"])
     delayq_redis.client.config_resetstat()
 
-    parts = plan(delayq.session.stores, Wanted("scheduled"), 8, 1)
+    parts = plan(delayq.session.stores, RowFilter("scheduled"), 8, 1)
 
     assert len(parts) == 8
     stats = delayq_redis.client.info("commandstats")

@@ -69,7 +69,7 @@ def test_a_snapshot_is_put_back_byte_for_byte_and_once(
     delayq.cancel(soon)
     only = restore(queue="mail", since="2031-01-01")
     assert only.outcomes == {"duplicate": 4, "filtered": 33}
-    with pytest.raises(ArchiveError, match="snapshot='yesterday': there is none of that name"):
+    with pytest.raises(ArchiveError, match="snapshot='yesterday': no snapshot has this name"):
         restore(snapshot="yesterday")
     file = min((tmp_path / "archive" / "scheduled").glob("snapshot=*/*.parquet"))
     file.unlink()

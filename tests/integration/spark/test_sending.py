@@ -16,11 +16,11 @@ from kombu import Exchange, Queue
 
 from celery_delayq import DelayQ
 from celery_delayq.model.envelope import Record
-from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.access import Access, open_client
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write.refused_rows import Refusals
 from celery_delayq.spark.write.rows import TaskRows
-from celery_delayq.spark.write.sender import Sending
+from celery_delayq.spark.write.sender import RowSender
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.utils.message_json import decode
 from tests.integration.conftest import MakeApp
@@ -52,7 +52,7 @@ def records(redis: RedisUnderTest) -> dict[str, Any]:
 
 @pytest.fixture
 def client(delayq_redis: RedisUnderTest, delayq_broker_url: str) -> Iterator[DelayQ]:
-    with opened(Access(url=delayq_broker_url)) as delayq:
+    with open_client(Access(url=delayq_broker_url)) as delayq:
         yield delayq
 
 
@@ -94,7 +94,7 @@ def test_a_row_becomes_the_message_that_schedule_many_makes(
         batch = batch.drop_columns(["remind_at"]).append_column("wait", wait)
 
     # When they are sent as rows, and then as items
-    sums = Sending(client, how, Refusals(None, "none")).send(iter([batch]))
+    sums = RowSender(client, how, Refusals(None, "none")).send(iter([batch]))
     sent = records(delayq_redis)
     delayq_redis.client.flushdb()
     rows = TaskRows(how, batch.schema)
@@ -136,7 +136,7 @@ def test_rows_of_a_task_that_expires_do_so_too(
     app.task(name="mail.remind", shared=False, lazy=False, expires=3600)(remind)
     refused = Refusals(None, "none")
 
-    sums = Sending(DelayQ(app), options(delayq_broker_url), refused).send(iter([rows(0, 3)]))
+    sums = RowSender(DelayQ(app), options(delayq_broker_url), refused).send(iter([rows(0, 3)]))
     app.close()
 
     assert sums["new"] == 3
@@ -159,7 +159,7 @@ def test_rows_that_go_to_several_queues_are_counted_once(
             queue(connection.default_channel).declare()
     refused = Refusals(None, "none")
 
-    sums = Sending(DelayQ.of(app), options(delayq_broker_url), refused).send(iter([rows(0, 3)]))
+    sums = RowSender(DelayQ.of(app), options(delayq_broker_url), refused).send(iter([rows(0, 3)]))
 
     assert sums == {"new": 3, "kept": 0, "replaced": 0, "refused": 0}
     assert [delayq_redis.client.zcard(f"{{{name}}}:due") for name in "ab"] == [3, 3]
@@ -170,14 +170,14 @@ def test_what_is_refused_late_is_told_though_much_else_is_refused_meanwhile(
 ) -> None:
     # Given five rows that are there already
     how = options(delayq_broker_url, onconflict="error", refused=str(tmp_path))
-    Sending(client, how, Refusals(None, "none")).send(iter([rows(0, 5, gate=["B7"] * 5)]))
+    RowSender(client, how, Refusals(None, "none")).send(iter([rows(0, 5, gate=["B7"] * 5)]))
 
     # When they come again, changed, and behind them thousands that nothing identifies
     blank = rows(0, 3000, gate=["B7"] * 3000).set_column(0, "flight", pa.array([" "] * 3000))
     last = rows(10, 1, gate=["B7"])
     with Refusals(str(tmp_path), "refused.parquet") as refused:
         batches = iter([rows(0, 5, gate=["C1"] * 5), blank, last])
-        sums = Sending(client, how, refused).send(batches)
+        sums = RowSender(client, how, refused).send(batches)
 
     # Then each is told
     assert sums == {"new": 1, "kept": 0, "replaced": 0, "refused": 3005}
@@ -206,9 +206,9 @@ def test_rows_that_are_done_are_not_kept(
             keys[-1] = f"{keys[-1]}-{first}"
             yield batch.set_column(0, "flight", pa.array(keys))
 
-    Sending(client, how, Refusals(None, "none")).send(batches(0))
+    RowSender(client, how, Refusals(None, "none")).send(batches(0))
     seen.clear()
-    sums = Sending(client, how, Refusals(None, "none")).send(batches(fresh))
+    sums = RowSender(client, how, Refusals(None, "none")).send(batches(fresh))
 
     assert sums["new"] == fresh * number
     # A batch is about 100 KB, and all of them 20 MB.

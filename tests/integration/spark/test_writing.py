@@ -169,5 +169,5 @@ def test_overwriting_is_refused(spark: Any, delayq_broker_url: str) -> None:
     frame = spark.createDataFrame(flights(1), SCHEMA)
     writer = frame.write.format("celery_delayq").mode("overwrite")
 
-    with pytest.raises(Exception, match="mode 'overwrite' would remove what is scheduled"):
+    with pytest.raises(Exception, match="mode 'overwrite' would remove scheduled tasks"):
         writer.options(url=delayq_broker_url, **OPTIONS).save()

@@ -37,7 +37,7 @@ def test_a_commit_is_read_as_it_was_written() -> None:
     for text, problem in (
         (later, "here: version 2 of the format; this version of the package reads 1"),
         (commit.pack()[:-9], "here: it cannot be read"),
-        (commit.pack().replace("history", "scheduled"), "here: it is no archive of history"),
+        (commit.pack().replace("history", "scheduled"), "here: this is no archive of history"),
         ("[]", "it is damaged"),
         ('{"format": "celery_delayq.archive", "version": 1, "table": "history"}', "is damaged"),
     ):

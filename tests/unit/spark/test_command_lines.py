@@ -29,7 +29,7 @@ COMMANDS = {
     ),
 }
 DATABASE = "the folder is the URL of a database; archives of Spark are folders of Parquet files: "
-NO_FOLDER = "--parquet {0}: that is where the archive is; name another folder"
+NO_FOLDER = "--parquet {0}: the archive is in this folder; name another one"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,9 @@ NO_FOLDER = "--parquet {0}: that is where the archive is; name another folder"
             (name, f"--folder {folder}", problem)
             for name in ("archive", "restore")
             for folder, problem in {
-                "s3a://me:hunter2@shop/delayq": "folder 's3a://…@shop/delayq': it has a password",
+                "s3a://me:hunter2@shop/delayq": (
+                    "folder 's3a://…@shop/delayq': the URL has a password"
+                ),
                 "jdbc:derby:hunter2": DATABASE,
                 "postgresql+psycopg://shop:hunter2@db/shop": DATABASE,
             }.items()
@@ -96,7 +98,7 @@ def test_the_command_is_found(program: list[str]) -> None:
 
 def test_names_and_errors_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     steering = "\x1b[2J\x9b31m\r"
-    jobs.show(f"snapshot {steering}", [(f"sum {steering}", 1)])
+    jobs.show_counts(f"snapshot {steering}", [(f"sum {steering}", 1)])
     jobs.warn(f"1 row(s) refused: {steering}")
 
     printed = "".join(capsys.readouterr())

@@ -10,7 +10,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.access import Access, open_client
 from celery_delayq.spark.options import ReadOptions, WriteOptions
 
 NEEDED: dict[str, Any] = {"task": "mail.remind", "idcolumn": "flight"}
@@ -63,7 +63,7 @@ def test_what_is_wrong_is_told_with_what_is_right(given: dict[str, str], reason:
 
 
 def url_of(access: Access) -> Any:
-    with opened(access) as delayq:
+    with open_client(access) as delayq:
         return delayq.app.conf.broker_write_url
 
 
@@ -129,7 +129,7 @@ def test_an_app_with_a_url_is_as_it_was_afterwards() -> None:
     access, before = Access("redis://other/1", app=f"{__name__}:app"), app._delayq
 
     assert url_of(Access(app=f"{__name__}:app")) == "delayq+redis://its-own/0"
-    with opened(access) as delayq:
+    with open_client(access) as delayq:
         assert delayq.app is app
         assert app.conf.broker_read_url == app.conf.broker_write_url == "delayq+redis://other/1"
         assert delayq is not before
@@ -156,5 +156,5 @@ def test_sentinels_of_an_app_each_get_the_password() -> None:
     ],
 )
 def test_where_it_cannot_be_found_out_it_is_said_how(access: Access, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason), opened(access):
+    with pytest.raises(ConfigError, match=reason), open_client(access):
         pass

@@ -28,8 +28,8 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.model.history import place_of
 from celery_delayq.spark.arrow import arrow_schema
 from celery_delayq.spark.options import ReadOptions
-from celery_delayq.spark.read.filters import Wanted
-from celery_delayq.spark.read.partitions import share
+from celery_delayq.spark.read.filters import RowFilter
+from celery_delayq.spark.read.partitions import split_sizes
 from celery_delayq.spark.read.readers import BatchReader, StreamReader
 from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.spark.read.tables import ARROW_TYPES, TABLE_COLUMNS, schema_of
@@ -83,7 +83,7 @@ def reader(table: str = "scheduled", *names: str, **options: str) -> BatchReader
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])
 @pytest.mark.parametrize("sizes", [[], [0], [1], [10], [0, 5, 0, 9], [1] * 20, [1000, 1, 1000]])
 def test_parts_have_all_of_it_once_and_are_of_equal_size(sizes: list[int], parts: int) -> None:
-    found = share(sizes, parts)
+    found = split_sizes(sizes, parts)
 
     places = [(which, n) for part in found for which, start, end in part for n in range(start, end)]
     assert places == [(which, n) for which, size in enumerate(sizes) for n in range(size)]
@@ -93,7 +93,7 @@ def test_parts_have_all_of_it_once_and_are_of_equal_size(sizes: list[int], parts
 
 
 def test_few_rows_are_one_part() -> None:
-    assert share([20, 30], 8, least=1000) == [[(0, 0, 20), (1, 0, 30)]]
+    assert split_sizes([20, 30], 8, least=1000) == [[(0, 0, 20), (1, 0, 30)]]
 
 
 def test_offsets_are_in_the_order_of_redis() -> None:
@@ -162,7 +162,7 @@ DUE = ("due",)
     ],
 )
 def test_times_are_taken_to_the_millisecond(filter: Any, low: int | None, high: int | None) -> None:
-    assert Wanted("scheduled").narrowed(filter) == Wanted("scheduled", low=low, high=high)
+    assert RowFilter("scheduled").narrowed(filter) == RowFilter("scheduled", low=low, high=high)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_other_filters_are_left_to_spark(filter: Any) -> None:
     it = reader()
 
     assert it.pushFilters([filter]) == [filter]
-    assert it._wanted == Wanted("scheduled")
+    assert it._wanted == RowFilter("scheduled")
 
 
 def test_filters_are_all_to_hold() -> None:
@@ -194,4 +194,4 @@ def test_filters_are_all_to_hold() -> None:
     left = it.pushFilters([In(("queue",), ("a", "b")), LessThan(DUE, NINE), task, other])
 
     assert left == [other]
-    assert it._wanted == Wanted("scheduled", frozenset({"b"}), "one", MS, MS - 1)
+    assert it._wanted == RowFilter("scheduled", frozenset({"b"}), "one", MS, MS - 1)

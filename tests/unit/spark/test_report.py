@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 from rich.cells import cell_len
 
 from celery_delayq.spark.report import page
-from celery_delayq.spark.report.charts import duration, nice
+from celery_delayq.spark.report.charts import duration, round_ticks
 from celery_delayq.spark.report.figures import (
     AttemptCount,
     Figures,
@@ -51,7 +51,7 @@ def test_durations_are_told_in_their_unit(ms: int | None, told: str) -> None:
 
 @pytest.mark.parametrize("top", [1, 3, 7, 10, 99, 101, 12_345])
 def test_an_axis_reaches_its_highest_value_by_few_whole_steps(top: int) -> None:
-    marks = nice(top)
+    marks = round_ticks(top)
 
     assert marks[-1] >= top * 0.99
     assert len(marks) <= 7
