@@ -80,7 +80,7 @@ def ask_rabbitmq(channel: RabbitMQChannel, timeout: float) -> None:
     """
     message = channel.prepare_message(b"", content_encoding="binary", headers={})
     try:
-        with channel.giving_up(timeout * 0.4):
+        with channel.limit_wait(timeout * 0.4):
             for _ in range(2):
                 channel.post([Routed(message, "", f"delayq.health.{uuid4()}")])
                 channel.refused()

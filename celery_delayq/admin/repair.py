@@ -147,7 +147,7 @@ class _Check:
             }
             # The holder of a message that was seen is among those that are found after that.
             for worker_id in self._all_holders(queue):
-                for message in self._tracks.held(queue, worker_id):
+                for message in self._tracks.leased(queue, worker_id):
                     missing.pop(message or b"", None)
                     self._report.done += 1
                 yield self._report

@@ -92,7 +92,7 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
             queue(channel).declare()  # so that kombu knows the types of the exchanges
         store: Store = channel.store
         unacked = store.keys.stock(channel.unacked_key)
-        moved = Moved(total=store.held_count(unacked))
+        moved = Moved(total=store.unacked_count(unacked))
         yield moved
         for tag, data in store.scan.fields(unacked):
             try:
@@ -114,7 +114,7 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
                 *others, last = queues
                 for other in others:
                     store.schedule(other, entry)
-                outcome = store.take_from_unacked(last, entry, channel.held(tag))
+                outcome = store.take_from_unacked(last, entry, channel.unacked_place(tag))
             setattr(moved, outcome, getattr(moved, outcome) + 1)
             yield moved
 
@@ -198,7 +198,7 @@ class _Back:
 
     def count(self, queue: str, worker_ids: Iterable[str]) -> int:
         """Return how many messages there are to move."""
-        held = (len(self.store.leases.held(queue, name)) for name in worker_ids)
+        held = (len(self.store.leases.leased_fields(queue, name)) for name in worker_ids)
         return self.store.scheduled(queue) + sum(held) + self.repair.quarantined(queue)
 
     def schedule(self, queue: str, layout: Layout) -> Iterator[Moved]:
@@ -292,7 +292,7 @@ class _Back:
     def held(self, queue: str, layout: Layout, worker_id: str) -> Iterator[Moved]:
         """Give back the messages of a process, to run next in the order of their leases."""
         moved, leases = self.moved, self.store.leases
-        fields = sorted(leases.held(queue, worker_id), key=place_of)
+        fields = sorted(leases.leased_fields(queue, worker_id), key=place_of)
         spared = self.spare_living and self.repair.lives(worker_id)
         # The last batch first, since each is put before the ready messages.
         for end in range(len(fields), 0, -CALL_MEMBERS):

@@ -147,7 +147,7 @@ def _line(tallies: Sequence[Tally], seconds: float) -> str:
         parts.append(f"{dead_lettered:,} unreadable, now dead letters")
     if errors := sum(each.errors for each in tallies):
         parts.append(f"{errors:,} errors, see the log")
-    looks = (each.last for each in tallies if each.last is not None)
+    looks = (each.last_look for each in tallies if each.last_look is not None)
     nexts = [(look.due, look.queue) for look in looks if look.due is not None and look.queue]
     if nexts:
         due, queue = min(nexts)

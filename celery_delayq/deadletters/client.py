@@ -23,7 +23,7 @@ from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterRe
 from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
-from celery_delayq.store.dead_letters import Replay, ReplayedInPlace, told
+from celery_delayq.store.dead_letters import Replay, ReplayedInPlace, read_codes
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
@@ -55,7 +55,7 @@ class Change(NamedTuple):
         status_codes: list[StatusCode] = ["x"] * len(self.dead_letters)
         for place, state in self.known.items():
             status_codes[place] = state
-        for place, state in zip(self.places, told(reply or b""), strict=True):
+        for place, state in zip(self.places, read_codes(reply or b""), strict=True):
             status_codes[place] = state
         if self.after is not None:
             done = zip(self.dead_letters, status_codes, strict=True)

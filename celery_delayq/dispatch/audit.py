@@ -44,7 +44,7 @@ class Audit:
         self._registered = time.monotonic()
         self._size = 0
 
-    def after(self, store: Store, look: Look, *, on_duty: bool) -> None:
+    def note_look(self, store: Store, look: Look, *, on_duty: bool) -> None:
         """Put right what a look lets suppose, and on duty also what it does not show."""
         now, size = time.monotonic(), look.queues or 0
         if size < self._size or now - self._registered >= REGISTER_SECONDS:

@@ -22,8 +22,8 @@ from celery_delayq.dispatch.lease_keeper import new_worker_id
 from celery_delayq.dispatch.pacing import (
     MIN_GATHER_SECONDS,
     POLL_MARGIN_SECONDS,
-    LeftToOthers,
     PollTimer,
+    SkippedQueues,
 )
 from celery_delayq.dispatch.promotion_loop import Handover, PromotionLoop
 from celery_delayq.dispatch.ready_lists import ReadyLists, Registry
@@ -73,7 +73,7 @@ class Tally:
     promoted: int = 0
     dead_lettered: int = 0
     errors: int = 0
-    last: Look | None = field(default=None, repr=False)
+    last_look: Look | None = field(default=None, repr=False)
 
 
 class Dispatcher(threading.Thread):
@@ -110,7 +110,7 @@ class Dispatcher(threading.Thread):
         super().__init__(name="delayq-dispatcher", daemon=True)
         self.tally = Tally()
         self._store = store
-        self._open = reopen
+        self._reopen = reopen
         self._settings = settings
         self._batch = min(settings.dispatch_batch, MAX_PROMOTED)
         self._stopping = threading.Event()
@@ -120,18 +120,18 @@ class Dispatcher(threading.Thread):
         self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6), gather=gather)
         self._short_sleep = max(SHORT_SLEEP_SECONDS, gather)
         #: Queues from which it may not promote, and those where reclaiming failed.
-        self._left, self._unreclaimed = LeftToOthers(), LeftToOthers()
+        self._skipped_queues, self._unreclaimed_queues = SkippedQueues(), SkippedQueues()
         self._registry = Registry(settings.registry_refresh)
         #: The ready lists, and whether the fleet looks at them.
         self.ready_lists = ReadyLists(self._registry)
         self._audit = Audit(self._registry, consumed)
-        self._listened = float("-inf")
+        self._listened_at = float("-inf")
         #: Whether it is counted, and whether it hears wake-ups.
-        self._listens = self._hears = False
+        self._is_subscribed = self._gets_wake_ups = False
         self._on_duty_at = float("-inf")
-        self._trimmed = float("-inf")
-        self._noted = self._noting = float("-inf")
-        self._to_trim: list[str] = []
+        self._trimmed_at = float("-inf")
+        self._noted_at = self._call_noted_at = float("-inf")
+        self._queues_to_trim: list[str] = []
         self._loop = loop
         self._handover: Handover | None = None
 
@@ -156,21 +156,21 @@ class Dispatcher(threading.Thread):
             outages={"Redis is away": OUTAGE_ERRORS},
             on_failure=self._after_failure,
         )
-        self._reconnecting.run(self._connected)
+        self._reconnecting.run(self._dispatch_connected)
         with suppress(Exception):  # or others notice
             self._store.resign(self._id)
         self._store.client.connection_pool.disconnect()
 
-    def _connected(self) -> None:
+    def _dispatch_connected(self) -> None:
         """Dispatch for as long as the connection lasts."""
-        self._timer.reconnected()
-        self.ready_lists.reconnected()
+        self._timer.note_reconnect()
+        self.ready_lists.note_reconnect()
         self._repair_types()
-        held = self._store.hold_connection()
-        self._handover = Handover(self._timer, held, self._next_call, self._promoted)
+        wire = self._store.hold_connection()
+        self._handover = Handover(self._timer, wire, self._next_call, self._read_promoted)
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
-            self._listen(pubsub)
-            self._listens = self._hears = bool(pubsub.subscribed)
+            self._subscribe(pubsub)
+            self._is_subscribed = self._gets_wake_ups = bool(pubsub.subscribed)
             self._on_duty_at = time.monotonic()
             start_gate.wait(lambda: not self._stopping.is_set())
             self._look()
@@ -180,14 +180,14 @@ class Dispatcher(threading.Thread):
                 logger.info("%s started", self._store.keys.named("dispatcher"))
             while not self._stopping.is_set():
                 if self.ready_lists.is_looking:
-                    self._look_on(pubsub)
+                    self._look_at_portion(pubsub)
                     if self._timer.wait():
                         continue
                 if self._hand_over(pubsub) and self._timer.wait():
                     continue
                 self._sleep(pubsub)
                 self._dispatch()
-                self._hear(pubsub)
+                self._subscribe_on_duty(pubsub)
 
     def _hand_over(self, pubsub: Any) -> bool:
         """Have the loop promote until there is something else to do.
@@ -198,7 +198,7 @@ class Dispatcher(threading.Thread):
             return False
         self._take_messages(pubsub)  # a poll does not see what is read already
         handover, wake_ups = self._handover, socket_of(pubsub.connection)
-        if not (handover and handover.held.socket and wake_ups):
+        if not (handover and handover.wire.socket and wake_ups):
             return False
         if self._timer.on_duty and (self._timer.wait() or self._timer.next_queue is not None):
             self._loop.promote(handover, wake_ups.fileno())
@@ -211,11 +211,11 @@ class Dispatcher(threading.Thread):
         if not is_outage:
             self.tally.errors += 1
             self.ready_lists.give_up()  # entries that are due must not wait for it
-        elif self._open is not None and not self._stopping.is_set():
+        elif self._reopen is not None and not self._stopping.is_set():
             with suppress(Exception):  # the next turn logs what is wrong
-                self._store = self._open()
+                self._store = self._reopen()
 
-    def _listen(self, pubsub: Any) -> None:
+    def _subscribe(self, pubsub: Any) -> None:
         """Subscribe to wake-ups; an account without that right only polls."""
         channels = self._store.keys.fleet, self._store.keys.wake
         try:
@@ -229,15 +229,17 @@ class Dispatcher(threading.Thread):
             )
             pubsub.reset()
 
-    def _hear(self, pubsub: Any) -> None:
+    def _subscribe_on_duty(self, pubsub: Any) -> None:
         """Listen to wake-ups on duty only: Redis sends each to all that listen."""
         now = time.monotonic()
         if self._timer.on_duty:
             self._on_duty_at = now
-        if not self._listens or self._hears == (now - self._on_duty_at < WAKE_UP_SECONDS):
+        if not self._is_subscribed or self._gets_wake_ups == (
+            now - self._on_duty_at < WAKE_UP_SECONDS
+        ):
             return
-        self._hears = not self._hears
-        if not self._hears:
+        self._gets_wake_ups = not self._gets_wake_ups
+        if not self._gets_wake_ups:
             pubsub.unsubscribe(self._store.keys.wake)
         else:
             pubsub.subscribe(self._store.keys.wake)
@@ -246,12 +248,12 @@ class Dispatcher(threading.Thread):
     def _sleep(self, pubsub: Any) -> None:
         """Sleep until it is time, which messages may change."""
         while (wait := self._timer.wait()) and not self._stopping.is_set():
-            recently = time.monotonic() - self._listened < LISTEN_SECONDS
+            recently = time.monotonic() - self._listened_at < LISTEN_SECONDS
             if not pubsub.subscribed or (wait <= self._short_sleep and recently):
                 self._stopping.wait(wait)
                 return
             self._take_message(pubsub, max(0.0, wait - POLL_MARGIN_SECONDS))
-            self._listened = time.monotonic()
+            self._listened_at = time.monotonic()
 
     def _take_message(self, pubsub: Any, timeout: float = 0.0) -> bool:
         """Handle the next heartbeat or wake-up; False if none came within *timeout* seconds."""
@@ -261,13 +263,13 @@ class Dispatcher(threading.Thread):
         data: bytes = message["data"]
         if message["channel"].decode() == self._store.keys.fleet:
             if data in HEARTBEATS:
-                self._timer.heard()
-                self.ready_lists.heard(HEARTBEATS[data])
-        elif (wake_up := read_wake_up(data)) and wake_up[0] not in self._left:
+                self._timer.note_heartbeat()
+                self.ready_lists.note_heartbeat(HEARTBEATS[data])
+        elif (wake_up := read_wake_up(data)) and wake_up[0] not in self._skipped_queues:
             self._timer.wake_in(*wake_up)
         return True
 
-    def _look_on(self, pubsub: Any) -> None:
+    def _look_at_portion(self, pubsub: Any) -> None:
         """Look at one more portion of the ready lists, and handle messages that came meanwhile.
 
         Entries that are due go first, as long as a portion may wait.
@@ -289,11 +291,11 @@ class Dispatcher(threading.Thread):
             return
         try:
             layout = self._registry.layout(self._store, queue)
-            reply = self._store.run(self._call(queue, layout))
+            reply = self._store.run(self._promote_call(queue, layout))
         except (CommandRefused, StoreFull) as exc:
-            self._refused(queue, exc)
+            self._skip_refused(queue, exc)
         else:
-            self._promoted(reply)
+            self._read_promoted(reply)
 
     def _next_call(self) -> Call | None:
         """Return the next promotion; None where it is for this thread, or something else is."""
@@ -301,46 +303,48 @@ class Dispatcher(threading.Thread):
         if queue is None or not self._timer.on_duty:
             return None
         layout = self._registry.known(queue)
-        return self._call(queue, layout) if layout else None
+        return self._promote_call(queue, layout) if layout else None
 
-    def _call(self, queue: str, layout: Layout) -> Call:
+    def _promote_call(self, queue: str, layout: Layout) -> Call:
         """Return the call that promotes from a queue."""
         now = time.monotonic()
-        note = now - self._noted >= NOTE_SECONDS
-        self._noting = now if note else self._noted
-        me = self._id if self._timer.takes_duty_by_promoting or self._timer.on_duty else ""
+        note = now - self._noted_at >= NOTE_SECONDS
+        self._call_noted_at = now if note else self._noted_at
+        me = self._id if self._timer.may_claim_duty or self._timer.on_duty else ""
         return self._store.promote_call(
-            queue, layout, self._batch, note=note, dispatcher=me, left=self._left
+            queue, layout, self._batch, note=note, dispatcher=me, skipped=self._skipped_queues
         )
 
-    def _promoted(self, reply: Any) -> None:
+    def _read_promoted(self, reply: Any) -> None:
         """Handle the reply to the promotion from the timer's queue."""
         promoted, queue = self._store.read_promoted(reply), str(self._timer.queue)
-        self._left.discard(queue)
-        self._noted = self._noting
+        self._skipped_queues.discard(queue)
+        self._noted_at = self._call_noted_at
         self.tally.promoted += promoted.moved
         self.tally.dead_lettered += promoted.dead_lettered
-        self.tally.last = promoted.look
+        self.tally.last_look = promoted.look
         if promoted.dead_lettered:
             logger.error(
                 "unreadable or too late entries: queue=%s dead_lettered=%d",
                 *(queue, promoted.dead_lettered),
             )
-        self._timer.after(promoted.look, promoted)
+        self._timer.note_look(promoted.look, promoted)
 
-    def _refused(self, queue: str, exc: Exception) -> None:
+    def _skip_refused(self, queue: str, exc: Exception) -> None:
         """Go on without a queue: it must not hold up the others."""
         self.tally.errors += 1
         self._repair_types()
-        if self._timer.stand_aside():  # others may be able to
+        if self._timer.leave_duty():  # others may be able to
             self._store.resign(self._id)
-        if is_denied(exc) and not self._left.is_full:
-            if self._left.add(queue):
+        if is_denied(exc) and not self._skipped_queues.is_full:
+            if self._skipped_queues.add(queue):
                 logger.error("account may not promote, left to others: queue=%s: %s", queue, exc)
             self._look()
         else:
             logger.error("promoting failed: queue=%s retry_s=%g: %s", queue, DEFER_SECONDS, exc)
-            self._timer.after(self._store.defer_queue(queue, DEFER_SECONDS, self._left))
+            self._timer.note_look(
+                self._store.defer_queue(queue, DEFER_SECONDS, self._skipped_queues)
+            )
 
     def _repair_types(self) -> None:
         """Delete shared keys whose types somebody has changed, if the account may."""
@@ -351,22 +355,22 @@ class Dispatcher(threading.Thread):
         """Look at the next-due index, which also lets lease time pass, and reclaim where a lease
         has ended."""
         me = self._id if self._timer.may_take_duty else ""
-        look = self.tally.last = self._store.next_queue(
+        look = self.tally.last_look = self._store.next_queue(
             *(self._settings.lease / 3, me),
-            listens=self._listens,
-            ready_every=self.ready_lists.every,
-            left=self._left,
+            is_subscribed=self._is_subscribed,
+            ready_every=self.ready_lists.look_seconds,
+            skipped=self._skipped_queues,
         )
-        self._timer.after(look)
-        self.ready_lists.after(look)
+        self._timer.note_look(look)
+        self.ready_lists.note_look(look)
         with suppress(CommandRefused):  # others have that right
-            self._audit.after(self._store, look, on_duty=self._timer.on_duty)
+            self._audit.note_look(self._store, look, on_duty=self._timer.on_duty)
         for queue in look.reclaim_expired:
-            if queue not in self._unreclaimed:
+            if queue not in self._unreclaimed_queues:
                 self._reclaim(queue)
         now = time.monotonic()
-        if self._timer.on_duty and now - self._trimmed >= TRIM_SECONDS:
-            self._trimmed = now
+        if self._timer.on_duty and now - self._trimmed_at >= TRIM_SECONDS:
+            self._trimmed_at = now
             self._trim()
 
     def _trim(self) -> None:
@@ -374,10 +378,10 @@ class Dispatcher(threading.Thread):
 
         Each new dead letter checks the number too, so this is mainly for the age.
         """
-        if not self._to_trim:
-            self._to_trim = [*self._store.registry()]
-        if self._to_trim:
-            queue = self._to_trim.pop()
+        if not self._queues_to_trim:
+            self._queues_to_trim = [*self._store.registry()]
+        if self._queues_to_trim:
+            queue = self._queues_to_trim.pop()
             try:
                 # By the layout that its own consumers wrote: other apps may share this Redis.
                 self._store.dead_letters.trim_by(queue, self._registry.layout(self._store, queue))
@@ -393,17 +397,17 @@ class Dispatcher(threading.Thread):
         while more and moved and not self._stopping.is_set():
             worker_id = ""
             try:
-                worker_id = leases.first_to_end(queue) or ""
+                worker_id = leases.first_ended_lease(queue) or ""
                 layout = self._registry.layout(self._store, queue)
                 more, *counts = leases.reclaim_expired(
                     queue, layout, worker_id, min(MAX_RECLAIMED, self._batch), most, max_gap
                 )
             except CommandRefused as exc:
                 self.tally.errors += 1
-                if self._unreclaimed.add(queue):
+                if self._unreclaimed_queues.add(queue):
                     logger.error("reclaiming from %s failed: queue=%s: %s", worker_id, queue, exc)
                 return
-            self._unreclaimed.discard(queue)
+            self._unreclaimed_queues.discard(queue)
             moved = any(counts)
             if moved:
                 logger.warning(

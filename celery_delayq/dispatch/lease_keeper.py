@@ -58,13 +58,21 @@ def new_worker_id() -> str:
 
 
 @dataclass(slots=True)
-class Holding:
-    """One message that this process holds.
+class LeasedMessage:
+    """One message that is leased to this process.
 
-    *since* is the monotonic time at which it was asked for. *message* is the object that was handed
-    out; while it lives, someone may still work on it.
-    *crashed* says that it killed its process; *reason* and *details* say why it was rejected;
-    *run* is its history line.
+    Attributes
+    ----------
+    since : float
+        Monotonic time at which the message was requested.
+    message : weakref.ref | None
+        The object that was handed out. While the object lives, a task may work on it.
+    crashed : bool
+        Whether the message killed its pool process.
+    reason, details
+        Why the message was rejected.
+    run : bytes
+        The line for the history.
     """
 
     queue: str
@@ -104,10 +112,11 @@ class ThreadState(Enum):
 
 
 class LeaseKeeper:
-    """Holds messages for one process in one Redis database.
+    """Keeps the leases of one process in one Redis database.
 
-    A consumer calls :meth:`hold` for what it leases. Each message is released by :meth:`ack` or
-    :meth:`release`, or :meth:`give_back_later` leaves it to the thread.
+    A consumer calls :meth:`note_leased` for the messages that it leases. :meth:`ack` or
+    :meth:`release` ends the lease of one message; :meth:`requeue_idle` has the thread requeue
+    messages.
 
     Parameters
     ----------
@@ -130,11 +139,11 @@ class LeaseKeeper:
     acks : Acks
         Acknowledgements that Redis has not answered.
     changes : PendingChanges
-        What could not be changed in Redis at once.
-    held : dict[str, Holding]
-        The held messages by their delivery tags.
+        Changes in Redis that failed at first.
+    leased : dict[str, LeasedMessage]
+        The leased messages by their delivery tags.
     tally : LeaseTally
-        Numbers of what went wrong.
+        Counts of lost and requeued messages.
     """
 
     def __init__(
@@ -157,23 +166,22 @@ class LeaseKeeper:
         self.tally = LeaseTally()
         self.acks = Acks(worker_id, settings.history, self.tally, self._wake)
         self.changes = PendingChanges(self._wake)
-        self.held: dict[str, Holding] = {}
+        self.leased: dict[str, LeasedMessage] = {}
         self._store = store
         self._tag_prefix_length = len(worker_id) + 1
         self._request_numbers = count(1)
-        #: By request number: the queue that was asked, and when by the monotonic clock.
-        self._asked: dict[str, tuple[str, float]] = {}
-        #: Tags of held messages beside which nothing else is to run.
+        #: By request number: the queue of a request without a reply, and its monotonic time.
+        self._open_requests: dict[str, tuple[str, float]] = {}
+        #: Tags of quarantined messages. No other message runs beside them.
         self._alone: set[str] = set()
-        self._room = QuarantineRoom()
-        #: By queue: fields that Redis keeps for this process, and that it does not know of.
+        self._quarantine_room = QuarantineRoom()
+        #: By queue: fields that Redis has under this worker id and this process does not know.
         self._unknown_fields: dict[str, set[str]] = {}
-        self._tags_to_give_back: deque[str] = deque()
-        #: Queue and request number of each.
+        self._tags_to_requeue: deque[str] = deque()
+        #: Queue and request number of each abandoned request.
         self._abandoned_requests: set[tuple[str, str]] = set()
-        #: Open channels.
-        self._users = 0
-        self._warned_late_acks = 0
+        self._open_channels = 0
+        self._logged_late_acks = 0
         self._thread_state = ThreadState.STOPPED
         self._start = start
         self._signal = native_threads.Signal()
@@ -181,50 +189,55 @@ class LeaseKeeper:
         self._lock = native_threads.lock()
         #: Held by the thread.
         self._thread_lock = native_threads.lock()
-        # Monotonic times: when all leases were extended last, and when to do what next.
+        # Monotonic times: of the last extension of all leases, and of the next work of each kind.
         self._extended_at = time.monotonic()
         self._extend_at = 0.0
         self._renew_at = 0.0
-        self._give_back_at = 0.0
+        self._requeue_at = 0.0
 
-    # -- what consumers ask for, and what this process holds
+    # -- requests of consumers, and leased messages
 
     def new_request_number(self, queue: str) -> str:
-        """Return the request number of a request that is about to be sent."""
+        """Return a new request number for a request that is about to be sent."""
         request_number = str(next(self._request_numbers))
-        self._asked[request_number] = queue, time.monotonic()
+        self._open_requests[request_number] = queue, time.monotonic()
         return request_number
 
-    def hold(
+    def note_leased(
         self, queue: str, request_number: str, fields: Iterable[str], *, alone: bool = False
     ) -> list[str]:
-        """Note the messages that came for *request_number* as held; return their delivery tags."""
+        """Note the messages that a request has leased; return their delivery tags."""
         tags = [f"{self.worker_id}:{field}" for field in fields]
-        _, since = self._asked.pop(request_number, (queue, time.monotonic()))
+        _, since = self._open_requests.pop(request_number, (queue, time.monotonic()))
         for tag in tags:
-            self.held[tag] = Holding(queue, since)
+            self.leased[tag] = LeasedMessage(queue, since)
         if alone:
             self._alone.update(tags)
         return tags
 
     def note_handed_out(self, tag: str, message: Any) -> bool:
-        """Note the object of a message; False if it is not held, or its lease may have ended.
+        """Note the object of a message; return whether its task may start.
 
-        Then others may run it by now; if not, it is given back.
+        False if the message is not leased, or if its lease may have ended: then the message is
+        requeued, unless another process has it.
         """
-        holding = self.held.get(tag)
-        if holding is None:
+        leased_message = self.leased.get(tag)
+        if leased_message is None:
             return False
-        if time.monotonic() > max(self._extended_at, holding.since) + self.lease:
-            self.give_back_later([tag])
+        if time.monotonic() > max(self._extended_at, leased_message.since) + self.lease:
+            self.requeue_idle([tag])
             return False
-        holding.message = ref(message)
+        leased_message.message = ref(message)
         return True
 
     def message_of(self, tag: str) -> Any:
-        """Return the object of a held message, or None after its garbage collection."""
-        holding = self.held.get(tag)
-        return None if holding is None or holding.message is None else holding.message()
+        """Return the object of a leased message, or None after its garbage collection."""
+        leased_message = self.leased.get(tag)
+        return (
+            None
+            if leased_message is None or leased_message.message is None
+            else leased_message.message()
+        )
 
     def owns(self, tag: str) -> bool:
         """Return whether a delivery tag was made here."""
@@ -235,105 +248,111 @@ class LeaseKeeper:
         return tag[self._tag_prefix_length :]
 
     def ack(self, tag: str) -> None:
-        """Acknowledge a message; it is sent soon, and again until Redis has answered."""
-        holding = self.release(tag)
-        if holding is not None:
-            self.acks.add(holding.queue, self.field(tag), holding.run)
+        """Acknowledge a message. The ack is sent soon, and again until Redis has answered."""
+        leased_message = self.release(tag)
+        if leased_message is not None:
+            self.acks.add(leased_message.queue, self.field(tag), leased_message.run)
 
-    def release(self, tag: str) -> Holding | None:
-        """Hold a message no more, and return it; None if it was not held."""
-        holding = self._pop(tag)
-        if holding is None:
+    def release(self, tag: str) -> LeasedMessage | None:
+        """Remove a message from the leased ones and return it; None if it was not leased."""
+        leased_message = self._pop(tag)
+        if leased_message is None:
             self.tally.foreign_acks += 1
-        return holding
+        return leased_message
 
-    def _pop(self, tag: str) -> Holding | None:
+    def _pop(self, tag: str) -> LeasedMessage | None:
         self._alone.discard(tag)
-        return self.held.pop(tag, None)
+        return self.leased.pop(tag, None)
 
-    def give_back_later(self, tags: Iterable[str]) -> None:
-        """Give messages back once no task works on them."""
-        before = len(self._tags_to_give_back)
-        self._tags_to_give_back.extend(tags)
-        if len(self._tags_to_give_back) > before:
+    def requeue_idle(self, tags: Iterable[str]) -> None:
+        """Have the thread requeue messages as soon as no task works on them."""
+        before = len(self._tags_to_requeue)
+        self._tags_to_requeue.extend(tags)
+        if len(self._tags_to_requeue) > before:
             self._wake()
 
     def abandon_request(self, queue: str, request_number: str) -> None:
-        """Give back what a request may have got whose reply is lost for good."""
-        self._asked.pop(request_number, None)
+        """Have the thread requeue the messages of a request whose reply will never be read."""
+        self._open_requests.pop(request_number, None)
         self._abandoned_requests.add((queue, request_number))
         self._wake()
 
-    def give_back_abandoned(self, store: Store) -> Iterable[tuple[str, str]]:
-        """Give back what abandoned requests have got by now, and return the requests.
+    def requeue_abandoned(self, store: Store) -> Iterable[tuple[str, str]]:
+        """Requeue the messages that abandoned requests have leased; return the requests.
 
-        Whoever gives older messages back calls this before: each call puts its messages at the
-        head. What Redis executes later comes back when the lease ends.
+        A caller that requeues older messages calls this method first, since each call puts its
+        messages at the head of their lists. If Redis executes a request later, its messages come
+        back when the lease ends.
         """
         requests = tuple(self._abandoned_requests)
         for queue, request_number in requests:
-            there = store.leases.held(queue, self.worker_id)
-            fields = {name for name in there if name.partition(":")[0] == request_number}
-            self._give_back(store, queue, fields)
+            stored_fields = store.leases.leased_fields(queue, self.worker_id)
+            fields = {name for name in stored_fields if name.partition(":")[0] == request_number}
+            self._requeue(store, queue, fields)
         return requests
 
-    # -- whether consumers ask for more
+    # -- whether consumers may ask for messages
 
     @property
     def busy(self) -> int:
-        """The number of held messages and of requests that may bring more."""
-        return len(self.held) + len(self._asked)
+        """The number of leased messages and of requests without a reply."""
+        return len(self.leased) + len(self._open_requests)
 
     @property
     def others(self) -> int:
-        """:attr:`busy` without the current request; -1 to leave quarantined messages to others."""
-        busy, room = self.busy - 1, self._room
+        """:attr:`busy` without the current request; -1 where other processes are to take
+        quarantined messages.
+        """
+        busy, room = self.busy - 1, self._quarantine_room
         leaves = room.state is RoomState.LEAVES_TO_OTHERS and time.monotonic() < room.until
         return -1 if busy and leaves else busy
 
     def make_room(self) -> None:
-        """Take nothing until nothing is held: a quarantined message waits."""
-        self._room = QuarantineRoom(RoomState.MAKES_ROOM, time.monotonic() + self.lease)
+        """Ask for no message while one is leased: a quarantined message waits."""
+        self._quarantine_room = QuarantineRoom(RoomState.MAKES_ROOM, time.monotonic() + self.lease)
 
-    def may_take(self) -> bool:
-        """Return whether to take messages: not to make room, or beside one that runs alone."""
-        before = self._room
-        room = before.at(time.monotonic(), self.lease, is_empty=not self.held)
+    def may_ask(self) -> bool:
+        """Return whether to ask for messages.
+
+        Not while this process makes room for a quarantined message, or runs one.
+        """
+        before = self._quarantine_room
+        room = before.at(time.monotonic(), self.lease, is_empty=not self.leased)
         if room is not before:  # else one that another thread has begun to make might be lost
-            self._room = room
+            self._quarantine_room = room
         return room.state is not RoomState.MAKES_ROOM and not self._alone
 
-    # -- what channels begin and end
+    # -- channels, and the end of the process
 
-    def join(self) -> None:
-        """Keep leases while a channel uses this object."""
+    def add_channel(self) -> None:
+        """Note that a channel uses this object: the thread runs."""
         with self._lock:
-            self._users += 1
+            self._open_channels += 1
         self._wake()
 
-    def leave(self) -> None:
-        """Note that a channel has closed; messages that it handed out stay held."""
+    def remove_channel(self) -> None:
+        """Note that a channel has closed. The messages that it handed out stay leased."""
         with self._lock:
-            self._users -= 1
+            self._open_channels -= 1
         self._signal.give()
 
     def finish(self, timeout: float = 1.0) -> None:
-        """Let the thread finish its work, for *timeout* seconds at most."""
+        """Wait at most *timeout* seconds for the thread to send changes and lines of history."""
         runs = self.acks.early_runs
         runs.send_soon()
         self._wait_while(lambda: self.changes or runs, time.monotonic() + timeout)
 
     def end(self, until: float) -> None:
-        """Let the thread finish all work: the process ends, and no task runs any more.
+        """Wait for the thread to finish all work: the process ends, and no task runs any more.
 
         Parameters
         ----------
         until : float
             Monotonic time at which to give up.
         """
-        for holding in self.held.copy().values():
-            holding.message = None
-        self._give_back_at = 0.0
+        for leased_message in self.leased.copy().values():
+            leased_message.message = None
+        self._requeue_at = 0.0
         self.acks.early_runs.send_soon()
         self._wait_while(
             lambda: (
@@ -341,7 +360,7 @@ class LeaseKeeper:
                 or self.acks.early_runs
                 or self.acks.unanswered
                 or self._abandoned_requests
-                or self._tags_to_give_back
+                or self._tags_to_requeue
             ),
             until,
         )
@@ -359,8 +378,8 @@ class LeaseKeeper:
         if self._thread_lock.acquire(True, JOIN_SECONDS):
             self._thread_lock.release()
 
-    def _wait_while(self, is_left: Callable[[], object], until: float) -> None:
-        while is_left() and time.monotonic() < until:
+    def _wait_while(self, has_work: Callable[[], object], until: float) -> None:
+        while has_work() and time.monotonic() < until:
             self._signal.give()
             native_threads.sleep(0.005)
         native_threads.write_log_lines()
@@ -381,12 +400,12 @@ class LeaseKeeper:
         # The thread before this one may still close its connections, or wait for a silent server.
         is_only_one = self._thread_lock.acquire(True, self.lease / 3)
         try:
-            self._keep()
+            self._work()
         finally:
             if is_only_one:
                 self._thread_lock.release()
 
-    def _keep(self) -> None:
+    def _work(self) -> None:
         seconds = min(1.0, self.lease / 6)
         loop = ReconnectingLoop(
             self._store.keys.named("lease keeper"),
@@ -423,10 +442,10 @@ class LeaseKeeper:
             # First: whoever adds something from now on finds that the thread may be ending.
             self._thread_state = ThreadState.DECIDING
             work = (
-                *(self.held, self.changes, self.acks, self.acks.early_runs),
-                *(self._abandoned_requests, self._tags_to_give_back),
+                *(self.leased, self.changes, self.acks, self.acks.early_runs),
+                *(self._abandoned_requests, self._tags_to_requeue),
             )
-            goes_on = bool(self._users or any(work))
+            goes_on = bool(self._open_channels or any(work))
             self._thread_state = ThreadState.RUNNING if goes_on else ThreadState.STOPPED
             return goes_on
 
@@ -441,10 +460,10 @@ class LeaseKeeper:
             if now >= self._extend_at:
                 self.extend()
                 self._extend_at = now + self.lease / 3
-        if now >= self._give_back_at and (self._tags_to_give_back or self._abandoned_requests):
-            self._give_back_at = now + REQUEUE_LOOK_SECONDS
-            self._abandoned_requests.difference_update(self.give_back_abandoned(self._store))
-            self._give_back_idle()
+        if now >= self._requeue_at and (self._tags_to_requeue or self._abandoned_requests):
+            self._requeue_at = now + REQUEUE_LOOK_SECONDS
+            self._abandoned_requests.difference_update(self.requeue_abandoned(self._store))
+            self._requeue_idle_messages()
 
     def _wait_for_work(self) -> None:
         """Wait until something is to do; while acknowledgements come, until the next look."""
@@ -455,55 +474,57 @@ class LeaseKeeper:
         if self.acks or self.changes:
             return
         until = min(self._extend_at, self.acks.early_runs.due)
-        if self._tags_to_give_back or self._abandoned_requests:
-            until = min(until, self._give_back_at)
+        if self._tags_to_requeue or self._abandoned_requests:
+            until = min(until, self._requeue_at)
         self._signal.wait(until - time.monotonic())
 
-    def _give_back_idle(self) -> None:
+    def _requeue_idle_messages(self) -> None:
         """Give back those of the messages to give back on which no task works any more."""
-        tags, in_work = self._tags_to_give_back.copy(), []
+        tags, in_work = self._tags_to_requeue.copy(), []
         idle: dict[str, list[str]] = defaultdict(list)
         for tag in tags:
-            holding = self.held.get(tag)
-            if holding is None:
+            leased_message = self.leased.get(tag)
+            if leased_message is None:
                 continue
-            if holding.message is not None and holding.message() is not None:
+            if leased_message.message is not None and leased_message.message() is not None:
                 in_work.append(tag)
             else:
-                idle[holding.queue].append(tag)
+                idle[leased_message.queue].append(tag)
         try:
             for queue, idle_tags in idle.items():
-                self._give_back(self._store, queue, map(self.field, idle_tags), counted=True)
+                self._requeue(self._store, queue, map(self.field, idle_tags), counted=True)
                 for tag in idle_tags:
                     self._pop(tag)
         finally:
             # Add before removing: `end` waits until there are none.
-            failed = (tag for each in idle.values() for tag in each if tag in self.held)
-            self._tags_to_give_back.extend([*in_work, *failed])
+            failed = (tag for each in idle.values() for tag in each if tag in self.leased)
+            self._tags_to_requeue.extend([*in_work, *failed])
             for _ in tags:
-                self._tags_to_give_back.popleft()
+                self._tags_to_requeue.popleft()
 
     # -- the heartbeat
 
     def extend(self) -> None:
-        """Extend the lease, and reconcile if Redis counts other messages than this process."""
+        """Extend the leases; reconcile each queue whose number of messages in Redis differs."""
         self.acks.send_stuck(self._store)
         self._warn_of_late_acks()
         now = time.monotonic()
         if now >= self._renew_at:
             self._store.leases.renew(self.worker_id, 3 * self.lease)
             self._renew_at = now + 0.9 * self.lease
-        known = Counter(holding.queue for holding in self.held.copy().values())
-        asked = {queue for queue, _ in self._asked.copy().values()}
+        known_counts = Counter(
+            leased_message.queue for leased_message in self.leased.copy().values()
+        )
+        asked_queues = {queue for queue, _ in self._open_requests.copy().values()}
         are_known = True
-        for queue in {*known, *self._unknown_fields, *asked}:
+        for queue in {*known_counts, *self._unknown_fields, *asked_queues}:
             try:
-                held = self._store.leases.extend(queue, self.worker_id, self.lease)
-                if held == known[queue]:
+                leased_count = self._store.leases.extend(queue, self.worker_id, self.lease)
+                if leased_count == known_counts[queue]:
                     self._unknown_fields.pop(queue, None)
                 elif not self.changes:
                     self.reconcile(queue)
-                else:  # Redis holds what these are about, and we do not
+                else:  # the messages of these changes are leased in Redis only
                     are_known = False
             except CommandRefused as exc:
                 # One broken queue must not end the leases on the others.
@@ -512,44 +533,47 @@ class LeaseKeeper:
             self._extended_at = now
 
     def _warn_of_late_acks(self) -> None:
-        late_acks = self.tally.late_acks - self._warned_late_acks
+        late_acks = self.tally.late_acks - self._logged_late_acks
         if late_acks > 0:
             text = "lease of %g s expired while tasks ran, others run them again: late_acks=%d"
             logger.warning(text, self.lease, late_acks)
-            self._warned_late_acks += late_acks
+            self._logged_late_acks += late_acks
 
     def reconcile(self, queue: str) -> None:
-        """Compare the held messages of *queue* in Redis with those known here.
+        """Compare the leased messages of *queue* in Redis with those of this process.
 
-        Messages that only we know were given to others. Messages that only Redis knows, twice in a
-        row, came with a reply that was lost, or their acknowledgement was lost in a failover: they
-        go back.
+        A message that only this process knows was given to another process. A message that only
+        Redis knows in two comparisons in a row came with a lost reply, or its acknowledgement was
+        lost in a failover: it is requeued.
         """
-        known = {tag for tag, one in self.held.copy().items() if one.queue == queue}
-        there = self._store.leases.held(queue, self.worker_id)
-        lost = [tag for tag in known if self.field(tag) not in there]
-        taken = [tag for tag in lost if self._pop(tag) is not None]
+        known_tags = {tag for tag, one in self.leased.copy().items() if one.queue == queue}
+        stored_fields = self._store.leases.leased_fields(queue, self.worker_id)
+        lost_tags = [tag for tag in known_tags if self.field(tag) not in stored_fields]
+        taken = [tag for tag in lost_tags if self._pop(tag) is not None]
         if taken:
-            self.tally.lost += len(taken)
+            self.tally.lost_messages += len(taken)
             logger.warning(
                 "lease of %g s expired, others have the messages: queue=%s lost=%d",
                 self.lease,
                 queue,
                 len(taken),
             )
-        asked = set(self._asked.copy())
-        waiting = self.acks.of(queue)
-        now_held = {self.field(tag) for tag in self.held.copy()}
-        unknown = {
+        open_requests = set(self._open_requests.copy())
+        unanswered_fields = self.acks.of(queue)
+        leased_fields = {self.field(tag) for tag in self.leased.copy()}
+        unknown_fields = {
             name
-            for name in there - now_held - waiting - {self.field(tag) for tag in known}
-            if name.partition(":")[0] not in asked
+            for name in stored_fields
+            - leased_fields
+            - unanswered_fields
+            - {self.field(tag) for tag in known_tags}
+            if name.partition(":")[0] not in open_requests
         }
-        again = unknown & self._unknown_fields.get(queue, set())
-        self._unknown_fields[queue] = unknown - again
-        self._give_back(self._store, queue, again)
+        orphaned_fields = unknown_fields & self._unknown_fields.get(queue, set())
+        self._unknown_fields[queue] = unknown_fields - orphaned_fields
+        self._requeue(self._store, queue, orphaned_fields)
 
-    def _give_back(
+    def _requeue(
         self, store: Store, queue: str, fields: Iterable[str], *, counted: bool = False
     ) -> None:
         fields = sorted(fields, key=place_of)

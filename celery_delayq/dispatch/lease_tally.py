@@ -15,5 +15,5 @@ class LeaseTally:
 
     foreign_acks: int = 0
     late_acks: int = 0
-    lost: int = 0
+    lost_messages: int = 0
     given_back: int = 0

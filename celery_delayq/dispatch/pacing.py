@@ -64,10 +64,10 @@ MAX_SKIPPED_QUEUES = 1000
 
 def wait_off_duty(fleet: int) -> float:
     """Return the seconds between two looks of one of so many that is not on duty, 0 for unknown."""
-    return min(_wait_heard(fleet), MAX_LOOK_SECONDS)
+    return min(_wait_with_heartbeats(fleet), MAX_LOOK_SECONDS)
 
 
-def _wait_heard(fleet: int) -> float:
+def _wait_with_heartbeats(fleet: int) -> float:
     """Return the same where the one on duty is heard."""
     return max(MIN_LOOK_SECONDS, fleet * LOOK_SECONDS_PER_DISPATCHER) if fleet else MAX_LOOK_SECONDS
 
@@ -101,38 +101,40 @@ class PollTimer:
     fleet: int = 1
     _wake_at: float = 0.0
     #: Off duty, when to look if the one on duty is not heard until then.
-    _silent_at: float = float("-inf")
+    _heartbeat_due_at: float = float("-inf")
     #: When the one on duty was heard last.
-    _heard: float = float("-inf")
-    _looked: float = float("-inf")
-    _stand_back: float = 0.0
+    _heartbeat_at: float = float("-inf")
+    _looked_at: float = float("-inf")
+    _empty_look_seconds: float = 0.0
     #: When it promoted something last, and whether that was one of many.
     _promoted_at: float = float("-inf")
     _is_stream: bool = False
     #: Seconds between two entries, on average.
-    _spacing: float = 1.0
+    _entry_seconds: float = 1.0
     #: Seconds by which Redis' clock was ahead of ours by the reply that came fastest, and when.
-    _ahead: tuple[float, float] = float("-inf"), 0.0
-    _is_spread: bool = False
-    _aside_until: float = float("-inf")
-    _modest_until: float = float("-inf")
+    _clock_ahead: tuple[float, float] = float("-inf"), 0.0
+    _is_start_spread: bool = False
+    _off_duty_until: float = float("-inf")
+    _no_claim_until: float = float("-inf")
 
-    def after(self, look: Look, promoted: Promoted | None = None) -> None:
+    def note_look(self, look: Look, promoted: Promoted | None = None) -> None:
         """Plan by Redis' answer; *promoted* is given after a promotion."""
         has_taken_duty = promoted is not None and look.on_duty and not self.on_duty
         if look.on_duty is not None:
             self.on_duty = look.on_duty
         now = self.monotonic()
         if look.fleet is not None:
-            self.fleet, self._looked = look.fleet, now
+            self.fleet, self._looked_at = look.fleet, now
         if has_taken_duty and self.fleet > 1:
-            self._looked = self._heard  # when it looks, the others hear that somebody is there
-        left = max(0.0, self._looked + self._most - now)
-        delay = self._delay(look, now, in_vain=promoted is not None and promoted.is_in_vain)
+            self._looked_at = (
+                self._heartbeat_at
+            )  # when it looks, the others hear that somebody is there
+        left = max(0.0, self._looked_at + self._max_look_seconds - now)
+        delay = self._reply_delay(look, now, in_vain=promoted is not None and promoted.is_in_vain)
         if promoted is not None and promoted.moved:
             self._is_stream = now - self._promoted_at <= STREAM_GAP_FACTOR * self.gather
             spacing = min(1.0, (now - self._promoted_at) / promoted.moved)
-            self._spacing += (spacing - self._spacing) / AVERAGED_PROMOTIONS
+            self._entry_seconds += (spacing - self._entry_seconds) / AVERAGED_PROMOTIONS
             self._promoted_at = now
         wait = left
         if look.wait is not None:
@@ -145,13 +147,13 @@ class PollTimer:
             wait = 0.0
         elif not self.on_duty:
             if promoted is not None or not look.is_overdue(OVERDUE_SECONDS):
-                self.queue, wait = None, self._until_next_look()
+                self.queue, wait = None, self._plan_look_off_duty()
         elif promoted is not None and look.wait is not None:
-            wait = min(max(wait, self._gather(promoted, wait, now, is_same=is_same)), left)
+            wait = min(max(wait, self._gather_seconds(promoted, wait, now, is_same=is_same)), left)
         self._wake_at = now + wait
 
     @property
-    def _most(self) -> float:
+    def _max_look_seconds(self) -> float:
         """Most seconds between two looks."""
         return (
             min(self.interval, HEARTBEAT_SECONDS)
@@ -159,36 +161,38 @@ class PollTimer:
             else self.interval
         )
 
-    def heard(self) -> None:
+    def note_heartbeat(self) -> None:
         """Note that the one on duty has looked."""
         missing = min(self.interval, HEARTBEAT_SECONDS) * self.uniform(*MISSED_HEARTBEATS)
-        self._heard = self.monotonic()
-        self._silent_at = self._heard + missing
+        self._heartbeat_at = self.monotonic()
+        self._heartbeat_due_at = self._heartbeat_at + missing
 
-    def _delay(self, look: Look, now: float, *, in_vain: bool) -> float:
+    def _reply_delay(self, look: Look, now: float, *, in_vain: bool) -> float:
         """Return how much longer a reply took than the fastest: Redis' clock has gone on since.
 
         A sleep that ended too early tells that it was less.
         """
         ahead = look.now / 1_000_000 - now
-        most, at = self._ahead
+        most, at = self._clock_ahead
         delay = most - CLOCK_DRIFT_RATE * (now - at) - ahead
         if in_vain or not 0.0 <= delay <= MAX_REPLY_DELAY_SECONDS:
-            self._ahead, delay = (ahead, now), 0.0
+            self._clock_ahead, delay = (ahead, now), 0.0
         return delay
 
-    def _gather(self, promoted: Promoted, wait: float, now: float, *, is_same: bool) -> float:
+    def _gather_seconds(
+        self, promoted: Promoted, wait: float, now: float, *, is_same: bool
+    ) -> float:
         """Return the least seconds until the next promotion, where an entry is due in *wait*.
 
         A promotion moves entries of one queue, so only those of the same one are worth a wait.
         """
         low, high = EMPTY_LOOK_SECONDS
         if promoted.is_in_vain:
-            self._stand_back = min(max(2 * self._stand_back, low), high)
-            return MIN_GATHER_SECONDS + self._stand_back
-        self._stand_back = 0.0
+            self._empty_look_seconds = min(max(2 * self._empty_look_seconds, low), high)
+            return MIN_GATHER_SECONDS + self._empty_look_seconds
+        self._empty_look_seconds = 0.0
         if self.gather == MIN_GATHER_SECONDS:
-            several = GATHERED_ENTRIES * self._spacing
+            several = GATHERED_ENTRIES * self._entry_seconds
             is_fast = is_same and several <= 1.25 * MAX_GATHER_SECONDS
             return (
                 min(max(MIN_GATHER_SECONDS, several), MAX_GATHER_SECONDS)
@@ -199,18 +203,18 @@ class PollTimer:
             return MIN_GATHER_SECONDS
         return self.gather * ceil((now + max(wait, MIN_GATHER_SECONDS)) / self.gather) - now
 
-    def _until_next_look(self) -> float:
-        heard = _wait_heard(self.fleet)
+    def _plan_look_off_duty(self) -> float:
+        heard = _wait_with_heartbeats(self.fleet)
         unheard = min(heard, MAX_LOOK_SECONDS)
-        if self._is_spread:
+        if self._is_start_spread:
             jitter = self.uniform(1 - JITTER_SECONDS, 1 + JITTER_SECONDS)
             heard, unheard = heard * jitter, unheard * jitter
         else:  # a fleet may have started, or reconnected, at the same moment
-            self._is_spread = True
+            self._is_start_spread = True
             heard, unheard = self.uniform(0.0, heard), self.uniform(0.0, unheard)
         now = self.monotonic()
-        if self._silent_at <= now:
-            self._silent_at = now + min(unheard, self.interval)
+        if self._heartbeat_due_at <= now:
+            self._heartbeat_due_at = now + min(unheard, self.interval)
         return heard
 
     def wake_in(self, queue: str, seconds: float) -> None:
@@ -227,44 +231,44 @@ class PollTimer:
     @property
     def next_queue(self) -> str | None:
         """The queue to promote from now; None when it is time to look at the next-due index."""
-        return None if self.monotonic() - self._looked >= self._most else self.queue
+        return None if self.monotonic() - self._looked_at >= self._max_look_seconds else self.queue
 
     @property
     def wakes_at(self) -> float:
         """When it is time, by the process' own clock."""
-        return self._wake_at if self.on_duty else min(self._wake_at, self._silent_at)
+        return self._wake_at if self.on_duty else min(self._wake_at, self._heartbeat_due_at)
 
     def wait(self) -> float:
         """Return for how many seconds to sleep, 0 when it is time."""
         return max(0.0, self.wakes_at - self.monotonic())
 
-    def reconnected(self) -> None:
+    def note_reconnect(self) -> None:
         """Spread the next look: all of a fleet may have connected anew at the same moment."""
-        self._is_spread = False
+        self._is_start_spread = False
 
     # -- errors of one queue, which others of the fleet may not have
 
-    def stand_aside(self) -> bool:
+    def leave_duty(self) -> bool:
         """Note an error; return whether to leave the duty to others."""
         now = self.monotonic()
-        if self.fleet == 1 or now < self._modest_until:
+        if self.fleet == 1 or now < self._no_claim_until:
             return False
-        self._aside_until, self._modest_until = now + OFF_DUTY_SECONDS, now + NO_CLAIM_SECONDS
+        self._off_duty_until, self._no_claim_until = now + OFF_DUTY_SECONDS, now + NO_CLAIM_SECONDS
         self.on_duty = False
         return True
 
     @property
     def may_take_duty(self) -> bool:
         """Whether to be on duty when nobody is."""
-        return self.monotonic() >= self._aside_until
+        return self.monotonic() >= self._off_duty_until
 
     @property
-    def takes_duty_by_promoting(self) -> bool:
+    def may_claim_duty(self) -> bool:
         """Whether to be on duty after promoting what another one left overdue."""
-        return self.monotonic() >= self._modest_until
+        return self.monotonic() >= self._no_claim_until
 
 
-class LeftToOthers:
+class SkippedQueues:
     """Queues that a dispatcher may not change, and leaves to others for some time.
 
     The accounts of several apps on one Redis may each have the right to their own queues only.

@@ -41,10 +41,10 @@ class PendingChange:
     """A change that may be made twice; *lost* is logged if it is never made."""
 
     make: Callable[[Store], Any]
-    lost: str = ""
+    loss_text: str = ""
     failures: int = 0
 
-    def after(self, error: Exception, waiting: int) -> AfterFailure:
+    def note_failure(self, error: Exception, waiting: int) -> AfterFailure:
         """Count a failure, and return what becomes of the change.
 
         Parameters
@@ -86,9 +86,9 @@ class PendingChanges:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, make: Callable[[Store], Any], lost: str = "") -> None:
+    def add(self, make: Callable[[Store], Any], loss_text: str = "") -> None:
         """Have a change made: soon, and before the process ends."""
-        self._waiting.append(PendingChange(make, lost))
+        self._waiting.append(PendingChange(make, loss_text))
         self._wake()
 
     def flush(self, store: Store, until: float = math.inf) -> None:
@@ -103,15 +103,15 @@ class PendingChanges:
             try:
                 change.make(store)
             except Exception as exc:
-                match change.after(exc, len(self._waiting)):
+                match change.note_failure(exc, len(self._waiting)):
                     case AfterFailure.STAYS_FIRST:
                         raise
                     case AfterFailure.GOES_LAST:
                         refused = exc
                         self._waiting.append(change)
                     case AfterFailure.GIVEN_UP:
-                        lost = change.lost or "A lease ends"
-                        logger.exception("A change was not made. %s", lost)
+                        loss_text = change.loss_text or "A lease ends"
+                        logger.exception("A change was not made. %s", loss_text)
             self._waiting.popleft()
             if time.monotonic() >= until:
                 break
@@ -121,5 +121,5 @@ class PendingChanges:
     def give_up(self) -> None:
         """Log the changes that are lost when the process ends while Redis is away."""
         for change in self._waiting.copy():
-            if change.lost:
-                logger.error("Redis was away when this process ended. %s", change.lost)
+            if change.loss_text:
+                logger.error("Redis was away when this process ended. %s", change.loss_text)

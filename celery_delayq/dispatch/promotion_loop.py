@@ -47,7 +47,7 @@ class Handover:
     """
 
     timer: PollTimer
-    held: Wire
+    wire: Wire
     next_call: Callable[[], Call | None]
     read: Callable[[Any], object]
     #: The descriptors on which wake-ups and replies come.
@@ -73,8 +73,8 @@ class PromotionLoop:
         self._lock = threading.Lock()
         #: Makes the poll return; None while there is no thread.
         self._wakeup: socket.socket | None = None
-        self._arrived: deque[Handover] = deque()
-        self._active: set[Handover] = set()
+        self._new_handovers: deque[Handover] = deque()
+        self._handovers: set[Handover] = set()
         self._by_descriptor: dict[int, Handover] = {}
         self._poll: Any = None
 
@@ -100,7 +100,7 @@ class PromotionLoop:
         RuntimeError, OSError
             The thread cannot be started.
         """
-        sock = handover.held.socket
+        sock = handover.wire.socket
         timeout = sock.gettimeout()
         sock.settimeout(LATE_REPLY_SECONDS)
         handover.wake_ups, handover.replies = wake_ups, sock.fileno()
@@ -109,11 +109,11 @@ class PromotionLoop:
             with self._lock:
                 if not self._wakeup:
                     self._start()
-                self._arrived.append(handover)
+                self._new_handovers.append(handover)
             self._wake_up()
             handover.ended.wait()
         finally:
-            if handover.held.socket is sock:
+            if handover.wire.socket is sock:
                 sock.settimeout(timeout)
 
     def leave(self, handover: Handover) -> None:
@@ -156,23 +156,23 @@ class PromotionLoop:
     def _close(self, wakeup: socket.socket, *, has_failed: bool = False) -> bool:
         """End the thread, unless a dispatcher has come in the meantime; return whether it ends."""
         with self._lock:
-            if self._arrived and not has_failed:
+            if self._new_handovers and not has_failed:
                 return False
             for each in (wakeup, self._wakeup):
                 if each is not None:
                     each.close()
             self._wakeup = None
-            for handover in (*self._active, *self._arrived):  # their own threads go on
-                self._end(handover)
-            self._arrived.clear()
+            for handover in (*self._handovers, *self._new_handovers):  # their own threads go on
+                self._end_handover(handover)
+            self._new_handovers.clear()
             return True
 
     def _turn(self, wakeup: socket.socket) -> bool:
         """Wait for the next thing to do and do it; return False after :data:`IDLE_SECONDS`."""
-        while self._arrived:
-            self._take_in(self._arrived.popleft())
+        while self._new_handovers:
+            self._register(self._new_handovers.popleft())
         now = time.monotonic()
-        wait = min([each.wakes_at for each in self._active], default=now + IDLE_SECONDS) - now
+        wait = min([each.wakes_at for each in self._handovers], default=now + IDLE_SECONDS) - now
         came = self._poll.poll(
             max(1, int((wait - POLL_MARGIN_SECONDS) * 1000)) if wait > POLL_MARGIN_SECONDS else 0
         )
@@ -181,25 +181,25 @@ class PromotionLoop:
         for descriptor, _ in came:
             handover = self._by_descriptor.get(descriptor)
             if handover is not None:
-                self._came(handover, descriptor)
+                self._read_descriptor(handover, descriptor)
             elif descriptor == wakeup.fileno():
                 wakeup.recv(64)
         now = time.monotonic()
-        for handover in [*self._active]:
+        for handover in [*self._handovers]:
             if handover.wakes_at <= now:
-                self._due(handover, now)
-        return bool(came or self._active or self._arrived)
+                self._send_due_call(handover, now)
+        return bool(came or self._handovers or self._new_handovers)
 
-    def _take_in(self, handover: Handover) -> None:
-        self._active.add(handover)
+    def _register(self, handover: Handover) -> None:
+        self._handovers.add(handover)
         try:
             for descriptor in (handover.wake_ups, handover.replies):
                 self._poll.register(descriptor, select.POLLIN)
                 self._by_descriptor[descriptor] = handover
         except ValueError:  # closed in the meantime
-            self._end(handover, in_step=False)
+            self._end_handover(handover, in_step=False)
 
-    def _came(self, handover: Handover, descriptor: int) -> None:
+    def _read_descriptor(self, handover: Handover, descriptor: int) -> None:
         """Read a reply. A wake-up is for the dispatcher's own thread."""
         if descriptor == handover.wake_ups:
             handover.is_leaving = True
@@ -207,36 +207,36 @@ class PromotionLoop:
         elif handover.sent_at:
             handover.sent_at = None
             try:
-                handover.read(handover.held.read())
+                handover.read(handover.wire.read())
             except Exception:  # its own thread makes the call again, and raises what is wrong
-                self._end(handover)
+                self._end_handover(handover)
         else:  # the server has closed the connection
-            self._end(handover, in_step=False)
+            self._end_handover(handover, in_step=False)
 
-    def _due(self, handover: Handover, now: float) -> None:
+    def _send_due_call(self, handover: Handover, now: float) -> None:
         """Send the next call, or give up a reply that is late."""
         if handover.sent_at:
-            self._end(handover, in_step=False)
+            self._end_handover(handover, in_step=False)
             return
         try:
             call = None if handover.is_leaving else handover.next_call()
-            if call and handover.held.socket:
-                handover.held.send(call.packed())
+            if call and handover.wire.socket:
+                handover.wire.send(call.packed())
                 handover.sent_at = now
             else:
-                self._end(handover)
+                self._end_handover(handover)
         except Exception:  # the same
-            self._end(handover)
+            self._end_handover(handover)
 
-    def _end(self, handover: Handover, *, in_step: bool = True) -> None:
+    def _end_handover(self, handover: Handover, *, in_step: bool = True) -> None:
         """Leave the rest to the dispatcher's own thread, which repeats what has failed."""
         for descriptor in (handover.wake_ups, handover.replies):
             if self._by_descriptor.pop(descriptor, None):
                 with suppress(KeyError):
                     self._poll.unregister(descriptor)
-        self._active.discard(handover)
+        self._handovers.discard(handover)
         if handover.sent_at or not in_step:
             with suppress(Exception):  # or it would wait for ever
-                handover.held.drop()
+                handover.wire.drop()
         handover.sent_at, handover.is_leaving = None, False
         handover.ended.set()

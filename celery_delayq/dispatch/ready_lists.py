@@ -99,22 +99,22 @@ class ReadyLists:
         self._portion_at = float("-inf")
 
     @property
-    def every(self) -> float:
+    def look_seconds(self) -> float:
         """Seconds after which to look if nobody has; 0 for one that may not look."""
         return FLEET_LOOK_SECONDS if self._may_look else 0.0
 
     @property
-    def are_looked_at(self) -> bool:
+    def fleet_looks(self) -> bool:
         """Whether consumers may leave it to the fleet. For any thread."""
         return time.monotonic() < self._fresh_until
 
-    def after(self, look: Look) -> None:
+    def note_look(self, look: Look) -> None:
         """Begin to look, if it is this dispatcher's turn, or to see whether it may."""
         if look.ready == "own turn" or (not self._may_look and time.monotonic() >= self._try_at):
             self._current = look
-        self.heard(look.ready != "nobody")
+        self.note_heartbeat(look.ready != "nobody")
 
-    def heard(self, is_fresh: bool) -> None:
+    def note_heartbeat(self, is_fresh: bool) -> None:
         """Note whether the fleet looks at them."""
         # Who may not look at them leaves it to nobody: the others may end while it waits.
         is_fresh = is_fresh and bool(self._may_look)
@@ -157,9 +157,9 @@ class ReadyLists:
             if len(some) < PORTION_QUEUES:
                 self._may_look = True
                 self._end()
-                self.heard(look.ready != "nobody")
+                self.note_heartbeat(look.ready != "nobody")
 
-    def reconnected(self) -> None:
+    def note_reconnect(self) -> None:
         """Begin a look anew that an outage has interrupted: it counts as done for the others."""
         self._remaining = None
 
@@ -167,7 +167,7 @@ class ReadyLists:
         """End a look that has failed: consumers look themselves until the next one begins."""
         self._try_at = time.monotonic() + RETRY_SECONDS
         self._end()
-        self.heard(False)
+        self.note_heartbeat(False)
 
     def _end(self) -> None:
         self._current = self._remaining = None

@@ -139,7 +139,7 @@ class AMQPMixin:
         message.properties[PROPERTY] = own
         if countdown:
             own["countdown"] = countdown, message.headers["eta"]
-        if message.headers["retries"] and (held := _held_by_current_task(message.headers)):
+        if message.headers["retries"] and (held := _lease_of_current_task(message.headers)):
             own["retry_of"] = held
         chain = message.body[2]["chain"]
         if chain and (group := canvas.group_of_chain(chain)):
@@ -186,7 +186,7 @@ class _LastLook:
         return self._producer.publish(body, **options)
 
 
-def _held_by_current_task(headers: Mapping[str, Any]) -> LeasePlace | None:
+def _lease_of_current_task(headers: Mapping[str, Any]) -> LeasePlace | None:
     """Return where the running task's message is held, if it acknowledges late and sends its retry:
     then the retry and the acknowledgement are one step.
     """

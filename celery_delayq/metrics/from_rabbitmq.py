@@ -56,17 +56,17 @@ class _DeadLetterCount:
 
     def __init__(self) -> None:
         self._queues: dict[int, str] = {}
-        self._last = self._marked = -1
+        self._last_offset = self._marked = -1
 
     def count(self, stream: DeadLetterStream) -> Counter[str]:
         view = stream.view(self._marked)
-        if view.last < self._last or view.marked < self._marked:
+        if view.last_offset < self._last_offset or view.marked < self._marked:
             # The streams were deleted and declared again.
             self._queues.clear()
-            self._last = self._marked = -1
+            self._last_offset = self._marked = -1
             view = stream.view()
-        first = self._last + 1
-        while first <= view.last:
+        first = self._last_offset + 1
+        while first <= view.last_offset:
             page, first = stream.page(view, first)
             self._queues.update((each.offset, each.queue) for each in page)
         for offset in view.settled:
@@ -74,5 +74,5 @@ class _DeadLetterCount:
         if self._queues:
             oldest = stream.oldest()
             self._queues = {n: queue for n, queue in self._queues.items() if n >= oldest}
-        self._last, self._marked = view.last, view.marked
+        self._last_offset, self._marked = view.last_offset, view.marked
         return Counter(self._queues.values())

@@ -61,7 +61,7 @@ def without_retry_note(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def note_delivery(
-    message: dict[str, Any], held: LeasePlace, number: int, promoted: int | None = None
+    message: dict[str, Any], lease: LeasePlace, number: int, promoted: int | None = None
 ) -> None:
     """Note the lease and the deliveries of a message in the message itself.
 
@@ -76,8 +76,8 @@ def note_delivery(
     """
     properties = message["properties"]
     own = properties.get(PROPERTY)
-    properties["delivery_tag"] = held.tag
-    own = {**(own or {}), "place": held.place, "queue": held.queue, "deliveries": number}
+    properties["delivery_tag"] = lease.tag
+    own = {**(own or {}), "place": lease.place, "queue": lease.queue, "deliveries": number}
     if promoted is not None:
         own["promoted"] = promoted
     properties[PROPERTY] = own

@@ -43,7 +43,7 @@ from celery_delayq.store.paging import counts_of, queues_of, read_page, schedule
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.session import Session
-from celery_delayq.store.stores import Stores, finding
+from celery_delayq.store.stores import Stores, find_steps_of
 
 #: Attempts to move an entry by an amount while others move it.
 MOVE_ATTEMPTS = 5
@@ -100,7 +100,7 @@ class Schedule:
 
         def read(stores: Stores) -> Sequence[ScheduledTask]:
             queues = stores.queues_with(queues_of(stores, queue), [id])
-            found = stores.run_each(queues, finding([id]))
+            found = stores.run_each(queues, find_steps_of([id]))
             return [
                 ScheduledTask.of_place(name, place)
                 for name, places in found.items()
@@ -626,7 +626,7 @@ class _Change:
     def make(self, stores: Stores) -> list[list[StatusCode]]:
         """Make the change; return the status code of each id, for each queue."""
         layouts = queues_of(stores, self._queue)
-        places = stores.run_each(stores.queues_with(layouts, self._ids), finding(self._ids))
+        places = stores.run_each(stores.queues_with(layouts, self._ids), find_steps_of(self._ids))
         for name, its in places.items():
             if its:
                 self._found.setdefault(name, {}).update({each.name: each for each in its})

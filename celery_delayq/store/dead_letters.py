@@ -53,7 +53,7 @@ class ReplayedInPlace(NamedTuple):
     more: bool
 
 
-def told(reply: bytes) -> list[StatusCode]:
+def read_codes(reply: bytes) -> list[StatusCode]:
     """Return what became of each dead letter by the reply of a script."""
     return cast("list[StatusCode]", list(reply.decode()))
 
@@ -279,7 +279,9 @@ class DeadLetterStore(StorePart):
         """Make the :meth:`delete_call`, and say what became of each."""
         if not dead_letters:
             return []
-        return told(self._runner.run(self.delete_call(queue, dead_letters, token or uuid4().hex)))
+        return read_codes(
+            self._runner.run(self.delete_call(queue, dead_letters, token or uuid4().hex))
+        )
 
     def trim_by(self, queue: str, layout: Layout) -> None:
         """Forget dead letters beyond the limits of a queue, some of them, and tell of it in the
@@ -337,7 +339,7 @@ class DeadLetterStore(StorePart):
         args: list[Any] = [queue, self._runner.layout.text]
         for id, died_ms, data in dead_letters:
             args += to_bytes(id), died_ms, data
-        return told(self._run("deadletters/restore", keys, args))
+        return read_codes(self._run("deadletters/restore", keys, args))
 
     def take_turn(self, who: str, seconds: float) -> bool:
         """Return whether it is the turn of *who* to archive, for so many seconds.

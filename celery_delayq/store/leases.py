@@ -61,7 +61,7 @@ class Mark(NamedTuple):
         return cls("replaced" if mark else "cancelled")
 
 
-class Reserved(NamedTuple):
+class AcquireReply(NamedTuple):
     """What one call of ``leases/acquire.lua`` got.
 
     *more* is the place of the first ready list with something left, 0 for none; *alone* says that
@@ -100,7 +100,7 @@ class Reserved(NamedTuple):
         return int(reply[2].partition(b" ")[0])
 
     @classmethod
-    def read(cls, reply: Sequence[Any]) -> Reserved:
+    def read(cls, reply: Sequence[Any]) -> AcquireReply:
         """Read the reply."""
         more, how, fields, counts, *messages = reply
         revision, *names = fields.decode().split()
@@ -164,7 +164,7 @@ class LeaseStore(StorePart):
         others: int,
         reports: bool = False,
     ) -> Call:
-        """Return the call that leases up to *limit* messages; its reply is for :class:`Reserved`.
+        """Return the call that leases up to *limit* messages, for :class:`AcquireReply`.
 
         Parameters
         ----------
@@ -197,11 +197,11 @@ class LeaseStore(StorePart):
         request_number: str,
         limit: int,
         others: int = 0,
-    ) -> Reserved:
+    ) -> AcquireReply:
         """Lease up to *limit* messages of all priorities, and wait for them."""
         lists = len(self._runner.layout.steps)
         call = self.acquire_call(queue, worker_id, lease, request_number, limit, lists, others)
-        return Reserved.read(self._runner.run(call))
+        return AcquireReply.read(self._runner.run(call))
 
     def ack_call(self, queue: str, worker_id: str, runs: Mapping[str, bytes]) -> Call:
         """Return the call that forgets messages; :class:`Acked` reads its reply.
@@ -221,7 +221,7 @@ class LeaseStore(StorePart):
         args = [queue, worker_id, _ms(lease)]
         return int(self._run("leases/extend", keys, args))
 
-    def held(self, queue: str, worker_id: str) -> set[str]:
+    def leased_fields(self, queue: str, worker_id: str) -> set[str]:
         """Return the fields of all that a worker id holds: at most its prefetch."""
         found = self._runner.client.hkeys(self._keys.queue(queue).leased(worker_id))
         return {*map(to_text, cast("list[bytes]", found))}
@@ -353,7 +353,7 @@ class LeaseStore(StorePart):
             if its_end is not None
         ]
 
-    def first_to_end(self, queue: str) -> str | None:
+    def first_ended_lease(self, queue: str) -> str | None:
         """Return the worker id whose lease on a queue ends first."""
         first = self._runner.client.zrange(self._keys.queue(queue).leases, 0, 0)
         return to_text(cast("list[bytes]", first)[0]) if first else None

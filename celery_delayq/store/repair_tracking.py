@@ -121,11 +121,11 @@ class RepairTracking(RepairPart):
 
     # -- the messages
 
-    def held(self, queue: str, worker_id: str) -> Iterator[bytes | None]:
+    def leased(self, queue: str, worker_id: str) -> Iterator[bytes | None]:
         """Yield the messages that a process holds, as :attr:`Tracked.message` spells them; None
         for one without a label.
         """
-        for _, value in self._scan.held(queue, worker_id):
+        for _, value in self._scan.leased(queue, worker_id):
             label = Label.of(split_leased(value)[1])
             yield label and label.name
 

@@ -304,7 +304,7 @@ class ScanStore(StorePart):
 
     # -- what processes hold
 
-    def held(self, queue: str, worker_id: str) -> Iterator[tuple[bytes, bytes]]:
+    def leased(self, queue: str, worker_id: str) -> Iterator[tuple[bytes, bytes]]:
         """Yield field and value of each message that a process holds, each once."""
         name = self._keys.queue(queue).leased(worker_id)
         seen: set[bytes] = set()  # at most its prefetch

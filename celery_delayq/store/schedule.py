@@ -28,9 +28,9 @@ from celery_delayq.store.scripting.replies import (
     MAX_TIME_MS,
     READY_LOOKS,
     Adopted,
-    Held,
     Look,
     Promoted,
+    Unacked,
     read_time,
 )
 from celery_delayq.store.scripting.runner import Part, ScriptRunner
@@ -119,7 +119,7 @@ class Store(ScriptRunner):
         *,
         note: bool = False,
         dispatcher: str = "",
-        left: Iterable[str] = (),
+        skipped: Iterable[str] = (),
     ) -> Call:
         """Return the call that moves up to *limit* due entries of a queue to its ready lists.
 
@@ -132,7 +132,7 @@ class Store(ScriptRunner):
         keys += key.pace, key.quarantined, self.keys.clock
         keys += self.keys.ready_lists(queue, layout)
         flags = limits.promote_rate, limits.max_ready, int(limits.history > 0), int(note)
-        args = [queue, limit, *flags, dispatcher, *layout.steps, *left]
+        args = [queue, limit, *flags, dispatcher, *layout.steps, *skipped]
         return Call("dispatch/promote", keys, args)
 
     def read_promoted(self, reply: Sequence[Any]) -> Promoted:
@@ -141,13 +141,13 @@ class Store(ScriptRunner):
         look = self._look(head)._replace(on_duty=bool(on_duty))
         return Promoted(look, int(moved), int(dead_lettered))
 
-    def take_from_unacked(self, queue: str, entry: Entry, held: Held) -> Adopted:
+    def take_from_unacked(self, queue: str, entry: Entry, unacked: Unacked) -> Adopted:
         """Take a message out of kombu's unacked keys into the schedule or, if due, to ready."""
         call = self.puts(queue, alone=True)
         call.add(entry)
         call.name = "migration/take_from_unacked"
-        call.keys += held.unacked, held.unacked_index
-        call.args.append(held.tag)
+        call.keys += unacked.unacked, unacked.unacked_index
+        call.args.append(unacked.tag)
         return cast(Adopted, self.run(call).decode())
 
     # -- when to look at what
@@ -157,9 +157,9 @@ class Store(ScriptRunner):
         max_gap: float = 10.0,
         dispatcher: str = "",
         *,
-        listens: bool = False,
+        is_subscribed: bool = False,
         ready_every: float = 0.0,
-        left: Iterable[str] = (),
+        skipped: Iterable[str] = (),
     ) -> Look:
         """Return which queue to look at next, and let lease time pass.
 
@@ -179,8 +179,8 @@ class Store(ScriptRunner):
             Queues that it leaves to others.
         """
         keys = [self.keys.next_due, self.keys.lease_ends, self.keys.clock, self.keys.queues]
-        channel = self.keys.fleet if listens else ""
-        args = [int(max_gap * 1000), dispatcher, channel, int(ready_every * 1000), *left]
+        channel = self.keys.fleet if is_subscribed else ""
+        args = [int(max_gap * 1000), dispatcher, channel, int(ready_every * 1000), *skipped]
         reply = self.run(Call("dispatch/next_queue", keys, args))
         *head, on_duty, fleet, queues, ready = reply[:7]
         look = self._look(head, reply[7:])
@@ -241,9 +241,9 @@ class Store(ScriptRunner):
         """Leave the duty to the dispatcher that looks next."""
         self.run(Call("dispatch/resign", [self.keys.clock], [dispatcher]))
 
-    def defer_queue(self, queue: str, seconds: float, left: Iterable[str] = ()) -> Look:
+    def defer_queue(self, queue: str, seconds: float, skipped: Iterable[str] = ()) -> Look:
         """Look at *queue* only *seconds* from now; return what to look at before, except *left*."""
-        args = [queue, int(seconds * 1000), *left]
+        args = [queue, int(seconds * 1000), *skipped]
         return self._look(self.run(Call("dispatch/defer_queue", [self.keys.next_due], args)))
 
     def register(self, queue: str) -> None:
@@ -363,13 +363,13 @@ class Store(ScriptRunner):
                 counts[task_name(to_text(field))] = count
         return counts
 
-    def held_count(self, unacked: str) -> int:
+    def unacked_count(self, unacked: str) -> int:
         """Return how many messages kombu keeps for workers that hold them."""
         return cast(int, self.client.hlen(unacked))
 
-    def held_message(self, held: Held) -> bytes | None:
+    def unacked_message(self, unacked: Unacked) -> bytes | None:
         """Return what kombu keeps of one of them."""
-        return cast("bytes | None", self.client.hget(held.unacked, held.tag))
+        return cast("bytes | None", self.client.hget(unacked.unacked, unacked.tag))
 
     def ready_messages(self, queue: str, layout: Layout, limit: int) -> Iterator[bytes]:
         """Yield up to *limit* messages of the ready lists of a queue, oldest first in each."""
@@ -400,8 +400,8 @@ class Store(ScriptRunner):
         keys = [*key.state, *shared, key.wake, key.quarantined, key.deliveries, key.pace, key.dead]
         keys += key.leases, *self.keys.ready_lists(queue, self.layout)
         args = [queue, "1" if deleted else "0", PURGE_MESSAGES]
-        scheduled, alone, ready, *left = map(int, self.run(Call("schedule/purge", keys, args)))
-        if left:
+        scheduled, alone, ready, *skipped = map(int, self.run(Call("schedule/purge", keys, args)))
+        if skipped:
             self.forget_unowned(queue)
         return scheduled + alone, ready
 

@@ -292,7 +292,7 @@ class Stores:
             store.client.connection_pool.disconnect(inuse_connections=inuse)
 
 
-def finding(ids: Sequence[str]) -> Callable[[Store, str], Steps[list[Location]]]:
+def find_steps_of(ids: Sequence[str]) -> Callable[[Store, str], Steps[list[Location]]]:
     """Return the steps that find the places of all messages with one of *ids* in a queue."""
     return lambda store, queue: store.control.find_steps(queue, ids)
 

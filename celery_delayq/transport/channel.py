@@ -34,13 +34,13 @@ from celery_delayq.model.task_options import check_identity, check_text
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.client import TLSConnection, dropping_refused
+from celery_delayq.store.scripting.client import TLSConnection, drop_refused_connections
 from celery_delayq.store.scripting.refusals import is_denied, is_full
-from celery_delayq.store.scripting.replies import Held
+from celery_delayq.store.scripting.replies import Unacked
 from celery_delayq.store.stores import Stores
 from celery_delayq.transport import qos
 from celery_delayq.transport.batch import PublishBatch
-from celery_delayq.transport.connections import ManagedTLSConnection, leaving_poller, waking
+from celery_delayq.transport.connections import ManagedTLSConnection, leave_poller_on_close, waking
 from celery_delayq.transport.consumer import Consumer
 from celery_delayq.transport.deliveries import Deliveries
 from celery_delayq.transport.hand_out import HandOut
@@ -49,7 +49,7 @@ from celery_delayq.transport.poller import KOMBU_STOPS_POLLING
 from celery_delayq.transport.prefetch import Prefetch
 from celery_delayq.transport.publisher import Publisher, entry_of_received
 from celery_delayq.transport.put_off import PutOff
-from celery_delayq.transport.rejected import dropping_malformed, log_undecodable
+from celery_delayq.transport.rejected import drop_malformed, log_undecodable
 from celery_delayq.transport.requests import Popped
 from celery_delayq.utils import message_json, native_threads
 
@@ -96,7 +96,7 @@ class Channel(stock.Channel):
         #: The ``delayq`` settings of the connection. Tasks may end after it was closed.
         self.settings: Settings = connection.settings
         #: The channel that Celery knows: this one, or the one of which it is a part.
-        self.whole: Channel = self
+        self.main_channel: Channel = self
         self.publisher = Publisher(self.settings)
         #: By consumed queue: whether without acknowledgement, and what handles its messages.
         self._handlers: dict[str, tuple[bool, Callable[[Any], Any]]] = {}
@@ -173,11 +173,11 @@ class Channel(stock.Channel):
         for each in (pool, *(sentinel.connection_pool for sentinel in sentinels)):
             # Both of redis-py: with the first it takes the second when it sees that it was forked.
             native_threads.renew_locks(each, "_fork_lock", "_lock")
-        pool.connection_class = dropping_refused(pool.connection_class)
+        pool.connection_class = drop_refused_connections(pool.connection_class)
         if native_threads.is_eventlet_patched():
             pool.connection_class = waking(pool.connection_class)
         if asynchronous:
-            pool.connection_class = leaving_poller(pool.connection_class, self)
+            pool.connection_class = leave_poller_on_close(pool.connection_class, self)
         return pool
 
     def _disconnect_pools(self) -> None:
@@ -376,7 +376,7 @@ class Channel(stock.Channel):
                 ack_interval=self.ack_interval,
             ),
         )
-        keeper.join()
+        keeper.add_channel()
         return Deliveries(keeper, self.store, self.settings)
 
     @cached_property
@@ -403,11 +403,11 @@ class Channel(stock.Channel):
         **kwargs: Any,
     ) -> None:
         if queue in self._fanout_queues:
-            handle = dropping_malformed(callback)
+            handle = drop_malformed(callback)
             super().basic_consume(queue, no_ack, handle, consumer_tag, **kwargs)
             return
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
-        if worker.consumes_tasks(self.whole):
+        if worker.consumes_tasks(self.main_channel):
             self.consumer.serves_worker = True
         lasts = not no_ack and self.can_schedule(queue)
         # First: where the server refuses what follows, messages are leased all the same.
@@ -459,7 +459,7 @@ class Channel(stock.Channel):
             return
         self.connection.stop_dispatcher(self)
         self._closing = True
-        reconnects = worker.lost_connection(self.whole)
+        reconnects = worker.lost_connection(self.main_channel)
         consumer: Consumer | None = vars(self).get("consumer")
         deliveries: Deliveries | None = vars(self).get("deliveries")
         try:
@@ -484,13 +484,13 @@ class Channel(stock.Channel):
     def _in_poll(self) -> Any:
         """kombu's word for the connection on which a reply is awaited."""
         consumer: Consumer | None = vars(self).get("consumer")
-        return None if consumer is None else consumer.awaiting
+        return None if consumer is None else consumer.awaited_connection
 
     @_in_poll.setter
     def _in_poll(self, _none: None) -> None:
         """Note, as kombu does, that no reply comes on that connection."""
         if self._in_poll is not None:
-            self.consumer.lost()
+            self.consumer.drop_connection()
 
     @property
     def _brpop_sent_at(self) -> float:
@@ -507,7 +507,7 @@ class Channel(stock.Channel):
     def _brpop_read(self, **_: Any) -> bool:
         """Read replies, and hand messages out."""
         consumer = self.consumer
-        if consumer.awaiting is None:
+        if consumer.awaited_connection is None:
             # So this is the end of the connection, and the next request makes another one.
             self.client.connection.disconnect()
             if KOMBU_STOPS_POLLING:
@@ -516,7 +516,7 @@ class Channel(stock.Channel):
         try:
             popped = consumer.read()
         except self.connection_errors:
-            consumer.lost()  # so that the next turn of the loop connects again
+            consumer.drop_connection()  # so that the next turn of the loop connects again
             raise
         finally:
             if hasattr(self, "_flush_brpop_reauth"):  # kombu 5.7 and newer
@@ -581,23 +581,23 @@ class Channel(stock.Channel):
         for queue in queues:
             (pipe.lpush if leftmost else pipe.rpush)(self._q_for_pri(queue, step), data)
 
-    def held(self, tag: str | bytes) -> Held:
+    def unacked(self, tag: str | bytes) -> Unacked:
         """Return where kombu keeps the message *tag* while a stock worker holds it."""
         stock_name = self.store.keys.stock
-        return Held(stock_name(self.unacked_key), stock_name(self.unacked_index_key), tag)
+        return Unacked(stock_name(self.unacked_key), stock_name(self.unacked_index_key), tag)
 
-    def add_dead_letter_held(self, tag: str | bytes, exc: Exception) -> None:
+    def add_dead_letter_unacked(self, tag: str | bytes, exc: Exception) -> None:
         """Make a dead letter of a message that kombu keeps and that cannot be put back."""
-        held = self.held(tag)
-        item = self.store.held_message(held)
+        unacked = self.unacked_place(tag)
+        item = self.store.unacked_message(unacked)
         if item is not None:
             queue = _queue_of(item)
             # The list of a queue that is called like kombu's hash would be that hash.
             details = b"" if queue else pack_details({"unbound": []})
             self._add_undecodable(queue or self.unacked_key, item, exc, details)
         # In this order: an index without its message does no harm.
-        self.store.client.hdel(held.unacked, tag)
-        self.store.client.zrem(held.unacked_index, tag)
+        self.store.client.hdel(unacked.unacked, tag)
+        self.store.client.zrem(unacked.unacked_index, tag)
 
     def _add_undecodable(
         self, queue: str, item: bytes, exc: Exception, details: bytes = b""
@@ -608,13 +608,13 @@ class Channel(stock.Channel):
         )
 
 
-def _queue_of(held: bytes) -> str | None:
+def _queue_of(unacked: bytes) -> str | None:
     """Return the routing key behind a held message that cannot be read."""
     try:
-        queue = message_json.decode(held.rpartition(b", ")[2].removesuffix(b"]"))
+        queue = message_json.decode(unacked.rpartition(b", ")[2].removesuffix(b"]"))
     except Exception:
         return None
-    return queue if isinstance(queue, str) and held.startswith(b"[") else None
+    return queue if isinstance(queue, str) and unacked.startswith(b"[") else None
 
 
 class SentinelChannel(Channel, stock.SentinelChannel):

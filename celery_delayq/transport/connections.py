@@ -11,7 +11,7 @@ from celery_delayq.store.scripting.client import TLSConnection
 from celery_delayq.utils import native_threads
 
 
-def leaving_poller(connection_class: type[Any], channel: Any) -> type[Any]:
+def leave_poller_on_close(connection_class: type[Any], channel: Any) -> type[Any]:
     """Return a class of connections that leave the poller of *channel* before they close.
 
     An epoll reports a closed socket for ever where another process has it open, as the children of

@@ -20,14 +20,14 @@ from celery_delayq.integration import worker
 from celery_delayq.integration.pauses_and_revokes import Controls
 from celery_delayq.integration.request import refuse_reserved
 from celery_delayq.settings import Settings
-from celery_delayq.store.leases import Reserved
+from celery_delayq.store.leases import AcquireReply
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call, pack
 from celery_delayq.store.scripting.wire import Wire, socket_of
 from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
 from celery_delayq.transport.idle import IdleWait
 from celery_delayq.transport.prefetch import Prefetch
-from celery_delayq.transport.requests import Popped, Request, SignsCall, Taken
+from celery_delayq.transport.requests import FilledQueuesCall, Popped, Request, Taken
 
 logger = logging.getLogger(__name__)
 
@@ -140,10 +140,10 @@ class Consumer:
     LOOKED   `read`                                READY
     WAITING  `read`                                READY
     ASKED    `cancel`: the replies come soon       as by `read`
-    ASKED    `lost`, a connection that ends in     REPEAT
-             `read` or `cancel`
-    LOOKED   `lost`                                READY
-    WAITING  `lost`                                READY
+    ASKED    `drop_connection`, a connection that  REPEAT
+             ends in `read` or `cancel`
+    LOOKED   `drop_connection`                     READY
+    WAITING  `drop_connection`                     READY
     ASKED    `abandon`                             READY
     REPEAT   `abandon`                             READY
     LOOKED   `abandon`                             READY
@@ -205,13 +205,13 @@ class Consumer:
         #: The thread or greenlet that polls.
         self._thread = 0
         #: The socket of the server that has got the sources of all scripts.
-        self._taught: Any = None
+        self._script_source: Any = None
         #: Requests whose replies are awaited, or to be sent again.
         self._requests: list[Request] = []
         #: Acknowledgements that were sent with the requests.
-        self._riding = AckBatch({})
+        self._riding_acks = AckBatch({})
         #: What looks the last commands had.
-        self._signs = SignsCall()
+        self._filled_call = FilledQueuesCall()
         self._looked_lists: list[str] = []
         #: Fetched messages of queues that were cancelled while a reply was awaited.
         self._cancelled: list[Taken] = []
@@ -262,11 +262,11 @@ class Consumer:
         if self.state is State.POP:
             self._pop()
         elif self.state is State.REPEAT:
-            self._ask()
+            self._send_requests()
         elif self.state is State.READY:
             shares = self._shares()
             if shares:
-                self._ask(shares)
+                self._send_requests(shares)
             elif shares is not None and not self.taken:
                 self._wait()
 
@@ -281,15 +281,15 @@ class Consumer:
         # A connection that was closed has to be registered with the poller first.
         if size > 1 and len(self.taken) <= size // 2 and self._polled.socket is not None:
             if self.state is State.REPEAT:
-                self._ask()
+                self._send_requests()
             elif self.state is State.READY and (shares := self._shares()):
-                self._ask(shares)
+                self._send_requests(shares)
         return self.taken.popleft()
 
     @property
     def is_content(self) -> bool:
         """Whether there is nothing to send now that no reply is awaited."""
-        if self.state is not State.READY or self._prefetch.asks_for_each:
+        if self.state is not State.READY or self._prefetch.request_size:
             return False
         return bool(self.leased_queues) and not self._is_worth_it(self._credit())
 
@@ -325,7 +325,7 @@ class Consumer:
         leased, _ = self._queues_in_turn()
         if not leased:
             return []
-        if not self.keeper.may_take():
+        if not self.keeper.may_ask():
             return None
         credit = self._prefetch.part_of(credit, has_more=self._fair_share.has_more(leased))
         return self._fair_share.deal(
@@ -335,14 +335,14 @@ class Consumer:
             fair=not isinstance(self._cycle, priority_cycle),
         )
 
-    def _ask(self, shares: Sequence[Share] = ()) -> None:
+    def _send_requests(self, shares: Sequence[Share] = ()) -> None:
         """Send requests for *shares*; without any, the same requests as before."""
         keeper = self.keeper
         if shares:
             self._requests = [Request(s, keeper.new_request_number(s.queue)) for s in shares]
             self.state = State.REPEAT
         self._put_back_acks()
-        self._riding = keeper.acks.take(rides=True)
+        self._riding_acks = keeper.acks.take(rides=True)
         calls = self._calls()
         looks, looked = self._looks()
         self._send(State.ASKED, self._packed(calls) + looks, len(calls) + looked)
@@ -355,7 +355,7 @@ class Consumer:
             *(keeper.others, self.serves_worker),
         )
         # Acknowledgements first: they may make room for a message that is delivered alone.
-        calls = keeper.acks.calls(self._store, self._riding)
+        calls = keeper.acks.calls(self._store, self._riding_acks)
         calls += [
             leases.acquire_call(s.queue, me, lease, number, s.limit, s.lists, others, reports)
             for s, number in self._requests
@@ -365,8 +365,8 @@ class Consumer:
     def _packed(self, calls: Sequence[Call]) -> bytes:
         """Return calls packed, with their sources where the server may not have them."""
         sock = self._polled.socket
-        source = sock is None or sock is not self._taught
-        self._taught = sock
+        source = sock is None or sock is not self._script_source
+        self._script_source = sock
         return b"".join([call.packed(source=source) for call in calls])
 
     def _looks(self) -> tuple[bytes, int]:
@@ -374,12 +374,12 @@ class Consumer:
         these are.
         """
         leased, popped = self._queues_in_turn()
-        look = self._signs = SignsCall()
-        for queue in self._fair_share.empty(leased):
-            look.add(queue, self.idle.sign(queue))
+        look = self._filled_call = FilledQueuesCall()
+        for queue in self._fair_share.find_empty(leased):
+            look.add(queue, self.idle.wake_list(queue))
         if len(leased) > 1:
-            for queue, lists in self._fair_share.behind(leased):
-                look.add(queue, *self.idle.ready(queue)[:lists])
+            for queue, lists in self._fair_share.find_less_urgent(leased):
+                look.add(queue, *self.idle.ready_lists(queue)[:lists])
         looks = look.packed()
         self._looked_lists = self._ready_lists(popped)
         if self._looked_lists:
@@ -398,7 +398,7 @@ class Consumer:
         leased, popped = self._queues_in_turn()
         lists = self._ready_lists(popped)
         if look := self.idle.look(leased):
-            self._signs = look
+            self._filled_call = look
             self._send(State.LOOKED, look.packed())
         elif wait := self.idle.wait(leased, lists, briefly=bool(self._refused)):
             self._send(State.WAITING, wait)
@@ -429,7 +429,7 @@ class Consumer:
     # -- reading
 
     @property
-    def awaiting(self) -> Any:
+    def awaited_connection(self) -> Any:
         """The connection on which a reply is awaited, None where none is."""
         state = self.state
         if state is State.ASKED or state is State.WAITING or state is State.LOOKED:
@@ -453,7 +453,7 @@ class Consumer:
             if state is State.WAITING:
                 return self._read_popped()
             if reply := self._wire.read():
-                self._fair_share.forget(self._signs.found(reply))
+                self._fair_share.forget(self._filled_call.found(reply))
             return None
         except ResponseError as exc:
             logger.error("waiting for messages failed: retry_s=%g: %s", REFUSED_QUEUE_SECONDS, exc)
@@ -461,7 +461,7 @@ class Consumer:
             self._abandon_requests()
             return None
 
-    def lost(self) -> None:
+    def drop_connection(self) -> None:
         """Close the connection, as it is lost: outstanding requests are sent again."""
         # First: kombu notes the closed connection, and calls this again.
         if self.state is State.ASKED:
@@ -477,23 +477,25 @@ class Consumer:
             return self._wire.read()
         except ResponseError as exc:
             if isinstance(exc, NoScriptError):
-                self._taught = None
+                self._script_source = None
             return exc
 
     def _read_requests(self) -> None:
         """Read the replies to all requests, and to what went with them."""
         self.state = State.REPEAT  # until all replies are here, and have been handled
-        acked = [self._read() for _ in self._riding.fields]
+        acked = [self._read() for _ in self._riding_acks.fields]
         replies = [self._read() for _ in self._requests]
         for (_, request_number), reply in zip(self._requests, replies, strict=True):
-            if not (isinstance(reply, ResponseError) or Reserved.answers(reply, request_number)):
+            if not (
+                isinstance(reply, ResponseError) or AcquireReply.answers(reply, request_number)
+            ):
                 raise ConnectionError("out of step: the reply to another request has come")
-        if self._signs.lists:
-            self._fair_share.forget(self._signs.found(self._read()))
+        if self._filled_call.lists:
+            self._fair_share.forget(self._filled_call.found(self._read()))
         may_pop = self._read() if self._looked_lists else 0
         self._acknowledged(acked)
         # Before anything is handed out: what may not run is known then.
-        self._learn([reply for reply in replies if not isinstance(reply, ResponseError)])
+        self._update_controls([reply for reply in replies if not isinstance(reply, ResponseError)])
         requests, self._requests = self._requests, []
         came = []
         for request, reply in zip(requests, replies, strict=True):
@@ -507,7 +509,9 @@ class Consumer:
                 self.keeper.abandon_request(queue, request.request_number)
                 self._refused[queue] = time.monotonic() + REFUSED_QUEUE_SECONDS
             else:
-                came.append(self._hold(queue, request.request_number, Reserved.read(reply)))
+                came.append(
+                    self._note_leased(queue, request.request_number, AcquireReply.read(reply))
+                )
                 # A queue whose messages were all cancelled has had its turn, too.
                 self._cycle.rotate(queue)
         for taken in chain.from_iterable(zip_longest(*came)):
@@ -519,23 +523,23 @@ class Consumer:
 
     def _put_back_acks(self) -> None:
         """Put back acknowledgements that did not arrive."""
-        if self._riding:
-            self.keeper.acks.put_back(self._riding)
-            self._riding = AckBatch({})
+        if self._riding_acks:
+            self.keeper.acks.put_back(self._riding_acks)
+            self._riding_acks = AckBatch({})
 
     def _acknowledged(self, replies: list[Any]) -> None:
         """Handle the replies to acknowledgements, which may be errors."""
         errors = [reply for reply in replies if isinstance(reply, ResponseError)]
-        if not errors and self._riding:
-            self.keeper.acks.confirm(self._riding, replies)
-            self._riding = AckBatch({})
+        if not errors and self._riding_acks:
+            self.keeper.acks.confirm(self._riding_acks, replies)
+            self._riding_acks = AckBatch({})
         if errors and not isinstance(errors[0], NoScriptError):
             logger.error("Redis refused acknowledgements, which are sent again: %s", errors[0])
         self._put_back_acks()
 
-    def _learn(self, replies: list[Any]) -> None:
+    def _update_controls(self, replies: list[Any]) -> None:
         """Read pauses and revokes that are older than the messages."""
-        revisions = {Reserved.revision_in(reply) for reply in replies}
+        revisions = {AcquireReply.revision_in(reply) for reply in replies}
         # A lower one, too: a server that has taken over may not have got all.
         if revisions - {self.controls.revision}:
             expires = self._settings.revoke_expires
@@ -543,16 +547,16 @@ class Consumer:
             if self.serves_worker:
                 refuse_reserved()
 
-    def _hold(self, queue: str, request_number: str, reserved: Reserved) -> list[Taken]:
+    def _note_leased(self, queue: str, request_number: str, reserved: AcquireReply) -> list[Taken]:
         """Note the messages of a reply as held, and return them."""
-        self._fair_share.learn(queue, reserved.more)
+        self._fair_share.note_first_list(queue, reserved.more)
         if reserved.messages:
-            self.idle.took_some(from_others=reserved.others)
+            self.idle.note_messages(from_others=reserved.others)
         if reserved.room:
             self.keeper.make_room()
             self._fair_share.serve_alone(queue)
         fields = [field for field, _, _ in reserved.messages]
-        tags = self.keeper.hold(queue, request_number, fields, alone=reserved.alone)
+        tags = self.keeper.note_leased(queue, request_number, fields, alone=reserved.alone)
         return [
             Taken(queue, tag, message, deliveries, *reserved.about(field))
             for tag, (field, message, deliveries) in zip(tags, reserved.messages, strict=True)
@@ -583,7 +587,7 @@ class Consumer:
             reserved = self._store.leases.acquire(
                 queue, keeper.worker_id, keeper.lease, request_number, 1, others
             )
-            taken = self._hold(queue, request_number, reserved)
+            taken = self._note_leased(queue, request_number, reserved)
             if taken:
                 return taken[0]
             if reserved.room or not reserved.more:
@@ -600,7 +604,7 @@ class Consumer:
         """Close the connection, and forget the outstanding requests: the keeper gives back what
         they may have got.
         """
-        self.lost()
+        self.drop_connection()
         self._abandon_requests()
 
     def _abandon_requests(self) -> None:
@@ -631,4 +635,4 @@ class Consumer:
             if self.state is State.ASKED and self._polled.can_read(LAST_REPLY_SECONDS):
                 self._read_requests()
         except (RedisError, OSError):
-            self.lost()
+            self.drop_connection()

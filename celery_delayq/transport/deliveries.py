@@ -53,11 +53,11 @@ class Deliveries:
         """Put messages back into their ready lists, after all others with *last*."""
         fields: dict[tuple[str, Counted, bytes], list[str]] = {}
         for tag in tags:
-            holding = self.keeper.release(tag)
-            if holding is not None:
-                why: Counted = "crashed" if holding.crashed else counted
-                details = holding.details if holding.crashed else b""
-                key = holding.queue, why, details
+            leased_message = self.keeper.release(tag)
+            if leased_message is not None:
+                why: Counted = "crashed" if leased_message.crashed else counted
+                details = leased_message.details if leased_message.crashed else b""
+                key = leased_message.queue, why, details
                 fields.setdefault(key, []).append(self.keeper.field(tag))
         if not fields:
             return
@@ -81,10 +81,10 @@ class Deliveries:
         """Put unacknowledged messages back: at once or, where a worker *reconnects* while its tasks
         run on, when they have ended.
         """
-        held = [tag for tag in tags if tag in self.keeper.held]
+        held = [tag for tag in tags if tag in self.keeper.leased]
         if reconnects:
             gc.collect()  # what Celery has dropped must not look alive
-            self.keeper.give_back_later(held)
+            self.keeper.requeue_idle(held)
         else:
             self.requeue(held, counted="died" if worker.failed() else "requeued")
 
@@ -92,27 +92,35 @@ class Deliveries:
         self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
     ) -> bool:
         """Note why a held message is about to be requeued or rejected."""
-        holding = self.keeper.held.get(tag)
-        if holding is None:
+        leased_message = self.keeper.leased.get(tag)
+        if leased_message is None:
             return False
-        holding.crashed, holding.reason, holding.details = crashed, reason, details
+        leased_message.crashed, leased_message.reason, leased_message.details = (
+            crashed,
+            reason,
+            details,
+        )
         return True
 
     def note_cancelled(self, tag: str) -> None:
         """Note that no task works on a message any more, though its object may live on."""
-        holding = self.keeper.held.get(tag)
-        if holding is not None:
-            holding.message = None
+        leased_message = self.keeper.leased.get(tag)
+        if leased_message is not None:
+            leased_message.message = None
             if self._store is None:
-                self.keeper.give_back_later([tag])
+                self.keeper.requeue_idle([tag])
 
     def add_dead_letter(self, tag: str, id: str, reason: str) -> bool:
         """Make a dead letter of a held message; return whether it was held."""
-        holding = self.keeper.release(tag)
-        if holding is None:
+        leased_message = self.keeper.release(tag)
+        if leased_message is None:
             return False
-        why, queue, field = holding.reason or reason, holding.queue, self.keeper.field(tag)
-        me, details, run = self.keeper.worker_id, holding.details, holding.run
+        why, queue, field = (
+            leased_message.reason or reason,
+            leased_message.queue,
+            self.keeper.field(tag),
+        )
+        me, details, run = self.keeper.worker_id, leased_message.details, leased_message.run
         self._change(
             lambda store: store.leases.dead_letter(queue, me, field, id, why, details, run)
         )
@@ -149,11 +157,11 @@ class Deliveries:
         """
         if reconnects or self._store is None:
             # No message stands for these, so the keeper gives them back.
-            self.keeper.give_back_later(fetched)
+            self.keeper.requeue_idle(fetched)
             return
         if fetched or holds_others:  # else nothing waits for a server that is silent
             with suppress(Exception):  # the keeper does
-                self.keeper.give_back_abandoned(self._store)
+                self.keeper.requeue_abandoned(self._store)
         self.requeue(fetched, counted="nothing")
         with suppress(Exception):  # the keeper sends them
             self.keeper.acks.drain(self._store)
@@ -162,7 +170,7 @@ class Deliveries:
         """Leave the rest to the keeper, as the channel is closed."""
         self._store = None
         self.keeper.finish()
-        self.keeper.leave()
+        self.keeper.remove_channel()
 
     def _trim_sometimes(self, queue: str) -> None:
         """Delete dead letters beyond the limits, once in a while."""

@@ -55,37 +55,39 @@ class FairShare:
     """
 
     #: By queue: the place of the first ready list with something left, 0 when all are empty.
-    _first: dict[str, int] = field(default_factory=dict)
+    _first_lists: dict[str, int] = field(default_factory=dict)
     #: The queue whose message waits to be delivered alone, ``""`` for none.
-    _alone: str = ""
+    _alone_queue: str = ""
 
     def serve_alone(self, queue: str) -> None:
         """Ask next for one message of a queue only, since it must be delivered alone."""
-        self._alone = queue
+        self._alone_queue = queue
 
-    def learn(self, queue: str, first: int) -> None:
+    def note_first_list(self, queue: str, first: int) -> None:
         """Take note of the first ready list of *queue* with something left, 0 for none."""
-        self._first[queue] = first
+        self._first_lists[queue] = first
 
     def forget(self, queues: Iterable[str]) -> None:
         """Ask these again: they may have got something."""
         for queue in queues:
-            self._first.pop(queue, None)
+            self._first_lists.pop(queue, None)
 
     def has_more(self, queues: Iterable[str]) -> bool:
         """Return whether some of the queues is known to have something left."""
-        return any(self._first.get(queue) for queue in queues)
+        return any(self._first_lists.get(queue) for queue in queues)
 
-    def empty(self, queues: Iterable[str]) -> list[str]:
+    def find_empty(self, queues: Iterable[str]) -> list[str]:
         """Return which of the queues are known to be empty."""
-        return [queue for queue in queues if self._first.get(queue) == 0]
+        return [queue for queue in queues if self._first_lists.get(queue) == 0]
 
-    def behind(self, queues: Iterable[str]) -> list[tuple[str, int]]:
+    def find_less_urgent(self, queues: Iterable[str]) -> list[tuple[str, int]]:
         """Return which of the queues wait behind more urgent ones, and how many of their ready
         lists were empty before the first that was not.
         """
         return [
-            (queue, self._first[queue] - 1) for queue in queues if self._first.get(queue, 0) > 1
+            (queue, self._first_lists[queue] - 1)
+            for queue in queues
+            if self._first_lists.get(queue, 0) > 1
         ]
 
     def deal(self, order: Sequence[str], credit: int, lists: int, *, fair: bool) -> list[Share]:
@@ -102,14 +104,14 @@ class FairShare:
         """
         if credit <= 0:
             return []
-        alone, self._alone = self._alone, ""
+        alone, self._alone_queue = self._alone_queue, ""
         if alone in order:
             return [Share(alone, 1, lists)]
-        filled = [queue for queue in order if self._first.get(queue) != 0]
+        filled = [queue for queue in order if self._first_lists.get(queue) != 0]
         if len(filled) == 1:
             return [Share(filled[0], credit, lists)]
-        best = min((self._first.get(queue, 1) for queue in filled), default=0)
-        tier = [queue for queue in filled if self._first.get(queue, 1) == best]
+        best = min((self._first_lists.get(queue, 1) for queue in filled), default=0)
+        tier = [queue for queue in filled if self._first_lists.get(queue, 1) == best]
         if len(tier) > credit and self.has_more(tier):
             tier = tier[: min(credit, max(2, ceil(credit / MESSAGES_PER_QUEUE)))]
         tier = tier[: credit if fair else 1]

@@ -124,8 +124,8 @@ class HandOut:
         try:
             raw = message_json.decode(taken.message)
             envelope.check_envelope(raw)
-            held = LeasePlace(self._place, taken.queue, taken.tag)
-            delivery.note_delivery(raw, held, sum(taken.deliveries) + 1, taken.promoted)
+            lease = LeasePlace(self._place, taken.queue, taken.tag)
+            delivery.note_delivery(raw, lease, sum(taken.deliveries) + 1, taken.promoted)
             message = self._new_message(raw)
         except Exception as exc:
             log_undecodable(taken.queue, taken.message, exc)
@@ -166,7 +166,7 @@ class HandOut:
             # The next ones would wait for Redis as long. The keeper gives them back when it is
             # there.
             fetched = self._consumer.take_all()
-            self._deliveries.keeper.give_back_later(each.tag for each in fetched)
+            self._deliveries.keeper.requeue_idle(each.tag for each in fetched)
             raise
         if not is_put_off:
             handle_or_refuse(callback, message, refuse)
@@ -176,7 +176,7 @@ class HandOut:
         why = log_refused(exc, by_worker=self._consumer.serves_worker)
         if not not_begun.refuse(message):
             return
-        if tag in self._deliveries.keeper.held:
+        if tag in self._deliveries.keeper.leased:
             id = str(message.headers["id"]) if envelope.is_task(message._raw) else ""
             self._deliveries.add_dead_letter(tag, id or f"refused-{uuid4()}", why)
         self._qos.forget(tag)

@@ -10,7 +10,7 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import pack_arg, pack_command
 from celery_delayq.store.server_checks import closes_idle_after
-from celery_delayq.transport.requests import SignsCall
+from celery_delayq.transport.requests import FilledQueuesCall
 
 #: Seconds for which a consumer waits for a sign where the fleet looks at ready lists for it.
 LONG_WAIT_SECONDS = 15.0
@@ -58,42 +58,42 @@ class IdleWait:
         self._fleet_looks = fleet_looks
         self._looks_after_work = looks_after_work
         self._health_check_interval = health_check_interval
-        self._looked = 0.0
+        self._looked_at = 0.0
         #: When something was found that a stock producer had pushed.
-        self._others_at = float("-inf")
+        self._stock_push_at = float("-inf")
         #: Queues by the list that has a sign of them; ``""`` for what only ends the wait.
-        self._queues: dict[str, str] = {}
+        self._queue_by_list: dict[str, str] = {}
         #: These lists, and the ready lists, by queue, packed: a worker may consume hundreds.
-        self._signs: dict[str, bytes] = {}
-        self._ready: dict[str, list[bytes]] = {}
+        self._wake_lists: dict[str, bytes] = {}
+        self._ready_lists: dict[str, list[bytes]] = {}
         self._interrupt = secrets.token_hex(6)
         #: Seconds after which Redis closes a connection that waits, None where it does not say.
-        self._closes_after: float | None = None
+        self._idle_close_seconds: float | None = None
         #: For how many seconds the last wait lasts, 0 where it is ended.
-        self.seconds = 0.0
+        self.wait_seconds = 0.0
 
     def ask_server(self) -> None:
         """Ask Redis, before the first wait, when it closes a connection that waits."""
-        if self._closes_after is None:
-            self._closes_after = closes_idle_after(self._store.client)
+        if self._idle_close_seconds is None:
+            self._idle_close_seconds = closes_idle_after(self._store.client)
 
-    def took_some(self, *, from_others: bool) -> None:
+    def note_messages(self, *, from_others: bool) -> None:
         """Note that it is busy: stock producers, the *others*, may push meanwhile.
 
         The request that brought messages has looked at all ready lists, so a look soon after it is
         worth it only where stock producers push.
         """
         now = time.monotonic()
-        self._others_at = now if from_others else self._others_at
+        self._stock_push_at = now if from_others else self._stock_push_at
         if not self._may_be_long():
-            self._looked = 0.0
+            self._looked_at = 0.0
         elif not self._looks_after_work:
-            self._looked = now
+            self._looked_at = now
         else:
-            is_pushed = now - self._others_at < STOCK_PUSH_SECONDS
-            self._looked = 0.0 if is_pushed else now + IDLE_LOOK_SECONDS - LONG_WAIT_SECONDS
+            is_pushed = now - self._stock_push_at < STOCK_PUSH_SECONDS
+            self._looked_at = 0.0 if is_pushed else now + IDLE_LOOK_SECONDS - LONG_WAIT_SECONDS
 
-    def look(self, leased: Sequence[str]) -> SignsCall | None:
+    def look(self, leased: Sequence[str]) -> FilledQueuesCall | None:
         """Return a look at the ready lists, None when it is not time.
 
         One each ``block_timeout``, however many queues there are.
@@ -102,32 +102,32 @@ class IdleWait:
             return None
         now = time.monotonic()
         wait = LONG_WAIT_SECONDS if self._may_be_long() else self._settings.block_timeout
-        if now - self._looked < wait:
+        if now - self._looked_at < wait:
             return None
-        self._looked = now
-        look = SignsCall()
+        self._looked_at = now
+        look = FilledQueuesCall()
         for queue in leased:
-            look.add(queue, *self.ready(queue))
+            look.add(queue, *self.ready_lists(queue))
         return look
 
-    def ready(self, queue: str) -> list[bytes]:
+    def ready_lists(self, queue: str) -> list[bytes]:
         """Return the ready lists of a queue, the most urgent first, and the quarantined one."""
-        return self._ready.get(queue) or self._ready_of(queue)
+        return self._ready_lists.get(queue) or self._add_ready_lists(queue)
 
-    def _ready_of(self, queue: str) -> list[bytes]:
+    def _add_ready_lists(self, queue: str) -> list[bytes]:
         keys = self._store.keys
         lists = [*keys.ready_lists(queue, self._store.layout), keys.queue(queue).quarantined]
-        return self._ready.setdefault(queue, [*map(pack_arg, lists)])
+        return self._ready_lists.setdefault(queue, [*map(pack_arg, lists)])
 
-    def sign(self, queue: str) -> bytes:
+    def wake_list(self, queue: str) -> bytes:
         """Return the list that has a sign of a queue, packed as an argument."""
-        return self._signs.get(queue) or self._sign_of(queue)
+        return self._wake_lists.get(queue) or self._add_wake_list(queue)
 
-    def _sign_of(self, queue: str) -> bytes:
+    def _add_wake_list(self, queue: str) -> bytes:
         keys = self._store.keys
         key = keys.queue(queue).wake if queue else keys.interrupt(self._interrupt)
-        self._queues[key] = queue
-        return self._signs.setdefault(queue, pack_arg(key))
+        self._queue_by_list[key] = queue
+        return self._wake_lists.setdefault(queue, pack_arg(key))
 
     def wait(self, leased: Sequence[str], popped: Sequence[str], *, briefly: bool) -> bytes | None:
         """Return the command that waits for a sign, or for a message of the lists *popped*.
@@ -136,29 +136,29 @@ class IdleWait:
         """
         if not (leased or popped):
             return None
-        signs = [*map(self.sign, leased)]
+        signs = [*map(self.wake_list, leased)]
         timeout = self._settings.block_timeout
         # Redis may close a connection that has waited for so long together with what it popped: a
         # sign, which only makes its message late, or a message itself.
-        loses_none = self._closes_after is not None or not popped
+        loses_none = self._idle_close_seconds is not None or not popped
         if leased and not briefly and loses_none and self._may_be_long():
-            signs.append(self.sign(""))
+            signs.append(self.wake_list(""))
             # kombu takes a connection for dead where a reply is so late.
             health = self._health_check_interval or 2 * LONG_WAIT_SECONDS
             timeout = max(timeout, min(LONG_WAIT_SECONDS, 0.6 * health))
-        if self._closes_after is not None:  # Redis counts whole seconds
-            timeout = min(timeout, self._closes_after / 2)
-        self.seconds = timeout
+        if self._idle_close_seconds is not None:  # Redis counts whole seconds
+            timeout = min(timeout, self._idle_close_seconds / 2)
+        self.wait_seconds = timeout
         return pack_command("BRPOP", [*signs, *map(pack_arg, popped), pack_arg(timeout)])
 
     def queue_of(self, sign: str) -> str | None:
         """Return of which queue a list has a sign, ``""`` for none; None for another list."""
-        return self._queues.get(sign)
+        return self._queue_by_list.get(sign)
 
     def interrupt(self) -> None:
         """End a long wait, as the consumer has other queues now."""
-        if self.seconds > self._settings.block_timeout:
-            self.seconds = 0.0
+        if self.wait_seconds > self._settings.block_timeout:
+            self.wait_seconds = 0.0
             self._store.interrupt(self._interrupt)
 
     def _may_be_long(self) -> bool:

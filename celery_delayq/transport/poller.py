@@ -236,7 +236,7 @@ class Poller(stock.MultiChannelPoller):
         consumer: Consumer | None = vars(channel).get("consumer")
         if consumer is None or not consumer.queues:
             return True
-        awaiting = consumer.awaiting
+        awaiting = consumer.awaited_connection
         if awaiting is not None:
             return awaiting._sock is not None and self._may_be_read(channel)
         return consumer.is_content

@@ -45,7 +45,7 @@ class Prefetch:
         self._consumers.remove(consumer)
 
     @property
-    def asks_for_each(self) -> bool:
+    def request_size(self) -> bool:
         """Whether Celery wants to be asked for each message (``worker_disable_prefetch``)."""
         return "can_consume" in vars(self._qos)
 
@@ -62,7 +62,7 @@ class Prefetch:
         unlimited : int
             How many to take at once where there is no limit.
         """
-        if self.asks_for_each:
+        if self.request_size:
             return 0 if self._fetched else int(self._qos.can_consume())
         credit: int | None = self._qos.can_consume_max_estimate()
         if credit is None:

@@ -55,10 +55,10 @@ class Publisher:
         place : str
             Where the messages of the queue are; a retry that was held elsewhere is a new message.
         """
-        held = delivery.retry_of(message)
-        if held is not None:
-            if held.place == place and _is_first(message, queue):
-                return self._retry(store, queue, message, held)
+        lease = delivery.retry_of(message)
+        if lease is not None:
+            if lease.place == place and _is_first(message, queue):
+                return self._retry(store, queue, message, lease)
             message = delivery.without_retry_note(message)
         entry = self.entry_of(store, message)
         if entry is None:
@@ -110,16 +110,16 @@ class Publisher:
         return 0 < wait_ms < least * 1000
 
     def _retry(
-        self, store: Store, queue: str, message: Mapping[str, Any], held: LeasePlace
+        self, store: Store, queue: str, message: Mapping[str, Any], lease: LeasePlace
     ) -> Publication:
         """Schedule a retry in place of the running task's message."""
         due = envelope.due_when_sent(message) or Due(0)
         entry = Entry.of(message, store.layout.step_of(message), due)
-        worker_id, _, field = held.tag.partition(":")
+        worker_id, _, field = lease.tag.partition(":")
         run = run_history.of_retry() if self._settings.history else b""
-        head = envelope.head_with(held.label)
+        head = envelope.head_with(lease.label)
         call = store.leases.replace_call(
-            queue, entry, held.queue, worker_id, field, head=head, when_due="push", run=run
+            queue, entry, lease.queue, worker_id, field, head=head, when_due="push", run=run
         )
         return Publication(call, partial(_read_retry, queue, entry.id))
 

@@ -72,7 +72,7 @@ class PutOff:
             # No task works on it, though the error keeps it alive: the keeper gives it back.
             self._deliveries.note_cancelled(taken.tag)
             self._qos.forget(taken.tag)
-            self._deliveries.keeper.give_back_later([taken.tag])
+            self._deliveries.keeper.requeue_idle([taken.tag])
             raise
 
     def _by_pause(self, taken: Taken, message: Message) -> bool:

@@ -63,7 +63,7 @@ class QoS(stock.QoS):
         for tag in leased:
             del self._delivered[tag]
         if leased:
-            reconnects = worker.lost_connection(self.channel.whole)
+            reconnects = worker.lost_connection(self.channel.main_channel)
             self.channel.deliveries.hand_back(leased, reconnects=reconnects)
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
@@ -81,7 +81,7 @@ class QoS(stock.QoS):
             raise
         except Exception as exc:
             # One that cannot be read must not keep the others from coming back.
-            self.channel.add_dead_letter_held(tag, exc)
+            self.channel.add_dead_letter_unacked(tag, exc)
 
     def forget(self, delivery_tag: str) -> None:
         """Make room for another message."""

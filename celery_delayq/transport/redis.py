@@ -21,7 +21,7 @@ from celery_delayq.integration.install import TRANSPORT
 from celery_delayq.integration.replace import make
 from celery_delayq.settings import ON_RABBITMQ, Settings, misplaced
 from celery_delayq.store import server_checks
-from celery_delayq.store.scripting.errors import translating
+from celery_delayq.store.scripting.errors import translate_errors
 from celery_delayq.transport import url
 from celery_delayq.transport.channel import Channel as RedisChannel
 from celery_delayq.transport.channel import SentinelChannel
@@ -112,7 +112,7 @@ class Transport(stock.Transport):
             them.
         """
         try:
-            with translating():
+            with translate_errors():
                 connection = super().establish_connection()
         except NotAllowed as exc:
             if worker.is_here():
@@ -137,7 +137,7 @@ class Transport(stock.Transport):
             That of a channel.
         """
         dispatcher = self._dispatchers.get(place)
-        return dispatcher is not None and dispatcher.ready_lists.are_looked_at
+        return dispatcher is not None and dispatcher.ready_lists.fleet_looks
 
     def start_dispatcher(self, channel: RedisChannel) -> None:
         """Promote due entries while *channel* consumes."""

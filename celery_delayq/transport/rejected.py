@@ -129,7 +129,7 @@ def log_undecodable(queue: str, item: bytes, exc: Exception) -> None:
     )
 
 
-def dropping_malformed(callback: Callable[[Any], Any]) -> Callable[[Any], None]:
+def drop_malformed(callback: Callable[[Any], Any]) -> Callable[[Any], None]:
     """Wrap what handles messages that nobody acknowledges: events, and commands to all workers.
 
     One that Celery cannot handle ends no worker.

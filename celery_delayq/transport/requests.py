@@ -33,7 +33,7 @@ class Request(NamedTuple):
 
 
 @dataclass(slots=True)
-class SignsCall:
+class FilledQueuesCall:
     """A call of ``leases/signs.lua``: which queues have got something."""
 
     #: The queue of each list.

@@ -26,7 +26,7 @@ if temporary is not None:
 
 
 #: What each process holds, and what is written down, at one moment.
-HELD = """
+LEASED = """
 local held = {}
 for _, key in ipairs(redis.call('KEYS', '*:leased:*')) do
   held[#held + 1] = {string.match(key, ':leased:(.*)$'), unpack(redis.call('HVALS', key))}
@@ -37,12 +37,12 @@ return {redis.call('LRANGE', 'log', 0, -1), unpack(held)}
 
 def held(client: Redis) -> dict[str, int]:
     """Return how many messages each process holds at this moment."""
-    return _count(client.eval(HELD, 0)[1:], but=set())
+    return _count(client.eval(LEASED, 0)[1:], but=set())
 
 
 def unfinished(client: Redis) -> dict[str, int]:
     """Return how many messages each process holds whose task has not come to its end."""
-    log, *found = client.eval(HELD, 0)
+    log, *found = client.eval(LEASED, 0)
     entries = [json.loads(item) for item in log]
     return _count(found, but={entry["id"] for entry in entries if entry["event"] == "ended"})
 

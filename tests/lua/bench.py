@@ -15,7 +15,7 @@ from celery_delayq.model.lookup import PAUSED_OFFSET_MS, StatusCode
 from celery_delayq.model.publish_outcome import Put
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.leases import Reclaimed, Reserved, WhenDue
+from celery_delayq.store.leases import AcquireReply, Reclaimed, WhenDue
 from celery_delayq.store.repair import Release
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
@@ -150,7 +150,7 @@ def as_scheduled(*entries: Entry, **names: Entry) -> dict[str, Any]:
     }
 
 
-def bodies(reserved: Reserved) -> list[bytes]:
+def bodies(reserved: AcquireReply) -> list[bytes]:
     """Return the messages alone."""
     return [message for _, message, _ in reserved.messages]
 
@@ -263,10 +263,10 @@ class Bench(Store):
         others: int = 0,
         queue: str = QUEUE,
         reports: bool = False,
-    ) -> Reserved:
+    ) -> AcquireReply:
         """Lease messages by a request; with *reports* also those that do not run."""
         call = self.leases.acquire_call(queue, who, LEASE, number, limit, lists, others, reports)
-        return Reserved.read(self.run(call))._replace(others=False)
+        return AcquireReply.read(self.run(call))._replace(others=False)
 
     def hold(
         self, *messages: bytes, step: int = 0, who: str = "me", number: str = "1"

@@ -7,7 +7,7 @@ from typing import Any
 
 from celery_delayq.model.envelope import Entry
 from celery_delayq.model.lookup import StatusCode
-from celery_delayq.store.dead_letters import Replay, told
+from celery_delayq.store.dead_letters import Replay, read_codes
 from celery_delayq.store.keys import Layout
 from tests.lua.bench import LAYOUT, QUEUE, Bench
 
@@ -59,7 +59,9 @@ def replay(
 ) -> list[StatusCode]:
     """Replay dead letters: their ids, when they died, and the entries that they become."""
     replays = [Replay(*each) for each in dead_letters]
-    return told(store.run(store.dead_letters.replay_call(queue, to, Layout(), replays, token)))
+    return read_codes(
+        store.run(store.dead_letters.replay_call(queue, to, Layout(), replays, token))
+    )
 
 
 def dead_letters_left(store: Bench, queue: str = QUEUE) -> set[str]:

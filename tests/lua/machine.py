@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from celery_delayq.model.envelope import Due, Entry, Record, task_field
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.leases import Reserved
+from celery_delayq.store.leases import AcquireReply
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import FAR, QUEUE, Bench
 from tests.support.leases import ack, replace
@@ -99,9 +99,9 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def some_fields(self, data: st.DataObject, who: str) -> list[str]:
         """Draw some of what a process was told that it holds, in the order in which it came."""
-        told = self.told[who]
-        places = data.draw(st.sets(st.integers(0, len(told) - 1), min_size=1, max_size=4))
-        return [told[place] for place in sorted(places)]
+        read_codes = self.told[who]
+        places = data.draw(st.sets(st.integers(0, len(read_codes) - 1), min_size=1, max_size=4))
+        return [read_codes[place] for place in sorted(places)]
 
     def forget(self, who: str, fields: list[str], data: st.DataObject) -> None:
         """Let the process forget what it was told of, or some of it only after a repeat."""
@@ -185,7 +185,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def reclaim_those_that_ended_first(self, limit: int, most: int, times: int) -> None:
         more = True
         while more and times:
-            who, found = self.model.first_to_end(), self.store.leases.first_to_end(QUEUE)
+            who, found = self.model.first_ended_lease(), self.store.leases.first_ended_lease(QUEUE)
             assert who is not None
             assert found is not None
             # Of those that end together any may be told; which one must not be left to chance.
@@ -194,9 +194,9 @@ class LeaseMachine(RuleBasedStateMachine):
             times -= 1
 
     def reclaim_expired(self, who: str, limit: int, most: int) -> bool:
-        before = self.store.leases.held(QUEUE, who)
+        before = self.store.leases.leased_fields(QUEUE, who)
         reclaimed = self.store.leases.reclaim_expired(QUEUE, LAYOUT, who, limit, most)
-        taken = before - self.store.leases.held(QUEUE, who)
+        taken = before - self.store.leases.leased_fields(QUEUE, who)
         held = sorted(before, key=lambda field: [int(part) for part in field.split(":")])
         assert taken == set(held[-limit:] if self.model.ended(who) else ())
         assert reclaimed == self.model.reclaim_expired(who, taken, most)
@@ -282,22 +282,22 @@ class LeaseMachine(RuleBasedStateMachine):
         self.give_back(who, message_id)
 
     def give_back(self, who: str, message_id: str) -> None:
-        there = self.store.leases.held(QUEUE, who)
+        there = self.store.leases.leased_fields(QUEUE, who)
         fields = sorted(name for name in there if self.is_of(name, message_id))
         self.put_back(who, fields)
 
     def is_of(self, name: str, message_id: str) -> bool:
         return name.partition(":")[0] == message_id
 
-    def ask(self, who: str, message_id: str, limit: int, lists: int, others: int) -> Reserved:
+    def ask(self, who: str, message_id: str, limit: int, lists: int, others: int) -> AcquireReply:
         # Some processes are workers, and others only consume.
         reports = who[-1] in "13579"
         reserved = self.store.reserve(
             message_id, limit, who=who, lists=lists, others=others, reports=reports
         )
         marks = {field: mark._replace(late_ms=0) for field, mark in reserved.marks.items()}
-        told = reserved._replace(marks=marks)
-        assert told == self.model.reserve(
+        read_codes = reserved._replace(marks=marks)
+        assert read_codes == self.model.reserve(
             who, LEASE, message_id, limit, lists, others, reports=reports
         )
         labels = [
@@ -310,7 +310,7 @@ class LeaseMachine(RuleBasedStateMachine):
             self.used.add((who, message_id))
         return reserved
 
-    def tell(self, who: str, reserved: Reserved) -> None:
+    def tell(self, who: str, reserved: AcquireReply) -> None:
         self.told[who] += [field for field, _, _ in reserved.messages]
 
     @precondition(lambda self: self.live)

@@ -10,7 +10,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from celery_delayq.model.dead_letter import DeadLetterRecord
 from celery_delayq.model.lookup import StatusCode as Outcome
-from celery_delayq.store.dead_letters import Replay, told
+from celery_delayq.store.dead_letters import Replay, read_codes
 from tests.lua.bench import QUEUE
 from tests.lua.machine import LAYOUT, details, ids, steps
 from tests.lua.machine_schedule import ScheduleMachine, dues, record_of, uniques
@@ -82,7 +82,7 @@ class DeadLetterMachine(ScheduleMachine):
 
         store, token = self.store_for(repeat), f"t{self.next()}"
         call = store.dead_letters.replay_call(QUEUE, QUEUE, LAYOUT, replays, token)
-        assert told(store.run(call)) == expected
+        assert read_codes(store.run(call)) == expected
 
     @precondition(lambda self: self.model.dead or self.forgotten)
     @rule(data=st.data(), repeat=st.booleans())

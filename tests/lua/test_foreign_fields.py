@@ -68,10 +68,10 @@ def test_garbage_in_a_field_stops_nothing(
         store.client.hset(key, field, value)
         layout = Layout(limits=Limits(promote_rate=1e5, max_ready=5))
 
-        store.next_queue(200.0, "me", listens=True, ready_every=0.65)
+        store.next_queue(200.0, "me", is_subscribed=True, ready_every=0.65)
         promoted = [store.promote(layout=layout, limit=1).moved for _ in range(3)]
         reserved = [store.reserve(str(request)) for request in range(2, 5)]
-        store.next_queue(200.0, "me", listens=True, ready_every=0.65)
+        store.next_queue(200.0, "me", is_subscribed=True, ready_every=0.65)
         store.periodic.claim_due(10, 1000)
         store.gauges.sizes(QUEUE, layout)
         before = store.control.controls().revision

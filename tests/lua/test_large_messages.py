@@ -261,7 +261,7 @@ READS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], list[bytes]]
     ),
     "held": (
         lease_all,
-        lambda store: [split_leased(value)[1] for _, value in store.scan.held(QUEUE, "me")],
+        lambda store: [split_leased(value)[1] for _, value in store.scan.leased(QUEUE, "me")],
     ),
     "unacked": (
         lambda store: put_hash(store, "unacked"),

@@ -16,7 +16,7 @@ from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.lookup import EntryCondition, to_text
 from celery_delayq.store.repair import Release
-from celery_delayq.store.scripting.replies import Held
+from celery_delayq.store.scripting.replies import Unacked
 from tests.lua.bench import (
     FAR,
     LEASE,
@@ -211,7 +211,7 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.client.hset("unacked", "tag", "[{}, '', 'q']"),
         lambda s: s.client.zadd("unacked_index", {"tag": 5}),
         lambda s: s.take_from_unacked(
-            QUEUE, entry("a", FAR), Held("unacked", "unacked_index", "tag")
+            QUEUE, entry("a", FAR), Unacked("unacked", "unacked_index", "tag")
         ),
     ],
     "migration/give_back": [

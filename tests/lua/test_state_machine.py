@@ -93,9 +93,9 @@ class Machine(DeadLetterMachine):
             self.pause(False, task, True, False)
         self.pause(True, "", True, False)
         self.lease_time_passes(60)
-        while who := self.model.first_to_end():
+        while who := self.model.first_ended_lease():
             self.reclaim_expired(who, 100, 3)
-        assert self.store.leases.first_to_end(QUEUE) is None
+        assert self.store.leases.first_ended_lease(QUEUE) is None
         for name in sorted(self.model.scheduled):
             self.make_due(name, 1)
         self.promote(1000)

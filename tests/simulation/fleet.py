@@ -182,7 +182,7 @@ class Fleet:
             look = look._replace(on_duty=self._takes_duty(member, begin, wins=moved > 0))
             promoted = Promoted(look, moved, 0)
         self.now = self._free_at + ROUND_TRIP / 2
-        timer.after(look, promoted)
+        timer.note_look(look, promoted)
         wait = timer.wait()
         self._call(member, self.now + wait + (self._random.uniform(0, OVERSLEPT) if wait else 0))
 
@@ -194,7 +194,7 @@ class Fleet:
                 self.outcome.told += 1
                 if member.stopped:
                     continue
-                member.timer.heard()
+                member.timer.note_heartbeat()
                 at = self.now + member.timer.wait()
                 if at < member.turn:
                     self._call(member, at)

@@ -60,7 +60,7 @@ def main() -> None:
     ]
     for each in fleet:
         each.start()
-    while any(each.tally.last is None for each in fleet):
+    while any(each.tally.last_look is None for each in fleet):
         time.sleep(0.05)
     print(*(each._id for each in fleet), flush=True)
     sys.stdin.read()

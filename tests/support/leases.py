@@ -60,7 +60,7 @@ def take(one: LeaseKeeper, queue: str, number: int, *, alone: bool = False) -> l
     """Have *one* hold so many messages that came with a request."""
     message_id = one.new_request_number(queue)
     fields = [f"{message_id}:{place}" for place in range(1, number + 1)]
-    return one.hold(queue, message_id, fields, alone=alone)
+    return one.note_leased(queue, message_id, fields, alone=alone)
 
 
 def ack(store: Store, queue: str, worker_id: str, fields: Iterable[str]) -> int:

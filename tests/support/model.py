@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from celery_delayq.model.envelope import Record
 from celery_delayq.model.totals import kind_of
-from celery_delayq.store.leases import Counted, DeliveryCounts, Mark, Reclaimed, Reserved
+from celery_delayq.store.leases import AcquireReply, Counted, DeliveryCounts, Mark, Reclaimed
 from tests.support.leases import Retried
 from tests.support.model_dead_letters import DeadLetterModel
 from tests.support.model_schedule import is_late
@@ -28,7 +28,7 @@ SKIPPED = 3
 DROPPED = {1: "cancelled", 2: "replaced"}
 
 
-class Held(NamedTuple):
+class Leased(NamedTuple):
     """What stands under one field of a process: a message, or None once a retry has replaced it."""
 
     step: int
@@ -41,7 +41,7 @@ class QueueModel(DeadLetterModel):
     """One queue with its schedule, and the processes that hold messages of it."""
 
     now: int = 0
-    held: dict[str, dict[str, Held]] = field(default_factory=dict)
+    held: dict[str, dict[str, Leased]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     request_numbers: dict[str, int] = field(default_factory=dict)
     turn: str | None = None
@@ -61,7 +61,7 @@ class QueueModel(DeadLetterModel):
         others: int,
         *,
         reports: bool,
-    ) -> Reserved:
+    ) -> AcquireReply:
         """Lease up to *limit* messages, or tell those of *message_id* again."""
         self.reports = reports
         self.count_others()
@@ -75,12 +75,12 @@ class QueueModel(DeadLetterModel):
                 name: one for name in names if (one := mine.get(name)) and one.message is not None
             }
         else:
-            taken: list[Held] = []
+            taken: list[Leased] = []
             if self.queue_paused:
                 pass
             elif self.quarantined and not mine and not others:
                 step, message = self.quarantined.pop(0)
-                taken = [Held(step, True, message)] if self._admit(message, who) else []
+                taken = [Leased(step, True, message)] if self._admit(message, who) else []
                 self.turn = None
             else:
                 if self.quarantined and self.turn is None:
@@ -99,7 +99,7 @@ class QueueModel(DeadLetterModel):
             self.forget_waiting()
         if self.queue_paused:
             filled, self.marker = [], False
-        return Reserved(
+        return AcquireReply(
             filled[0] if filled else 0,
             any(one.alone for one in told.values()),
             room,
@@ -108,21 +108,21 @@ class QueueModel(DeadLetterModel):
             marks={name: mark for name, one in told.items() if (mark := self._mark(one))},
         )
 
-    def _mark(self, one: Held) -> Mark | None:
+    def _mark(self, one: Leased) -> Mark | None:
         """Return why a held message does not run, without its lateness."""
         label = Label.of(one.message or b"")
         here = self.running.values()
         found = [each for each in here if label and each.message_id == label.message_id]
         return MARKS[found[0].dropped] if found else None
 
-    def _take(self, who: str, limit: int, lists: int) -> Iterator[Held]:
+    def _take(self, who: str, limit: int, lists: int) -> Iterator[Leased]:
         for step in self.layout.steps[:lists]:
             waiting = self.ready.get(step, [])
             batch, waiting[:] = waiting[:limit], waiting[limit:]
             for message in batch:
                 if self._admit(message, who):
                     limit -= 1
-                    yield Held(step, False, message)
+                    yield Leased(step, False, message)
 
     def _admit(self, message: bytes, who: str) -> bool:
         """Note who holds a message; False for one that is not to run."""
@@ -155,7 +155,7 @@ class QueueModel(DeadLetterModel):
             name.startswith(f"{label.id}\0") and name != own for name in self.duplicate_ids
         )
 
-    def _counts(self, one: Held) -> DeliveryCounts:
+    def _counts(self, one: Leased) -> DeliveryCounts:
         return self.counts.get(one.message or b"", DeliveryCounts())
 
     def _hold(self, who: str, lease: int) -> None:
@@ -177,10 +177,10 @@ class QueueModel(DeadLetterModel):
                 self._finish(one)
         return len(there)
 
-    def _drop(self, who: str, name: str) -> Held | None:
+    def _drop(self, who: str, name: str) -> Leased | None:
         return self.held.get(who, {}).pop(name, None)
 
-    def _finish(self, one: Held) -> None:
+    def _finish(self, one: Leased) -> None:
         message, mark = one.message or b"", self._mark(one)
         dropped = MARKS.index(mark)
         self.counted[DROPPED.get(dropped, "acked")] += 1
@@ -219,7 +219,7 @@ class QueueModel(DeadLetterModel):
         self.counted["dead:crashed"] += dead_lettered
         return moved, dead_lettered
 
-    def _put_back(self, one: Held, message: bytes, *, last: bool) -> None:
+    def _put_back(self, one: Leased, message: bytes, *, last: bool) -> None:
         self.marker = True
         self.track_requeued(message)
         if one.alone:
@@ -296,7 +296,7 @@ class QueueModel(DeadLetterModel):
         """Return whether the lease of a process has ended."""
         return who in self.ends and self.ends[who] <= self.now
 
-    def first_to_end(self) -> str | None:
+    def first_ended_lease(self) -> str | None:
         """Return the process whose lease ends first."""
         return min(self.ends, key=lambda who: (self.ends[who], who), default=None)
 
@@ -324,7 +324,7 @@ class QueueModel(DeadLetterModel):
         )
 
     def _take_back(
-        self, who: str, one: Held, message: bytes, most: int, *, last: bool = False
+        self, who: str, one: Leased, message: bytes, most: int, *, last: bool = False
     ) -> str:
         count = self._counts(one)
         count = count._replace(reclaimed=count.reclaimed + 1)

@@ -11,7 +11,7 @@ from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import LARGE_MESSAGE_BYTES, Record, task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET_MS
 from celery_delayq.store.keys import Keys, Layout
-from tests.support.model import Held, QueueModel
+from tests.support.model import Leased, QueueModel
 from tests.support.model_schedule import StatusCode, digest
 from tests.support.model_tracking import Owner, Scheduled, Tracked, about
 
@@ -139,7 +139,7 @@ def _member(name: str, entry: Scheduled) -> bytes:
     return f"{task_field(entry.record.task)}\0{entry.due:015d}\0{name}".encode()
 
 
-def _value(held: Held) -> bytes:
+def _value(held: Leased) -> bytes:
     if held.message is None:
         return b""
     if (

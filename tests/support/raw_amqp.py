@@ -11,7 +11,7 @@ from typing import Any
 import amqp
 from kombu import Connection
 
-from celery_delayq.transport.amqp.frames import Content, publishing
+from celery_delayq.transport.amqp.frames import Content, publish_frames
 from tests.support import TIMEOUT
 
 
@@ -43,7 +43,7 @@ class RawClient:
         connection = channel.connection
         for event in ("basic_ack", "basic_nack"):
             channel.events[event] = {lambda *_, event=event: confirmed.append(event)}
-        frames = publishing(channel.channel_id, connection.frame_max, content, exchange, "")
+        frames = publish_frames(channel.channel_id, connection.frame_max, content, exchange, "")
         _, _, size = struct.unpack(">BHI", frames[:7])
         method = frames[7 : 7 + size]
         assert method.endswith(b"\0\0")  # an empty routing key, and no flags

@@ -176,7 +176,7 @@ def stock_workers(subject: OnRedis) -> Iterator[Problem]:
             "longer or has a longer ETA",
             "let its broker URL begin with delayq+redis:// (docs/migration.md)",
         )
-    held = subject.store.held_count(subject.store.keys.stock("unacked"))
+    held = subject.store.unacked_count(subject.store.keys.stock("unacked"))
     if held:
         yield Problem(
             WARNING,

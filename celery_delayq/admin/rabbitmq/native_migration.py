@@ -174,7 +174,7 @@ def _given_back(app: Celery, message: Any, *, delays: bool) -> list[Routed]:
     due: Due = due_of_eta(old.get(cascade.DUE_HEADER))
     if not is_task(message) or not isinstance(exchange, str):
         return []
-    headers = cascade.arrived(old)
+    headers = cascade.original_headers(old)
     headers["eta"] = own_of(message).get("eta") or old[cascade.DUE_HEADER]
     headers.pop(OWN_HEADER, None)
     properties = {**message.properties, "application_headers": headers}

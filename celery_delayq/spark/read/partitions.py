@@ -197,7 +197,7 @@ class LeasedMessages:
     def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield the messages, except messages that a retry has replaced."""
         scan = stores.of(self.queue).scan
-        held = (value for _, value in scan.held(self.queue, self.worker_id) if value)
+        held = (value for _, value in scan.leased(self.queue, self.worker_id) if value)
         for values in batches(held, limit):
             found = [*map(split_leased, values)]
             yield _tracked(scan, rows, self.queue, "running", found, self.worker_id)

@@ -9,7 +9,7 @@ from redis import Redis, SSLConnection
 from redis.client import Pipeline, PubSub
 from redis.exceptions import RedisError, ResponseError, TimeoutError
 
-from celery_delayq.store.scripting.errors import error_of, raise_ours, translating
+from celery_delayq.store.scripting.errors import error_of, raise_ours, translate_errors
 from celery_delayq.store.scripting.refusals import Refusal, refusal_of
 from celery_delayq.store.scripting.wire import Wire
 
@@ -17,7 +17,7 @@ from celery_delayq.store.scripting.wire import Wire
 HANDSHAKE_SECONDS: Final = 4.0
 
 
-def dropping_refused(connection_class: type[Any]) -> type[Any]:
+def drop_refused_connections(connection_class: type[Any]) -> type[Any]:
     """Return a class of connections that are lost with a reply after which to connect anew.
 
     So it is for all clients that use them, kombu's too.
@@ -98,18 +98,18 @@ class _ClientPubSub(PubSub):
 
     def execute_command(self, *args: Any) -> Any:
         """Run a command."""
-        with translating():
+        with translate_errors():
             return super().execute_command(*args)
 
     def parse_response(self, *args: Any, **kwargs: Any) -> Any:
         """Return the next reply, if there is one by then."""
-        with translating():
+        with translate_errors():
             return super().parse_response(*args, **kwargs)
 
 
 class _ClientPipeline(Pipeline):
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Run the commands; without *raise_on_error* a refusal is among the replies."""
-        with translating():
+        with translate_errors():
             replies = super().execute(raise_on_error)
         return [error_of(each) if isinstance(each, RedisError) else each for each in replies]

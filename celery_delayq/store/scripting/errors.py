@@ -121,7 +121,7 @@ def raise_ours(exc: BaseException) -> NoReturn:
 
 
 @contextmanager
-def translating() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Raise our errors in place of redis-py's, where a connection is used without a client."""
     try:
         yield

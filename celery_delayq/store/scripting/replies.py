@@ -151,7 +151,7 @@ class Promoted(NamedTuple):
         return not (self.moved or self.dead_lettered)
 
 
-class Held(NamedTuple):
+class Unacked(NamedTuple):
     """Where kombu keeps a message that a worker holds: full key names and the delivery tag."""
 
     unacked: str

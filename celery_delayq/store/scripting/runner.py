@@ -47,7 +47,7 @@ class ScriptRunner:
         Returns the limits of a queue.
     """
 
-    _held: Wire | None = None
+    _own_wire: Wire | None = None
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class ScriptRunner:
 
     def hold_connection(self) -> Wire:
         """Run scripts over one connection from now on: one thread at a time uses this runner."""
-        self._held = self._held or Wire(self.client.connection_pool, repeats=True)
-        return self._held
+        self._own_wire = self._own_wire or Wire(self.client.connection_pool, repeats=True)
+        return self._own_wire
 
     def wire(self) -> Wire:
         """Return a connection of its own, to close after use."""
@@ -94,8 +94,8 @@ class ScriptRunner:
         CommandRefused
             The server or the script refused.
         """
-        held = self._held
-        wire = held or self.client.wire()
+        own_wire = self._own_wire
+        wire = own_wire or self.client.wire()
         source = repeated = False
         try:
             while True:
@@ -114,7 +114,7 @@ class ScriptRunner:
                         raise
                     repeated = True
         finally:
-            if wire is not held:
+            if wire is not own_wire:
                 wire.close()
 
     @off_loop

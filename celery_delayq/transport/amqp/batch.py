@@ -59,14 +59,14 @@ class PublishBatch:
         self._confirm()
         self._posted, self._buffered = self._buffered, []
         try:
-            with self.channel.giving_up():
+            with self.channel.limit_wait():
                 self.channel.post(self._posted)
         except Exception as exc:
             raise self._failed(exc) from exc
 
     def _confirm(self) -> None:
         try:
-            with self.channel.giving_up():
+            with self.channel.limit_wait():
                 refused = self.channel.confirmed(self._posted)
         except Exception as exc:
             raise self._failed(exc) from exc
@@ -79,7 +79,7 @@ class PublishBatch:
         self._unusable = "is aborted"
         self._buffered.clear()
         # The caller has an error already.
-        with suppress(Exception), self.channel.giving_up():
+        with suppress(Exception), self.channel.limit_wait():
             self.channel.refused()
 
     def close(self) -> None:

@@ -100,12 +100,12 @@ def has_digit(level: int, digit: int) -> dict[str, str]:
     return {"x-match": "all", _DIGIT_HEADERS[level]: str(digit)}
 
 
-def leaves_to(exchange: str) -> dict[str, str]:
+def target_headers(exchange: str) -> dict[str, str]:
     """Return the arguments of a binding for messages that go to *exchange* when they are due."""
     return {"x-match": "all", TARGET_HEADER: exchange}
 
 
-def arrived(headers: Mapping[str, Any]) -> dict[str, Any]:
+def original_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of a message without those of its way.
 
     A message that is sent again with the old ``x-death`` looks to RabbitMQ like one that goes in a

@@ -41,7 +41,7 @@ from celery_delayq.transport.amqp.sizes import ready_messages
 from celery_delayq.transport.amqp.waiting import REPLY_SECONDS, silence_ends
 from celery_delayq.transport.rejected import (
     MALFORMED_ERRORS,
-    dropping_malformed,
+    drop_malformed,
     handle_or_refuse,
     log_refused,
     reason_of,
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Held:
+class Unacked:
     """A message that is not acknowledged, and why it is about to be rejected."""
 
     message: Message
@@ -70,7 +70,7 @@ class Channel(PublishChannel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._held: dict[int, Held] = {}
+        self._unacked: dict[int, Unacked] = {}
         self._put_off_again_at = 0.0
         self._prefetch_grows = False
         #: The connection on which RabbitMQ has not read yet that this channel is closed.
@@ -94,7 +94,7 @@ class Channel(PublishChannel):
         if consumer_tag and callback is not None and not no_ack:  # our reader of streams has no tag
             callback = partial(self._deliver, queue, callback)
         elif callback is not None and consumer_tag:
-            callback = dropping_malformed(callback)
+            callback = drop_malformed(callback)
         return super().basic_consume(
             queue, consumer_tag=consumer_tag, no_ack=no_ack, callback=callback, **options
         )
@@ -130,18 +130,18 @@ class Channel(PublishChannel):
         settle = partial(self._is_settled, queue, callback)
         refuse = partial(self._refuse_malformed, message, queue)
         if not handle_or_refuse(settle, message, refuse, MALFORMED_ERRORS):
-            handle_or_refuse(callback, message, partial(self._refuse_held, message))
+            handle_or_refuse(callback, message, partial(self._refuse_unacked, message))
 
     def _refuse_malformed(self, message: Any, queue: str, exc: Exception) -> None:
         self._refuse(message, queue, log_refused(exc, by_worker=self._serves_worker))
 
-    def _refuse_held(self, message: Any, exc: Exception) -> None:
+    def _refuse_unacked(self, message: Any, exc: Exception) -> None:
         """Make a dead letter of a message that was handed out, unless it is settled or runs."""
         why = log_refused(exc, by_worker=self._serves_worker)
-        held = self._held.get(message.delivery_tag)
-        if held is not None and not_begun.refuse(held.message):
-            held.message._state = "REJECTED"  # so that nobody settles it again
-            self.add_dead_letter(message.delivery_tag, _id_of(held.message), why)
+        unacked = self._unacked.get(message.delivery_tag)
+        if unacked is not None and not_begun.refuse(unacked.message):
+            unacked.message._state = "REJECTED"  # so that nobody settles it again
+            self.add_dead_letter(message.delivery_tag, _id_of(unacked.message), why)
 
     @property
     def _serves_worker(self) -> bool:
@@ -181,8 +181,8 @@ class Channel(PublishChannel):
     def _refuse(self, message: Any, queue: str, why: str, details: bytes = b"") -> None:
         """Make a dead letter of a message that nobody has handled yet."""
         if self.can_schedule(queue):
-            held = Held(Message(message, channel=self), queue, reason=why, details=details)
-            self._held[message.delivery_tag] = held
+            unacked = Unacked(Message(message, channel=self), queue, reason=why, details=details)
+            self._unacked[message.delivery_tag] = unacked
         self.basic_reject(message.delivery_tag)
 
     def _put_off(self, message: Any, queue: str, due: Due) -> bool:
@@ -230,7 +230,7 @@ class Channel(PublishChannel):
         queue = (raw_message.delivery_info or {}).get("queue")
         if queue and self.can_schedule(queue):
             message.properties[PROPERTY]["queue"] = queue
-            self._held[message.delivery_tag] = Held(message, queue)
+            self._unacked[message.delivery_tag] = Unacked(message, queue)
         return message
 
     def close(self, *args: Any, **options: Any) -> Any:
@@ -276,44 +276,44 @@ class Channel(PublishChannel):
         return self
 
     def basic_ack(self, delivery_tag: Any, multiple: bool = False, **options: Any) -> Any:
-        self._held.pop(delivery_tag, None)
+        self._unacked.pop(delivery_tag, None)
         return super().basic_ack(delivery_tag, multiple, **options)
 
     def basic_reject(self, delivery_tag: Any, requeue: bool = False, **options: Any) -> Any:
-        held = self._held.get(delivery_tag)
-        if held is None:
+        unacked = self._unacked.get(delivery_tag)
+        if unacked is None:
             return super().basic_reject(delivery_tag, requeue, **options)
-        if requeue and not self._is_last(held):
-            del self._held[delivery_tag]
+        if requeue and not self._is_last(unacked):
+            del self._unacked[delivery_tag]
             return super().basic_reject(delivery_tag, True, **options)
-        why = "killed its process too often" if requeue else reason_of(held.message)
-        self.add_dead_letter(delivery_tag, _id_of(held.message), why)
+        why = "killed its process too often" if requeue else reason_of(unacked.message)
+        self.add_dead_letter(delivery_tag, _id_of(unacked.message), why)
         return None
 
-    def _is_last(self, held: Held) -> bool:
+    def _is_last(self, unacked: Unacked) -> bool:
         """Return whether a message has ended its process more often than it may."""
-        deliveries: int = held.message.properties[PROPERTY]["deliveries"]
-        return held.crashed and 0 < self.settings.max_deliveries < deliveries
+        deliveries: int = unacked.message.properties[PROPERTY]["deliveries"]
+        return unacked.crashed and 0 < self.settings.max_deliveries < deliveries
 
     def note_failure(
         self, tag: Any, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
     ) -> bool:
         """Note why a held message is about to be given back or rejected."""
-        held = self._held.get(tag)
-        if held is not None:
-            held.crashed, held.reason, held.details = crashed, reason, details
-        return held is not None
+        unacked = self._unacked.get(tag)
+        if unacked is not None:
+            unacked.crashed, unacked.reason, unacked.details = crashed, reason, details
+        return unacked is not None
 
     def note_cancelled(self, tag: Any) -> None:
         """Do nothing: RabbitMQ gives back what a closed channel had."""
 
     def add_dead_letter(self, tag: Any, id: str, reason: str) -> bool:
         """Make a dead letter of a held message; return whether it was held."""
-        held = self._held.get(tag)
-        if held is None or self.connection is None:
+        unacked = self._unacked.get(tag)
+        if unacked is None or self.connection is None:
             return False
         new = NewDeadLetter(
-            held.queue, id, held.reason or reason, held.message.pack(), held.details
+            unacked.queue, id, unacked.reason or reason, unacked.message.pack(), unacked.details
         )
         connection = self._dead_letter_connection
         if not worker.consumes_tasks(self):
@@ -325,7 +325,7 @@ class Channel(PublishChannel):
 
     def ack_stored(self, tag: Any) -> None:
         """Acknowledge a message whose dead letter was stored late."""
-        if tag in self._held and self.connection is not None:
+        if tag in self._unacked and self.connection is not None:
             self.basic_ack(tag)
 
     def add_dead_letter_copy(

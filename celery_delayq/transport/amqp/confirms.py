@@ -29,14 +29,14 @@ class Confirms:
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
-        self._last = 0
-        self._first = 1
+        self._last_number = 0
+        self._first_number = 1
         #: Where each message was sent for that has no answer yet, by its number.
-        self._open: dict[int, str] = {}
+        self._unconfirmed: dict[int, str] = {}
         #: The error of each message that was refused, by its number.
         self.refused: dict[int, Exception] = {}
         #: By message id: the number of a message that may be returned.
-        self._returnable: dict[str, int] = {}
+        self._returnable_numbers: dict[str, int] = {}
         channel.confirm_select()
         channel.events["basic_ack"].add(self._on_ack)
         channel.events["basic_nack"].add(self._on_nack)
@@ -44,19 +44,19 @@ class Confirms:
 
     def note(self, message_id: str, target: str) -> int:
         """Note that the next message is being published; return its number."""
-        self._last += 1
-        self._open[self._last] = target
-        self._returnable[message_id] = self._last
-        return self._last
+        self._last_number += 1
+        self._unconfirmed[self._last_number] = target
+        self._returnable_numbers[message_id] = self._last_number
+        return self._last_number
 
     def skip(self) -> None:
         """Count a message that was published and whose answer nobody waits for, as RabbitMQ does.
 
         It is not among the places of :meth:`take_refused`.
         """
-        self._last += 1
-        if not self._open:
-            self._first = self._last + 1
+        self._last_number += 1
+        if not self._unconfirmed:
+            self._first_number = self._last_number + 1
 
     def wait(self, connection: Any) -> None:
         """Wait until the broker has answered for all that was published, within the timeout of the
@@ -69,24 +69,28 @@ class Confirms:
         amqp.exceptions.RecoverableConnectionError
             The connection was lost; what the broker has taken is not known.
         """
-        if len(self._open) == 1 and connection.reads(
-            _ACK_FRAME(1, self._channel.channel_id, 13, *spec.Basic.Ack, *self._open, 0, 0xCE)
+        if len(self._unconfirmed) == 1 and connection.reads(
+            _ACK_FRAME(
+                1, self._channel.channel_id, 13, *spec.Basic.Ack, *self._unconfirmed, 0, 0xCE
+            )
         ):
-            self._open.clear()
-        while self._open:
+            self._unconfirmed.clear()
+        while self._unconfirmed:
             connection.drain_events()
 
     def take_refused(self) -> dict[int, Exception]:
         """Return the errors of refused messages since the last call, by place; forget them."""
-        errors = {number - self._first: self.refused[number] for number in sorted(self.refused)}
-        self._first = self._last + 1
+        errors = {
+            number - self._first_number: self.refused[number] for number in sorted(self.refused)
+        }
+        self._first_number = self._last_number + 1
         self.refused.clear()
-        self._returnable.clear()
+        self._returnable_numbers.clear()
         return errors
 
     def _settled(self, number: int, multiple: bool) -> list[tuple[int, str]]:
-        done = [each for each in self._open if each <= number] if multiple else [number]
-        return [(each, self._open.pop(each)) for each in done if each in self._open]
+        done = [each for each in self._unconfirmed if each <= number] if multiple else [number]
+        return [(each, self._unconfirmed.pop(each)) for each in done if each in self._unconfirmed]
 
     def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
         self._settled(delivery_tag, multiple)
@@ -101,7 +105,7 @@ class Confirms:
 
     def _on_return(self, _exc: Exception, exchange: str, routing_key: str, message: Any) -> None:
         # It comes before the confirm of the same message.
-        number = self._returnable.get(message.properties.get("message_id", ""))
+        number = self._returnable_numbers.get(message.properties.get("message_id", ""))
         if number is not None:
             why = "declare the queue and its binding first"
             if exchange in self._channel.topology.entries():

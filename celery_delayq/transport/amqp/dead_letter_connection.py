@@ -30,7 +30,7 @@ from celery_delayq.model.dead_letter import MAX_TEXT_CHARACTERS, pack_details
 from celery_delayq.model.envelope import Due
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, StoredDeadLetter, View
 from celery_delayq.transport.amqp.messages import Routed
-from celery_delayq.transport.amqp.waiting import given_up
+from celery_delayq.transport.amqp.waiting import limit_wait
 from celery_delayq.utils import foreign
 from celery_delayq.utils.foreign import record_errors
 from celery_delayq.utils.reconnecting import ReconnectingLoop
@@ -103,7 +103,7 @@ class _Waiting:
     is_late: bool = False
 
     @property
-    def went_back(self) -> bool:
+    def is_requeued(self) -> bool:
         """Whether RabbitMQ has the message again."""
         return self.channel is not None and self.channel.connection is None
 
@@ -165,8 +165,8 @@ class DeadLetterConnection:
 
         view, first = self._run(begin), offset or 0
         if offset is not None:
-            view = view._replace(last=min(view.last, offset))
-        while first <= view.last:
+            view = view._replace(last_offset=min(view.last_offset, offset))
+        while first <= view.last_offset:
             page, first = self.ask(partial(DeadLetterStream.page, view=view, first=first))
             yield from page
 
@@ -251,7 +251,7 @@ class DeadLetterConnection:
                 connection.maybe_switch_next()
                 raise
         try:
-            with given_up(connection.connection, timeout):
+            with limit_wait(connection.connection, timeout):
                 return work(connection.default_channel)
         except connection.recoverable_connection_errors as exc:
             connection.collect()
@@ -299,7 +299,7 @@ class DeadLetterConnection:
         failure: Exception | None = None
         for _ in range(len(self._waiting)):
             waiting = self._waiting[0]
-            if not waiting.went_back:
+            if not waiting.is_requeued:
                 try:
                     self._store(waiting)
                 except Exception as exc:

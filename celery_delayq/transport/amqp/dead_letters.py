@@ -49,7 +49,7 @@ class View(NamedTuple):
     """What a stream of dead letters has at one moment; *marked* is the offset of the last mark."""
 
     settled: set[int]
-    last: int
+    last_offset: int
     marked: int
 
 
@@ -120,13 +120,13 @@ class DeadLetterStream:
 
         Of the settled ones it has those whose mark comes after the offset *marked*.
         """
-        last_mark = self._last(self._marks)
+        last_mark = self._last_offset(self._marks)
         marks = self._messages(self._marks, marked + 1, last_mark)
         settled: set[int] = set()
         for mark in marks:
             with suppress(RecordError), record_errors("mark"):  # anybody may send something else
                 settled.update(foreign.loads(mark.body))
-        return View(settled, self._last(self._name), last_mark)
+        return View(settled, self._last_offset(self._name), last_mark)
 
     def oldest(self) -> int:
         """Return the offset of the first message that the stream still has, which has one."""
@@ -136,11 +136,12 @@ class DeadLetterStream:
     def page(self, view: View, first: int) -> tuple[list[StoredDeadLetter], int]:
         """Return some dead letters of a view, oldest first, and the *first* of the next page.
 
-        A page has about :data:`PAGE_BYTES`; after the last one, *first* is beyond ``view.last``.
+        A page has about :data:`PAGE_BYTES`. After the last page, *first* is beyond
+        ``view.last_offset``.
         """
         found: list[StoredDeadLetter] = []
         room = PAGE_BYTES
-        for message in self._messages(self._name, first, view.last):
+        for message in self._messages(self._name, first, view.last_offset):
             headers, body = message.headers, message.body
             first = headers[_OFFSET_HEADER] + 1
             if headers[_OFFSET_HEADER] not in view.settled and _QUEUE_HEADER in headers:
@@ -151,7 +152,7 @@ class DeadLetterStream:
                 room -= len(data)
                 if room <= 0:
                     return found, first
-        return found, view.last + 1
+        return found, view.last_offset + 1
 
     def read(self, view: View | None = None) -> Iterator[StoredDeadLetter]:
         """Yield the dead letters that are neither replayed nor purged, oldest first.
@@ -159,7 +160,7 @@ class DeadLetterStream:
         Those that are added meanwhile, or after *view*, are not among them.
         """
         view, first = view or self.view(), 0
-        while first <= view.last:
+        while first <= view.last_offset:
             page, first = self.page(view, first)
             yield from page
 
@@ -200,7 +201,7 @@ class DeadLetterStream:
                 if message.headers[_OFFSET_HEADER] >= last:
                     return
 
-    def _last(self, stream: str) -> int:
+    def _last_offset(self, stream: str) -> int:
         """Return the offset of the last message of a stream, -1 without one."""
         try:
             with _Reading(self._channel.connection, stream, "last") as reading:
@@ -208,7 +209,7 @@ class DeadLetterStream:
                     next(iter(reading))
                 # The rest of its chunk comes before the next reply.
                 reading.channel.basic_qos(0, _PREFETCH, False)
-                return reading.last
+                return reading.last_offset
         except amqp.exceptions.NotFound:
             return -1
 
@@ -222,7 +223,7 @@ class _Reading:
         self._connection = connection
         self._arrived: deque[Any] = deque()
         self._done = False
-        self.last = -1
+        self.last_offset = -1
         self.channel = connection.channel()
         self.channel.basic_qos(0, ahead, False)
         try:
@@ -250,7 +251,7 @@ class _Reading:
 
     def _on_message(self, message: Any) -> None:
         self._arrived.append(message)
-        self.last = max(self.last, message.headers[_OFFSET_HEADER])
+        self.last_offset = max(self.last_offset, message.headers[_OFFSET_HEADER])
         # An acknowledgement has more of them sent.
         if not self._done and message.delivery_tag % (_PREFETCH // 4) == 0:
             self.channel.basic_ack(message.delivery_tag, multiple=True)

@@ -96,7 +96,7 @@ def encoded(body: bytes | str, properties: Mapping[str, Any]) -> Content:
     return Content(get("message_id") or "", flags, before, headers, after, body)
 
 
-def publishing(
+def publish_frames(
     channel_id: int,
     frame_max: int,
     content: Content,

@@ -84,7 +84,7 @@ class Message(RejectsUndecodable, pyamqp.Message):
         if self.headers.get(cascade.TARGET_HEADER) == "":
             # A retry goes the way that the task was sent.
             self.delivery_info = {**self.delivery_info, "exchange": ""}
-        self.headers = cascade.arrived(self.headers)
+        self.headers = cascade.original_headers(self.headers)
         for name in (_DELIVERY_COUNT_HEADER, OWN_HEADER, UNREADABLE_HEADER):
             self.headers.pop(name, None)
         self.properties = {

@@ -33,11 +33,11 @@ from celery_delayq.transport.amqp.frames import (
     Content,
     encoded,
     encoding_errors,
-    publishing,
+    publish_frames,
 )
 from celery_delayq.transport.amqp.messages import OWN_HEADER, REDIS_OPTIONS, Routed, is_task
 from celery_delayq.transport.amqp.topology import Topology
-from celery_delayq.transport.amqp.waiting import given_up, silence_ends
+from celery_delayq.transport.amqp.waiting import limit_wait, silence_ends
 
 #: Faster than ``json.dumps``.
 _ENCODE = json.JSONEncoder().encode
@@ -93,7 +93,7 @@ class PublishChannel(pyamqp.Channel):
             if self._confirms is not None:
                 self._confirms.skip()
             return result
-        with self.giving_up(timeout):
+        with self.limit_wait(timeout):
             sent = [self.routed(message, exchange, routing_key)]
             self.post(sent)
             for error in self.confirmed(sent).values():
@@ -138,7 +138,7 @@ class PublishChannel(pyamqp.Channel):
         BrokerBlocked, BrokerTimeout
             It says nothing for 30 s.
         """
-        with self.giving_up():
+        with self.limit_wait():
             try:
                 self.post(messages)
             except InvalidOption as exc:  # nothing was sent
@@ -153,7 +153,7 @@ class PublishChannel(pyamqp.Channel):
         }
 
     def confirmed(self, messages: Sequence[Routed]) -> dict[int, Exception]:
-        """Wait, within :meth:`giving_up`, for answers to what was posted last; as :meth:`send`."""
+        """Wait, within :meth:`limit_wait`, for answers to what was posted last; as :meth:`send`."""
         errors = self.refused()
         while (
             again := [
@@ -171,7 +171,7 @@ class PublishChannel(pyamqp.Channel):
         return errors
 
     def post(self, messages: Sequence[Routed]) -> None:
-        """Send messages in one write, within :meth:`giving_up`, without waiting for an answer."""
+        """Send messages in one write, within :meth:`limit_wait`, without waiting for an answer."""
         connection = self._connected()
         if self._confirms is None:
             self._confirms = Confirms(self)
@@ -194,7 +194,7 @@ class PublishChannel(pyamqp.Channel):
             delay := self.topology.delay(max(due_ms - time.time() * 1000, 1))
         ):
             exchange, more = self.topology.entry(delay.entry), delay.headers()
-        return publishing(self.channel_id, frame_max, content, exchange, routing_key, more)
+        return publish_frames(self.channel_id, frame_max, content, exchange, routing_key, more)
 
     def refused(self) -> dict[int, Exception]:
         """Wait until the broker has answered for all that was posted; as :meth:`confirmed`."""
@@ -219,9 +219,9 @@ class PublishChannel(pyamqp.Channel):
             self.declarer.forget()
         return errors
 
-    def giving_up(self, seconds: float | None = None) -> AbstractContextManager[None]:
-        """Return the context of what is sent: see :func:`given_up`."""
-        return given_up(self._connected(), seconds)
+    def limit_wait(self, seconds: float | None = None) -> AbstractContextManager[None]:
+        """Return the context of what is sent: see :func:`limit_wait`."""
+        return limit_wait(self._connected(), seconds)
 
     def _do_revive(self) -> None:
         """Open the channel again after RabbitMQ has closed it: nothing is confirmed on it yet."""
@@ -334,7 +334,7 @@ def _content(routed: Routed) -> Content:
     if isinstance(message, Content):
         return message
     properties = dict(message.properties)
-    headers = cascade.arrived(properties["application_headers"])
+    headers = cascade.original_headers(properties["application_headers"])
     own = dict(properties.get(PROPERTY) or {})
     own.pop("countdown", None)
     if headers.get("eta") is not None:

@@ -149,7 +149,7 @@ class Topology:
         yield Binding(self.unroutable, kept, {})
         by_name = ExchangeItem(self.to_queue, "direct", {"alternate-exchange": self.unroutable})
         yield by_name
-        yield Binding(self.exit, by_name, cascade.leaves_to(""))
+        yield Binding(self.exit, by_name, cascade.target_headers(""))
 
     def at_level(self, level: int) -> Iterator[Item]:
         """Yield the exchange of a level, its queues, the ways into them, and the way past them."""
@@ -184,7 +184,7 @@ class Topology:
         arguments = {"x-message-ttl": 0, "x-dead-letter-exchange": exchange, **_QUORUM_ARGUMENTS}
         queue = QueueItem(name, arguments)
         yield queue
-        yield Binding(self.exit, queue, cascade.leaves_to(exchange))
+        yield Binding(self.exit, queue, cascade.target_headers(exchange))
 
     def streams(self) -> Iterator[QueueItem]:
         """Yield the streams of dead letters."""

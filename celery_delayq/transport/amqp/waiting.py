@@ -153,7 +153,7 @@ def silence_ends(connection: WaitingConnection) -> Iterator[None]:
 
 
 @contextmanager
-def given_up(connection: WaitingConnection, seconds: float | None = None) -> Iterator[None]:
+def limit_wait(connection: WaitingConnection, seconds: float | None = None) -> Iterator[None]:
     """Wait so many seconds for each reply, by default its ``reply_timeout``, and close a
     connection that is lost or silent: publishes on it are uncertain.
 

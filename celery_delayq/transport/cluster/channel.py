@@ -121,8 +121,8 @@ class ClusterChannel(Channel):
         **kwargs: Any,
     ) -> None:
         if queue in self._fanout_queues:
-            noting = self.connection.cycle.noting_failure(self, callback)
-            super().basic_consume(queue, no_ack, noting, consumer_tag, **kwargs)
+            handle = self.connection.cycle.note_failures(self, callback)
+            super().basic_consume(queue, no_ack, handle, consumer_tag, **kwargs)
             return
         part = self._consuming[consumer_tag] = self.part_of(queue)
         part.basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
@@ -188,13 +188,13 @@ class ClusterChannel(Channel):
     def _size(self, queue: str) -> int:
         """Return how many messages wait in *queue*, ready and scheduled, as on stock."""
         try:
-            return self._whole_size(queue)
+            return self._total_size(queue)
         except self.connection_errors:
             if self._declares:
                 return 0
             raise
 
-    def _whole_size(self, queue: str) -> int:
+    def _total_size(self, queue: str) -> int:
         stores = self._hurried_stores if self._declares else self.stores
         sizes = stores.of(queue).gauges.sizes(queue, self.layout)
         return sizes.ready + sizes.scheduled

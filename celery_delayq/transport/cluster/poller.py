@@ -83,7 +83,7 @@ class ClusterPoller(Poller):
             self._leave_silent()
         away = self._away
         with ExitStack() as stack:
-            for whole in {each.whole for each in self._channels}:
+            for whole in {each.main_channel for each in self._channels}:
                 stack.enter_context(whole.prefetch.counted_once())
             asking = [
                 each for each in self._channels if not (each in away or self._is_settled(each))
@@ -93,7 +93,7 @@ class ClusterPoller(Poller):
         if paused and next(iter(paused.values()))[0].qos.can_consume():
             self._update_brpop_polling()
         for number, channel in enumerate(asking):
-            channel.whole.prefetch.asking = len(asking) - number
+            channel.main_channel.prefetch.asking = len(asking) - number
             if channel.active_queues and channel.qos.can_consume():
                 self._register_BRPOP(channel)
             if channel.active_fanout_queues:
@@ -104,11 +104,11 @@ class ClusterPoller(Poller):
         for channel in tuple(self._channels):
             overdue = _overdue_seconds(channel)
             if channel not in self._away and overdue > NODE_TIMEOUT_SECONDS:
-                self.lost(channel, TimeoutError(f"no reply for {overdue:.1f} s"))
+                self.note_away(channel, TimeoutError(f"no reply for {overdue:.1f} s"))
             try:
                 self._watch_subscription(channel)
             except channel.connection_errors as exc:
-                self.lost(channel, exc)
+                self.note_away(channel, exc)
 
     def _watch_subscription(self, channel: Any) -> None:
         """Leave a node that is silent, and ask the one that is subscribed to for a sign of life.
@@ -152,7 +152,7 @@ class ClusterPoller(Poller):
                 channel.resume()
             register(channel)
         except channel.connection_errors as exc:
-            self.lost(channel, exc)
+            self.note_away(channel, exc)
 
     def on_readable(self, fileno: int) -> Any:
         """Read what has come."""
@@ -160,7 +160,7 @@ class ClusterPoller(Poller):
         try:
             return super().on_readable(fileno)
         except getattr(channel, "connection_errors", ()) as exc:
-            self.lost(channel, exc)
+            self.note_away(channel, exc)
             raise Empty() from exc  # else `drain_events` would end, and a caller count anew
 
     def _may_be_read(self, _channel: Any) -> bool:
@@ -184,22 +184,22 @@ class ClusterPoller(Poller):
         try:
             return deliver(channel)
         except channel.connection_errors as exc:
-            self.lost(channel, exc)
+            self.note_away(channel, exc)
             return False
 
-    def noting_failure(self, channel: Any, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def note_failures(self, channel: Any, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap what handles messages of a channel: note a lost connection of its own, such as that
         of a result backend.
         """
 
-        def noting(message: Any) -> Any:
+        def handle(message: Any) -> Any:
             try:
                 return callback(message)
             except channel.connection_errors:
                 self._failed.add(channel)
                 raise
 
-        return noting
+        return handle
 
     def on_credit(self, _channel: Any) -> None:
         """Wake the poll: any shard may wait for it, since all share one prefetch."""
@@ -209,7 +209,7 @@ class ClusterPoller(Poller):
         """Return whether the shard of a channel is away."""
         return channel in self._away
 
-    def lost(self, channel: Any, exc: Exception) -> None:
+    def note_away(self, channel: Any, exc: Exception) -> None:
         """Leave a channel alone until its shard is back.
 
         An error of whoever got a message is raised: only a new connection gives that back.
@@ -252,10 +252,10 @@ class ClusterPoller(Poller):
 def _overdue_seconds(channel: Any) -> float:
     """Return for how long the reply that a channel awaits has been missing."""
     consumer: Consumer | None = vars(channel).get("consumer")
-    sock = None if consumer is None else socket_of(consumer.awaiting)
+    sock = None if consumer is None else socket_of(consumer.awaited_connection)
     if consumer is None or sock is None:
         return 0.0
-    wait = consumer.idle.seconds if consumer.state is State.WAITING else 0.0
+    wait = consumer.idle.wait_seconds if consumer.state is State.WAITING else 0.0
     seconds = time.monotonic() - consumer.sent_at - wait
     # It may be here: the event loop was busy, or nothing may be taken now.
     return 0.0 if seconds <= 0 or is_readable(sock) else seconds

@@ -31,16 +31,16 @@ class TolerantQoS(QoS):
 class SharedQoS(TolerantQoS):
     """The messages of one shard, which count for the prefetch of the whole channel."""
 
-    def __init__(self, channel: ShardChannel, whole: QoS) -> None:
+    def __init__(self, channel: ShardChannel, main_channel: QoS) -> None:
         super().__init__(channel)
-        self._whole = whole
-        self._delivered, self._dirty = whole._delivered, whole._dirty
-        self._quick_ack, self._quick_append = whole._quick_ack, whole._quick_append
+        self._main_qos = main_channel
+        self._delivered, self._dirty = main_channel._delivered, main_channel._dirty
+        self._quick_ack, self._quick_append = main_channel._quick_ack, main_channel._quick_append
 
     @property
     def prefetch_count(self) -> int:
         """The most messages that the whole channel may have handed out, 0 for no limit."""
-        return int(self._whole.prefetch_count)
+        return int(self._main_qos.prefetch_count)
 
     @prefetch_count.setter
     def prefetch_count(self, _count: int) -> None:
@@ -48,7 +48,7 @@ class SharedQoS(TolerantQoS):
 
     def can_consume(self) -> bool:
         """Return whether another message may be handed out."""
-        return bool(self._whole.can_consume())
+        return bool(self._main_qos.can_consume())
 
     def restore_unacked(self, _client: Any = None) -> None:
         """Put back the unacknowledged messages of this shard."""
@@ -91,17 +91,20 @@ class ShardChannel(Channel):
 
     _qos: SharedQoS | None
 
-    def __init__(self, whole: Any, tag: str) -> None:
+    def __init__(self, main_channel: Any, tag: str) -> None:
         self.tag = tag
         self.slot = Slot(tag)
         #: Queues to begin with when the shard is back.
         self._late: list[str] = []
         with unpinged(self):
-            super().__init__(whole.connection)
-        self.whole = whole
-        self.prefetch = whole.prefetch
+            super().__init__(main_channel.connection)
+        self.main_channel = main_channel
+        self.prefetch = main_channel.prefetch
         # Which of its queues do not last.
-        self._expires, self.auto_delete_queues = whole._expires, whole.auto_delete_queues
+        self._expires, self.auto_delete_queues = (
+            main_channel._expires,
+            main_channel.auto_delete_queues,
+        )
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
         params: dict[str, Any] = super()._connparams(asynchronous)
@@ -111,8 +114,8 @@ class ShardChannel(Channel):
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Callable[[Any], Any], *args: Any, **kwargs: Any
     ) -> None:
-        noting = self.connection.cycle.noting_failure(self, callback)
-        super().basic_consume(queue, no_ack, noting, *args, **kwargs)
+        handle = self.connection.cycle.note_failures(self, callback)
+        super().basic_consume(queue, no_ack, handle, *args, **kwargs)
 
     def _begin(self, queue: str) -> None:
         """Begin to consume a queue; where the shard is away, when it is back."""
@@ -122,7 +125,7 @@ class ShardChannel(Channel):
             try:
                 self.resume()
             except self.connection_errors as exc:
-                cycle.lost(self, exc)
+                cycle.note_away(self, exc)
 
     def resume(self) -> None:
         """Begin with the queues that could not be consumed while the shard was away."""
@@ -149,5 +152,5 @@ class ShardChannel(Channel):
     def qos(self) -> Any:
         """The messages of this shard that are handed out."""
         if self._qos is None:
-            self._qos = SharedQoS(self, self.whole.qos)
+            self._qos = SharedQoS(self, self.main_channel.qos)
         return self._qos

@@ -13,7 +13,7 @@ from celery_delayq.store import server_checks
 from celery_delayq.store.cluster.nodes import Nodes
 from celery_delayq.store.cluster.slots import Address
 from celery_delayq.store.cluster.stores import check_number
-from celery_delayq.store.scripting.errors import translating
+from celery_delayq.store.scripting.errors import translate_errors
 from celery_delayq.transport import url
 from celery_delayq.transport.cluster.channel import ClusterChannel
 from celery_delayq.transport.cluster.poller import ClusterPoller
@@ -72,7 +72,7 @@ class ClusterTransport(Transport):
 
     def establish_connection(self) -> Any:
         """Connect, and refuse servers that lack what the scripts need."""
-        with translating():
+        with translate_errors():
             connection = super().establish_connection()
         check_number(self.nodes, self._avail_channels[0].slot.keys, self.settings.cluster_tags)
         return connection
@@ -82,7 +82,7 @@ class ClusterTransport(Transport):
 
         Any master does, as one of them may be away.
         """
-        with translating(), self.nodes.briefly(None) as client:
+        with translate_errors(), self.nodes.briefly(None) as client:
             server_checks.check_server(client, in_cluster=True)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError
 
 from celery_delayq.store.scripting.calls import pack
 from celery_delayq.store.scripting.client import Client
-from celery_delayq.store.scripting.errors import translating
+from celery_delayq.store.scripting.errors import translate_errors
 from celery_delayq.store.scripting.refusals import Refusal, refusal_of
 from celery_delayq.store.scripting.wire import Wire
 from celery_delayq.transport.loop.loop_socket import LoopSocket
@@ -81,7 +81,7 @@ class LoopConnections:
             Redis is away, or refuses the request.
         """
         await self.open()
-        with translating():
+        with translate_errors():
             return self._checked(await _least_busy(self.open_sockets()).ask(request))
 
     def open_sockets(self) -> list[LoopSocket]:
@@ -91,7 +91,7 @@ class LoopConnections:
     async def open(self) -> None:
         """Open the connections that are missing; raises the errors of :meth:`fetch`."""
         if len(self.open_sockets()) < self._size:
-            with translating():
+            with translate_errors():
                 # A caller that is cancelled leaves it to the others.
                 await asyncio.shield(self._open_missing())
 
@@ -172,7 +172,7 @@ def _least_busy(sockets: list[LoopSocket]) -> LoopSocket:
 def _connected(pool: ConnectionPool) -> Any:
     """Return a new connection, logged in, to the server that the pool's connections go to."""
     connection = pool.connection_class(**_with_resp2(pool.connection_kwargs))
-    with translating():
+    with translate_errors():
         connection.connect()
     return connection
 

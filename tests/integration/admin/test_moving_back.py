@@ -80,7 +80,7 @@ def test_what_is_leased_goes_back_in_batches_to_the_lists_of_its_queue(
     assert next(steps).total == 250
     next(steps)
     steps.close()
-    assert store.leases.held("celery", "me")
+    assert store.leases.leased_fields("celery", "me")
     list(to_stock(app))
 
     messages = ready(delayq_redis.client, "celery:5")

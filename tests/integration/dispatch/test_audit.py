@@ -75,7 +75,9 @@ def test_a_queue_goes_on(
     harm: str, dispatcher: Dispatcher, store: Store, delayq_redis: RedisUnderTest
 ) -> None:
     store.register("q")
-    wait_until(lambda: dispatcher.tally.last and dispatcher.tally.last.queues, what="a look")
+    wait_until(
+        lambda: dispatcher.tally.last_look and dispatcher.tally.last_look.queues, what="a look"
+    )
     rules = accounts.rules("producer", ["another"])
     store.client.execute_command("ACL", "SETUSER", "producer", "on", ">pw", *rules)
     store.schedule("q", entry("e", 1500, relative=True))

@@ -26,7 +26,7 @@ from celery_delayq.model.envelope import with_skip_after
 from celery_delayq.periodic.runner import Ticker
 from celery_delayq.settings import Limits, Settings
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.leases import Reserved
+from celery_delayq.store.leases import AcquireReply
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from tests.lua.bench import DEFAULT, QUEUE, Bench, bodies, labelled, message_of
@@ -279,7 +279,7 @@ def quarantine_turn(world: World) -> Iterator[None]:
 def turn(world: World, who: str, number: int) -> bool:
     """Return whether a process that holds something makes room for a quarantined message."""
     call = world.store.leases.acquire_call(QUEUE, who, LEASE, str(number), 1, 4, 1)
-    return Reserved.read(world.store.run(call)).room
+    return AcquireReply.read(world.store.run(call)).room
 
 
 def archiving(world: World) -> Iterator[None]:

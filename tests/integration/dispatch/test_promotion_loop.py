@@ -36,8 +36,8 @@ class Noting(Dispatcher):
         super().__init__(*args, **options)
         self.threads: list[str] = []
 
-    def _promoted(self, reply: object) -> None:
-        super()._promoted(reply)
+    def _read_promoted(self, reply: object) -> None:
+        super()._read_promoted(reply)
         self.threads.append(threading.current_thread().name)
 
 

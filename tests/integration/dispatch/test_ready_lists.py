@@ -267,7 +267,7 @@ def test_many_queues_are_looked_at_in_portions(store: Store, redis: Redis) -> No
         redis.lpush(name, "x")
     look = store.next_queue(ready_every=FLEET_LOOK_SECONDS)
     redis.config_resetstat()
-    looks.after(look)
+    looks.note_look(look)
     portions = 0
     while looks.is_looking:
         looks.go_on(store)
@@ -284,12 +284,12 @@ def test_a_look_that_an_outage_interrupts_begins_anew(store: Store, redis: Redis
     for name in names:
         store.register(name)
     looks = ReadyLists(Registry(30.0))
-    looks.after(store.next_queue(ready_every=FLEET_LOOK_SECONDS))
+    looks.note_look(store.next_queue(ready_every=FLEET_LOOK_SECONDS))
     looks.go_on(store)
     for name in names:
         redis.lpush(name, "x")
 
-    looks.reconnected()
+    looks.note_reconnect()
     while looks.is_looking:
         looks.go_on(store)
 

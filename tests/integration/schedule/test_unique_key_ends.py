@@ -17,7 +17,7 @@ from celery.result import AsyncResult
 
 from celery_delayq.admin.stock_migration import to_stock
 from celery_delayq.model.scheduled import Filter
-from celery_delayq.store.leases import Reserved
+from celery_delayq.store.leases import AcquireReply
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import scripts
 from celery_delayq.testing import wait_until
@@ -45,7 +45,7 @@ def call(control: Control, id: str, **options: Any) -> AsyncResult:
     return signature.apply_async()
 
 
-def lease(control: Control) -> Reserved:
+def lease(control: Control) -> AcquireReply:
     """Lease as a process that reports nothing."""
     return control.delayq.store.leases.acquire(QUEUE, "me", 30.0, "1", 5)
 

@@ -89,7 +89,7 @@ class Stage:
 
     def be_repeating(self) -> None:
         self.be_asked()
-        self.call("lost")
+        self.call("drop_connection")
         self.connect()
 
     def be_about_to_pop(self) -> None:
@@ -132,7 +132,7 @@ def ask_while_handing_out(stage: Stage) -> None:
 
 def repeat_while_handing_out(stage: Stage) -> None:
     ask_while_handing_out(stage)
-    stage.call("lost")
+    stage.call("drop_connection")
     stage.connect()
     stage.call("next")
     stage.call("read")
@@ -190,12 +190,12 @@ def have_no_room(stage: Stage) -> None:
 
 def lose_it_while_it_looks(stage: Stage) -> None:
     stage.be_looked()
-    stage.call("lost")
+    stage.call("drop_connection")
 
 
 def lose_it_while_it_waits(stage: Stage) -> None:
     stage.be_waiting()
-    stage.call("lost")
+    stage.call("drop_connection")
 
 
 def abandon(stage: Stage) -> None:
@@ -242,7 +242,7 @@ def be_refused_what_may_not_run(stage: Stage) -> None:
     stage.call("read")
     assert not stage.consumer.taken
     stage.call("start")
-    stage.consumer.keeper.give_back_abandoned(store)
+    stage.consumer.keeper.requeue_abandoned(store)
     assert store.client.llen("q") == 1
 
 
@@ -372,7 +372,7 @@ def test_the_table_of_transitions_is_true_and_whole(new_stage: Callable[[], Stag
 @pytest.mark.parametrize("state", State)
 def test_all_other_calls_change_nothing(new_stage: Callable[[], Stage], state: State) -> None:
     """Reading is left out: it needs a reply that is awaited."""
-    methods = ("start", "next", "lost", "abandon")
+    methods = ("start", "next", "drop_connection", "abandon")
     for method in methods:
         if any((state, method) == (start, by) for start, by, _ in documented()):
             continue

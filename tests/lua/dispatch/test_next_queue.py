@@ -13,7 +13,10 @@ from tests.support.model_clock import CLOCK, set_clock_back
 
 #: One call of each script here, and a reply to it.
 SCRIPT_CALLS: Calls = {
-    "dispatch/next_queue": (lambda s: s.next_queue(left=["r"]), [5, b"q", b"7", 0, 1, 2, 1, b"q"]),
+    "dispatch/next_queue": (
+        lambda s: s.next_queue(skipped=["r"]),
+        [5, b"q", b"7", 0, 1, 2, 1, b"q"],
+    ),
     "dispatch/defer_queue": (lambda s: s.defer_queue("q", 1.0, ["r"]), [5, b"q", b"7"]),
     "schedule/counts": (
         lambda s: s.gauges.sizes("q", Layout()),
@@ -50,11 +53,11 @@ def test_queues_that_are_left_to_others_are_passed_over(store: Bench) -> None:
 
     left = ["other", "b", "a"]
     looks = [
-        store.next_queue(left=left[:2]),
-        store.next_queue(left=left),
+        store.next_queue(skipped=left[:2]),
+        store.next_queue(skipped=left),
         store.defer_queue("none", 60, left),
-        store.promote("none", Layout(), 1, left=left).look,
-        store.next_queue(left=[*left, "c"]),
+        store.promote("none", Layout(), 1, skipped=left).look,
+        store.next_queue(skipped=[*left, "c"]),
     ]
 
     assert [look.queue for look in looks] == ["a", "c", "c", "c", None]
@@ -123,12 +126,12 @@ def test_the_others_hear_when_the_one_on_duty_looks(store: Bench) -> None:
     with store.client.pubsub(ignore_subscribe_messages=True) as one:
         one.subscribe(store.keys.fleet)
         one.get_message(timeout=TIMEOUT)
-        alone = store.next_queue(dispatcher="on duty", listens=True, ready_every=1.0)
+        alone = store.next_queue(dispatcher="on duty", is_subscribed=True, ready_every=1.0)
         with store.client.pubsub(ignore_subscribe_messages=True) as other:
             other.subscribe(store.keys.fleet)
             other.get_message(timeout=TIMEOUT)
             looks = [
-                store.next_queue(dispatcher=who, listens=True, ready_every=ready)
+                store.next_queue(dispatcher=who, is_subscribed=True, ready_every=ready)
                 for who, ready in (("on duty", 1.0), ("off duty", 1.0), ("on duty", 0.0))
             ]
             heard = [

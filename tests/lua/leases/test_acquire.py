@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.store.leases import DeliveryCounts, Reserved
+from celery_delayq.store.leases import AcquireReply, DeliveryCounts
 from tests.lua.bench import FAR, LEASE, Bench, Calls, bodies, counts, entry
 
 #: One call of each script here, and a reply to it.
@@ -70,7 +70,7 @@ def test_the_first_list_with_something_left_is_told(store: Bench, step: int, pla
 
 
 def test_an_empty_queue_gives_nothing_and_leaves_nothing(store: Bench) -> None:
-    assert store.reserve() == Reserved(0, False, False, [])
+    assert store.reserve() == AcquireReply(0, False, False, [])
 
     assert store.state() == {}
 
@@ -185,8 +185,8 @@ def test_a_repeat_after_an_acknowledgement_loses_and_moves_nothing(store: Bench,
 
     assert store.state() == before
     held = store.client.hgetall("{q}:leased:me")
-    told = {field.encode(): b"0\n" + message for field, message, _ in again.messages}
-    assert told == held
+    read_codes = {field.encode(): b"0\n" + message for field, message, _ in again.messages}
+    assert read_codes == held
 
 
 def test_a_repeat_after_all_was_acknowledged_takes_nothing(store: Bench) -> None:
@@ -206,7 +206,7 @@ def test_a_request_that_was_overtaken_by_a_later_one_takes_nothing(store: Bench)
     store.reserve("10", 1)
     before = store.state()
 
-    assert store.reserve("9", 2) == Reserved(1, False, False, [])
+    assert store.reserve("9", 2) == AcquireReply(1, False, False, [])
     assert store.state() == before
     assert bodies(store.reserve("11", 2)) == [b"b", b"c"]
 
@@ -291,14 +291,14 @@ def test_who_holds_something_takes_nothing_more_until_it_is_free_for_a_quarantin
 
     waiting = store.reserve("2")
 
-    assert waiting == Reserved(1, False, True, [])
+    assert waiting == AcquireReply(1, False, True, [])
     assert store.client.get("{q}:quarantine_turn") == b"me"
     assert 0 < store.client.pttl("{q}:quarantine_turn") <= LEASE * 1000
     assert store.client.lrange("q", 0, -1) == [b"b"]
 
     store.ack(field)
     message = ("3:1", b"deadly", DeliveryCounts(reclaimed=5))
-    assert store.reserve("3") == Reserved(1, True, False, [message])
+    assert store.reserve("3") == AcquireReply(1, True, False, [message])
     assert not store.client.exists("{q}:quarantine_turn")
 
 
@@ -307,7 +307,7 @@ def test_the_marker_tells_of_a_quarantined_until_someone_makes_room_for_it(store
     store.quarantine(b"deadly")
     store.quarantine(b"deadly too")
 
-    assert store.reserve("2") == Reserved(0, False, True, [])
+    assert store.reserve("2") == AcquireReply(0, False, True, [])
     assert not store.client.exists("{q}:wake")
 
     store.ack(field)
@@ -366,8 +366,8 @@ def test_a_retry_that_is_not_acknowledged_yet_counts_as_held(store: Bench) -> No
 
 def test_a_request_tells_whether_stock_producers_have_pushed_some(store: Bench) -> None:
     store.push(b"ours", b"ours too")
-    told = [store.leases.acquire("q", "me", LEASE, "1", 1).others]
+    read_codes = [store.leases.acquire("q", "me", LEASE, "1", 1).others]
     store.client.lpush("q", b"from stock")
-    told += [store.leases.acquire("q", "me", LEASE, number, 1).others for number in "23"]
+    read_codes += [store.leases.acquire("q", "me", LEASE, number, 1).others for number in "23"]
 
-    assert told == [False, True, False]
+    assert read_codes == [False, True, False]

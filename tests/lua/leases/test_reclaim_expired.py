@@ -184,7 +184,7 @@ def test_there_is_more_while_another_lease_has_ended(store: Bench) -> None:
     store.pass_time()
 
     reclaimed = []
-    while first := store.leases.first_to_end(QUEUE):
+    while first := store.leases.first_ended_lease(QUEUE):
         reclaimed.append(store.reclaim_expired(who=first))
 
     assert [(each.more, each.requeued) for each in reclaimed] == [(True, 1), (True, 1), (False, 1)]

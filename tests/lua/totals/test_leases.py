@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_delayq.store.scripting.replies import Held
+from celery_delayq.store.scripting.replies import Unacked
 from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, entry, labelled, message_of
 from tests.lua.totals.counting import Counting, counted
 
@@ -167,6 +167,6 @@ def test_what_is_taken_over_from_stock_workers_is_accepted(
 ) -> None:
     twice.client.hset("unacked", "tag", json.dumps([]))
 
-    twice.take_from_unacked(QUEUE, labelled("a", due), Held("unacked", "index", "tag"))
+    twice.take_from_unacked(QUEUE, labelled("a", due), Unacked("unacked", "index", "tag"))
 
     assert new() == {"accepted": 1}

@@ -10,7 +10,7 @@ import pytest
 
 from celery_delayq.store.dead_letters import Replay
 from celery_delayq.store.periodic import EntryTicks, Writing
-from celery_delayq.store.scripting.replies import Held
+from celery_delayq.store.scripting.replies import Unacked
 from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, labelled, repeating
 from tests.lua.totals.counting import MESSAGE, present
 from tests.support.drift import look
@@ -74,7 +74,7 @@ class Walk:
 
     def take_from_unacked(self) -> None:
         self.client.hset("unacked", "tag", "[]")
-        self.store.take_from_unacked(QUEUE, self.new(), Held("unacked", "index", "tag"))
+        self.store.take_from_unacked(QUEUE, self.new(), Unacked("unacked", "index", "tag"))
 
     def promote(self) -> None:
         for name in self.scheduled():

@@ -21,9 +21,9 @@ from celery_delayq.store.scripting.replies import Look, Promoted
 class EagerTimer(PollTimer):
     """Takes itself for the only dispatcher."""
 
-    def after(self, look: Look, promoted: Promoted | None = None) -> None:
+    def note_look(self, look: Look, promoted: Promoted | None = None) -> None:
         """Plan as if nobody else were there."""
-        super().after(look._replace(on_duty=True, fleet=1), promoted)
+        super().note_look(look._replace(on_duty=True, fleet=1), promoted)
 
 
 def main() -> None:

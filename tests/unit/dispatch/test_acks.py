@@ -16,7 +16,7 @@ def test_an_acknowledgement_waits_to_be_sent_by_queue() -> None:
     for tag in tags:
         one.ack(tag)
 
-    assert one.held == {}
+    assert one.leased == {}
     assert one.acks.take().fields == {"a": {"1:1": b"", "1:2": b""}, "b": {"2:1": b""}}
     assert not one.acks.take()
 

@@ -29,9 +29,9 @@ def test_entries_that_are_due_go_before_most_portions_of_the_ready_lists(
     monkeypatch.setattr(ready_lists, "PORTION_SECONDS", 60.0)
     monkeypatch.setattr(ready_lists, "FLEET_LOOK_SECONDS", 60.0)
     monkeypatch.setattr(type(dispatcher._timer), "wait", lambda _: seconds_left)
-    dispatcher.ready_lists.after(Look(0, None, None, ready="own turn", queues=500))
+    dispatcher.ready_lists.note_look(Look(0, None, None, ready="own turn", queues=500))
 
     for _ in range(5):
-        dispatcher._look_on(none)
+        dispatcher._look_at_portion(none)
 
     assert len(looked) == portions

@@ -53,7 +53,7 @@ def test_tags_tell_the_process_the_request_and_the_place() -> None:
     assert take(one, "q", 2) == ["me:1:1", "me:1:2"]
     assert take(one, "q", 1) == ["me:2:1"]
 
-    assert [one.field(tag) for tag in one.held] == ["1:1", "1:2", "2:1"]
+    assert [one.field(tag) for tag in one.leased] == ["1:1", "1:2", "2:1"]
     assert one.owns("me:9:9")
     assert not one.owns("you:1:1")
 
@@ -66,7 +66,7 @@ def test_what_was_handed_out_is_told_from_what_was_taken_away() -> None:
 
     assert one.note_handed_out(kept, message)
     assert not one.note_handed_out(gone, message)
-    kept_by = one.held[kept].message
+    kept_by = one.leased[kept].message
     assert kept_by is not None
     assert kept_by() is message
 
@@ -92,10 +92,10 @@ def test_nothing_is_taken_until_nothing_is_held(alone: bool) -> None:
     [tag] = take(one, "q", 1, alone=alone)
     if not alone:
         one.make_room()
-    assert not one.may_take()
+    assert not one.may_ask()
     one.ack(tag)
 
-    assert one.may_take()
+    assert one.may_ask()
 
 
 def test_room_is_not_made_for_longer_than_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_room_is_not_made_for_longer_than_a_lease(monkeypatch: pytest.MonkeyPatc
     later = time.monotonic() + 7.001
     monkeypatch.setattr(time, "monotonic", lambda: later)
 
-    assert one.may_take()
+    assert one.may_ask()
 
 
 def test_what_is_held_and_what_is_asked_for_keeps_a_process_busy() -> None:
@@ -127,7 +127,7 @@ def test_after_making_room_in_vain_quarantined_messages_are_left_to_others(
     assert one.others == 1
     later = time.monotonic() + 7.001
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert one.may_take()
+    assert one.may_ask()
 
     assert one.others == -1
     one.release(tag)
@@ -156,13 +156,13 @@ def test_the_thread_goes_from_state_to_state() -> None:
         return one._thread_state
 
     one = keeper(store=AnyStore(), start=started.append)
-    one.held = Held()
+    one.leased = Held()
     assert state() is ThreadState.STOPPED
-    one.join()
-    one.join()
+    one.add_channel()
+    one.add_channel()
     assert state() is ThreadState.RUNNING
-    one.leave()
-    one.leave()
+    one.remove_channel()
+    one.remove_channel()
     one.changes.add(see)
 
     [run] = started
@@ -174,8 +174,8 @@ def test_the_thread_goes_from_state_to_state() -> None:
     assert state() is ThreadState.RUNNING
     one.end(until=0.0)
     assert state() is ThreadState.ENDED
-    _, again = started
-    again()
+    _, orphaned_fields = started
+    orphaned_fields()
     one.changes.add(see)
     assert state() is ThreadState.ENDED
     assert (len(started), len(seen)) == (2, 3)
@@ -187,22 +187,22 @@ def test_what_is_left_to_do_starts_a_thread_that_has_ended() -> None:
 
     store = AnyStore()
     one = keeper(store=store, start=started.append)
-    one.join()
-    one.leave()
+    one.add_channel()
+    one.remove_channel()
     [run] = started
     run()  # to its end, as nothing is left to do
     made: list[Any] = []
 
     one.changes.add(made.append)
-    [_, again] = started
-    again()
+    [_, orphaned_fields] = started
+    orphaned_fields()
 
     assert made == [store]
 
 
 @pytest.mark.parametrize(
     "leave",
-    [lambda one: one.give_back_later(["me:1:1"]), lambda one: one.abandon_request("q", "1")],
+    [lambda one: one.requeue_idle(["me:1:1"]), lambda one: one.abandon_request("q", "1")],
     ids=["a task that was cut off", "a request without a reply"],
 )
 def test_what_is_to_be_given_back_starts_a_thread_that_has_ended(
@@ -214,7 +214,7 @@ def test_what_is_to_be_given_back_starts_a_thread_that_has_ended(
     class Store(AnyStore):
         """Holds nothing."""
 
-        def held(self, *_: Any) -> set[str]:
+        def wire(self, *_: Any) -> set[str]:
             """Return the fields of what is held."""
             return set()
 
@@ -225,7 +225,7 @@ def test_what_is_to_be_given_back_starts_a_thread_that_has_ended(
     run()
 
     one.end(time.monotonic() + 60)
-    assert not one._tags_to_give_back
+    assert not one._tags_to_requeue
     assert not one._abandoned_requests
 
 
@@ -253,8 +253,8 @@ def test_no_thread_begins_before_the_last_one_has_closed_its_connections() -> No
         made.set()
 
     one = keeper(store=Store(), start=None)
-    one.join()
-    one.leave()
+    one.add_channel()
+    one.remove_channel()
     wait_until(lambda: len(done) == 5, what="both threads end")
 
     assert done == [
@@ -267,7 +267,7 @@ def test_no_thread_begins_before_the_last_one_has_closed_its_connections() -> No
 
 
 def test_a_process_does_not_end_while_something_is_being_given_back() -> None:
-    asked, answered = threading.Event(), threading.Event()
+    open_requests, answered = threading.Event(), threading.Event()
     given_back: list[list[str]] = []
 
     class Store(AnyStore):
@@ -275,20 +275,20 @@ def test_a_process_does_not_end_while_something_is_being_given_back() -> None:
 
         def requeue(self, _queue: str, _me: str, fields: list[str], **_: Any) -> tuple[int, int]:
             """Give back."""
-            asked.set()
+            open_requests.set()
             answered.wait(TIMEOUT)
             given_back.append(fields)
             return len(fields), 0
 
     one = keeper(store=Store(), start=None)
-    one.join()
+    one.add_channel()
     [tag] = take(one, "q", 1)
-    one.give_back_later([tag])
-    asked.wait(TIMEOUT)
+    one.requeue_idle([tag])
+    open_requests.wait(TIMEOUT)
 
     threading.Timer(0.2, answered.set).start()
     one.end(time.monotonic() + 10)
-    one.leave()
+    one.remove_channel()
 
     assert given_back == [[one.field(tag)]]
 
@@ -330,7 +330,7 @@ def test_changes_are_made_where_no_lease_can_be_extended() -> None:
     def make(number: int, _: Any) -> None:
         made.append(number)
 
-    one.join()
+    one.add_channel()
     wait_until(lambda: refused, what="a beat that fails")
 
     for number in range(3):
@@ -338,22 +338,22 @@ def test_changes_are_made_where_no_lease_can_be_extended() -> None:
 
     wait_until(lambda: not one.changes, what="all changes are made")
     one.release(tag)
-    one.leave()
+    one.remove_channel()
     assert made == [0, 1, 2]
 
 
 def test_a_process_ends_at_once_where_a_task_outlived_its_connection() -> None:
     one = keeper(store=AnyStore(), start=None)
-    one.join()
+    one.add_channel()
     [tag] = take(one, "q", 1)
     message = Message()
     one.note_handed_out(tag, message)
-    one.give_back_later([tag])
+    one.requeue_idle([tag])
     one.release(tag)
-    one.leave()
+    one.remove_channel()
 
     one.end(time.monotonic() + 60)
-    assert not one._tags_to_give_back
+    assert not one._tags_to_requeue
 
 
 def test_a_change_that_fails_again_and_again_lets_no_lease_end() -> None:

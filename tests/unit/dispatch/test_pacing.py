@@ -19,8 +19,8 @@ from celery_delayq.dispatch.pacing import (
     MISSED_HEARTBEATS,
     NO_CLAIM_SECONDS,
     OFF_DUTY_SECONDS,
-    LeftToOthers,
     PollTimer,
+    SkippedQueues,
 )
 from celery_delayq.store.scripting.replies import Look, Promoted
 
@@ -29,7 +29,7 @@ from celery_delayq.store.scripting.replies import Look, Promoted
 def timer() -> PollTimer:
     """A timer right after its first look, at a moment that stands still, without chance."""
     timer = PollTimer(1.0, lambda: 100.0, lambda low, high: (low + high) / 2)
-    timer.after(look(None, on_duty=True, fleet=1))
+    timer.note_look(look(None, on_duty=True, fleet=1))
     return timer
 
 
@@ -43,12 +43,12 @@ def promoted(moved: int, wait_ms: int, *, on_duty: bool | None = None) -> Promot
 
 
 def promote(timer: PollTimer, answer: Promoted) -> None:
-    timer.after(answer.look, answer)
+    timer.note_look(answer.look, answer)
 
 
 def watcher(timer: PollTimer, fleet: int) -> PollTimer:
     """Make another one be on duty, and the first look be over."""
-    timer.after(look(None, on_duty=False, fleet=fleet))
+    timer.note_look(look(None, on_duty=False, fleet=fleet))
     timer.monotonic = lambda: 200.0
     return timer
 
@@ -61,14 +61,14 @@ def watcher(timer: PollTimer, fleet: int) -> PollTimer:
 def test_it_sleeps_until_the_earliest_due_but_no_longer_than_the_interval(
     timer: PollTimer, due: int | None, wait: float, queue: str | None
 ) -> None:
-    timer.after(look(due))
+    timer.note_look(look(due))
 
     assert timer.wait() == pytest.approx(wait)
     assert timer.queue == queue
 
 
 def test_an_entry_that_has_become_due_is_looked_at_now(timer: PollTimer) -> None:
-    timer.after(look(250))
+    timer.note_look(look(250))
 
     assert timer.wait() == pytest.approx(0.25)
     timer.monotonic = lambda: 100.3
@@ -82,7 +82,7 @@ def test_an_entry_that_has_become_due_is_looked_at_now(timer: PollTimer) -> None
 def test_only_a_hint_of_something_earlier_shortens_the_sleep(
     timer: PollTimer, due: int | None, hint: float, wait: float, queue: str
 ) -> None:
-    timer.after(look(due))
+    timer.note_look(look(due))
     timer.wake_in("other", hint)
 
     assert timer.wait() == pytest.approx(wait)
@@ -90,7 +90,7 @@ def test_only_a_hint_of_something_earlier_shortens_the_sleep(
 
 
 def test_on_duty_it_looks_at_the_index_each_interval_however_much_is_due(timer: PollTimer) -> None:
-    timer.after(look(5, on_duty=True, fleet=1))
+    timer.note_look(look(5, on_duty=True, fleet=1))
     timer.monotonic = lambda: 100.9
     assert timer.next_queue == "q"
 
@@ -101,7 +101,7 @@ def test_on_duty_it_looks_at_the_index_each_interval_however_much_is_due(timer: 
 
 @pytest.mark.parametrize(("fleet", "most"), [(1, 1.0), (2, HEARTBEAT_SECONDS)])
 def test_promotions_do_not_put_off_the_next_look(timer: PollTimer, fleet: int, most: float) -> None:
-    timer.after(look(None, on_duty=True, fleet=fleet))
+    timer.note_look(look(None, on_duty=True, fleet=fleet))
     timer.monotonic = lambda: 100.0 + 0.8 * most
 
     promote(timer, promoted(1, 60_000, on_duty=True))
@@ -132,7 +132,7 @@ def test_two_clocks_that_drift_apart_make_no_look_come_too_early(timer: PollTime
     for seconds in range(1, 100):
         ours = 100.0 + seconds * (1 + CLOCK_DRIFT_RATE / 2)
         now = 10_000_000 + seconds * 1_000_000
-        timer.after(Look(now, "q", now // 1000 + 250, (), on_duty=True, fleet=1))
+        timer.note_look(Look(now, "q", now // 1000 + 250, (), on_duty=True, fleet=1))
 
         assert timer.wait() == pytest.approx(0.25, abs=2e-6)
 
@@ -200,7 +200,7 @@ def test_streams_of_several_stores_are_promoted_from_at_the_same_moments(timer: 
 
 
 def test_what_cannot_be_promoted_is_tried_less_and_less_often(timer: PollTimer) -> None:
-    timer.after(look(0))
+    timer.note_look(look(0))
     waits = []
     for _ in range(10):
         promote(timer, promoted(0, 0))
@@ -239,7 +239,7 @@ def test_names_that_are_no_queues_do_not_hold_up_those_behind_them(timer: PollTi
 def test_off_duty_it_looks_less_often_the_larger_the_fleet(
     timer: PollTimer, fleet: int, wait: float
 ) -> None:
-    watcher(timer, fleet).after(look(20, on_duty=False, fleet=fleet))
+    watcher(timer, fleet).note_look(look(20, on_duty=False, fleet=fleet))
 
     assert timer.wait() == pytest.approx(wait)
     assert timer.queue is None
@@ -256,12 +256,12 @@ def test_off_duty_it_looks_less_often_the_larger_the_fleet(
 def test_a_fleet_looks_at_a_fixed_rate_for_as_long_as_the_one_on_duty_is_heard(
     timer: PollTimer, fleet: int, wait: float
 ) -> None:
-    watcher(timer, fleet).after(look(20, on_duty=False, fleet=fleet))
+    watcher(timer, fleet).note_look(look(20, on_duty=False, fleet=fleet))
 
     waits = []
     for beat in range(int(wait / HEARTBEAT_SECONDS) + 1):
         timer.monotonic = lambda at=200 + beat * HEARTBEAT_SECONDS: at  # type: ignore[misc]
-        timer.heard()
+        timer.note_heartbeat()
         waits.append(timer.wait())
 
     silent = HEARTBEAT_SECONDS * sum(MISSED_HEARTBEATS) / 2
@@ -271,9 +271,9 @@ def test_a_fleet_looks_at_a_fixed_rate_for_as_long_as_the_one_on_duty_is_heard(
 
 
 def test_when_the_one_on_duty_is_lost_others_look_within_half_a_second(timer: PollTimer) -> None:
-    watcher(timer, 200).after(look(None, on_duty=False, fleet=200))
+    watcher(timer, 200).note_look(look(None, on_duty=False, fleet=200))
     timer.uniform = max
-    timer.heard()
+    timer.note_heartbeat()
 
     assert HEARTBEAT_SECONDS < timer.wait() < 0.45
     assert MAX_LOOK_SECONDS * (1 + JITTER_SECONDS) < 1.0  # where nothing is heard
@@ -282,16 +282,16 @@ def test_when_the_one_on_duty_is_lost_others_look_within_half_a_second(timer: Po
 def test_the_first_look_of_a_fleet_that_starts_at_once_is_spread(timer: PollTimer) -> None:
     for at in (100.0, 200.0):
         timer.monotonic = lambda at=at: at  # type: ignore[misc]
-        timer.after(look(None, on_duty=False, fleet=200))
+        timer.note_look(look(None, on_duty=False, fleet=200))
         assert timer.wait() == pytest.approx(MAX_LOOK_SECONDS / 2)
-        timer.reconnected()
+        timer.note_reconnect()
 
 
 def test_on_duty_in_a_fleet_it_looks_so_often_that_the_others_hear_it(timer: PollTimer) -> None:
-    timer.after(look(None, on_duty=True, fleet=2))
+    timer.note_look(look(None, on_duty=True, fleet=2))
     assert timer.wait() == pytest.approx(HEARTBEAT_SECONDS)
 
-    timer.after(look(0, on_duty=True, fleet=2))
+    timer.note_look(look(0, on_duty=True, fleet=2))
     timer.monotonic = lambda: 100.001 + HEARTBEAT_SECONDS
 
     assert timer.next_queue is None
@@ -301,14 +301,14 @@ def test_on_duty_in_a_fleet_it_looks_so_often_that_the_others_hear_it(timer: Pol
 def test_off_duty_it_promotes_only_what_is_overdue(
     timer: PollTimer, due: int, queue: str | None
 ) -> None:
-    watcher(timer, 3).after(look(due, on_duty=False, fleet=3))
+    watcher(timer, 3).note_look(look(due, on_duty=False, fleet=3))
 
     assert timer.next_queue == queue
     assert (timer.wait() == 0) == (queue is not None)
 
 
 def test_off_duty_it_does_not_listen(timer: PollTimer) -> None:
-    timer.after(look(None, on_duty=False, fleet=3))
+    timer.note_look(look(None, on_duty=False, fleet=3))
     timer.wake_in("q", 0.001)
 
     assert timer.wait() > 0.1
@@ -323,7 +323,7 @@ def test_whoever_promotes_what_is_overdue_is_on_duty(timer: PollTimer) -> None:
 
 
 def test_whoever_takes_the_duty_looks_when_the_others_expect_it(timer: PollTimer) -> None:
-    watcher(timer, 3).heard()
+    watcher(timer, 3).note_heartbeat()
     timer.monotonic = lambda: 200.0 + HEARTBEAT_SECONDS / 2
     promote(timer, promoted(1, 500, on_duty=True))
 
@@ -349,30 +349,30 @@ def test_who_finds_nothing_but_is_on_duty_stays_on_duty(timer: PollTimer) -> Non
 
 
 def test_after_an_error_it_leaves_the_duty_to_others_for_a_while(timer: PollTimer) -> None:
-    timer.after(look(5, on_duty=True, fleet=2))
+    timer.note_look(look(5, on_duty=True, fleet=2))
     now = timer.monotonic()
 
-    assert timer.stand_aside()
+    assert timer.leave_duty()
     allowed = []
     for seconds in (0.0, OFF_DUTY_SECONDS, NO_CLAIM_SECONDS):
         timer.monotonic = lambda seconds=seconds: now + seconds  # type: ignore[misc]
-        allowed.append((timer.may_take_duty, timer.takes_duty_by_promoting))
+        allowed.append((timer.may_take_duty, timer.may_claim_duty))
 
     assert not timer.on_duty
     assert allowed == [(False, False), (True, False), (True, True)]
 
 
 def test_a_lone_dispatcher_stays_on_duty_after_an_error(timer: PollTimer) -> None:
-    timer.after(look(5, on_duty=True, fleet=1))
+    timer.note_look(look(5, on_duty=True, fleet=1))
 
-    assert not timer.stand_aside()
+    assert not timer.leave_duty()
     assert timer.on_duty
     assert timer.may_take_duty
 
 
 def test_a_queue_is_left_to_others_for_a_while_and_told_once() -> None:
     now = 100.0
-    left = LeftToOthers(lambda: now)
+    left = SkippedQueues(lambda: now)
 
     assert left.add("a")
     assert "a" in left
@@ -385,7 +385,7 @@ def test_a_queue_is_left_to_others_for_a_while_and_told_once() -> None:
 
 
 def test_no_more_queues_are_left_to_others_than_a_call_may_name() -> None:
-    left = LeftToOthers()
+    left = SkippedQueues()
     for n in range(MAX_SKIPPED_QUEUES):
         assert not left.is_full
         left.add(str(n))

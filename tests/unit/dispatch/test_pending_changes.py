@@ -197,5 +197,5 @@ def test_what_becomes_of_a_change_that_has_failed(
 ) -> None:
     change = PendingChange(lambda _: None, failures=failures)
 
-    assert change.after(error, waiting) is expected
+    assert change.note_failure(error, waiting) is expected
     assert change.failures == failures + counted

@@ -63,13 +63,13 @@ class Dispatching:
         next_call: Callable[[], Call | None] = lambda: CALL,
         read: Callable[[Any], object] = lambda _reply: None,
     ) -> None:
-        self.held = held or Held()
+        self.wire = held or Held()
         self.wake_ups, self.waker = socket_pair()
         self.timer = PollTimer(1.0)
         self.timer._wake_at = time.monotonic() + due_in
         self.replies = 0
         self._read = read
-        self.handover = Handover(self.timer, cast(Wire, self.held), next_call, self._note)
+        self.handover = Handover(self.timer, cast(Wire, self.wire), next_call, self._note)
         self.thread = threading.Thread(
             target=loop.promote, args=(self.handover, self.wake_ups.fileno()), daemon=True
         )
@@ -103,7 +103,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[PromotionLoop]:
 def other(loop: PromotionLoop) -> Iterator[Dispatching]:
     """Let another dispatcher have its promotions made all the time."""
     one = Dispatching(loop)
-    answering = threading.Thread(target=_answer, args=(one.held.server,), daemon=True)
+    answering = threading.Thread(target=_answer, args=(one.wire.server,), daemon=True)
     answering.start()
     wait_until(lambda: one.replies, what="its first promotion")
     yield one
@@ -122,15 +122,15 @@ def _answer(server: socket.socket) -> None:
 def test_what_is_due_to_all_is_sent_before_replies_are_read(loop: PromotionLoop) -> None:
     three = [Dispatching(loop) for _ in range(3)]
 
-    asked = [each.held.server.recv(1) for each in three]
+    asked = [each.wire.server.recv(1) for each in three]
     for each in three:
-        each.held.server.send(b"!")
+        each.wire.server.send(b"!")
 
     assert asked == [b"?"] * 3
     wait_until(lambda: all(each.replies for each in three), what="each reply is read")
     for each in three:
         loop.leave(each.handover)
-        each.held.server.send(b"!")  # to the next call, if it is on its way
+        each.wire.server.send(b"!")  # to the next call, if it is on its way
         each.wait_end()
 
 
@@ -143,7 +143,7 @@ def test_who_leaves_or_is_woken_need_not_wait_until_something_is_due(loop: Promo
     two.waker.send(b"!")
     two.wait_end()
 
-    assert [one.held.dropped, two.held.dropped] == [False, False]
+    assert [one.wire.dropped, two.wire.dropped] == [False, False]
 
 
 def test_who_leaves_before_it_comes_does_not_stay(loop: PromotionLoop) -> None:
@@ -167,7 +167,7 @@ def test_without_a_next_call_it_ends_for_this_dispatcher_only(
 
     one.wait_end()
 
-    assert not one.held.dropped
+    assert not one.wire.dropped
 
 
 @pytest.mark.parametrize("on_read", [lambda: fail(ResponseError("no")), lambda: "no reply of ours"])
@@ -175,12 +175,12 @@ def test_a_reply_that_is_an_error_ends_it_for_this_dispatcher_only(
     on_read: Callable[[], Any], loop: PromotionLoop, other: Dispatching
 ) -> None:
     one = Dispatching(loop, Held(on_read), read=int)
-    assert one.held.server.recv(1) == b"?"
-    one.held.server.send(b"!")
+    assert one.wire.server.recv(1) == b"?"
+    one.wire.server.send(b"!")
 
     one.wait_end()
 
-    assert (one.replies, one.held.dropped) == (0, False)
+    assert (one.replies, one.wire.dropped) == (0, False)
 
 
 def test_a_reply_that_is_late_is_given_up(
@@ -191,18 +191,18 @@ def test_a_reply_that_is_late_is_given_up(
 
     one.wait_end()
 
-    assert (one.replies, one.held.dropped) == (0, True)
+    assert (one.replies, one.wire.dropped) == (0, True)
 
 
 def test_a_connection_that_the_server_has_closed_is_dropped(
     loop: PromotionLoop, other: Dispatching
 ) -> None:
     one = Dispatching(loop, due_in=3600)
-    one.held.server.close()
+    one.wire.server.close()
 
     one.wait_end()
 
-    assert one.held.dropped
+    assert one.wire.dropped
 
 
 def test_a_subscription_that_is_closed_before_it_comes_ends_it_for_this_dispatcher_only(
@@ -213,7 +213,7 @@ def test_a_subscription_that_is_closed_before_it_comes_ends_it_for_this_dispatch
 
     loop.promote(one.handover, wake_ups=-1)
 
-    assert one.held.dropped
+    assert one.wire.dropped
 
 
 class Failing(Held):
@@ -228,11 +228,11 @@ def test_a_connection_that_fails_as_it_is_dropped_ends_it_for_this_dispatcher_on
     loop: PromotionLoop, other: Dispatching
 ) -> None:
     one = Dispatching(loop, Failing(), due_in=3600)
-    one.held.server.close()
+    one.wire.server.close()
 
     one.wait_end()
 
-    assert one.held.dropped
+    assert one.wire.dropped
 
 
 def test_dispatchers_that_come_and_go_while_the_thread_ends_do_not_hang(
@@ -249,7 +249,7 @@ def test_the_timeout_of_the_socket_is_what_it_was(loop: PromotionLoop) -> None:
     one = Dispatching(loop, next_call=lambda: None)
     one.wait_end()
 
-    assert one.held.socket.gettimeout() is None
+    assert one.wire.socket.gettimeout() is None
 
 
 def test_a_thread_that_cannot_be_started_is_an_error_and_tried_again(

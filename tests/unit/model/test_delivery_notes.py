@@ -7,7 +7,7 @@ from typing import Any
 
 from celery_delayq.model.delivery import LeasePlace, note_delivery
 
-HELD = LeasePlace("here", "q", "me:1:1")
+LEASED = LeasePlace("here", "q", "me:1:1")
 
 
 def envelope(**own: Any) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def envelope(**own: Any) -> dict[str, Any]:
 
 def test_the_first_delivery_is_no_redelivery() -> None:
     message = envelope()
-    note_delivery(message, HELD, 1)
+    note_delivery(message, LEASED, 1)
 
     assert message["properties"] == {
         "delivery_tag": "me:1:1",
@@ -32,7 +32,7 @@ def test_a_later_delivery_is_one_and_keeps_what_is_ours() -> None:
     own = {"eta": "2030-01-01T00:00:00+00:00"}
     message = envelope(**own)
     before = json.dumps(own)
-    note_delivery(message, HELD, 3)
+    note_delivery(message, LEASED, 3)
 
     assert message["properties"]["delivery_info"] == {"routing_key": "q", "redelivered": True}
     notes = {"place": "here", "queue": "q", "deliveries": 3}

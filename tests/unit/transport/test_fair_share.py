@@ -27,7 +27,7 @@ def fair_share() -> FairShare:
     """Of queue a, b and c it knows: something urgent in a and b, something less urgent in c."""
     fair_share = FairShare()
     for queue, first in {"a": 1, "b": 1, "c": 3}.items():
-        fair_share.learn(queue, first)
+        fair_share.note_first_list(queue, first)
     return fair_share
 
 
@@ -68,7 +68,7 @@ def test_more_queues_than_messages_may_be_taken_are_asked_for_a_few_each_in_turn
 ) -> None:
     fair_share = FairShare()
     for queue in "abcdefghijkl":
-        fair_share.learn(queue, 1)
+        fair_share.note_first_list(queue, 1)
 
     shares = deal(fair_share, "abcdefghijkl", credit)
 
@@ -78,7 +78,7 @@ def test_more_queues_than_messages_may_be_taken_are_asked_for_a_few_each_in_turn
 
 def test_what_is_left_in_a_queue_that_is_not_consumed_changes_nothing() -> None:
     fair_share = FairShare()
-    fair_share.learn("cancelled", 1)
+    fair_share.note_first_list("cancelled", 1)
 
     assert not fair_share.has_more("abcdef")
     assert deal(fair_share, "abcdef", 4) == [(queue, 1, 1) for queue in "abcd"]
@@ -98,29 +98,29 @@ def test_without_sharing_the_first_with_something_urgent_gets_all(
 
 
 def test_less_urgent_lists_are_asked_for_when_nothing_urgent_is_left(fair_share: FairShare) -> None:
-    fair_share.learn("a", 3)
-    fair_share.learn("b", 4)
+    fair_share.note_first_list("a", 3)
+    fair_share.note_first_list("b", 4)
 
     assert deal(fair_share, "abc", 4) == [("a", 2, 3), ("c", 2, 3)]
 
 
 def test_an_empty_queue_is_not_asked_until_it_may_have_got_something(fair_share: FairShare) -> None:
-    fair_share.learn("b", 0)
-    assert fair_share.empty("abc") == ["b"]
+    fair_share.note_first_list("b", 0)
+    assert fair_share.find_empty("abc") == ["b"]
     assert deal(fair_share, "ab", 4) == [("a", 4, STEPS)]
 
     fair_share.forget("b")
-    assert fair_share.empty("abc") == []
+    assert fair_share.find_empty("abc") == []
     assert deal(fair_share, "ab", 4) == [("a", 2, 1), ("b", 2, 1)]
 
 
 def test_nothing_is_asked_for_when_all_are_empty(fair_share: FairShare) -> None:
     for queue in "abc":
-        fair_share.learn(queue, 0)
+        fair_share.note_first_list(queue, 0)
 
     assert deal(fair_share, "abc", 4) == []
     assert deal(fair_share, "", 4) == []
-    assert fair_share.empty("abc") == ["a", "b", "c"]
+    assert fair_share.find_empty("abc") == ["a", "b", "c"]
 
 
 def test_forgetting_what_was_not_known_changes_nothing() -> None:

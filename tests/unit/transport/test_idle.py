@@ -54,7 +54,7 @@ def test_a_worker_looks_for_messages_that_came_while_it_worked(
     clock: Clock, seconds: float, from_others: bool, fleet_looks: bool, looks: bool
 ) -> None:
     wait = wait_of(fleet_looks=fleet_looks)
-    wait.took_some(from_others=from_others)
+    wait.note_messages(from_others=from_others)
     clock.now += seconds
 
     assert (wait.look(["q"]) is not None) is looks
@@ -63,16 +63,16 @@ def test_a_worker_looks_for_messages_that_came_while_it_worked(
 
 def test_a_stock_producer_that_has_stopped_is_forgotten(clock: Clock) -> None:
     wait = wait_of()
-    wait.took_some(from_others=True)
+    wait.note_messages(from_others=True)
     clock.now += STOCK_PUSH_SECONDS
-    wait.took_some(from_others=False)
+    wait.note_messages(from_others=False)
 
     assert wait.look(["q"]) is None
 
 
 def test_a_shard_leaves_it_to_the_fleet(clock: Clock) -> None:
     wait = wait_of(looks_after_work=False)
-    wait.took_some(from_others=True)
+    wait.note_messages(from_others=True)
     clock.now += LONG_WAIT_SECONDS / 2
 
     assert wait.look(["q"]) is None

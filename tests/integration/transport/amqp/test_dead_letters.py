@@ -104,7 +104,7 @@ def test_one_that_was_listed_is_read_again_at_its_place(
     page = DeadLetterStream.page
 
     def noted(stream: DeadLetterStream, view: View, first: int) -> Any:
-        read.append((first, view.last))
+        read.append((first, view.last_offset))
         return page(stream, view, first)
 
     last: Any = [*delayq.dead_letters()][-1]
@@ -130,11 +130,11 @@ def test_a_channel_holds_only_messages_that_are_to_be_acknowledged(
     scene.send("got", 0)
     found.append(queue(scene.channel).get(no_ack=no_ack))
 
-    assert len(scene.channel._held) == (0 if no_ack else 5)
+    assert len(scene.channel._unacked) == (0 if no_ack else 5)
     for message in found:
         if not no_ack:
             message.ack()
-    assert not scene.channel._held
+    assert not scene.channel._unacked
 
 
 def test_the_connection_for_dead_letters_has_no_heartbeats(scene: Scene) -> None:
@@ -214,14 +214,14 @@ def test_one_that_is_too_large_is_stored_without_its_message(
     max_message_size: Callable[[int], None],
     store: Any,
     caplog: pytest.LogCaptureFixture,
-    is_held: bool,
+    is_unacked: bool,
 ) -> None:
     """With early acks, and with late ones, where the worker holds the message until then."""
     max_message_size(10_000)
     message = json.dumps({"headers": {"task": "t", "argsrepr": "x" * 5000}, "body": "x" * 20_000})
-    held = (SimpleNamespace(connection=store, ack_stored=len), 1) if is_held else ()
+    unacked = (SimpleNamespace(connection=store, ack_stored=len), 1) if is_unacked else ()
 
-    store.add(NewDeadLetter("orders", "a", "why", message.encode(), b'{"n": 1}'), *held)
+    store.add(NewDeadLetter("orders", "a", "why", message.encode(), b'{"n": 1}'), *unacked)
     wait_until(lambda: _ids(store) == ["a"], TIMEOUT, "it is stored")
 
     [found] = store.read()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq.errors import InvalidETA
-from celery_delayq.transport.amqp.cascade import LEVELS, Delay, Hop, arrived
+from celery_delayq.transport.amqp.cascade import LEVELS, Delay, Hop, original_headers
 
 UNIT = 25
 LONGEST = (4**LEVELS - 1) * UNIT
@@ -58,4 +58,4 @@ def test_headers_of_the_way_are_gone_on_arrival() -> None:
     assert delay is not None
     way = {**delay.headers(), "delayq-target": "", "delayq-due": "2030-01-01", "x-death": []}
 
-    assert arrived({"id": "a", **way}) == {"id": "a"}
+    assert original_headers({"id": "a", **way}) == {"id": "a"}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq.errors import InvalidOption
-from celery_delayq.transport.amqp.frames import encoded, publishing
+from celery_delayq.transport.amqp.frames import encoded, publish_frames
 
 FRAME_MAX = 4096
 TEXTS = st.text(max_size=60)
@@ -56,7 +56,7 @@ def by_py_amqp(message: Message, exchange: str, routing_key: str, *, mandatory: 
 def test_they_are_those_of_py_amqp(given: dict[str, Any], exchange: str, routing_key: str) -> None:
     content = encoded(given["body"], given)
 
-    frames = publishing(7, FRAME_MAX, content, exchange, routing_key)
+    frames = publish_frames(7, FRAME_MAX, content, exchange, routing_key)
 
     mandatory = bool(given.get("message_id"))
     assert frames == by_py_amqp(Message(**given), exchange, routing_key, mandatory=mandatory)
@@ -66,7 +66,7 @@ def test_further_headers_are_the_last_ones() -> None:
     more = {"delayq-digit-0": "3", "delayq-digit-1": "0"}
     content = encoded(b"a", {"application_headers": {"id": "a"}, "priority": 3})
 
-    frames = publishing(7, FRAME_MAX, content, "", "orders", more)
+    frames = publish_frames(7, FRAME_MAX, content, "", "orders", more)
 
     whole = Message(b"a", application_headers={"id": "a", **more}, priority=3)
     assert frames == by_py_amqp(whole, "", "orders", mandatory=False)
@@ -74,7 +74,7 @@ def test_further_headers_are_the_last_ones() -> None:
 
 def test_a_name_of_more_than_255_bytes_is_an_error() -> None:
     with pytest.raises(InvalidOption, match="255"):
-        publishing(1, FRAME_MAX, encoded("a", {}), "x" * 256, "")
+        publish_frames(1, FRAME_MAX, encoded("a", {}), "x" * 256, "")
 
 
 @pytest.mark.parametrize(
