@@ -1,6 +1,6 @@
 """Acknowledgements of one process on their way to Redis, with the history lines of its runs.
 
-Each is kept until Redis has answered, and sent again where the answer was lost.
+Each acknowledgement is kept until Redis has answered, and sent again if the answer was lost.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from celery_delayq.store.scripting.calls import Call
 #: Most acknowledgements to send at once.
 MAX_ACKS = 500
 
-#: Seconds after an acknowledgement for which the thread looks again and again. Then it sleeps until
-#: it is woken: that costs the waking thread more than a look.
+#: Seconds after an acknowledgement for which the thread looks again and again. Then the thread
+#: sleeps until another thread wakes it, which costs that thread more than a look.
 LOOK_SECONDS = 0.1
 
 
 @dataclass(slots=True)
 class AckBatch:
-    """Acknowledgements of one call: by queue their fields, each with its history line.
+    """Acknowledgements that are sent together: by queue the fields, each with its history line.
 
-    A batch that *rides* goes to Redis together with a consumer's requests for messages, so that it
-    costs no round trip. The consumer reads the reply.
+    A batch that *rides* is sent together with the requests of a consumer, so that it costs no round
+    trip. The consumer reads the reply.
     """
 
     fields: dict[str, dict[str, bytes]]
@@ -47,13 +47,13 @@ class Acks:
     Parameters
     ----------
     worker_id : str
-        The lease under which the messages are held.
+        The worker id under which the messages are leased.
     most_runs : int
-        About how many runs the history keeps; 0 without a history.
+        Approximate number of runs that the history keeps; 0 without a history.
     tally : LeaseTally
         Counts late acknowledgements.
     wake : Callable[[], None]
-        Wakes the thread that sends what no request took along.
+        Wakes the thread that sends acknowledgements which no request took along.
 
     Attributes
     ----------
@@ -71,11 +71,11 @@ class Acks:
         self._worker_id = worker_id
         self._tally = tally
         self._wake = wake
-        #: Queue, field and history line of each.
+        #: Queue, field and history line of each acknowledgement.
         self._waiting: deque[tuple[str, str, bytes]] = deque()
         self._in_flight: dict[int, AckBatch] = {}
         self._sent_before: set[str] = set()
-        #: The oldest one at the last look; only its identity matters.
+        #: The oldest acknowledgement at the last look; only its identity matters.
         self._oldest_seen: object | None = None
 
     def __bool__(self) -> bool:
@@ -83,11 +83,11 @@ class Acks:
 
     @property
     def unanswered(self) -> bool:
-        """Whether some wait for Redis; those that ride do not count."""
+        """Whether acknowledgements wait for an answer; batches that ride do not count."""
         return (
             bool(self._waiting)
             or not all(batch.rides for batch in self._in_flight.copy().values())
-            or bool(self._waiting)  # it was put back meanwhile
+            or bool(self._waiting)  # a batch was put back meanwhile
         )
 
     def add(self, queue: str, field: str, run: bytes = b"") -> None:
@@ -96,7 +96,7 @@ class Acks:
         self._wake()
 
     def of(self, queue: str) -> set[str]:
-        """Return the fields of a queue for which Redis has not answered yet."""
+        """Return the fields of a queue whose acknowledgements have no answer yet."""
         waiting = {field for where, field, _ in self._waiting.copy() if where == queue}
         for batch in tuple(self._in_flight.copy().values()):
             waiting.update(batch.fields.get(queue, ()))
@@ -124,7 +124,7 @@ class Acks:
         ]
 
     def confirm(self, batch: AckBatch, replies: Sequence[Sequence[int]]) -> None:
-        """Handle Redis' answers; acknowledgements that one call could not take are sent again."""
+        """Handle the replies; acknowledgements that one call could not take are sent again."""
         done: set[str] = set()
         unsent: list[tuple[str, str, bytes]] = []
         acked = [Acked(*reply) for reply in replies]
@@ -148,7 +148,7 @@ class Acks:
         self._wake()
 
     def flush(self, store: Store) -> None:
-        """Send what waits by the caller's store, and wait for the replies."""
+        """Send waiting acknowledgements by the caller's store, and wait for the replies."""
         while batch := self.take():
             try:
                 replies = [store.run(call) for call in self.calls(store, batch)]
@@ -158,7 +158,10 @@ class Acks:
             self.confirm(batch, replies)
 
     def send_due(self, store: Store) -> None:
-        """Send what no request took along since the last look, and early runs that are due."""
+        """Send acknowledgements that no request has taken along since the last look.
+
+        Early runs that are due are sent too.
+        """
         try:
             oldest = self._waiting[0]
         except IndexError:
@@ -184,9 +187,9 @@ class Acks:
                     store.run(call)
 
     def drain(self, store: Store, timeout: float = 2.0) -> None:
-        """Wait until Redis has answered all, at most *timeout* seconds.
+        """Wait at most *timeout* seconds until Redis has answered all acknowledgements.
 
-        Those that ride do not count: their consumer puts them back when it closes.
+        Batches that ride do not count: their consumer puts them back when it closes.
         """
         self.flush(store)
         deadline = time.monotonic() + timeout

@@ -1,7 +1,8 @@
-"""Finds what the next-due index and the registry should have, and have not. No leader.
+"""Finds queues that the next-due index or the registry lacks. No leader.
 
-Any account that publishes may write both, since its scripts do. So dispatchers do not trust them
-alone: a queue that was taken out of the index, or put far behind, starts some seconds late.
+Any account that publishes may write both keys, since its scripts do. So dispatchers do not rely on
+them alone: if a queue was removed from the index, or moved far behind, its tasks start some seconds
+late.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from celery_delayq.store.scripting.replies import Look
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two audits, and queues that an audit reads at one look.
+#: Seconds between two audits, and queues that an audit reads in one look.
 AUDIT_SECONDS = 10.0
 AUDITED_QUEUES = 50
 
-#: Seconds after which a process registers its own queues again, though the registry has not shrunk.
+#: Seconds after which a process registers its own queues again, also if the registry has not
+#: shrunk.
 REGISTER_SECONDS = 60.0
 
 
 class Audit:
-    """What a dispatcher puts right at some of its looks.
+    """Repairs the next-due index and the registry at some looks of a dispatcher.
 
     Parameters
     ----------
@@ -45,7 +47,7 @@ class Audit:
         self._size = 0
 
     def note_look(self, store: Store, look: Look, *, on_duty: bool) -> None:
-        """Put right what a look lets suppose, and on duty also what it does not show."""
+        """Register own queues if the registry has shrunk; on duty, audit the index."""
         now, size = time.monotonic(), look.queues or 0
         if size < self._size or now - self._registered >= REGISTER_SECONDS:
             self._registered = now

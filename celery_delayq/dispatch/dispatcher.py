@@ -1,9 +1,9 @@
-"""Moves due entries to the ready lists, at the moment they are due, and reclaims ended leases.
+"""Moves entries to the ready lists at the moment they are due, and reclaims ended leases.
 
 Any number of dispatchers may run against one Redis, without a leader: ``dispatch/promote.lua`` is
-atomic, and Redis' clock decides. The one on duty (:mod:`celery_delayq.dispatch.pacing`) sleeps
-until the earliest entry is due, or until a pub/sub message says that something earlier has come.
-A lost message or a dead dispatcher costs one ``dispatch_interval`` at most.
+atomic, and Redis' clock decides. The dispatcher on duty (:mod:`celery_delayq.dispatch.pacing`)
+sleeps until the earliest entry is due, or until a pub/sub message announces an earlier entry. A
+lost message or a dead dispatcher delays an entry by at most one ``dispatch_interval``.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a queue that cannot be promoted from is left alone.
+#: Seconds until a queue is tried again after a promotion from it failed.
 DEFER_SECONDS = 1.0
 
-#: A sleep of at most so many seconds is not worth listening, which costs as much as a promotion;
-#: but after so many seconds without it, it is.
+#: Longest sleep, in seconds, without listening to messages: listening costs as much as a promotion.
 SHORT_SLEEP_SECONDS = 0.005
+#: Seconds without listening after which a dispatcher listens also in a short sleep.
 LISTEN_SECONDS = 0.1
 
-#: Seconds for which it still hears wake-ups when it is not on duty any more.
+#: Seconds after its last duty for which a dispatcher still gets wake-ups.
 WAKE_UP_SECONDS = 2.0
 
-#: Whether the ready lists are looked at, by the heartbeat of the one on duty.
+#: Whether a dispatcher looks at the ready lists, by the heartbeat of the dispatcher on duty.
 HEARTBEATS = {b"1": True, b"0": False}
 
-#: Seconds between two looks at whether some dead letters are to be forgotten: of one queue after
-#: the other, so that it costs the same for any number of queues.
+#: Seconds between two checks whether dead letters are too many or too old. Each checks one queue,
+#: so that the cost does not grow with the number of queues.
 TRIM_SECONDS = 30.0
 
-#: Most entries that one call promotes, and most messages that one call reclaims: of each of these
-#: deaths are counted by the hash of the message.
+#: Most entries that one call promotes, and most messages that one call reclaims: the call counts
+#: the deaths of each message by its hash.
 MAX_PROMOTED, MAX_RECLAIMED = 50, 25
 
-#: Seconds after which the next promotion is noted in Redis, for metrics.
+#: Seconds between two promotions whose time is written to Redis, for metrics.
 NOTE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a dispatcher has done since it started."""
+    """Counts of a dispatcher since its start, and its last look."""
 
     promoted: int = 0
     dead_lettered: int = 0
@@ -83,18 +83,18 @@ class Dispatcher(threading.Thread):
     Parameters
     ----------
     store : Store
-        For this dispatcher alone; closed at the end.
+        Used by this dispatcher alone, and closed at its end.
     settings : Settings
         ``dispatch_interval``, ``dispatch_batch``, ``registry_refresh``, ``lease`` and
         ``max_deliveries`` are read.
     reopen : Callable[[], Store] | None
-        Makes a new store when Redis has gone away, where another server may have taken over.
+        Makes a new store after an outage: another server may have taken over.
     gather : float
-        Seconds between two promotions of a steady stream, so that each moves several entries.
+        Seconds between two promotions of a steady stream; each moves several entries.
     consumed : Callable[[], Iterable[str]]
         Returns the queues that this process consumes.
     loop : PromotionLoop | None
-        Promotes for several dispatchers of this process; None: this thread does it.
+        Promotes for several dispatchers of this process; None: this thread promotes.
     """
 
     def __init__(
@@ -119,14 +119,14 @@ class Dispatcher(threading.Thread):
         # Often enough that lease time passes: see ``dispatch/next_queue.lua``.
         self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6), gather=gather)
         self._short_sleep = max(SHORT_SLEEP_SECONDS, gather)
-        #: Queues from which it may not promote, and those where reclaiming failed.
+        #: Queues from which this account may not promote, or not reclaim.
         self._skipped_queues, self._unreclaimed_queues = SkippedQueues(), SkippedQueues()
         self._registry = Registry(settings.registry_refresh)
         #: The ready lists, and whether the fleet looks at them.
         self.ready_lists = ReadyLists(self._registry)
         self._audit = Audit(self._registry, consumed)
         self._listened_at = float("-inf")
-        #: Whether it is counted, and whether it hears wake-ups.
+        #: Whether it listens to the fleet and is counted, and whether it gets wake-ups.
         self._is_subscribed = self._gets_wake_ups = False
         self._on_duty_at = float("-inf")
         self._trimmed_at = float("-inf")
@@ -136,9 +136,9 @@ class Dispatcher(threading.Thread):
         self._handover: Handover | None = None
 
     def stop(self) -> None:
-        """Make it end within one ``dispatch_interval``. For any thread or signal.
+        """End the thread within one ``dispatch_interval``. For any thread or signal.
 
-        Nobody needs to wait: a promotion is whole or has not happened.
+        The caller need not wait: each promotion is atomic.
         """
         self._stopping.set()
         if self._loop is not None and self._handover is not None:
@@ -190,9 +190,9 @@ class Dispatcher(threading.Thread):
                 self._subscribe_on_duty(pubsub)
 
     def _hand_over(self, pubsub: Any) -> bool:
-        """Have the loop promote until there is something else to do.
+        """Have the promotion loop promote until this thread has other work.
 
-        Return False where this thread is to do it all.
+        Return False if this thread has to promote itself.
         """
         if not self._loop:
             return False
@@ -230,7 +230,7 @@ class Dispatcher(threading.Thread):
             pubsub.reset()
 
     def _subscribe_on_duty(self, pubsub: Any) -> None:
-        """Listen to wake-ups on duty only: Redis sends each to all that listen."""
+        """Subscribe to wake-ups on duty only: Redis sends each wake-up to all subscribers."""
         now = time.monotonic()
         if self._timer.on_duty:
             self._on_duty_at = now
@@ -246,7 +246,7 @@ class Dispatcher(threading.Thread):
             self._timer.look_now(SHORT_SLEEP_SECONDS)  # there may have been one
 
     def _sleep(self, pubsub: Any) -> None:
-        """Sleep until it is time, which messages may change."""
+        """Sleep until the next look or promotion; messages may change its time."""
         while (wait := self._timer.wait()) and not self._stopping.is_set():
             recently = time.monotonic() - self._listened_at < LISTEN_SECONDS
             if not pubsub.subscribed or (wait <= self._short_sleep and recently):
@@ -270,9 +270,9 @@ class Dispatcher(threading.Thread):
         return True
 
     def _look_at_portion(self, pubsub: Any) -> None:
-        """Look at one more portion of the ready lists, and handle messages that came meanwhile.
+        """Look at the next portion of the ready lists, and handle new messages.
 
-        Entries that are due go first, as long as a portion may wait.
+        Due entries go first, for as long as a portion may wait.
         """
         if self._timer.wait() or self.ready_lists.is_time:
             self.ready_lists.go_on(self._store)
@@ -298,7 +298,7 @@ class Dispatcher(threading.Thread):
             self._read_promoted(reply)
 
     def _next_call(self) -> Call | None:
-        """Return the next promotion; None where it is for this thread, or something else is."""
+        """Return the next call for the promotion loop; None if this thread has work."""
         queue = self._timer.next_queue
         if queue is None or not self._timer.on_duty:
             return None
@@ -331,7 +331,7 @@ class Dispatcher(threading.Thread):
         self._timer.note_look(promoted.look, promoted)
 
     def _skip_refused(self, queue: str, exc: Exception) -> None:
-        """Go on without a queue: it must not hold up the others."""
+        """Skip a queue after an error, so that other queues do not wait for it."""
         self.tally.errors += 1
         self._repair_types()
         if self._timer.leave_duty():  # others may be able to
@@ -376,7 +376,7 @@ class Dispatcher(threading.Thread):
     def _trim(self) -> None:
         """Delete dead letters of the next queue if they are too many or too old.
 
-        Each new dead letter checks the number too, so this is mainly for the age.
+        Each new dead letter checks the number too, so this check is mainly for the age.
         """
         if not self._queues_to_trim:
             self._queues_to_trim = [*self._store.registry()]

@@ -8,30 +8,30 @@ from collections.abc import Callable
 
 from celery_delayq.store.schedule import Store
 
-#: Seconds for which lines are collected, and most lines of one call.
+#: Seconds for which lines are collected for one call, and most lines of one call.
 COLLECT_SECONDS = 0.1
 MAX_RUNS = 500
 
 
 class EarlyRuns:
-    """Runs whose messages were acknowledged before they began, on their way to the history.
+    """Runs whose messages were acknowledged before the task began, on their way to the history.
 
-    Any thread may add some, one thread sends them. Redis ignores a call whose number is not above
-    that of the last call, so a call that fails is repeated before any later one.
+    Any thread may add runs, one thread sends them. Redis ignores a call whose number is not above
+    the number of the last call. So a failed call is repeated before any later call.
 
     Parameters
     ----------
     worker_id : str
         The name of the process.
     most : int
-        About how many runs the history keeps; 0 without a history.
+        Approximate number of runs that the history keeps; 0 without a history.
     wake : Callable[[], None]
-        Wakes the thread that sends them.
+        Wakes the thread that sends the runs.
 
     Attributes
     ----------
     due : float
-        Monotonic time of the next :meth:`flush`; infinite while nothing waits.
+        Monotonic time of the next :meth:`flush`; infinite while no run waits.
     """
 
     def __init__(self, worker_id: str, most: int, wake: Callable[[], None]) -> None:
@@ -41,14 +41,14 @@ class EarlyRuns:
         self._wake = wake
         self._waiting: list[bytes] = []
         self._sending: list[bytes] = []
-        self._call_number = 1  # that of no call: `claim` leaves it in Redis
+        self._call_number = 1  # no call has it: `claim` writes it to Redis
 
     def __bool__(self) -> bool:
-        # Until it is due the thread must not stop: a run that is added meanwhile does not wake it.
+        # The thread must not stop before `due`: a run that is added until then does not wake it.
         return bool(self._waiting or self._sending) or self.due < math.inf
 
     def add(self, run: bytes) -> None:
-        """Note a run in the history: soon."""
+        """Add a run, which is sent within :data:`COLLECT_SECONDS`."""
         if not self.most:
             return
         self._waiting.append(run)
@@ -57,13 +57,16 @@ class EarlyRuns:
             self._wake()
 
     def send_soon(self) -> None:
-        """Send all at once, since the process ends soon."""
+        """Have all runs sent at once, since the process ends soon."""
         if self:
             self.due = 0.0
 
     def flush(self, store: Store) -> None:
-        """Send what waits; after a lost connection repeat the same call, which Redis recognizes."""
-        # First: a run that is added meanwhile sets it again, or is sent here.
+        """Send the waiting runs.
+
+        After a lost connection the same call is repeated, and Redis recognizes its number.
+        """
+        # First: a run that is added meanwhile sets `due` again, or is sent here.
         self.due = math.inf
         try:
             while self._sending or self._waiting:

@@ -7,10 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class LeaseTally:
-    """Numbers of messages that were not simply acknowledged.
+    """Counts of messages that were not simply acknowledged.
 
-    *foreign_acks* were for tags that are not held here; *late_acks* came when Redis had given the
-    message to another process already; *lost* were taken away, *given_back* nobody worked on.
+    Attributes
+    ----------
+    foreign_acks : int
+        Acknowledgements of messages that are not leased to this process.
+    late_acks : int
+        Acknowledgements of messages that Redis had already given to another process.
+    lost_messages : int
+        Messages that Redis had given to another process.
+    given_back : int
+        Requeued messages.
     """
 
     foreign_acks: int = 0

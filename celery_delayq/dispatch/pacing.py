@@ -1,11 +1,11 @@
 """When a dispatcher looks at the schedule next. No I/O.
 
-One dispatcher of a fleet is on duty: the one that promoted last. It wakes at the moment an entry is
-due. The others look now and then, the less often the more they are, and promote only entries that
-are overdue, so that the work does not grow with their number. Redis tells them all when the one on
-duty has looked; when they do not hear that any more they look at once. Duty is a hint: a dispatcher
-that is too slow on duty costs the wait for the next look of any other, and one that is killed less
-than half a second.
+One dispatcher of a fleet is on duty: the dispatcher that promoted last. It wakes at the moment an
+entry is due. The other dispatchers look rarely, in a larger fleet more rarely, and promote only
+overdue entries. So the work does not grow with the size of the fleet. Each look of the dispatcher
+on duty sends a heartbeat through Redis. When heartbeats are missing, the others look at once. Duty
+is a hint: a slow dispatcher on duty delays an entry until the next look of any other, and a killed
+one delays it by less than half a second.
 """
 
 from __future__ import annotations
@@ -18,57 +18,57 @@ from math import ceil
 
 from celery_delayq.store.scripting.replies import Look, Promoted
 
-#: Seconds after its due time from which an entry is overdue: whoever sees it promotes it.
+#: Seconds after its due time from which an entry is overdue: any dispatcher promotes it.
 OVERDUE_SECONDS = 0.005
 
-#: Seconds between two looks of a dispatcher that is not on duty: so many for each of the fleet,
-#: at least; at most where it does not hear the one on duty.
+#: Seconds between two looks of a dispatcher off duty: per dispatcher of the fleet, and at least.
+#: The maximum holds where no heartbeats come.
 LOOK_SECONDS_PER_DISPATCHER = 0.02
 MIN_LOOK_SECONDS, MAX_LOOK_SECONDS = 0.35, 0.9
 JITTER_SECONDS = 0.05
 
-#: Seconds between two looks of the one on duty, which the others hear.
+#: Seconds between two looks of the dispatcher on duty. Each look sends a heartbeat.
 HEARTBEAT_SECONDS = 0.3
-#: After so many missing ones another dispatcher looks: at least, at most.
+#: Least and largest number of missing heartbeats after which another dispatcher looks.
 MISSED_HEARTBEATS = (1.25, 1.48)
 
-#: Least and most seconds between two promotions of a steady stream, so that each moves several
-#: entries. How fast entries come is an average of the last promotions.
+#: Least and most seconds between two promotions of a steady stream of entries.
 MIN_GATHER_SECONDS, MAX_GATHER_SECONDS = 0.0012, 0.004
+#: Entries that one promotion of a stream gathers, and promotions over which the time between two
+#: entries is averaged.
 GATHERED_ENTRIES, AVERAGED_PROMOTIONS = 2, 4
 
-#: A poll of a socket takes whole ms, and up to one too many: it ends so many seconds before it is
-#: time, and a sleep lasts for the rest.
+#: A poll of a socket takes whole ms and may end up to one ms late. So the poll ends this many
+#: seconds early, and a sleep waits for the rest.
 POLL_MARGIN_SECONDS = 0.002
 
-#: By so much a reply may be slower than others for its delay to be known: seconds. More may be a
-#: clock that was set. Two clocks differ by so many seconds more in each second.
+#: Largest delay of a reply, in seconds, from which the clock offset is still computed. A larger one
+#: may be a clock that was set. The rate is the drift between two clocks, in seconds per second.
 MAX_REPLY_DELAY_SECONDS, CLOCK_DRIFT_RATE = 0.002, 0.0005
 
-#: Two promotions belong to a stream if at most so many times the seconds for which it gathers lie
-#: between them.
+#: Two promotions belong to one stream if the time between them is at most this many times
+#: :attr:`PollTimer.gather`.
 STREAM_GAP_FACTOR = 2
 
-#: Seconds by which it stands back where it finds nothing to promote again and again: at first, at
-#: most.
+#: First and longest additional wait, in seconds, of a dispatcher whose promotions find nothing:
+#: another dispatcher promoted the entries.
 EMPTY_LOOK_SECONDS = (0.001, 0.02)
 
-#: After an error of one queue a dispatcher leaves the duty to others: for so many seconds to
-#: whoever wants it, and so long it does not take it by promoting.
+#: Seconds after an error of one queue for which a dispatcher does not go on duty at all, and for
+#: which promoting an overdue entry does not put it on duty.
 OFF_DUTY_SECONDS, NO_CLAIM_SECONDS = 2.0, 60.0
 
-
-#: Most queues that a dispatcher leaves to others: it names them in each call.
+#: Most queues that a dispatcher skips: each call names them.
 MAX_SKIPPED_QUEUES = 1000
 
 
 def wait_off_duty(fleet: int) -> float:
-    """Return the seconds between two looks of one of so many that is not on duty, 0 for unknown."""
+    """Return the seconds between two looks off duty in a fleet of this size; 0: size unknown."""
     return min(_wait_with_heartbeats(fleet), MAX_LOOK_SECONDS)
 
 
 def _wait_with_heartbeats(fleet: int) -> float:
-    """Return the same where the one on duty is heard."""
+    """Return the seconds between two looks off duty while heartbeats come."""
     return max(MIN_LOOK_SECONDS, fleet * LOOK_SECONDS_PER_DISPATCHER) if fleet else MAX_LOOK_SECONDS
 
 
@@ -79,15 +79,15 @@ class PollTimer:
     Parameters
     ----------
     interval : float
-        Most seconds between two looks on duty, and where the one on duty is not heard.
+        Most seconds between two looks on duty, and off duty without heartbeats.
     monotonic : Callable[[], float]
         The process' own clock.
     uniform : Callable[[float, float], float]
         Returns a random number between two.
     gather : float
-        Seconds between two promotions of a steady stream. If these are more than usual, the
-        dispatchers of a process promote from streams at the same moments, so that its consumer
-        wakes up once for all of them.
+        Seconds between two promotions of a steady stream. With more than
+        :data:`MIN_GATHER_SECONDS`, all dispatchers of a process promote from streams at the same
+        moments, so that the consumer wakes up once for all of them.
     """
 
     interval: float
@@ -97,28 +97,28 @@ class PollTimer:
     #: The queue to promote from next; None to look at the next-due index.
     queue: str | None = None
     on_duty: bool = True
-    #: How many dispatchers there are, as far as is known.
+    #: Number of dispatchers in the fleet, by the last look.
     fleet: int = 1
     _wake_at: float = 0.0
-    #: Off duty, when to look if the one on duty is not heard until then.
+    #: Off duty: when to look if no heartbeat comes until then.
     _heartbeat_due_at: float = float("-inf")
-    #: When the one on duty was heard last.
+    #: When the last heartbeat came.
     _heartbeat_at: float = float("-inf")
     _looked_at: float = float("-inf")
     _empty_look_seconds: float = 0.0
-    #: When it promoted something last, and whether that was one of many.
+    #: When the last promotion moved entries, and whether it belonged to a stream.
     _promoted_at: float = float("-inf")
     _is_stream: bool = False
-    #: Seconds between two entries, on average.
+    #: Average seconds between two entries.
     _entry_seconds: float = 1.0
-    #: Seconds by which Redis' clock was ahead of ours by the reply that came fastest, and when.
+    #: Seconds by which Redis' clock is ahead of ours, by the fastest reply, and when it came.
     _clock_ahead: tuple[float, float] = float("-inf"), 0.0
     _is_start_spread: bool = False
     _off_duty_until: float = float("-inf")
     _no_claim_until: float = float("-inf")
 
     def note_look(self, look: Look, promoted: Promoted | None = None) -> None:
-        """Plan by Redis' answer; *promoted* is given after a promotion."""
+        """Plan the next look by a reply of Redis; after a promotion *promoted* is given."""
         has_taken_duty = promoted is not None and look.on_duty and not self.on_duty
         if look.on_duty is not None:
             self.on_duty = look.on_duty
@@ -126,30 +126,30 @@ class PollTimer:
         if look.fleet is not None:
             self.fleet, self._looked_at = look.fleet, now
         if has_taken_duty and self.fleet > 1:
-            self._looked_at = (
-                self._heartbeat_at
-            )  # when it looks, the others hear that somebody is there
-        left = max(0.0, self._looked_at + self._max_look_seconds - now)
+            self._looked_at = self._heartbeat_at  # its next look tells the others
+        until_look = max(0.0, self._looked_at + self._max_look_seconds - now)
         delay = self._reply_delay(look, now, in_vain=promoted is not None and promoted.is_in_vain)
         if promoted is not None and promoted.moved:
             self._is_stream = now - self._promoted_at <= STREAM_GAP_FACTOR * self.gather
             spacing = min(1.0, (now - self._promoted_at) / promoted.moved)
             self._entry_seconds += (spacing - self._entry_seconds) / AVERAGED_PROMOTIONS
             self._promoted_at = now
-        wait = left
+        wait = until_look
         if look.wait is not None:
-            wait = min(left, max(0.0, look.wait - delay))
+            wait = min(until_look, max(0.0, look.wait - delay))
         is_same, self.queue = look.queue == self.queue, look.queue
         is_other = self.on_duty and not is_same
         if promoted is not None and (promoted.moved or is_other) and look.wait == 0:
-            # A full batch, or several queues: go on, on duty or not. Names in the index that are no
-            # queues do not hold up those behind them.
+            # A full batch, or several queues: go on at once, also off duty. So names in the index
+            # that are no queues delay no queue behind them.
             wait = 0.0
         elif not self.on_duty:
             if promoted is not None or not look.is_overdue(OVERDUE_SECONDS):
                 self.queue, wait = None, self._plan_look_off_duty()
         elif promoted is not None and look.wait is not None:
-            wait = min(max(wait, self._gather_seconds(promoted, wait, now, is_same=is_same)), left)
+            wait = min(
+                max(wait, self._gather_seconds(promoted, wait, now, is_same=is_same)), until_look
+            )
         self._wake_at = now + wait
 
     @property
@@ -162,15 +162,16 @@ class PollTimer:
         )
 
     def note_heartbeat(self) -> None:
-        """Note that the one on duty has looked."""
+        """Note a heartbeat: the dispatcher on duty has looked."""
         missing = min(self.interval, HEARTBEAT_SECONDS) * self.uniform(*MISSED_HEARTBEATS)
         self._heartbeat_at = self.monotonic()
         self._heartbeat_due_at = self._heartbeat_at + missing
 
     def _reply_delay(self, look: Look, now: float, *, in_vain: bool) -> float:
-        """Return how much longer a reply took than the fastest: Redis' clock has gone on since.
+        """Return by how many seconds a reply was slower than the fastest reply.
 
-        A sleep that ended too early tells that it was less.
+        Redis' clock has gone on for as long. A promotion *in_vain* shows that the delay was less:
+        the sleep before ended too early.
         """
         ahead = look.now / 1_000_000 - now
         most, at = self._clock_ahead
@@ -182,9 +183,9 @@ class PollTimer:
     def _gather_seconds(
         self, promoted: Promoted, wait: float, now: float, *, is_same: bool
     ) -> float:
-        """Return the least seconds until the next promotion, where an entry is due in *wait*.
+        """Return the least seconds until the next promotion; an entry is due in *wait* seconds.
 
-        A promotion moves entries of one queue, so only those of the same one are worth a wait.
+        A promotion moves entries of one queue, so only entries of the same queue are gathered.
         """
         low, high = EMPTY_LOOK_SECONDS
         if promoted.is_in_vain:
@@ -218,38 +219,38 @@ class PollTimer:
         return heard
 
     def wake_in(self, queue: str, seconds: float) -> None:
-        """Note that *queue* has an entry due in *seconds*, which is for the one on duty."""
+        """Note that *queue* has an entry due in *seconds*. Off duty this changes nothing."""
         wake_at = self.monotonic() + seconds
         if self.on_duty and wake_at < self._wake_at:
             self.queue, self._wake_at = queue, wake_at
 
     def look_now(self, unless_within: float) -> None:
-        """Look at the next-due index now, unless the next look is so soon anyway."""
+        """Look at the next-due index now, unless the next look comes within *unless_within* s."""
         if self.wait() > unless_within:
             self.queue, self._wake_at = None, self.monotonic()
 
     @property
     def next_queue(self) -> str | None:
-        """The queue to promote from now; None when it is time to look at the next-due index."""
+        """The queue to promote from; None where the next-due index is to be looked at."""
         return None if self.monotonic() - self._looked_at >= self._max_look_seconds else self.queue
 
     @property
     def wakes_at(self) -> float:
-        """When it is time, by the process' own clock."""
+        """The time of the next look or promotion, by the process' own clock."""
         return self._wake_at if self.on_duty else min(self._wake_at, self._heartbeat_due_at)
 
     def wait(self) -> float:
-        """Return for how many seconds to sleep, 0 when it is time."""
+        """Return the seconds until the next look or promotion."""
         return max(0.0, self.wakes_at - self.monotonic())
 
     def note_reconnect(self) -> None:
-        """Spread the next look: all of a fleet may have connected anew at the same moment."""
+        """Spread the next look: a whole fleet may have reconnected at the same moment."""
         self._is_start_spread = False
 
-    # -- errors of one queue, which others of the fleet may not have
+    # -- errors of one queue, which other dispatchers may not have
 
     def leave_duty(self) -> bool:
-        """Note an error; return whether to leave the duty to others."""
+        """Note an error of a queue; return whether this dispatcher leaves the duty."""
         now = self.monotonic()
         if self.fleet == 1 or now < self._no_claim_until:
             return False
@@ -259,19 +260,19 @@ class PollTimer:
 
     @property
     def may_take_duty(self) -> bool:
-        """Whether to be on duty when nobody is."""
+        """Whether to go on duty when no dispatcher is on duty."""
         return self.monotonic() >= self._off_duty_until
 
     @property
     def may_claim_duty(self) -> bool:
-        """Whether to be on duty after promoting what another one left overdue."""
+        """Whether promoting an overdue entry puts this dispatcher on duty."""
         return self.monotonic() >= self._no_claim_until
 
 
 class SkippedQueues:
-    """Queues that a dispatcher may not change, and leaves to others for some time.
+    """Queues that a dispatcher skips for some time, since its account may not change them.
 
-    The accounts of several apps on one Redis may each have the right to their own queues only.
+    The accounts of several apps on one Redis may each have rights to their own queues only.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -279,18 +280,18 @@ class SkippedQueues:
         self._until: dict[str, float] = {}
 
     def add(self, queue: str) -> bool:
-        """Leave a queue to others; return whether this is new."""
+        """Skip a queue for :data:`NO_CLAIM_SECONDS`; return whether it was never skipped before."""
         is_new = queue not in self._until
         self._until[queue] = self._monotonic() + NO_CLAIM_SECONDS
         return is_new
 
     @property
     def is_full(self) -> bool:
-        """Whether these are as many as one call may name."""
+        """Whether one call can name no more queues."""
         return len([*self]) >= MAX_SKIPPED_QUEUES
 
     def discard(self, queue: str) -> None:
-        """Note that a queue could be changed."""
+        """Skip a queue no more: a promotion from it succeeded."""
         self._until.pop(queue, None)
 
     def __contains__(self, queue: str) -> bool:

@@ -18,7 +18,7 @@ from celery_delayq.store.scripting.runner import is_fault_of_script
 
 logger = logging.getLogger(__name__)
 
-#: Failures of its own after which a change is given up. Outages and refusals do not count.
+#: Failures after which a change is given up. Outages and refusals do not count.
 MAX_FAILURES = 10
 
 #: Most changes that wait until Redis allows them.
@@ -26,37 +26,37 @@ MAX_REFUSED_CHANGES = 1000
 
 
 class AfterFailure(Enum):
-    """What becomes of a change that has failed."""
+    """The place of a change in the row after it has failed."""
 
-    #: It stays before all others, and the thread tries again a little later.
+    #: The change stays first, and the thread tries again a little later.
     STAYS_FIRST = auto()
-    #: It goes behind the others, which Redis may allow.
+    #: The change goes behind the others: Redis may allow those.
     GOES_LAST = auto()
-    #: It is logged and never made.
+    #: The change is logged and never made.
     GIVEN_UP = auto()
 
 
 @dataclass(slots=True)
 class PendingChange:
-    """A change that may be made twice; *lost* is logged if it is never made."""
+    """A change that may be made twice; *loss_text* is logged if the change is never made."""
 
     make: Callable[[Store], Any]
     loss_text: str = ""
     failures: int = 0
 
     def note_failure(self, error: Exception, waiting: int) -> AfterFailure:
-        """Count a failure, and return what becomes of the change.
+        """Count a failure and return the new place of the change.
 
         Parameters
         ----------
         error : Exception
             Why the change was not made.
         waiting : int
-            How many changes wait, this one included.
+            Number of waiting changes, this one included.
         """
         if isinstance(error, OUTAGE_ERRORS):
             return AfterFailure.STAYS_FIRST
-        # Redis may allow later what it refuses, such as when a key has its type again.
+        # Redis may allow a refused change later, such as when a key has its type again.
         may_pass = isinstance(error, (CommandRefused, StoreFull)) and waiting <= MAX_REFUSED_CHANGES
         if not may_pass or is_fault_of_script(error):
             self.failures += 1
@@ -87,15 +87,15 @@ class PendingChanges:
         return bool(self._waiting)
 
     def add(self, make: Callable[[Store], Any], loss_text: str = "") -> None:
-        """Have a change made: soon, and before the process ends."""
+        """Add a change, which the thread makes soon, and before the process ends."""
         self._waiting.append(PendingChange(make, loss_text))
         self._wake()
 
     def flush(self, store: Store, until: float = math.inf) -> None:
-        """Make all of them in this order, until a monotonic time, but one at least.
+        """Make the changes in their order until a monotonic time, but at least one.
 
-        So they are made in the end where leases cannot be extended. Raises an error where that is
-        to be tried again.
+        So all changes are made in the end, also if leases cannot be extended. Raises the error of a
+        change that is to be tried again.
         """
         refused: Exception | None = None
         for _ in range(len(self._waiting)):

@@ -1,9 +1,9 @@
 """Promotes for several dispatchers of a process, in one thread.
 
 A worker of a Redis Cluster has a dispatcher for each hash tag. If each promoted in its own thread,
-they would take Python's lock so often that the main thread waits for it most of the time. So they
-hand their promotions over to this loop. It sends all calls that are due, and then polls for the
-replies. The dispatcher's own thread handles looks, wake-ups, errors and late replies.
+they would take Python's lock so often that the main thread would mostly wait for it. So the
+dispatchers hand their promotions over to this loop, which sends all due calls and then polls for
+the replies. The dispatcher's own thread handles looks, wake-ups, errors and late replies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.wire import Wire
 from celery_delayq.utils import native_threads
 
-#: Seconds after which a reply, or the rest of one, is late.
+#: Seconds after which a reply, or the rest of a reply, is late.
 LATE_REPLY_SECONDS = 0.5
 
 #: Seconds after which the thread ends when there is no dispatcher.
@@ -32,16 +32,16 @@ IDLE_SECONDS = 10.0
 
 @dataclass(eq=False)
 class Handover:
-    """What a dispatcher hands over.
+    """The promotions that a dispatcher hands over.
 
     Parameters
     ----------
     timer : PollTimer
-        When to promote.
-    held : Wire
-        The connection for it.
+        Tells when to promote.
+    wire : Wire
+        The connection for the calls.
     next_call : Callable[[], Call | None]
-        Returns what to send now; None where something else is to be done.
+        Returns the next call; None if the dispatcher's own thread has work.
     read : Callable[[Any], object]
         Handles the reply.
     """
@@ -53,21 +53,21 @@ class Handover:
     #: The descriptors on which wake-ups and replies come.
     wake_ups: int = -1
     replies: int = -1
-    #: When the call was sent that has no reply yet.
+    #: When the call without a reply was sent; None if there is none.
     sent_at: float | None = None
     is_leaving: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
 
     @property
     def wakes_at(self) -> float:
-        """When there is something to do, if nothing comes before."""
+        """The time of the next action, if no reply or wake-up comes before."""
         if self.sent_at:
             return self.sent_at + LATE_REPLY_SECONDS
         return 0.0 if self.is_leaving else self.timer.wakes_at
 
 
 class PromotionLoop:
-    """The loop. Its thread starts when a dispatcher comes."""
+    """The loop. Its thread starts with the first handover."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,20 +80,20 @@ class PromotionLoop:
 
     @classmethod
     def unless_patched(cls) -> PromotionLoop | None:
-        """Return a loop; None where threads are greenlets, which have no lock to wait for."""
+        """Return a loop; None where threads are greenlets, which do not wait for Python's lock."""
         return None if native_threads.has_green_threads() else cls()
 
-    # -- what dispatchers call
+    # -- for dispatchers
 
     def promote(self, handover: Handover, wake_ups: int) -> None:
-        """Promote for a dispatcher until it has something else to do.
+        """Promote for a dispatcher until its own thread has work.
 
         Parameters
         ----------
         handover : Handover
-            With a connection.
+            Its wire is connected.
         wake_ups : int
-            The descriptor on which its wake-ups come.
+            The descriptor on which the dispatcher's wake-ups come.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class PromotionLoop:
                 sock.settimeout(timeout)
 
     def leave(self, handover: Handover) -> None:
-        """Promote no more for a dispatcher. For any thread or signal."""
+        """End a handover. For any thread or signal."""
         handover.is_leaving = True
         self._wake_up()
 
@@ -154,7 +154,7 @@ class PromotionLoop:
             raise
 
     def _close(self, wakeup: socket.socket, *, has_failed: bool = False) -> bool:
-        """End the thread, unless a dispatcher has come in the meantime; return whether it ends."""
+        """End the thread, unless there is a new handover; return whether the thread ends."""
         with self._lock:
             if self._new_handovers and not has_failed:
                 return False

@@ -1,4 +1,4 @@
-"""When a process stops taking messages to make room for a quarantined one."""
+"""When a process takes no messages, to make room for a quarantined message."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import math
 from enum import Enum, auto
 from typing import NamedTuple
 
-#: Leases for which a process with long tasks leaves quarantined messages to other processes.
+#: Time, in leases, for which a process with long tasks leaves quarantined messages to others.
 WAIT_LEASES = 10
 
 
 class RoomState(Enum):
-    """Which messages a process takes. A quarantined one goes to a process that holds no other.
+    """Which messages a process takes.
+
+    A quarantined message goes to a process without other leased messages.
 
     From state to state:
 
@@ -19,28 +21,28 @@ class RoomState(Enum):
     from             by                            to
     ================ ============================= ================
     any              a quarantined message waits   MAKES_ROOM
-    MAKES_ROOM       nothing is held               TAKES_ALL
+    MAKES_ROOM       no message is leased          TAKES_ALL
     MAKES_ROOM       one lease later               LEAVES_TO_OTHERS
-    LEAVES_TO_OTHERS :data:`WAIT_LEASES` later    TAKES_ALL
+    LEAVES_TO_OTHERS :data:`WAIT_LEASES` later     TAKES_ALL
     ================ ============================= ================
     """
 
     #: Any message.
     TAKES_ALL = auto()
-    #: None, until nothing is held.
+    #: No message, until none is leased.
     MAKES_ROOM = auto()
-    #: Any but quarantined ones, since its tasks took longer than a lease.
+    #: Any message but quarantined ones: the tasks of this process took longer than a lease.
     LEAVES_TO_OTHERS = auto()
 
 
 class QuarantineRoom(NamedTuple):
-    """A state, and the monotonic time *until* which it lasts at most."""
+    """A state, and the monotonic time *until* which the state lasts at most."""
 
     state: RoomState = RoomState.TAKES_ALL
     until: float = math.inf
 
     def at(self, now: float, lease: float, *, is_empty: bool) -> QuarantineRoom:
-        """Return the room at a time, this one if nothing changes.
+        """Return the room at a time: this object if the state stays the same.
 
         Parameters
         ----------
@@ -49,7 +51,7 @@ class QuarantineRoom(NamedTuple):
         lease : float
             Seconds.
         is_empty : bool
-            Whether the process holds nothing.
+            Whether no message is leased to the process.
         """
         makes_room = self.state is RoomState.MAKES_ROOM
         if makes_room and is_empty:

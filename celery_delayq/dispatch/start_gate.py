@@ -1,7 +1,7 @@
-"""What the dispatchers of a process wait for before they promote.
+"""A gate before which the dispatchers of a starting process wait.
 
-A worker that starts removes the periodic entries that its code no longer has, with their ticks.
-Such a tick may be overdue, if no worker ran, and must not be promoted before.
+A starting worker removes the periodic entries that its code no longer has, with their ticks. If no
+worker ran before, such a tick may be overdue. The gate keeps dispatchers from promoting it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 
-#: Most seconds for which a dispatcher waits, and between two looks at whether it is to stop.
+#: Most seconds for which a dispatcher waits, and seconds between two checks whether it is to stop.
 WAIT_SECONDS, LOOK_SECONDS = 5.0, 0.05
 
 _is_open = threading.Event()
 _is_open.set()
-#: How often those that waited could go on.
+#: Number of calls of :func:`let_waiting_pass`.
 _passes = 0
 
 
@@ -30,7 +30,7 @@ def let_pass() -> None:
 
 
 def let_waiting_pass() -> None:
-    """Let the dispatchers go on that wait, and no later ones: the entries cannot be removed yet."""
+    """Let only the waiting dispatchers go on: the entries cannot be removed yet."""
     global _passes
     _passes += 1
 

@@ -1,4 +1,4 @@
-"""Asks Redis for messages: when, for how many, and what the replies mean."""
+"""Requests messages from Redis and reads the replies."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from celery_delayq.transport.requests import FilledQueuesCall, Popped, Request, 
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a queue is left alone that Redis refuses to lease from.
+#: Seconds until a queue is asked again after Redis refused a request for it.
 REFUSED_QUEUE_SECONDS = 1.0
 
 #: Seconds to wait for the reply to a request when a queue is cancelled or the channel closes.
 LAST_REPLY_SECONDS = 1.0
 
-#: Seconds for which a BRPOP waits where a look has found something to pop.
+#: Timeout, in seconds, of a BRPOP after a look that has found a message to pop.
 POP_SECONDS = 0.001
 
 
 class State(Enum):
-    """What a :class:`Consumer` awaits, and what it sends next."""
+    """The replies that a :class:`Consumer` awaits, and the commands that it sends next."""
 
-    #: Nothing is awaited. Next: requests, a look or a wait.
+    #: No reply is awaited. Next: requests, a look or a wait.
     READY = auto()
-    #: Nothing is awaited. Next: a short BRPOP, since a queue that is not leased has something.
+    #: No reply is awaited. Next: a short BRPOP, since a popped queue has a message.
     POP = auto()
-    #: Nothing is awaited. Next: the same requests again, whose replies are lost or not handled.
+    #: No reply is awaited. Next: the same requests again: their replies were lost or not handled.
     REPEAT = auto()
-    #: Replies to requests are awaited, and to what went with them: acknowledgements and looks.
+    #: The replies to requests are awaited, and to the acknowledgements and looks sent with them.
     ASKED = auto()
     #: The reply to a look at the ready lists is awaited.
     LOOKED = auto()
@@ -69,7 +69,7 @@ class PolledConnection:
         kombu's client for waiting.
     """
 
-    #: None: nothing is repeated here, where it would be unknown to the poller.
+    #: None: redis-py repeats no command here, since it would connect without the poller.
     retry = None
 
     def __init__(self, client: Any) -> None:
@@ -77,12 +77,12 @@ class PolledConnection:
 
     @property
     def socket(self) -> Any:
-        """The socket, None where the poller has to connect first."""
+        """The socket; None until the poller has connected."""
         return socket_of(self._client.connection)
 
     @property
     def connection(self) -> Any:
-        """redis-py's connection, None before the first one."""
+        """redis-py's connection; None before the first connection."""
         return self._client.connection
 
     def get_connection(self, *_command_name: str) -> PolledConnection:
@@ -101,7 +101,7 @@ class PolledConnection:
         return self._client.connection.read_response()
 
     def can_read(self, seconds: float) -> bool:
-        """Return whether there is something to read, after at most so many *seconds*."""
+        """Wait at most *seconds* for data; return whether there is some."""
         connection = self._client.connection
         return connection is not None and bool(connection.can_read(seconds))
 
@@ -112,21 +112,21 @@ class PolledConnection:
 
 
 class Consumer:
-    """Asks for messages on the connection of one channel, one round trip at a time.
+    """Requests messages on the connection of one channel, one round trip at a time.
 
-    From state to state, by the method that is called:
+    From state to state, by method:
 
     ======== ===================================== =========================
     from     by                                    to
     ======== ===================================== =========================
-    READY    `start`, `next`: something to ask for ASKED; REPEAT: it cannot
+    READY    `start`, `next`: there are requests   ASKED; REPEAT: they cannot
                                                    be sent
     READY    `start`: all queues are empty, or     LOOKED or WAITING
              none is leased
-    READY    `start`: nothing may be taken now,    READY
+    READY    `start`: no message may be taken,     READY
              some are here to hand out, Redis has
-             just refused all queues, or it
-             cannot be sent
+             just refused all queues, or the
+             command cannot be sent
     POP      `start`                               WAITING; READY: no queue is
                                                    popped any more, Redis has
                                                    refused them, or it cannot
@@ -134,7 +134,7 @@ class Consumer:
     REPEAT   `start`, `next`                       ASKED; REPEAT: it cannot be
                                                    sent
     ASKED    `read`                                READY; POP: a look found
-                                                   something to pop; REPEAT:
+                                                   a message to pop; REPEAT:
                                                    Redis lacks the script of a
                                                    request
     LOOKED   `read`                                READY
@@ -151,7 +151,7 @@ class Consumer:
     any      `close`                               CLOSED
     ======== ===================================== =========================
 
-    In all other states these methods leave the state; `read` is for a reply that is awaited.
+    In all other states these methods keep the state. `read` is called only for an awaited reply.
 
     Parameters
     ----------
@@ -162,14 +162,14 @@ class Consumer:
     cycle : kombu.utils.scheduling.round_robin_cycle
         kombu's order of the consumed queues.
     prefetch : Prefetch
-        How many messages may be taken.
+        The number of messages that may be taken.
     idle : IdleWait
-        What to wait for where all queues are empty.
+        The wait while all queues are empty.
     settings : Settings
         ``revoke_expires`` is read.
     """
 
-    #: The lease keeper, set before messages are asked for that are leased.
+    #: The lease keeper, set before the first request.
     keeper: LeaseKeeper
 
     def __init__(
@@ -182,18 +182,18 @@ class Consumer:
         settings: Settings,
     ) -> None:
         self.state = State.READY
-        #: Whether the tasks of a Celery worker come by this consumer, or have come.
+        #: Whether this consumer gets, or has got, the tasks of a Celery worker.
         self.serves_worker = False
-        #: The queues that are consumed, and those of them whose messages are leased.
+        #: The consumed queues. The messages of `leased_queues` are leased, of others popped.
         self.queues: frozenset[str] = frozenset()
         self.leased_queues: frozenset[str] = frozenset()
         #: Messages that are not handed out yet.
         self.taken: deque[Taken] = deque()
-        #: How many to ask for at once.
+        #: Number of messages to request at once.
         self.batch = BatchSize()
         self.controls = Controls()
         self.idle = idle
-        #: Monotonic time at which the commands were sent whose replies are awaited.
+        #: Monotonic time at which the last commands were sent.
         self.sent_at = 0.0
         self._polled = PolledConnection(client)
         self._wire = Wire(self._polled)
@@ -204,25 +204,25 @@ class Consumer:
         self._fair_share = FairShare()
         #: The thread or greenlet that polls.
         self._thread = 0
-        #: The socket of the server that has got the sources of all scripts.
-        self._script_source: Any = None
-        #: Requests whose replies are awaited, or to be sent again.
+        #: The socket over which the sources of all scripts were sent.
+        self._scripts_socket: Any = None
+        #: Requests whose replies are awaited or lost.
         self._requests: list[Request] = []
         #: Acknowledgements that were sent with the requests.
         self._riding_acks = AckBatch({})
-        #: What looks the last commands had.
+        #: The looks among the last commands.
         self._filled_call = FilledQueuesCall()
         self._looked_lists: list[str] = []
-        #: Fetched messages of queues that were cancelled while a reply was awaited.
+        #: Fetched messages of cancelled queues.
         self._cancelled: list[Taken] = []
-        #: Until when a queue is left alone, by the monotonic clock.
+        #: By queue that Redis refused: monotonic time until which it is not asked.
         self._refused: dict[str, float] = {}
-        prefetch.join(self)
+        prefetch.add(self)
 
     # -- the queues
 
     def consume(self, queue: str, *, leased: bool) -> None:
-        """Ask for the messages of a queue from now on; others than *leased* are popped."""
+        """Consume a queue from now on. Its messages are *leased*, or popped as on stock."""
         self.queues |= {queue}
         others = self.leased_queues - {queue}
         self.leased_queues = others | {queue} if leased else others
@@ -230,7 +230,7 @@ class Consumer:
         self._interrupt()
 
     def cancel(self, queue: str) -> None:
-        """Ask for no more messages of a queue; :meth:`take_cancelled` returns those that came."""
+        """Consume a queue no more; :meth:`take_cancelled` returns its fetched messages."""
         self.queues -= {queue}
         self.leased_queues -= {queue}
         self._interrupt()
@@ -239,10 +239,10 @@ class Consumer:
         self._read_last()  # behind those that are here
 
     def take_cancelled(self) -> list[Taken]:
-        """Return the messages of cancelled queues, which are to be given back.
+        """Return the messages of cancelled queues, which the caller requeues.
 
-        Not while a reply may bring more of them: each call that gives messages back puts them at
-        the head, so those that came first go last, or with the others.
+        None while a reply may bring more of them: each requeue puts its messages at the head, so
+        the messages that came first must be requeued last, or with the others.
         """
         if self.state is State.ASKED:
             return []
@@ -250,14 +250,14 @@ class Consumer:
         return cancelled
 
     def _interrupt(self) -> None:
-        """End a long wait, which is for other queues."""
+        """End a long wait: the queues have changed."""
         if self.state is State.WAITING:
             self.idle.interrupt()
 
     # -- asking
 
     def start(self) -> None:
-        """Ask for messages or, where all queues are empty, wait until that changes."""
+        """Request messages or, while all queues are empty, wait for messages."""
         self._thread = get_ident()
         if self.state is State.POP:
             self._pop()
@@ -273,7 +273,8 @@ class Consumer:
     def next(self) -> Taken | None:
         """Return the next message to hand out.
 
-        Where messages go quickly, the next ones are asked for before those here are done.
+        While messages are delivered quickly, the next ones are requested before the last one is
+        handed out.
         """
         if not self.taken:
             return None
@@ -288,8 +289,8 @@ class Consumer:
 
     @property
     def is_content(self) -> bool:
-        """Whether there is nothing to send now that no reply is awaited."""
-        if self.state is not State.READY or self._prefetch.request_size:
+        """Whether no reply is awaited and no command is to be sent."""
+        if self.state is not State.READY or self._prefetch.asks_singly:
             return False
         return bool(self.leased_queues) and not self._is_worth_it(self._credit())
 
@@ -300,23 +301,23 @@ class Consumer:
 
     @property
     def fetched(self) -> int:
-        """How many messages are here, or may come, that are not handed out."""
-        asked = sum([each.share.limit for each in self._requests]) if self._requests else 0
-        return len(self.taken) + asked
+        """Number of requested and leased messages that are not handed out."""
+        requested = sum([each.share.limit for each in self._requests]) if self._requests else 0
+        return len(self.taken) + requested
 
     def _credit(self) -> int:
-        # Without a limit one at a time, but for a worker that wants it so.
+        # Without a limit: a batch for a worker, one message for any other consumer.
         return self._prefetch.credit(self.batch.size if self.serves_worker else 1)
 
     def _is_worth_it(self, credit: int) -> bool:
-        """Return whether to ask now; not for each message alone while the pool has enough to do."""
+        """Return whether to send requests now: not for each message while the pool is busy."""
         if credit <= 0:
             return False
         enough = credit >= self._prefetch.half  # so that some are worked on meanwhile
         return enough or not (self.taken or (self.serves_worker and worker.backlog()))
 
     def _shares(self) -> list[Share] | None:
-        """Return what to ask for: nothing where all queues are empty, None for nothing now."""
+        """Return the requests to send: none while all queues are empty; None: not now."""
         if not self.leased_queues:
             return []
         credit = self._credit()
@@ -336,7 +337,7 @@ class Consumer:
         )
 
     def _send_requests(self, shares: Sequence[Share] = ()) -> None:
-        """Send requests for *shares*; without any, the same requests as before."""
+        """Send requests for *shares*; without shares, repeat the last requests."""
         keeper = self.keeper
         if shares:
             self._requests = [Request(s, keeper.new_request_number(s.queue)) for s in shares]
@@ -354,7 +355,7 @@ class Consumer:
             *(keeper.worker_id, keeper.lease),
             *(keeper.others, self.serves_worker),
         )
-        # Acknowledgements first: they may make room for a message that is delivered alone.
+        # Acknowledgements first: they may make room for a quarantined message.
         calls = keeper.acks.calls(self._store, self._riding_acks)
         calls += [
             leases.acquire_call(s.queue, me, lease, number, s.limit, s.lists, others, reports)
@@ -363,16 +364,14 @@ class Consumer:
         return calls
 
     def _packed(self, calls: Sequence[Call]) -> bytes:
-        """Return calls packed, with their sources where the server may not have them."""
+        """Return calls packed, with their sources if the server may not have them."""
         sock = self._polled.socket
-        source = sock is None or sock is not self._script_source
-        self._script_source = sock
+        source = sock is None or sock is not self._scripts_socket
+        self._scripts_socket = sock
         return b"".join([call.packed(source=source) for call in calls])
 
     def _looks(self) -> tuple[bytes, int]:
-        """Return the commands that ask which other queues have got something, packed, and how many
-        these are.
-        """
+        """Return the packed commands that find other queues with messages, and their number."""
         leased, popped = self._queues_in_turn()
         look = self._filled_call = FilledQueuesCall()
         for queue in self._fair_share.find_empty(leased):
@@ -387,14 +386,14 @@ class Consumer:
         return looks, bool(look.lists) + bool(self._looked_lists)
 
     def _pop(self) -> None:
-        """Take a message of a queue that is not leased, if there is still one."""
+        """Pop a message of a queue that is not leased, if there is still one."""
         self.state = State.READY
         _, popped = self._queues_in_turn()
         if lists := self._ready_lists(popped):
             self._send(State.WAITING, pack([("BRPOP", *lists, POP_SECONDS)]))
 
     def _wait(self) -> None:
-        """Look at the ready lists, or wait for a sign."""
+        """Look at the ready lists, or wait for a wake-up."""
         leased, popped = self._queues_in_turn()
         lists = self._ready_lists(popped)
         if look := self.idle.look(leased):
@@ -404,9 +403,9 @@ class Consumer:
             self._send(State.WAITING, wait)
 
     def _queues_in_turn(self) -> tuple[list[str], list[str]]:
-        """Return the queues to lease from and those to pop from, the one whose turn it is first.
+        """Return the queues to lease from and those to pop from, the queue in turn first.
 
-        Queues that Redis just refused are left out.
+        Queues that Redis has just refused are left out.
         """
         now = time.monotonic()
         self._refused = {queue: until for queue, until in self._refused.items() if until > now}
@@ -430,7 +429,7 @@ class Consumer:
 
     @property
     def awaited_connection(self) -> Any:
-        """The connection on which a reply is awaited, None where none is."""
+        """The connection on which a reply is awaited; None if no reply is."""
         state = self.state
         if state is State.ASKED or state is State.WAITING or state is State.LOOKED:
             return self._polled.connection
@@ -462,8 +461,8 @@ class Consumer:
             return None
 
     def drop_connection(self) -> None:
-        """Close the connection, as it is lost: outstanding requests are sent again."""
-        # First: kombu notes the closed connection, and calls this again.
+        """Close a lost connection; requests without a reply are sent again."""
+        # First the state: kombu notes the closed connection and calls this again.
         if self.state is State.ASKED:
             self.state = State.REPEAT
         elif self.state is State.LOOKED or self.state is State.WAITING:
@@ -477,12 +476,12 @@ class Consumer:
             return self._wire.read()
         except ResponseError as exc:
             if isinstance(exc, NoScriptError):
-                self._script_source = None
+                self._scripts_socket = None
             return exc
 
     def _read_requests(self) -> None:
-        """Read the replies to all requests, and to what went with them."""
-        self.state = State.REPEAT  # until all replies are here, and have been handled
+        """Read the replies to all requests, and to the commands sent with them."""
+        self.state = State.REPEAT  # until all replies have come and been handled
         acked = [self._read() for _ in self._riding_acks.fields]
         replies = [self._read() for _ in self._requests]
         for (_, request_number), reply in zip(self._requests, replies, strict=True):
@@ -494,10 +493,10 @@ class Consumer:
             self._fair_share.forget(self._filled_call.found(self._read()))
         may_pop = self._read() if self._looked_lists else 0
         self._acknowledged(acked)
-        # Before anything is handed out: what may not run is known then.
+        # Before messages are handed out: pauses and revokes must be known.
         self._update_controls([reply for reply in replies if not isinstance(reply, ResponseError)])
         requests, self._requests = self._requests, []
-        came = []
+        messages_by_queue = []
         for request, reply in zip(requests, replies, strict=True):
             queue = request.share.queue
             if isinstance(reply, NoScriptError):
@@ -509,12 +508,12 @@ class Consumer:
                 self.keeper.abandon_request(queue, request.request_number)
                 self._refused[queue] = time.monotonic() + REFUSED_QUEUE_SECONDS
             else:
-                came.append(
+                messages_by_queue.append(
                     self._note_leased(queue, request.request_number, AcquireReply.read(reply))
                 )
-                # A queue whose messages were all cancelled has had its turn, too.
+                # A queue whose messages were all cancelled has had its turn too.
                 self._cycle.rotate(queue)
-        for taken in chain.from_iterable(zip_longest(*came)):
+        for taken in chain.from_iterable(zip_longest(*messages_by_queue)):
             if taken is not None:
                 (self.taken if taken.queue in self.queues else self._cancelled).append(taken)
                 self._cycle.rotate(taken.queue)
@@ -522,13 +521,13 @@ class Consumer:
             self.state = State.POP if may_pop else State.READY
 
     def _put_back_acks(self) -> None:
-        """Put back acknowledgements that did not arrive."""
+        """Have acknowledgements without a reply sent again."""
         if self._riding_acks:
             self.keeper.acks.put_back(self._riding_acks)
             self._riding_acks = AckBatch({})
 
     def _acknowledged(self, replies: list[Any]) -> None:
-        """Handle the replies to acknowledgements, which may be errors."""
+        """Handle the replies to acknowledgements; some may be errors."""
         errors = [reply for reply in replies if isinstance(reply, ResponseError)]
         if not errors and self._riding_acks:
             self.keeper.acks.confirm(self._riding_acks, replies)
@@ -538,39 +537,39 @@ class Consumer:
         self._put_back_acks()
 
     def _update_controls(self, replies: list[Any]) -> None:
-        """Read pauses and revokes that are older than the messages."""
+        """Read pauses and revokes again if their revision in a reply is another one."""
         revisions = {AcquireReply.revision_in(reply) for reply in replies}
-        # A lower one, too: a server that has taken over may not have got all.
+        # Also a lower revision: a server that has taken over may lack some.
         if revisions - {self.controls.revision}:
             expires = self._settings.revoke_expires
             self.controls.learn(self._store, for_worker=self.serves_worker, expires=expires)
             if self.serves_worker:
                 refuse_reserved()
 
-    def _note_leased(self, queue: str, request_number: str, reserved: AcquireReply) -> list[Taken]:
-        """Note the messages of a reply as held, and return them."""
-        self._fair_share.note_first_list(queue, reserved.more)
-        if reserved.messages:
-            self.idle.note_messages(from_others=reserved.others)
-        if reserved.room:
+    def _note_leased(self, queue: str, request_number: str, reply: AcquireReply) -> list[Taken]:
+        """Note the messages of a reply as leased, and return them."""
+        self._fair_share.note_first_list(queue, reply.more)
+        if reply.messages:
+            self.idle.note_messages(from_others=reply.others)
+        if reply.room:
             self.keeper.make_room()
             self._fair_share.serve_alone(queue)
-        fields = [field for field, _, _ in reserved.messages]
-        tags = self.keeper.note_leased(queue, request_number, fields, alone=reserved.alone)
+        fields = [field for field, _, _ in reply.messages]
+        tags = self.keeper.note_leased(queue, request_number, fields, alone=reply.alone)
         return [
-            Taken(queue, tag, message, deliveries, *reserved.about(field))
-            for tag, (field, message, deliveries) in zip(tags, reserved.messages, strict=True)
+            Taken(queue, tag, message, deliveries, *reply.about(field))
+            for tag, (field, message, deliveries) in zip(tags, reply.messages, strict=True)
         ]
 
     def _read_popped(self) -> Popped | None:
-        """Read a sign, or a message of a queue that is not leased."""
+        """Read a wake-up, or a message of a queue that is not leased."""
         reply = self._wire.read()
         if not reply:
             return None
         key = reply[0].decode()
-        sign = self.idle.queue_of(key)
-        if sign is not None:
-            self._fair_share.forget([sign])
+        woken = self.idle.queue_of(key)
+        if woken is not None:
+            self._fair_share.forget([woken])
             return None
         queue = key[len(self._store.keys.prefix) :].rsplit(self._store.layout.sep, 1)[0]
         self._cycle.rotate(queue)
@@ -579,18 +578,18 @@ class Consumer:
     # -- one message, and the end
 
     def get(self, queue: str, keeper: LeaseKeeper) -> Taken | None:
-        """Lease one message of a queue, and wait for it; None where there is none."""
+        """Lease one message of a queue and wait for the reply; None if the queue is empty."""
         self.keeper = keeper
         while True:
             others = keeper.busy
             request_number = keeper.new_request_number(queue)
-            reserved = self._store.leases.acquire(
+            reply = self._store.leases.acquire(
                 queue, keeper.worker_id, keeper.lease, request_number, 1, others
             )
-            taken = self._note_leased(queue, request_number, reserved)
+            taken = self._note_leased(queue, request_number, reply)
             if taken:
                 return taken[0]
-            if reserved.room or not reserved.more:
+            if reply.room or not reply.more:
                 return None
             # A later request, of another thread, has overtaken this one.
 
@@ -601,8 +600,9 @@ class Consumer:
         return taken
 
     def abandon(self) -> None:
-        """Close the connection, and forget the outstanding requests: the keeper gives back what
-        they may have got.
+        """Close the connection and forget the requests without a reply.
+
+        The lease keeper requeues the messages that these requests may have leased.
         """
         self.drop_connection()
         self._abandon_requests()
@@ -615,9 +615,9 @@ class Consumer:
             self.state = State.READY
 
     def close(self, *, wait: bool) -> list[Taken]:
-        """Return the fetched messages; with *wait* also those that come soon.
+        """Return the fetched messages; with *wait* also those that come within a second.
 
-        Other requests are abandoned.
+        Requests without a reply are abandoned.
         """
         if self.state is State.CLOSED:
             return []
@@ -625,12 +625,12 @@ class Consumer:
             self._read_last()
         self.abandon()
         self.state = State.CLOSED
-        self._prefetch.leave(self)
+        self._prefetch.remove(self)
         cancelled, self._cancelled = self._cancelled, []
         return cancelled + self.take_all()
 
     def _read_last(self) -> None:
-        """Read the replies to outstanding requests, if they come soon."""
+        """Read the awaited replies to requests, if they come within a second."""
         try:
             if self.state is State.ASKED and self._polled.can_read(LAST_REPLY_SECONDS):
                 self._read_requests()

@@ -1,4 +1,4 @@
-"""Which queue to ask for how much next. No I/O."""
+"""How many messages to request from which queue. No I/O."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
-#: Delivering a message takes this many seconds at most where taking several at once is worth it.
+#: Most seconds to deliver one message for a consumer to take several at once.
 QUICK_DELIVERY_SECONDS = 0.002
 
-#: Most messages to ask for at once.
+#: Most messages of one batch.
 MAX_BATCH = 64
 
-#: With more queues than free slots, two or more are asked for about so many messages each, and the
-#: others the next time; a shard of a cluster asks for as many at least. A call for each message
-#: costs several times as much.
+#: Messages that one request asks for at least, where there are enough: a request for each message
+#: would cost several times as much. With more queues than free slots, two or more queues get a
+#: request, and the others the next time. Each shard of a cluster asks for at least as many.
 MESSAGES_PER_QUEUE = 4
 
 
 @dataclass(slots=True)
 class BatchSize:
-    """How many messages to take at once.
+    """The number of messages to take at once.
 
-    Twice as many each time while they go quickly, to the pool or through it; one at a time when
-    one took long, so that a solo worker does not hold what another could run.
+    The number doubles while messages are delivered quickly. After a slow delivery it is 1, so that
+    a solo worker leases no message that another worker could run.
     """
 
     size: int = 1
 
     def after(self, count: int, seconds: float) -> None:
-        """Learn from *count* messages that took *seconds* to deliver."""
+        """Adapt the size after the delivery of *count* messages took *seconds*."""
         self.size = (
             min(2 * self.size, MAX_BATCH) if seconds <= count * QUICK_DELIVERY_SECONDS else 1
         )
@@ -48,32 +48,31 @@ class Share(NamedTuple):
 class FairShare:
     """Shares the number of messages that may be taken among the queues.
 
-    Queues whose most urgent message is of the same priority take turns, a queue with less urgent
-    ones waits. They take turns one message at a time; with more queues than free slots, a few at a
-    time. What is in a queue is known from the last answer; an empty one is not asked again until
-    something tells that it has got something.
+    Queues whose most urgent messages have the same priority take turns. A queue with less urgent
+    messages waits. A turn is one message, or a few with more queues than free slots. The last reply
+    tells whether a queue is empty. An empty queue gets no request until a wake-up comes for it.
     """
 
-    #: By queue: the place of the first ready list with something left, 0 when all are empty.
+    #: By queue: the number of the first ready list with messages; 0 if all lists are empty.
     _first_lists: dict[str, int] = field(default_factory=dict)
     #: The queue whose message waits to be delivered alone, ``""`` for none.
     _alone_queue: str = ""
 
     def serve_alone(self, queue: str) -> None:
-        """Ask next for one message of a queue only, since it must be delivered alone."""
+        """Request next only one message of a queue, which must be delivered alone."""
         self._alone_queue = queue
 
     def note_first_list(self, queue: str, first: int) -> None:
-        """Take note of the first ready list of *queue* with something left, 0 for none."""
+        """Note the number of the first ready list of *queue* with messages, 0 for none."""
         self._first_lists[queue] = first
 
     def forget(self, queues: Iterable[str]) -> None:
-        """Ask these again: they may have got something."""
+        """Forget what is known of queues: they may have new messages."""
         for queue in queues:
             self._first_lists.pop(queue, None)
 
     def has_more(self, queues: Iterable[str]) -> bool:
-        """Return whether some of the queues is known to have something left."""
+        """Return whether some of the queues is known to have messages."""
         return any(self._first_lists.get(queue) for queue in queues)
 
     def find_empty(self, queues: Iterable[str]) -> list[str]:
@@ -81,8 +80,8 @@ class FairShare:
         return [queue for queue in queues if self._first_lists.get(queue) == 0]
 
     def find_less_urgent(self, queues: Iterable[str]) -> list[tuple[str, int]]:
-        """Return which of the queues wait behind more urgent ones, and how many of their ready
-        lists were empty before the first that was not.
+        """Return the queues that wait behind more urgent ones, each with the number of its more
+        urgent ready lists, which were empty.
         """
         return [
             (queue, self._first_lists[queue] - 1)
@@ -91,7 +90,7 @@ class FairShare:
         ]
 
     def deal(self, order: Sequence[str], credit: int, lists: int, *, fair: bool) -> list[Share]:
-        """Return what to ask for with *credit* messages that may be taken.
+        """Return the requests to make while *credit* messages may be taken.
 
         Parameters
         ----------
@@ -100,7 +99,7 @@ class FairShare:
         lists : int
             How many ready lists each queue has.
         fair : bool
-            Share among the queues; else the first with something gets all.
+            Share among the queues; else the first queue with messages gets all.
         """
         if credit <= 0:
             return []

@@ -1,4 +1,4 @@
-"""What an idle consumer waits for."""
+"""The wait of an idle consumer for its next message."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from celery_delayq.store.scripting.calls import pack_arg, pack_command
 from celery_delayq.store.server_checks import closes_idle_after
 from celery_delayq.transport.requests import FilledQueuesCall
 
-#: Seconds for which a consumer waits for a sign where the fleet looks at ready lists for it.
+#: Seconds for which a consumer waits while the fleet looks at the ready lists.
 LONG_WAIT_SECONDS = 15.0
 
-#: Seconds from the last messages of a worker to its look at the ready lists. The look comes at once
-#: where stock producers have pushed some of the messages of the last ``STOCK_PUSH_SECONDS``.
+#: Seconds from the last messages of a worker to its look at the ready lists. If stock producers
+#: have pushed messages in the last :data:`STOCK_PUSH_SECONDS`, the look comes at once.
 IDLE_LOOK_SECONDS, STOCK_PUSH_SECONDS = 0.05, 10.0
 
-#: The longest setting of ``block_timeout``; with a shorter one a consumer looks itself.
+#: Least ``block_timeout``, in seconds, with which a consumer relies on the fleet: its default. With
+#: a shorter one the consumer looks at the ready lists itself.
 MIN_LONG_WAIT_SECONDS = Settings().block_timeout
 
 
 class IdleWait:
-    """Waits for a sign that a queue has got something.
+    """Waits for an element in the wake list of a queue, which has one while messages may be ready.
 
-    Stock producers leave none. The dispatchers of the fleet look at the ready lists for all idle
-    consumers (:mod:`celery_delayq.dispatch.ready_lists`); where they do not, this consumer does.
+    Stock producers push no such element. The dispatchers of the fleet look at the ready lists for
+    all idle consumers (:mod:`celery_delayq.dispatch.ready_lists`). Where no dispatcher does, this
+    consumer looks itself.
 
     Parameters
     ----------
@@ -38,10 +40,10 @@ class IdleWait:
     fleet_looks : Callable[[], bool]
         Returns whether the fleet looks at the ready lists.
     looks_after_work : bool
-        Whether to look at the ready lists each time when the consumer gets idle, and not to leave
-        that to the fleet.
+        Whether to look at the ready lists each time that the consumer becomes idle, also where the
+        fleet looks at them.
     health_check_interval : float
-        Seconds after which kombu takes a connection for dead where a reply is late, 0 for none.
+        Seconds without a reply after which kombu takes a connection for dead; 0: never.
     """
 
     def __init__(
@@ -59,29 +61,29 @@ class IdleWait:
         self._looks_after_work = looks_after_work
         self._health_check_interval = health_check_interval
         self._looked_at = 0.0
-        #: When something was found that a stock producer had pushed.
+        #: When a message of a stock producer was found last.
         self._stock_push_at = float("-inf")
-        #: Queues by the list that has a sign of them; ``""`` for what only ends the wait.
+        #: The queue of each wake list; ``""`` for the list that only ends the wait.
         self._queue_by_list: dict[str, str] = {}
-        #: These lists, and the ready lists, by queue, packed: a worker may consume hundreds.
+        #: By queue: its wake list and its ready lists, packed once for hundreds of queues.
         self._wake_lists: dict[str, bytes] = {}
         self._ready_lists: dict[str, list[bytes]] = {}
         self._interrupt = secrets.token_hex(6)
-        #: Seconds after which Redis closes a connection that waits, None where it does not say.
+        #: Seconds after which Redis closes an idle connection; None where Redis does not tell.
         self._idle_close_seconds: float | None = None
-        #: For how many seconds the last wait lasts, 0 where it is ended.
+        #: Seconds of the current wait; 0 where it was ended.
         self.wait_seconds = 0.0
 
     def ask_server(self) -> None:
-        """Ask Redis, before the first wait, when it closes a connection that waits."""
+        """Ask Redis, before the first wait, after how long it closes an idle connection."""
         if self._idle_close_seconds is None:
             self._idle_close_seconds = closes_idle_after(self._store.client)
 
     def note_messages(self, *, from_others: bool) -> None:
-        """Note that it is busy: stock producers, the *others*, may push meanwhile.
+        """Note that the consumer got messages, *from_others* if stock producers pushed some.
 
-        The request that brought messages has looked at all ready lists, so a look soon after it is
-        worth it only where stock producers push.
+        The request that brought the messages has looked at all ready lists. So a look soon after
+        it is worth its cost only where stock producers push.
         """
         now = time.monotonic()
         self._stock_push_at = now if from_others else self._stock_push_at
@@ -94,9 +96,9 @@ class IdleWait:
             self._looked_at = 0.0 if is_pushed else now + IDLE_LOOK_SECONDS - LONG_WAIT_SECONDS
 
     def look(self, leased: Sequence[str]) -> FilledQueuesCall | None:
-        """Return a look at the ready lists, None when it is not time.
+        """Return the call that looks at the ready lists of all queues; None if it is not due.
 
-        One each ``block_timeout``, however many queues there are.
+        There is one look for each ``block_timeout`` or :data:`LONG_WAIT_SECONDS`.
         """
         if not leased:  # replies of remote control need no dispatcher
             return None
@@ -111,7 +113,7 @@ class IdleWait:
         return look
 
     def ready_lists(self, queue: str) -> list[bytes]:
-        """Return the ready lists of a queue, the most urgent first, and the quarantined one."""
+        """Return the packed ready lists of a queue, the most urgent first, then the quarantine."""
         return self._ready_lists.get(queue) or self._add_ready_lists(queue)
 
     def _add_ready_lists(self, queue: str) -> list[bytes]:
@@ -120,7 +122,7 @@ class IdleWait:
         return self._ready_lists.setdefault(queue, [*map(pack_arg, lists)])
 
     def wake_list(self, queue: str) -> bytes:
-        """Return the list that has a sign of a queue, packed as an argument."""
+        """Return the packed wake list of a queue."""
         return self._wake_lists.get(queue) or self._add_wake_list(queue)
 
     def _add_wake_list(self, queue: str) -> bytes:
@@ -130,33 +132,34 @@ class IdleWait:
         return self._wake_lists.setdefault(queue, pack_arg(key))
 
     def wait(self, leased: Sequence[str], popped: Sequence[str], *, briefly: bool) -> bytes | None:
-        """Return the command that waits for a sign, or for a message of the lists *popped*.
+        """Return the BRPOP on the wake lists of *leased* queues and the lists *popped*.
 
-        With *briefly* some queue is left alone for a moment.
+        With *briefly* the wait is short, since another queue is asked again soon. None without
+        queues and lists.
         """
         if not (leased or popped):
             return None
-        signs = [*map(self.wake_list, leased)]
+        lists = [*map(self.wake_list, leased)]
         timeout = self._settings.block_timeout
-        # Redis may close a connection that has waited for so long together with what it popped: a
-        # sign, which only makes its message late, or a message itself.
+        # Redis may close an idle connection together with the element that it popped. A lost
+        # element of a wake list only delays messages; an element of *popped* is a message.
         loses_none = self._idle_close_seconds is not None or not popped
         if leased and not briefly and loses_none and self._may_be_long():
-            signs.append(self.wake_list(""))
-            # kombu takes a connection for dead where a reply is so late.
+            lists.append(self.wake_list(""))
+            # A wait must end before kombu takes the connection for dead.
             health = self._health_check_interval or 2 * LONG_WAIT_SECONDS
             timeout = max(timeout, min(LONG_WAIT_SECONDS, 0.6 * health))
         if self._idle_close_seconds is not None:  # Redis counts whole seconds
             timeout = min(timeout, self._idle_close_seconds / 2)
         self.wait_seconds = timeout
-        return pack_command("BRPOP", [*signs, *map(pack_arg, popped), pack_arg(timeout)])
+        return pack_command("BRPOP", [*lists, *map(pack_arg, popped), pack_arg(timeout)])
 
-    def queue_of(self, sign: str) -> str | None:
-        """Return of which queue a list has a sign, ``""`` for none; None for another list."""
-        return self._queue_by_list.get(sign)
+    def queue_of(self, wake_list: str) -> str | None:
+        """Return the queue of a wake list, ``""`` for no queue; None for any other list."""
+        return self._queue_by_list.get(wake_list)
 
     def interrupt(self) -> None:
-        """End a long wait, as the consumer has other queues now."""
+        """End a long wait, since the consumer's queues have changed."""
         if self.wait_seconds > self._settings.block_timeout:
             self.wait_seconds = 0.0
             self._store.interrupt(self._interrupt)

@@ -1,4 +1,4 @@
-"""How many more messages consumers may take."""
+"""The number of messages that consumers may still take."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, Protocol
 from celery_delayq.transport.fair_share import MESSAGES_PER_QUEUE
 
 
-class Fetching(Protocol):
-    """What asks for messages."""
+class HasFetched(Protocol):
+    """A consumer, as far as :class:`Prefetch` knows it."""
 
     @property
     def fetched(self) -> int:
-        """How many messages are here, or may come, that are not handed out."""
+        """Number of requested and leased messages that are not handed out."""
         ...
 
 
 class Prefetch:
-    """The messages that may be handed out, without those that are here or may come.
+    """The number of messages that may be handed out, less those that are fetched or requested.
 
-    All shards of a cluster share one.
+    All shards of a cluster share one object.
 
     Parameters
     ----------
@@ -31,22 +31,22 @@ class Prefetch:
 
     def __init__(self, qos: Any) -> None:
         self._qos = qos
-        self._consumers: list[Fetching] = []
+        self._consumers: list[HasFetched] = []
         self._counted: int | None = None
-        #: How many consumers are about to ask for messages.
+        #: Number of consumers that are about to ask for messages.
         self.asking = 0
 
-    def join(self, consumer: Fetching) -> None:
-        """Count what a consumer has fetched."""
+    def add(self, consumer: HasFetched) -> None:
+        """Count the fetched messages of a consumer."""
         self._consumers.append(consumer)
 
-    def leave(self, consumer: Fetching) -> None:
-        """Stop counting what a consumer has fetched."""
+    def remove(self, consumer: HasFetched) -> None:
+        """Count the fetched messages of a consumer no more."""
         self._consumers.remove(consumer)
 
     @property
-    def request_size(self) -> bool:
-        """Whether Celery wants to be asked for each message (``worker_disable_prefetch``)."""
+    def asks_singly(self) -> bool:
+        """Whether Celery decides about each message (``worker_disable_prefetch``)."""
         return "can_consume" in vars(self._qos)
 
     @property
@@ -55,14 +55,14 @@ class Prefetch:
         return int(self._qos.prefetch_count // 2)
 
     def credit(self, unlimited: int) -> int:
-        """Return how many messages may be taken beside those on their way.
+        """Return how many more messages may be requested.
 
         Parameters
         ----------
         unlimited : int
-            How many to take at once where there is no limit.
+            The number to request at once where there is no limit.
         """
-        if self.request_size:
+        if self.asks_singly:
             return 0 if self._fetched else int(self._qos.can_consume())
         credit: int | None = self._qos.can_consume_max_estimate()
         if credit is None:
@@ -70,11 +70,11 @@ class Prefetch:
         return credit - self._fetched if credit else 0
 
     def part_of(self, credit: int, *, has_more: bool) -> int:
-        """Return for how many of the messages that may be taken a consumer asks now.
+        """Return how many messages of the *credit* one consumer requests.
 
-        Several ask at the same time. One that may have a single message leaves room to all others.
-        One that has more asks for at least :data:`MESSAGES_PER_QUEUE`, and leaves room for at least
-        one.
+        Several consumers ask at the same time. A consumer whose queues may be empty leaves room
+        for all others. A consumer whose queues have messages (*has_more*) requests at least
+        :data:`MESSAGES_PER_QUEUE` and leaves room for at least one message.
         """
         if self.asking <= 1:
             return credit
@@ -90,7 +90,7 @@ class Prefetch:
 
     @contextmanager
     def counted_once(self) -> Iterator[None]:
-        """Count once for all consumers, while none asks or delivers."""
+        """Count fetched messages once; meanwhile no consumer asks or delivers."""
         self._counted = self._fetched
         try:
             yield

@@ -13,20 +13,19 @@ from celery_delayq.transport.fair_share import Share
 
 
 class Taken(NamedTuple):
-    """A message that is leased to this process and not handed out yet."""
+    """A leased message that is not handed out yet."""
 
     queue: str
     tag: str
     message: bytes
     deliveries: DeliveryCounts
     promoted: int | None = None
-    #: Why it does not run, None for one that runs.
+    #: Why the message does not run; None where it runs.
     mark: Mark | None = None
 
 
 class Request(NamedTuple):
-    """A call of ``leases/acquire.lua`` whose reply has not come; repeated with the same request
-    number."""
+    """A call of ``leases/acquire.lua`` without a reply. A repetition has the same number."""
 
     share: Share
     request_number: str
@@ -34,26 +33,26 @@ class Request(NamedTuple):
 
 @dataclass(slots=True)
 class FilledQueuesCall:
-    """A call of ``leases/signs.lua``: which queues have got something."""
+    """A call of ``leases/signs.lua``, which finds the queues that are not empty."""
 
     #: The queue of each list.
     queues: list[str] = field(default_factory=list)
     lists: list[bytes] = field(default_factory=list)
 
     def add(self, queue: str, *lists: bytes) -> None:
-        """Look at lists of a queue, packed as arguments."""
+        """Add packed lists of a queue to the call."""
         self.queues += [queue] * len(lists)
         self.lists += lists
 
     def packed(self) -> bytes:
-        """Return the call, ``b""`` where there is nothing to look at.
+        """Return the packed call, ``b""`` without lists.
 
-        With the source, which is short: only idle consumers would teach it to Redis otherwise.
+        The call has the source of the script, which is short: Redis may not know the script.
         """
         return pack_keys("leases/signs", self.lists) if self.lists else b""
 
     def found(self, reply: Any) -> list[str]:
-        """Return the queues in a reply: all of them where it is an error."""
+        """Return the queues in a reply; after an error, all queues of the call."""
         if isinstance(reply, ResponseError):
             return self.queues
         return [self.queues[place - 1] for place in reply]
