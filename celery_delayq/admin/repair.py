@@ -139,7 +139,7 @@ class _Check:
                 yield self._report
 
     def _held(self, queue: str) -> Iterator[Report]:
-        """Find messages that count as running and that no process holds."""
+        """Find messages that count as running and that are leased to no process."""
         with self._surviving(queue):
             missing = {
                 each.message: each
@@ -158,7 +158,7 @@ class _Check:
                     self._gone(queue, holder, group)
 
     def _gone(self, queue: str, holder: str, group: Sequence[Tracked]) -> None:
-        """Take what counts as held by a process, and was not found."""
+        """Take messages that count as leased to a process, and were not found."""
         gone = self._tracks.gone(queue, [holder], group, repair=self._repair)
         if gone is not None:
             self._take(queue, gone)
@@ -186,7 +186,7 @@ class _Check:
         )
 
     def _all_holders(self, queue: str) -> list[str]:
-        """Return the processes that may hold something, with a lease or without."""
+        """Return the processes that may have messages, with a lease or without."""
         return sorted({*self._holders.get(queue, ()), *self._checks.leaseholders(queue)})
 
     def _take(self, queue: str, batch: Batch) -> None:

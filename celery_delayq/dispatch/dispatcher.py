@@ -166,7 +166,7 @@ class Dispatcher(threading.Thread):
         self._timer.note_reconnect()
         self.ready_lists.note_reconnect()
         self._repair_types()
-        wire = self._store.hold_connection()
+        wire = self._store.keep_connection()
         self._handover = Handover(self._timer, wire, self._next_call, self._read_promoted)
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
             self._subscribe(pubsub)

@@ -139,8 +139,8 @@ class AMQPMixin:
         message.properties[PROPERTY] = own
         if countdown:
             own["countdown"] = countdown, message.headers["eta"]
-        if message.headers["retries"] and (held := _lease_of_current_task(message.headers)):
-            own["retry_of"] = held
+        if message.headers["retries"] and (lease := _lease_of_current_task(message.headers)):
+            own["retry_of"] = lease
         chain = message.body[2]["chain"]
         if chain and (group := canvas.group_of_chain(chain)):
             own[canvas.GROUP_FIELD] = group
@@ -187,7 +187,7 @@ class _LastLook:
 
 
 def _lease_of_current_task(headers: Mapping[str, Any]) -> LeasePlace | None:
-    """Return where the running task's message is held, if it acknowledges late and sends its retry:
+    """Return the lease of the running task's message, if it acknowledges late and sends its retry:
     then the retry and the acknowledgement are one step.
     """
     request = context.request_retried_by(headers)

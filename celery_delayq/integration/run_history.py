@@ -100,17 +100,17 @@ class RunMixin(RequestBase):
             self._run_ending = ending
 
     def _note_held(self) -> None:
-        """Send a line together with the end of the message, if it is held."""
+        """Send a line together with the end of the message, if it is leased."""
         ending = self._run_ending
         message = self.message
         if ending is None or not is_leased(message.channel, message.delivery_tag):
             return
-        holding = message.channel.deliveries.keeper.held.get(message.delivery_tag)
-        if holding is not None:
-            holding.run = self._line(ending)
+        leased_message = message.channel.deliveries.keeper.leased.get(message.delivery_tag)
+        if leased_message is not None:
+            leased_message.run = self._line(ending)
 
     def _note_early(self) -> None:
-        """Send the line of a run whose message was acknowledged before, if it was held."""
+        """Send the line of a run whose message was acknowledged before, if it was leased."""
         ending = self._run_ending
         if not self._is_early or ending is None:
             return

@@ -46,7 +46,7 @@ _INDEXED = re.compile(rb"(!*)(\S+) (\d+) (\S+) (\S*) ?(.*)", re.DOTALL)
 class IndexEntry(NamedTuple):
     """One message in the index of ready or leased messages (``include/tracking.lua``).
 
-    *holder* is the worker id that holds a leased message.
+    *holder* is the worker id under which a message is leased.
     """
 
     cancelled: bool

@@ -198,7 +198,7 @@ class ControlStore(StorePart):
         Parameters
         ----------
         ready : ReadyAction
-            What to do with those that are ready, and that no process holds yet.
+            What to do with tasks that are ready and leased to no process.
         if_due : int | Sequence[int | None] | None
             Only entries that are due then (ms): one time for all, or one for each.
         """

@@ -20,22 +20,23 @@ from celery_delayq.utils import foreign
 
 T = TypeVar("T")
 
-#: Processes of a queue that ``schedule/counts`` names at most.
+#: Most worker ids of a queue that ``schedule/counts`` returns.
 MAX_WORKER_IDS = 1000
 
-#: Queues whose ready messages are read together, up to 1 MB of each at a time.
+#: Queues whose ready messages are read together, up to 1 MB of each queue at a time.
 SAMPLED_QUEUES = 50
 
-#: Ready messages of a queue and priority up to which all are read. Of more, about so many are.
+#: Ready messages of a queue and priority that are read at most. Of a longer list, about as many are
+#: read as a sample.
 SAMPLE_MESSAGES = 1000
 
-#: In how many stretches they are read, spread evenly over the list.
+#: Number of stretches in which a sample is read, spread evenly over the list.
 SAMPLE_STRETCHES = 10
 
-#: How far from the ends of a list a stretch may be: Redis walks there, a node for some messages.
+#: Most messages between a stretch and an end of the list: Redis walks there, node by node.
 MAX_STRETCH_DEPTH = 50_000
 
-#: A periodic entry is late so many ms after its tick was due.
+#: ms after its due from which the tick of a periodic entry is late.
 LATE_TICK_MS = 10_000
 
 
@@ -76,7 +77,7 @@ class ServerGauges(NamedTuple):
 
 
 class QueueGauges(NamedTuple):
-    """Sizes and counters of a queue at one moment, and how many messages processes hold.
+    """Sizes and counters of a queue at one moment, and the number of leased messages.
 
     None for what has a key of a wrong type.
     """
@@ -165,8 +166,8 @@ class GaugeStore(StorePart):
                     pipe.hlen(self._keys.queue(name).leased(worker_id))
             replies = iter(pipe.execute(raise_on_error=False))
         for name, size in sizes.items():
-            held = [next(replies) for _ in size.worker_ids]
-            leased = None if any([*map(_is_broken, held)]) else sum(held)
+            counts = [next(replies) for _ in size.worker_ids]
+            leased = None if any([*map(_is_broken, counts)]) else sum(counts)
             found[name] = QueueGauges(size, totals[name], leased)
         return found
 
@@ -180,7 +181,7 @@ class GaugeStore(StorePart):
         return statuses, cast(int, late)
 
     def leased_steps(self, queue: str, size: Sizes) -> Steps[int]:
-        """Return how many messages of a queue processes hold."""
+        """Return the number of leased messages of a queue."""
         key, worker_ids = self._keys.queue(queue), size.worker_ids
         if len(worker_ids) >= MAX_WORKER_IDS:  # then there may be more
             found = yield Command.of("ZRANGE", key.leases, 0, -1)

@@ -116,7 +116,7 @@ class QueueKeys:
     ready_index
         Hash: entry id to its record in the ready index (``include/tracking.lua``).
     leased_index
-        Hash: the same while a process holds it.
+        Hash: the same while the message is leased.
     pace
         Hash: how much of the queue may be promoted now (``include/dispatch/rate_limit.lua``).
     dead
@@ -196,7 +196,7 @@ class QueueKeys:
         return f"{self.own}turning:{ready_list}"
 
     def leased(self, worker_id: str) -> bytes:
-        """Hash: field to message of all that a process holds (``include/lease.lua``).
+        """Hash: field to message of all messages leased to a process (``include/lease.lua``).
 
         In bytes, since a worker id that somebody else wrote may be no text.
         """

@@ -18,20 +18,20 @@ from celery_delayq.store.scripting.calls import Call, Command, Steps
 from celery_delayq.store.scripting.runner import StorePart
 from celery_delayq.utils.foreign import record_errors
 
-#: Most messages that one call puts back.
+#: Most messages that one call requeues.
 REQUEUE_BATCH = 50
 
-#: What becomes of a message that is due when it is to be scheduled in place of a held one: it is
-#: made ready, nothing is changed, or it is scheduled all the same.
+#: What happens when an entry that replaces a leased message is already due: the entry becomes
+#: ready, nothing is changed, or the entry is scheduled all the same.
 WhenDue = Literal["push", "leave", "keep"]
 
-#: What to count when a message goes back: nothing, that it came back, that it killed a process of
-#: the pool, or that its worker ended by an error, of which it may be the cause.
+#: The count that a requeue raises: none, requeued, crashed (the message killed a pool process), or
+#: died (its worker ended by an error, which the message may have caused).
 Counted = Literal["nothing", "requeued", "crashed", "died"]
 
 
 class DeliveryCounts(NamedTuple):
-    """How often a message came back before."""
+    """Numbers of earlier deliveries of a message, by the way they ended."""
 
     reclaimed: int = 0
     crashed: int = 0
@@ -62,15 +62,26 @@ class Mark(NamedTuple):
 
 
 class AcquireReply(NamedTuple):
-    """What one call of ``leases/acquire.lua`` got.
+    """The reply of ``leases/acquire.lua``.
 
-    *more* is the place of the first ready list with something left, 0 for none; *alone* says that
-    nothing else is to be taken until this is done; *room* that nothing is to be taken until nothing
-    is held, since a message waits that is to be delivered alone. *messages* are in the order in
-    which to run: field, bytes, and how often it came back before. *revision* is that of what is
-    paused and revoked. *promoted* tells by field when messages became ready, in ms since 1970,
-    where that is known. *others* says that stock producers have pushed some. *marks* has those that
-    do not run.
+    Attributes
+    ----------
+    more : int
+        The number of the first ready list with more messages, 0 for none.
+    alone : bool
+        Whether the message is quarantined: no other may be taken until it is done.
+    room : bool
+        Whether a quarantined message waits: none may be taken while messages are leased.
+    messages : list[tuple[str, bytes, DeliveryCounts]]
+        Field, bytes and earlier deliveries of each message, in the order in which to run them.
+    revision : int
+        The revision of pauses and revokes.
+    promoted : Mapping[str, int]
+        By field: when the message became ready, in ms since 1970, if that is known.
+    others : bool
+        Whether stock producers have pushed some of the messages.
+    marks : Mapping[str, Mark]
+        By field: why the message does not run.
     """
 
     more: int
@@ -83,12 +94,12 @@ class AcquireReply(NamedTuple):
     marks: Mapping[str, Mark] = MappingProxyType({})
 
     def about(self, field: str) -> tuple[int | None, Mark | None]:
-        """Return when a message became ready, and why it does not run, None for neither."""
+        """Return when a message became ready, and why it does not run; None for neither."""
         return self.promoted.get(field), self.marks.get(field)
 
     @staticmethod
     def answers(reply: Any, request_number: str) -> bool:
-        """Return whether a reply may be that to the request *request_number*."""
+        """Return whether a reply may belong to the request *request_number*."""
         if not isinstance(reply, list) or len(reply) < 4:
             return False
         fields = reply[2].partition(b" ")[2]
@@ -96,7 +107,7 @@ class AcquireReply(NamedTuple):
 
     @staticmethod
     def revision_in(reply: Sequence[Any]) -> int:
-        """Return the revision that a reply tells."""
+        """Return the revision in a reply."""
         return int(reply[2].partition(b" ")[0])
 
     @classmethod
@@ -106,9 +117,9 @@ class AcquireReply(NamedTuple):
         revision, *names = fields.decode().split()
         promoted: dict[str, int] = {}
         if b"@" in fields:
-            told = [name.partition("@") for name in names]
-            names = [name for name, _, _ in told]
-            promoted = {name.partition("!")[0]: int(ms) for name, _, ms in told if ms}
+            times = [name.partition("@") for name in names]
+            names = [name for name, _, _ in times]
+            promoted = {name.partition("!")[0]: int(ms) for name, _, ms in times if ms}
         marks: dict[str, Mark] = {}
         if b"!" in fields:
             marks = {name.partition("!")[0]: Mark.of(name) for name in names if "!" in name}
@@ -128,8 +139,9 @@ class AcquireReply(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """The reply of ``leases/ack.lua``: how many messages were held, and how many fields are *done*,
-    from the first one on.
+    """The reply of ``leases/ack.lua``.
+
+    *known* counts leased messages; *done* counts handled fields, from the first field on.
     """
 
     known: int
@@ -147,9 +159,9 @@ class Reclaimed(NamedTuple):
 
 
 class LeaseStore(StorePart):
-    """The part of the gateway for messages that a process holds under its *worker_id*.
+    """The part of the gateway for messages that are leased to a process by its *worker_id*.
 
-    A message is held as the field ``<request_number>:<place>`` of the hash
+    A leased message is the field ``<request_number>:<place>`` of the hash
     ``{queue}:leased:<worker_id>``.
     """
 
@@ -175,7 +187,7 @@ class LeaseStore(StorePart):
         lists : int
             From how many of the ready lists to take, from the most urgent on.
         others : int
-            How many messages the process holds of any queue, or may get by other requests; -1 when
+            Number of messages that the process has or may get, of all queues; -1 when
             it cannot make room for a message that is to be delivered alone.
         reports : bool
             Whether to lease messages, too, that do not run, since the process reports that.
@@ -215,14 +227,14 @@ class LeaseStore(StorePart):
         return Call("leases/ack", keys, [most, lines, *runs])
 
     def extend(self, queue: str, worker_id: str, lease: float) -> int:
-        """Extend the lease on a queue by *lease* seconds from now; return how many are held."""
+        """Extend the lease on a queue to *lease* seconds from now; return its leased messages."""
         key = self._keys.queue(queue)
         keys = [key.leased(worker_id), key.leases, self._keys.lease_ends, self._keys.clock]
         args = [queue, worker_id, _ms(lease)]
         return int(self._run("leases/extend", keys, args))
 
     def leased_fields(self, queue: str, worker_id: str) -> set[str]:
-        """Return the fields of all that a worker id holds: at most its prefetch."""
+        """Return the fields of all messages leased to a worker id: at most its prefetch."""
         found = self._runner.client.hkeys(self._keys.queue(queue).leased(worker_id))
         return {*map(to_text, cast("list[bytes]", found))}
 
@@ -238,21 +250,22 @@ class LeaseStore(StorePart):
         most: int = 0,
         details: bytes = b"",
     ) -> tuple[int, int]:
-        """Put messages back into their ready lists, to run next or, with *last*, after the others.
+        """Requeue messages, to run next or, with *last*, after all others.
 
         Parameters
         ----------
         most : int
-            A message that killed its process more than *most* times is dead-lettered, 0: never.
-            One that was held so often by a worker that *died* is delivered alone first, as for
-            :meth:`reclaim_expired`.
+            A message that killed its process more than *most* times becomes a dead letter; with 0
+            never.
+            A message that was leased as often to workers that *died* is first delivered alone, as
+            for :meth:`reclaim_expired`.
         details : bytes
             How the process of a message ended.
 
         Returns
         -------
         (requeued, dead-lettered)
-            How many messages.
+            Numbers of messages.
         """
         key = self._keys.queue(queue)
         layout = layout or self._runner.layout
@@ -262,13 +275,13 @@ class LeaseStore(StorePart):
         where = "last" if last else "first"
         args = [where, counted, most, details, to_bytes(worker_id), len(lists), *layout.steps]
         total = [0, 0]
-        left = list(fields)
-        while left:
-            part = left[:REQUEUE_BATCH] if last else left[-REQUEUE_BATCH:]
+        remaining = list(fields)
+        while remaining:
+            part = remaining[:REQUEUE_BATCH] if last else remaining[-REQUEUE_BATCH:]
             call = Call("leases/requeue", [*keys, *lists], [*args, *map(to_bytes, part)])
             moved, dead_lettered, done = map(int, self._runner.run(call))
             total = [total[0] + moved, total[1] + dead_lettered]
-            left = left[done:] if last else left[: len(left) - done]
+            remaining = remaining[done:] if last else remaining[: len(remaining) - done]
         return total[0], total[1]
 
     def dead_letter(
@@ -281,7 +294,7 @@ class LeaseStore(StorePart):
         details: bytes = b"",
         run: bytes = b"",
     ) -> bool:
-        """Make a dead letter of a message; False when it is not held.
+        """Make a dead letter of a message; False if it is not leased.
 
         *details* are JSON for those who look at it, *run* is the line of its run for the history.
         """
@@ -306,7 +319,7 @@ class LeaseStore(StorePart):
         when_due: WhenDue,
         run: bytes = b"",
     ) -> Call:
-        """Return the call that schedules *entry* on *queue* in place of a held message.
+        """Return the call that schedules *entry* on *queue* in place of a leased message.
 
         The message is one of the queue *held_in*; *head* is its beginning up to its label
         (:func:`~celery_delayq.model.envelope.head_of`), *run* the line of its run for the history.
@@ -346,10 +359,10 @@ class LeaseStore(StorePart):
         calls = [Command.of("ZSCORE", key.leases, name) for name in found]
         calls += [Command.of("HLEN", key.leased(name)) for name in names]
         found = answered((yield calls))
-        ends, held = found[: len(names)], found[len(names) :]
+        ends, counts = found[: len(names)], found[len(names) :]
         return [
             (name, score_of(its_end), number)
-            for name, its_end, number in zip(names, ends, held, strict=True)
+            for name, its_end, number in zip(names, ends, counts, strict=True)
             if its_end is not None
         ]
 

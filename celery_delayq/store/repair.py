@@ -101,7 +101,7 @@ class RepairStore(RepairPart):
     # -- queues and processes
 
     def holders(self, queue: str | None = None) -> dict[str, set[str]]:
-        """Return the queues with keys of ours, one or all, and the processes that hold messages.
+        """Return the queues with keys of ours, one or all, and the processes with leased messages.
 
         In one walk over the database (SCAN).
         """
@@ -231,7 +231,7 @@ class RepairStore(RepairPart):
         return self._look("repair/leases", keys, args)
 
     def forget_empty_leases(self, queue: str, worker_ids: Sequence[str]) -> None:
-        """Forget the leases of those of some processes that hold nothing."""
+        """Forget the leases of the given processes that have no leased message."""
         key = self._keys.queue(queue)
         keys: list[Any] = [key.leases, self._keys.lease_ends, key.request_numbers]
         keys += [key.leased(worker_id) for worker_id in worker_ids]
@@ -262,7 +262,7 @@ class RepairStore(RepairPart):
             self._run("leases/forget_counts", [deliveries], args)
 
     def _digests(self, queue: str, layout: Layout) -> set[bytes]:
-        """Return the digests of all messages that are ready, quarantined or held.
+        """Return the digests of all messages that are ready, quarantined or leased.
 
         One that is taken meanwhile is among them; one that is put back meanwhile may not be.
         """

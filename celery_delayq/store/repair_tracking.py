@@ -21,7 +21,7 @@ from celery_delayq.store.scan import Index
 #: calls read less; this one must read all messages of a process at one moment.
 MAX_READ_BYTES = 4 * 1024 * 1024
 
-#: Most held messages that a script looks at to count them at one moment.
+#: Most leased messages that a script looks at to count them at one moment.
 MAX_LEASED_MESSAGES = 4_000
 
 
@@ -40,7 +40,7 @@ class Tracked(NamedTuple):
 
     @property
     def holder(self) -> str:
-        """The worker id that holds it, ``""`` when that is not known."""
+        """The worker id under which the message is leased; ``""`` if that is not known."""
         entry = IndexEntry.unpack(self.value)
         return entry.holder if entry else ""
 
@@ -108,9 +108,9 @@ class RepairTracking(RepairPart):
     def totals(
         self, queue: str, layout: Layout, worker_ids: Sequence[str], *, repair: bool
     ) -> Batch | None:
-        """Compare the counters with what is there; *worker_ids* may hold something.
+        """Compare the counters with the messages; *worker_ids* may have leased some.
 
-        None when others hold something, or too many messages are held.
+        None if other processes have leased messages, or too many messages are leased.
         """
         key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
         keys: list[Any] = [key.due, key.totals, key.quarantined, key.leases, *lists]
@@ -122,8 +122,8 @@ class RepairTracking(RepairPart):
     # -- the messages
 
     def leased(self, queue: str, worker_id: str) -> Iterator[bytes | None]:
-        """Yield the messages that a process holds, as :attr:`Tracked.message` spells them; None
-        for one without a label.
+        """Yield the messages leased to a process, as :attr:`Tracked.message` spells them; None for
+        a message without a label.
         """
         for _, value in self._scan.leased(queue, worker_id):
             label = Label.of(split_leased(value)[1])
@@ -175,7 +175,7 @@ class RepairTracking(RepairPart):
             left = self._run("repair/drop_cancelled", keys, args)
 
     def tracked(self, queue: str, index: Index) -> Iterator[Tracked]:
-        """Yield all messages that count as ready or as held (HSCAN)."""
+        """Yield all messages that count as ready or as leased (HSCAN)."""
         for item in self._runner.client.hscan_iter(self._index(queue, index), count=SCAN_COUNT):
             yield Tracked(*item)
 

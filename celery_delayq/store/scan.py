@@ -296,16 +296,16 @@ class ScanStore(StorePart):
         """Return the values of fields of a hash, None for missing ones."""
         found: list[bytes | None] = []
         while len(found) < len(fields):
-            asked = fields[len(found) : len(found) + PAGE_FIELDS]
-            found += cut(*(yield Call("scan/hash_values", [name], [*asked])))
+            page = fields[len(found) : len(found) + PAGE_FIELDS]
+            found += cut(*(yield Call("scan/hash_values", [name], [*page])))
         return found
 
     values = ran(values_steps)
 
-    # -- what processes hold
+    # -- leased messages
 
     def leased(self, queue: str, worker_id: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield field and value of each message that a process holds, each once."""
+        """Yield field and value of each message that is leased to a process, each once."""
         name = self._keys.queue(queue).leased(worker_id)
         seen: set[bytes] = set()  # at most its prefetch
         for field, value in self.fields(name):

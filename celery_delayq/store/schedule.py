@@ -44,7 +44,7 @@ MAX_LOOK_DELAY_MS = 2000
 #: Tasks whose entries one call counts.
 COUNT_TASKS = 100
 
-#: Messages that processes hold, of which a purge looks at the unique keys at once.
+#: Most leased messages whose unique keys one call of a purge looks at.
 PURGE_MESSAGES = 500
 
 
@@ -72,7 +72,7 @@ class Store(ScriptRunner):
         Returns
         -------
         (state, due in ms)
-            ``"duplicate"`` when the same message waits already or is held.
+            ``"duplicate"`` if the same message waits already or is leased.
 
         Raises
         ------
@@ -166,17 +166,17 @@ class Store(ScriptRunner):
         Parameters
         ----------
         max_gap : float
-            Seconds since the last call, by whichever process, after which Redis must have been
-            away or its clock have been set: lease time has stood still.
+            Most seconds since the last call of any process. After a longer gap Redis was away, or
+            its clock was set, and lease time has stood still.
         dispatcher : str
-            Whoever asks, which is on duty then if nobody else is; ``""`` for none.
+            The id of a dispatcher that goes on duty if no other one is; ``""`` for none.
         listens : bool
-            Whether it hears the fleet, and is counted.
+            Whether the dispatcher listens to the fleet, and is counted.
         ready_every : float
-            Seconds after which it is to look at the ready lists, unless another one has; 0: it
-            does not look at them.
+            Seconds after the last look of the fleet at the ready lists from which it is this
+            dispatcher's turn; 0: it does not look at them.
         left : Iterable[str]
-            Queues that it leaves to others.
+            Queues that the dispatcher leaves to others.
         """
         keys = [self.keys.next_due, self.keys.lease_ends, self.keys.clock, self.keys.queues]
         channel = self.keys.fleet if is_subscribed else ""
@@ -364,11 +364,11 @@ class Store(ScriptRunner):
         return counts
 
     def unacked_count(self, unacked: str) -> int:
-        """Return how many messages kombu keeps for workers that hold them."""
+        """Return the number of messages that kombu keeps for stock workers."""
         return cast(int, self.client.hlen(unacked))
 
     def unacked_message(self, unacked: Unacked) -> bytes | None:
-        """Return what kombu keeps of one of them."""
+        """Return the message that kombu keeps there; None if it is gone."""
         return cast("bytes | None", self.client.hget(unacked.unacked, unacked.tag))
 
     def ready_messages(self, queue: str, layout: Layout, limit: int) -> Iterator[bytes]:
@@ -400,8 +400,8 @@ class Store(ScriptRunner):
         keys = [*key.state, *shared, key.wake, key.quarantined, key.deliveries, key.pace, key.dead]
         keys += key.leases, *self.keys.ready_lists(queue, self.layout)
         args = [queue, "1" if deleted else "0", PURGE_MESSAGES]
-        scheduled, alone, ready, *skipped = map(int, self.run(Call("schedule/purge", keys, args)))
-        if skipped:
+        scheduled, alone, ready, *unowned = map(int, self.run(Call("schedule/purge", keys, args)))
+        if unowned:
             self.forget_unowned(queue)
         return scheduled + alone, ready
 

@@ -581,8 +581,8 @@ class Channel(stock.Channel):
         for queue in queues:
             (pipe.lpush if leftmost else pipe.rpush)(self._q_for_pri(queue, step), data)
 
-    def unacked(self, tag: str | bytes) -> Unacked:
-        """Return where kombu keeps the message *tag* while a stock worker holds it."""
+    def unacked_place(self, tag: str | bytes) -> Unacked:
+        """Return where kombu keeps the message *tag* of a stock worker."""
         stock_name = self.store.keys.stock
         return Unacked(stock_name(self.unacked_key), stock_name(self.unacked_index_key), tag)
 
@@ -609,7 +609,7 @@ class Channel(stock.Channel):
 
 
 def _queue_of(unacked: bytes) -> str | None:
-    """Return the routing key behind a held message that cannot be read."""
+    """Return the routing key behind an unacknowledged message that cannot be read."""
     try:
         queue = message_json.decode(unacked.rpartition(b", ")[2].removesuffix(b"]"))
     except Exception:

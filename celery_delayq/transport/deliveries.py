@@ -1,4 +1,4 @@
-"""What becomes of the messages that a channel leases."""
+"""The end of each delivery of a channel."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from celery_delayq.store.schedule import Store
 
 logger = logging.getLogger(__name__)
 
-#: Dead letters after which to look whether there are too many dead letters.
+#: Dead letters of a channel after which it checks whether there are too many.
 TRIM_DEAD_LETTERS = 100
 
 
 class Deliveries:
-    """Ends the deliveries of one channel: each is acknowledged, given back, or a dead letter.
+    """Ends the deliveries of one channel: each is acknowledged, requeued, or a dead letter.
 
-    Tasks may end after their channel was closed. Then the thread of the lease keeper makes the
-    changes, and the keeper also makes those that fail at first.
+    A task may end after its channel was closed. Then the thread of the lease keeper makes the
+    change in Redis. The keeper also repeats changes that fail at first.
 
     Parameters
     ----------
     keeper : LeaseKeeper
-        That of this process for this Redis database.
+        The lease keeper of this process for this Redis database.
     store : Store
         Our data, by the connections of the channel.
     settings : Settings
@@ -39,7 +39,7 @@ class Deliveries:
     def __init__(self, keeper: LeaseKeeper, store: Store, settings: Settings) -> None:
         self.keeper = keeper
         self.settings = settings
-        #: None where the channel is closed.
+        #: None after the channel was closed.
         self._store: Store | None = store
         self._dead_lettered = 0
 
@@ -50,7 +50,7 @@ class Deliveries:
             self.keeper.acks.flush(self._store)
 
     def requeue(self, tags: Iterable[str], *, last: bool = False, counted: Counted) -> None:
-        """Put messages back into their ready lists, after all others with *last*."""
+        """Requeue messages before all others or, with *last*, after all others."""
         fields: dict[tuple[str, Counted, bytes], list[str]] = {}
         for tag in tags:
             leased_message = self.keeper.release(tag)
@@ -78,20 +78,21 @@ class Deliveries:
         self._change(put_back)
 
     def hand_back(self, tags: Iterable[str], *, reconnects: bool) -> None:
-        """Put unacknowledged messages back: at once or, where a worker *reconnects* while its tasks
-        run on, when they have ended.
+        """Requeue unacknowledged messages at once.
+
+        Where a worker *reconnects* while its tasks run on, each is requeued after its task ended.
         """
-        held = [tag for tag in tags if tag in self.keeper.leased]
+        leased = [tag for tag in tags if tag in self.keeper.leased]
         if reconnects:
-            gc.collect()  # what Celery has dropped must not look alive
-            self.keeper.requeue_idle(held)
+            gc.collect()  # messages that Celery has dropped must not look alive
+            self.keeper.requeue_idle(leased)
         else:
-            self.requeue(held, counted="died" if worker.failed() else "requeued")
+            self.requeue(leased, counted="died" if worker.failed() else "requeued")
 
     def note_failure(
         self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
     ) -> bool:
-        """Note why a held message is about to be requeued or rejected."""
+        """Note why a message is about to be requeued or rejected; False if it is not leased."""
         leased_message = self.keeper.leased.get(tag)
         if leased_message is None:
             return False
@@ -103,7 +104,7 @@ class Deliveries:
         return True
 
     def note_cancelled(self, tag: str) -> None:
-        """Note that no task works on a message any more, though its object may live on."""
+        """Note that no task works on a message any more; its object may live on."""
         leased_message = self.keeper.leased.get(tag)
         if leased_message is not None:
             leased_message.message = None
@@ -111,7 +112,7 @@ class Deliveries:
                 self.keeper.requeue_idle([tag])
 
     def add_dead_letter(self, tag: str, id: str, reason: str) -> bool:
-        """Make a dead letter of a held message; return whether it was held."""
+        """Make a dead letter of a leased message; return whether it was leased."""
         leased_message = self.keeper.release(tag)
         if leased_message is None:
             return False
@@ -130,69 +131,70 @@ class Deliveries:
     def add_dead_letter_copy(
         self, tag: str, queue: str, id: str, reason: str, message: bytes, details: bytes
     ) -> None:
-        """Make a dead letter of a task that failed after its acknowledgement, or before it: the
-        acknowledgement that comes then does nothing.
+        """Make a dead letter of a task that failed after, or just before, its acknowledgement.
+
+        An acknowledgement that comes later does nothing.
         """
         if self.note_failure(tag, reason=reason, details=details) and self.add_dead_letter(
             tag, id, reason
         ):
             return
-        lost = f"Task {id!r} is no dead letter, and its message is lost: {reason!r}"
+        loss_text = f"Task {id!r} is no dead letter, and its message is lost: {reason!r}"
         self._change(
-            lambda store: store.dead_letters.add(queue, id, reason, message, details), lost
+            lambda store: store.dead_letters.add(queue, id, reason, message, details), loss_text
         )
         self._trim_sometimes(queue)
 
     def end(self, fetched: Sequence[str], *, reconnects: bool, holds_others: bool) -> None:
-        """Give back messages that were fetched and not handed out, and send acknowledgements.
+        """Requeue messages that were not handed out, and send acknowledgements.
 
         Parameters
         ----------
         fetched : Sequence[str]
-            Their tags.
+            The tags of these messages.
         reconnects : bool
             Whether the connection is lost.
         holds_others : bool
             Whether other messages are handed out and not acknowledged.
         """
         if reconnects or self._store is None:
-            # No message stands for these, so the keeper gives them back.
+            # These messages have no objects, so the keeper requeues them at once.
             self.keeper.requeue_idle(fetched)
             return
-        if fetched or holds_others:  # else nothing waits for a server that is silent
-            with suppress(Exception):  # the keeper does
+        if fetched or holds_others:  # else do not wait for a silent server
+            with suppress(Exception):  # the keeper tries again
                 self.keeper.requeue_abandoned(self._store)
         self.requeue(fetched, counted="nothing")
-        with suppress(Exception):  # the keeper sends them
+        with suppress(Exception):  # the keeper sends the rest
             self.keeper.acks.drain(self._store)
 
     def close(self) -> None:
-        """Leave the rest to the keeper, as the channel is closed."""
+        """Leave further changes to the keeper: the channel is closed."""
         self._store = None
         self.keeper.finish()
         self.keeper.remove_channel()
 
     def _trim_sometimes(self, queue: str) -> None:
-        """Delete dead letters beyond the limits, once in a while."""
+        """Delete dead letters beyond the limits, after each :data:`TRIM_DEAD_LETTERS`."""
         self._dead_lettered += 1
         if self._dead_lettered % TRIM_DEAD_LETTERS == 0:
             self._change(lambda store: store.dead_letters.trim_by(queue, store.layout_of(queue)))
 
-    def _change(self, change: Callable[[Store], Any], lost: str = "") -> None:
-        """Change something in Redis: at once, or by the keeper where there is no connection.
+    def _change(self, change: Callable[[Store], Any], loss_text: str = "") -> None:
+        """Make a change in Redis at once, or have the keeper make it if there is no connection.
 
-        *lost* says what is lost if the process ends before Redis is back.
+        *loss_text* is logged if the process ends before Redis is back.
         """
         if self._store is None:
-            self.keeper.changes.add(change, lost)
+            self.keeper.changes.add(change, loss_text)
             return
         try:
             change(self._store)
         except BaseException as exc:
-            # First of all: whoever logs may be ended, too.
-            self.keeper.changes.add(change, lost)
-            # Else a greenlet is killed while it waits, or the process is to end.
+            # Before logging, which may be ended too.
+            self.keeper.changes.add(change, loss_text)
+            # A greenlet is killed while it waits, or the process ends.
             if not isinstance(exc, Exception):
                 raise
-            # Redis is away, or a signal handler runs where greenlets may not wait.
+            # Redis is away, or a signal handler runs, in which greenlets may not wait.
             logger.warning("Done a little later: %r", exc)

@@ -1,4 +1,4 @@
-"""Hands leased messages out, one after the other."""
+"""Hands out leased messages, one after the other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from celery_delayq.utils import message_json
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which an event loop hands out messages before it looks at what else there is.
+#: Seconds for which an event loop hands out messages before it handles other events.
 LOOP_TURN_SECONDS = 0.01
 
 
@@ -43,19 +43,19 @@ class HandOut:
     Parameters
     ----------
     consumer : Consumer
-        Has the messages.
+        Fetches the messages.
     deliveries : Deliveries
-        What becomes of them.
+        Ends the deliveries.
     put_off : PutOff
-        Schedules those that must not start now.
+        Schedules messages that must not start now.
     qos : QoS
         kombu's record of the messages that are handed out.
     place : str
         The Redis database, see :attr:`~celery_delayq.transport.channel.Channel.place`.
     handlers : Mapping[str, tuple[bool, Callable[[Any], Any]]]
-        By consumed queue: whether without acknowledgement, and what handles its messages.
+        By consumed queue: whether without acknowledgement, and the callback for its messages.
     new_message : Callable[[dict[str, Any]], Message]
-        Makes a message of kombu's, which knows its channel.
+        Makes kombu's message object, which knows its channel.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class HandOut:
         self._qos = qos
         self._place = place
         self._new_message = new_message
-        #: Acknowledgements and rejects that wait for a handler to return, None while none runs.
+        #: Acknowledgements and rejects that wait until a handler returns; None while none runs.
         self._to_settle: deque[Callable[[], None]] | None = None
 
     def one(self) -> bool:
@@ -89,9 +89,9 @@ class HandOut:
         return True
 
     def some(self) -> bool:
-        """Hand out messages in an event loop, for a moment; return whether there are more.
+        """Hand out messages for :data:`LOOP_TURN_SECONDS`; return whether there are more.
 
-        TERM, heartbeats and remote control are not held up behind a batch.
+        So TERM, heartbeats and remote control do not wait for a whole batch in an event loop.
         """
         consumer = self._consumer
         started = time.monotonic()
@@ -111,8 +111,8 @@ class HandOut:
     def settle_soon(self, method: Callable[..., Any], *args: Any) -> None:
         """Acknowledge or reject a leased message at once, or when its handler has returned.
 
-        In a solo worker the handler runs the task: if the worker is killed meanwhile, the task is
-        redelivered.
+        In a solo worker the handler runs the task. If the worker is killed meanwhile, the task is
+        delivered again.
         """
         if self._to_settle is not None and not self._consumer.is_elsewhere:
             self._to_settle.append(partial(_settle, method, *args))
@@ -120,7 +120,7 @@ class HandOut:
             _settle(method, *args)
 
     def message_of(self, taken: Taken) -> Message | None:
-        """Decode a leased message; None if it is undecodable or no longer held."""
+        """Decode a leased message; None if it is undecodable or no longer leased."""
         try:
             raw = message_json.decode(taken.message)
             envelope.check_envelope(raw)
@@ -149,7 +149,7 @@ class HandOut:
                 to_settle.popleft()()
 
     def _give(self, taken: Taken) -> None:
-        # Before any I/O, in which another greenlet may cancel the queue.
+        # Before any I/O: another greenlet may cancel the queue then.
         _, callback = self._handlers[taken.queue]
         message = self.message_of(taken)
         if message is None:
@@ -158,13 +158,13 @@ class HandOut:
             self._end_not_run(taken, taken.mark, message)
             return
         refuse = partial(self._refuse, taken.tag, message)
-        # A lost connection to the broker is not seen here; to kombu a KeyError is one.
+        # An OUTAGE_ERROR passes here. kombu also counts KeyError as a lost connection.
         put_off = partial(self._put_off.put_off, taken)
         try:
             is_put_off = handle_or_refuse(put_off, message, refuse, MALFORMED_ERRORS)
         except OUTAGE_ERRORS:
-            # The next ones would wait for Redis as long. The keeper gives them back when it is
-            # there.
+            # The next messages would wait for Redis too. The keeper requeues them when Redis is
+            # back.
             fetched = self._consumer.take_all()
             self._deliveries.keeper.requeue_idle(each.tag for each in fetched)
             raise
@@ -182,9 +182,9 @@ class HandOut:
         self._qos.forget(tag)
 
     def _end_not_run(self, taken: Taken, mark: Mark, message: Message) -> None:
-        """Report a message that does not run, and settle it: one that was skipped is a dead letter.
+        """Report a message that does not run, and settle it; a skipped one is a dead letter.
 
-        Celery's worker gets none of them, since it may not know the task.
+        Celery's worker gets no such message, since the worker may not know the task.
         """
         skipped = mark.why == "skipped"
         reason: str = mark.why
@@ -200,7 +200,7 @@ class HandOut:
 
 
 def _settle(method: Callable[..., Any], *args: Any) -> None:
-    """Acknowledge or reject a message; an error must not keep the pool from running its task."""
+    """Acknowledge or reject a message. An error must not keep the pool from its task."""
     try:
         method(*args)
     except Exception:

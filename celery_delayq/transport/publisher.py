@@ -53,7 +53,7 @@ class Publisher:
         Parameters
         ----------
         place : str
-            Where the messages of the queue are; a retry that was held elsewhere is a new message.
+            Where the messages of the queue are. A retry of a message from elsewhere is a new one.
         """
         lease = delivery.retry_of(message)
         if lease is not None:

@@ -1,4 +1,4 @@
-"""Puts messages back into the schedule that have a future ETA, or whose task is paused."""
+"""Schedules received messages that have a future ETA, or whose task is paused."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from celery_delayq.transport.qos import Message
 from celery_delayq.transport.requests import Taken
 from celery_delayq.utils import message_json
 
-#: ms by which the last message of a paused task may be due later than now: more is a clock that was
-#: set back.
+#: ms from now up to which the last message of a paused task may be due. A later due means that the
+#: clock was set back.
 MAX_CLOCK_SET_BACK_MS = 60_000
 
 
@@ -31,11 +31,11 @@ class PutOff:
     store : Store
         Our data.
     deliveries : Deliveries
-        What becomes of leased messages.
+        Ends the deliveries.
     publisher : Publisher
-        Says which ETA is one to wait for.
+        Decides whether an ETA is worth scheduling.
     controls : Controls
-        What is paused.
+        Knows the paused tasks.
     qos : QoS
         kombu's record of the messages that are handed out.
     """
@@ -53,7 +53,7 @@ class PutOff:
         self._publisher = publisher
         self._controls = controls
         self._qos = qos
-        #: ms since 1970 at which the last message was paused and due.
+        #: Due of the last message of a paused task, in ms since 1970.
         self._paused_due_at = 0
 
     def put_off(self, taken: Taken, message: Message) -> bool:
@@ -69,38 +69,39 @@ class PutOff:
         except (*OUTAGE_ERRORS, CommandRefused, StoreFull) as exc:
             if is_fault_of_script(exc):
                 raise RecordError(f"it cannot be scheduled: {exc}") from exc
-            # No task works on it, though the error keeps it alive: the keeper gives it back.
+            # No task works on the message, though the error keeps its object alive: the keeper
+            # requeues it.
             self._deliveries.note_cancelled(taken.tag)
             self._qos.forget(taken.tag)
             self._deliveries.keeper.requeue_idle([taken.tag])
             raise
 
     def _by_pause(self, taken: Taken, message: Message) -> bool:
-        """Put a message whose task is paused back into the schedule."""
+        """Schedule a message whose task is paused; return whether it was scheduled."""
         paused = self._controls.paused
         if not paused or message.headers.get("task") not in paused:
             return False
         raw = message_json.decode(taken.message)
         if not envelope.is_task(raw):
             return False
-        # One after the other, so that they go on in the order in which they came.
+        # Each is due 1 ms after the one before, so that they keep their order.
         now = self._store.now_ms()
         is_set_back = self._paused_due_at - now > MAX_CLOCK_SET_BACK_MS
         self._paused_due_at = now if is_set_back else max(self._paused_due_at + 1, now)
-        due = envelope.due_of(raw) or Due(0)  # not long to go: else it is in the schedule by now
+        due = envelope.due_of(raw) or Due(0)  # soon: a later one is scheduled by now
         self._schedule(taken, raw, Due(max(self._paused_due_at, due.ms)), "keep")
         return True
 
     def _by_eta(self, taken: Taken, message: Message) -> bool:
-        """Move a message that a stock producer sent with a future ETA to the schedule.
+        """Schedule a message that a stock producer sent with a future ETA.
 
-        A message whose moment has passed loses its ETA: the worker would keep it in memory and
-        raise prefetch.
+        A message whose due has passed loses its ETA, since the worker would keep the message in
+        memory and raise prefetch.
         """
         due = self._publisher.due_later(self._store, message._raw)
         if due is None:
             return False
-        # The message as it came, without the data of this delivery.
+        # The original message, without the data of this delivery.
         if self._schedule(taken, message_json.decode(taken.message), due, "leave"):
             return True
         message.properties[envelope.PROPERTY]["eta"] = message.headers["eta"]
@@ -108,7 +109,7 @@ class PutOff:
         return False
 
     def _schedule(self, taken: Taken, raw: dict[str, Any], due: Due, when_due: WhenDue) -> bool:
-        """Schedule a held message in place of itself; return whether it is not held any more."""
+        """Schedule a leased message in its own place; return whether its lease has ended."""
         queue, keeper = taken.queue, self._deliveries.keeper
         entry, head = entry_of_received(self._store, raw, due), envelope.head_of(taken.message)
         call = self._store.leases.replace_call(

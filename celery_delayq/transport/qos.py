@@ -16,13 +16,13 @@ logger = logging.getLogger(__name__)
 
 
 class Message(RejectsUndecodable, virtual.Message):
-    """A message that becomes a dead letter if it is acknowledged because it is undecodable."""
+    """A message that becomes a dead letter when Celery acknowledges it as undecodable."""
 
 
 class QoS(stock.QoS):
-    """kombu's record of unacknowledged messages, for those that the process leases.
+    """kombu's record of unacknowledged messages, with leased messages.
 
-    Messages of queues that do not last, such as a worker's own direct queue, stay with kombu.
+    Messages of temporary queues, such as a worker's own direct queue, are handled by kombu alone.
     """
 
     def ack(self, delivery_tag: str) -> None:
@@ -37,14 +37,14 @@ class QoS(stock.QoS):
             self.channel.deliveries.keeper.release(delivery_tag)  # counts it
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Put a message back behind all that is ready, or make a dead letter of it."""
+        """Requeue a message behind all ready ones, or make a dead letter of it."""
         if not self.channel.leased(delivery_tag):
             super().reject(delivery_tag, requeue)
         elif requeue:
             self.channel.deliveries.requeue([delivery_tag], last=True, counted="requeued")
             self.forget(delivery_tag)
         else:
-            # Not of `_delivered`, which is empty once the connection was lost.
+            # Not from `_delivered`, which is empty after a lost connection.
             deliveries = self.channel.deliveries
             message = deliveries.keeper.message_of(delivery_tag)
             id = (getattr(message, "headers", None) or {}).get("id") or delivery_tag
@@ -53,11 +53,11 @@ class QoS(stock.QoS):
 
     def restore_unacked(self, client: Any = None) -> None:
         """Put back all unacknowledged messages."""
-        self.hand_back_leased()  # first: what is left to kombu may fail
+        self.hand_back_leased()  # first: kombu's part may fail
         super().restore_unacked(client)
 
     def hand_back_leased(self) -> None:
-        """Put back the messages that this channel leases, and forget them."""
+        """Requeue the leased messages of this channel, and forget them."""
         self._flush()
         leased = [tag for tag in self._delivered if self.channel.leased(tag)]
         for tag in leased:
@@ -80,7 +80,7 @@ class QoS(stock.QoS):
         except (*self.channel.connection_errors, ResponseError):
             raise
         except Exception as exc:
-            # One that cannot be read must not keep the others from coming back.
+            # An unreadable message must not keep the others from being requeued.
             self.channel.add_dead_letter_unacked(tag, exc)
 
     def forget(self, delivery_tag: str) -> None:
@@ -89,6 +89,6 @@ class QoS(stock.QoS):
             virtual.QoS.ack(self, delivery_tag)
         channel = self.channel
         connection = channel.connection  # another thread may close this channel
-        # A poller that waits in another thread may ask for more now.
+        # A poller that waits in another thread may request more now.
         if connection is not None and channel.consumer.is_elsewhere:
             connection.cycle.on_credit(channel)

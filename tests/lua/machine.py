@@ -99,9 +99,9 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def some_fields(self, data: st.DataObject, who: str) -> list[str]:
         """Draw some of what a process was told that it holds, in the order in which it came."""
-        read_codes = self.told[who]
-        places = data.draw(st.sets(st.integers(0, len(read_codes) - 1), min_size=1, max_size=4))
-        return [read_codes[place] for place in sorted(places)]
+        told = self.told[who]
+        places = data.draw(st.sets(st.integers(0, len(told) - 1), min_size=1, max_size=4))
+        return [told[place] for place in sorted(places)]
 
     def forget(self, who: str, fields: list[str], data: st.DataObject) -> None:
         """Let the process forget what it was told of, or some of it only after a repeat."""
@@ -296,8 +296,8 @@ class LeaseMachine(RuleBasedStateMachine):
             message_id, limit, who=who, lists=lists, others=others, reports=reports
         )
         marks = {field: mark._replace(late_ms=0) for field, mark in reserved.marks.items()}
-        read_codes = reserved._replace(marks=marks)
-        assert read_codes == self.model.reserve(
+        told = reserved._replace(marks=marks)
+        assert told == self.model.reserve(
             who, LEASE, message_id, limit, lists, others, reports=reports
         )
         labels = [

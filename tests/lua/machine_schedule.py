@@ -217,8 +217,8 @@ class ScheduleMachine(LeaseMachine):
             store = self.store_for(repeat)
             found = store.control.run_now(QUEUE, LAYOUT, some, if_due=if_due)
         scores = dict(self.client.zrange(self.store.keys.queue(QUEUE).due, 0, -1, withscores=True))
-        read_codes = {name.decode(): int(score) for name, score in scores.items()}
-        assert found == self.model.run_now(some, if_due, read_codes)
+        told = {name.decode(): int(score) for name, score in scores.items()}
+        assert found == self.model.run_now(some, if_due, told)
 
     @rule(data=st.data(), batch=batches)
     def find(self, data: st.DataObject, batch: int) -> None:

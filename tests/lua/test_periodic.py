@@ -176,13 +176,13 @@ def test_a_clock_that_is_set_back_is_told_until_somebody_has_put_right_what_it_l
 
 @pytest.mark.parametrize(("ahead", "told"), [(-AHEAD, False), (500, False), (60_000, True)])
 def test_a_clock_that_goes_on_or_is_corrected_by_little_is_not_told(
-    store: Bench, ahead: int, read_codes: bool
+    store: Bench, ahead: int, told: bool
 ) -> None:
     put(store, "a", look=FAR)
     then = str(store.now_ms() + ahead)
     store.client.hset("delayq:clock", "ticked", then)
 
-    assert gate(store).claim_due(10, 100).set_back == (then if read_codes else "")
+    assert gate(store).claim_due(10, 100).set_back == (then if told else "")
 
 
 def test_entries_are_put_right_where_they_stand_as_read(store: Bench) -> None:

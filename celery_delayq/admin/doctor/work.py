@@ -116,7 +116,7 @@ def leases(subject: OnRedis) -> Iterator[Problem]:
         if stuck:
             yield Problem(
                 FAULT,
-                f"{spelled(queue)}: {stuck:,} messages are held by processes that have ended, "
+                f"{spelled(queue)}: {stuck:,} messages are leased to processes that have ended, "
                 "and nobody takes them back",
                 "start a worker, which does; if that does not help, delayq fsck --repair",
             )

@@ -152,7 +152,7 @@ class Promoted(NamedTuple):
 
 
 class Unacked(NamedTuple):
-    """Where kombu keeps a message that a worker holds: full key names and the delivery tag."""
+    """Where kombu keeps the message of a stock worker: full key names and the delivery tag."""
 
     unacked: str
     unacked_index: str

@@ -65,7 +65,7 @@ class ScriptRunner:
         self.layout = layout
         self.limits = limits
 
-    def hold_connection(self) -> Wire:
+    def keep_connection(self) -> Wire:
         """Run scripts over one connection from now on: one thread at a time uses this runner."""
         self._own_wire = self._own_wire or Wire(self.client.connection_pool, repeats=True)
         return self._own_wire
@@ -82,7 +82,7 @@ class ScriptRunner:
         """Run a script, and return the reply.
 
         A server that does not know the script, as after a restart or a failover, is sent the
-        source. Where the connection is lost, the call is repeated once and at once: on a held
+        source. Where the connection is lost, the call is repeated once and at once: on an own
         connection always, on others if ``retry`` of the connection has any retries.
 
         Raises

@@ -225,7 +225,7 @@ class Channel(PublishChannel):
         return None
 
     def message_to_python(self, raw_message: Any) -> Any:
-        """Decode a message, and note that it is held, if it has to be acknowledged."""
+        """Decode a message, and note it as unacknowledged, if it has to be acknowledged."""
         message = Message(raw_message, channel=self)
         queue = (raw_message.delivery_info or {}).get("queue")
         if queue and self.can_schedule(queue):
@@ -298,7 +298,7 @@ class Channel(PublishChannel):
     def note_failure(
         self, tag: Any, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
     ) -> bool:
-        """Note why a held message is about to be given back or rejected."""
+        """Note why a message is about to be requeued or rejected."""
         unacked = self._unacked.get(tag)
         if unacked is not None:
             unacked.crashed, unacked.reason, unacked.details = crashed, reason, details
@@ -308,7 +308,7 @@ class Channel(PublishChannel):
         """Do nothing: RabbitMQ gives back what a closed channel had."""
 
     def add_dead_letter(self, tag: Any, id: str, reason: str) -> bool:
-        """Make a dead letter of a held message; return whether it was held."""
+        """Make a dead letter of an unacknowledged message; return whether there was one."""
         unacked = self._unacked.get(tag)
         if unacked is None or self.connection is None:
             return False

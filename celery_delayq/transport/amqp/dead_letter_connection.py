@@ -91,8 +91,9 @@ def _without_message(new: NewDeadLetter) -> NewDeadLetter:
 
 @dataclass(eq=False)
 class _Waiting:
-    """A dead letter that is to be stored, and the channel and tag of its message, if that is held
-    until then.
+    """A dead letter that is to be stored.
+
+    *channel* and *tag* are those of its message, if that stays unacknowledged until then.
     """
 
     dead_letter: NewDeadLetter
@@ -275,7 +276,7 @@ class DeadLetterConnection:
         Parameters
         ----------
         channel, tag : Any
-            The message, if it is to be held until then. Where this returns False, the worker's
+            The message, if it stays unacknowledged until then. If this returns False, the worker's
             event loop calls ``channel.ack_stored(tag)`` later; nothing is stored if RabbitMQ has
             the message again.
         """
@@ -358,7 +359,7 @@ class DeadLetterConnection:
     def end(self, until: float) -> None:
         """Wait for what is not stored yet, and log what is lost: this process ends.
 
-        Messages that are held go back.
+        Unacknowledged messages go back.
 
         Parameters
         ----------

@@ -25,7 +25,7 @@ def new_channel(connection: Any) -> Any:
 def ready_messages(connection: Any, queues: Iterable[str]) -> dict[str, int]:
     """Return the number of ready messages of each queue that exists.
 
-    What a worker holds is not among them, nor what RabbitMQ itself is moving from a delay queue
+    Messages of a worker are not among them, nor what RabbitMQ itself is moving from a delay queue
     to the next.
     """
     sizes: dict[str, int] = {}

@@ -199,7 +199,7 @@ def test_what_has_moved_while_it_was_looked_for_is_not_gone(
 ) -> None:
     make_ready(store, *(f"id-{n}" for n in range(250)), unique="d")
     reserve(store, "1", 250)
-    monkeypatch.setattr(RepairTracking, "held", lambda *_: [])
+    monkeypatch.setattr(RepairTracking, "leased", lambda *_: [])
 
     repaired(store)
 

@@ -52,7 +52,7 @@ def test_a_script_that_the_server_has_forgotten_is_sent_again(
 ) -> None:
     runner = new_runner(ONCE)
     if held:
-        runner.hold_connection()
+        runner.keep_connection()
     for _ in range(2):
         delayq_redis.client.script_flush()
         before = calls(delayq_redis)
@@ -96,7 +96,7 @@ def test_a_call_is_repeated_where_its_connection_was_lost_and_says_so(
     repeated: bool,
 ) -> None:
     runner = new_runner(retry)
-    wire = runner.hold_connection() if held else None
+    wire = runner.keep_connection() if held else None
     runner.run(CALL)
     if wire is None:
         kill_while_it_is_sent(runner, delayq_redis)

@@ -155,8 +155,8 @@ def test_calls_that_look_at_few_names_do_the_same_as_one(
         )
         store.put(*map(labelled, "bc"), labelled("b", message_id="b2"))
         monkeypatch.setattr(control, "ID_BATCH", number)
-        read_codes = CHANGES[name](repeating(store), ["b", "a", "never was", "c", "a"])
-        found.append((read_codes, observed(QUEUE, store.state())))
+        told = CHANGES[name](repeating(store), ["b", "a", "never was", "c", "a"])
+        found.append((told, observed(QUEUE, store.state())))
 
     assert found[0] == found[1]
 

@@ -156,13 +156,13 @@ def test_a_dead_letter_whose_unique_key_is_taken_stays(store: Bench, place: str,
     owned(store, place)
     before = store.state()
 
-    read_codes = replay(
+    told = replay(
         store,
         ("a", DIED, labelled("a", due, unique="dk", policy="e 0 0")),
         ("free", DIED + 1, labelled("free", FAR + 9)),
     )
 
-    assert read_codes == ["k", "d"]
+    assert told == ["k", "d"]
     assert dead_letters_left(store) == {"a"}
     for name in ("{q}:unique", "{q}:ready_index", "{q}:leased_index"):
         assert store.state().get(name) == before.get(name)
@@ -172,13 +172,13 @@ def test_a_key_that_is_free_is_taken(store: Bench) -> None:
     seed(store, "a", "b")
     policy = "e 0 0"
 
-    read_codes = replay(
+    told = replay(
         store,
         ("a", DIED, labelled("a", 0, unique="dk", policy=policy)),
         ("b", DIED + 1, labelled("b", 0, unique="dk", policy=policy)),
     )
 
-    assert read_codes == ["d", "k"]
+    assert told == ["d", "k"]
     assert store.state()[KEY] == {b"k": taken_by("a")}
     assert run_all(store) == [message_of(labelled("a", unique="dk"))]
     assert KEY not in store.state()
@@ -213,14 +213,14 @@ def test_a_repeat_gets_the_same_answer_and_makes_nothing_more(store: Bench, due:
     seed(store, "a", "b")
     store.put(labelled("owner", unique="dk"))
 
-    read_codes = replay(
+    told = replay(
         repeating(store),
         ("a", DIED, labelled("a", due)),
         ("b", DIED + 1, labelled("b", due, unique="dk", policy="e 0 0")),
         ("c", DIED, labelled("c", due)),
     )
 
-    assert read_codes == ["d", "k", "u"]
+    assert told == ["d", "k", "u"]
     assert dead_letters_left(store) == {"b"}
     assert len(run_all(store)) == 2
 
@@ -249,12 +249,12 @@ def test_one_call_takes_a_hundred(store: Bench) -> None:
     ids = [f"e{n}" for n in range(100)]
     seed(store, *ids)
 
-    read_codes = replay(
+    told = replay(
         store,
         *((id, DIED + n, labelled(id, FAR - n, priority=n % 10)) for n, id in enumerate(ids)),
     )
 
-    assert read_codes == ["d"] * 100
+    assert told == ["d"] * 100
     assert not dead_letters_left(store)
     assert store.scheduled(QUEUE) == store.scheduled(QUEUE, "tasks.t") == 100
     assert store.client.zscore("delayq:next_due", "q") == FAR - 99

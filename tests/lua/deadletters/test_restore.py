@@ -19,11 +19,11 @@ SCRIPT_CALLS: Calls = {
 def test_dead_letters_are_kept_with_the_time_of_their_death(store: Bench) -> None:
     dead_letters = {"a": stored(b"{}", DIED), "b": stored(b"{}", DIED + 5, details=DETAILS)}
 
-    read_codes = store.dead_letters.restore(
+    told = store.dead_letters.restore(
         QUEUE, [("a", DIED, dead_letters["a"]), ("b", DIED + 5, dead_letters["b"])]
     )
 
-    assert read_codes == ["d", "d"]
+    assert told == ["d", "d"]
     assert store.state() == REGISTERED | as_dead(dead_letters)
 
 

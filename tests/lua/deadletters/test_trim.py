@@ -61,9 +61,9 @@ def test_so_many_are_forgotten_at_once_and_the_next_call_goes_on(store: Bench) -
     seed(store, *(f"old {n}" for n in range(5)), died_ms=1000)
     seed(store, *(f"new {n}" for n in range(5)), died_ms=now - 10_000)
 
-    read_codes = [store.dead_letters.trim(QUEUE, HOUR, 2, 3) for _ in range(5)]
+    told = [store.dead_letters.trim(QUEUE, HOUR, 2, 3) for _ in range(5)]
 
-    assert read_codes == [(3, 0), (2, 1), (0, 2), (0, 0), (0, 0)]
+    assert told == [(3, 0), (2, 1), (0, 2), (0, 0), (0, 0)]
     assert dead_letters_left(store) == {"new 3", "new 4"}
 
 

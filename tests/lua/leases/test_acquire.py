@@ -185,8 +185,8 @@ def test_a_repeat_after_an_acknowledgement_loses_and_moves_nothing(store: Bench,
 
     assert store.state() == before
     held = store.client.hgetall("{q}:leased:me")
-    read_codes = {field.encode(): b"0\n" + message for field, message, _ in again.messages}
-    assert read_codes == held
+    told = {field.encode(): b"0\n" + message for field, message, _ in again.messages}
+    assert told == held
 
 
 def test_a_repeat_after_all_was_acknowledged_takes_nothing(store: Bench) -> None:
@@ -366,8 +366,8 @@ def test_a_retry_that_is_not_acknowledged_yet_counts_as_held(store: Bench) -> No
 
 def test_a_request_tells_whether_stock_producers_have_pushed_some(store: Bench) -> None:
     store.push(b"ours", b"ours too")
-    read_codes = [store.leases.acquire("q", "me", LEASE, "1", 1).others]
+    told = [store.leases.acquire("q", "me", LEASE, "1", 1).others]
     store.client.lpush("q", b"from stock")
-    read_codes += [store.leases.acquire("q", "me", LEASE, number, 1).others for number in "23"]
+    told += [store.leases.acquire("q", "me", LEASE, number, 1).others for number in "23"]
 
-    assert read_codes == [False, True, False]
+    assert told == [False, True, False]

@@ -75,9 +75,9 @@ def test_the_next_due_is_told_beside_it(store: Bench) -> None:
     store.hold(b"a")
     store.pass_time()
 
-    read_codes = store.next_queue(MAX_GAP)
+    told = store.next_queue(MAX_GAP)
 
-    assert (read_codes.queue, read_codes.due, read_codes.reclaim_expired) == ("soon", 5, ("q",))
+    assert (told.queue, told.due, told.reclaim_expired) == ("soon", 5, ("q",))
 
 
 def test_a_time_between_two_looks_shorter_than_the_longest_gap_counts(store: Bench) -> None:
@@ -85,9 +85,9 @@ def test_a_time_between_two_looks_shorter_than_the_longest_gap_counts(store: Ben
 
     for _ in range(4):
         go_unwatched(store.client, MAX_GAP - 20)
-        read_codes = look(store)
+        told = look(store)
 
-    assert read_codes == ("q",)
+    assert told == ("q",)
     assert store.state()["{q}:leases"] == {b"me": -2}
 
 

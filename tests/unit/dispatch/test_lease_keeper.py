@@ -214,7 +214,7 @@ def test_what_is_to_be_given_back_starts_a_thread_that_has_ended(
     class Store(AnyStore):
         """Holds nothing."""
 
-        def wire(self, *_: Any) -> set[str]:
+        def leased_fields(self, *_: Any) -> set[str]:
             """Return the fields of what is held."""
             return set()
 

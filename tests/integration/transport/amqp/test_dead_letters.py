@@ -209,7 +209,7 @@ def max_message_size(
     limit(16_777_216)
 
 
-@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("is_unacked", [False, True])
 def test_one_that_is_too_large_is_stored_without_its_message(
     max_message_size: Callable[[int], None],
     store: Any,
