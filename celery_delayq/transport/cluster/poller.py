@@ -83,8 +83,8 @@ class ClusterPoller(Poller):
             self._leave_silent()
         away = self._away
         with ExitStack() as stack:
-            for whole in {each.main_channel for each in self._channels}:
-                stack.enter_context(whole.prefetch.counted_once())
+            for main_channel in {each.main_channel for each in self._channels}:
+                stack.enter_context(main_channel.prefetch.counted_once())
             asking = [
                 each for each in self._channels if not (each in away or self._is_settled(each))
             ]

@@ -31,11 +31,11 @@ class TolerantQoS(QoS):
 class SharedQoS(TolerantQoS):
     """The messages of one shard, which count for the prefetch of the whole channel."""
 
-    def __init__(self, channel: ShardChannel, main_channel: QoS) -> None:
+    def __init__(self, channel: ShardChannel, main_qos: QoS) -> None:
         super().__init__(channel)
-        self._main_qos = main_channel
-        self._delivered, self._dirty = main_channel._delivered, main_channel._dirty
-        self._quick_ack, self._quick_append = main_channel._quick_ack, main_channel._quick_append
+        self._main_qos = main_qos
+        self._delivered, self._dirty = main_qos._delivered, main_qos._dirty
+        self._quick_ack, self._quick_append = main_qos._quick_ack, main_qos._quick_append
 
     @property
     def prefetch_count(self) -> int:
