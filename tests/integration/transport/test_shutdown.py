@@ -160,6 +160,7 @@ CONSUMER = """
 import os, sys
 import celery_delayq
 from kombu import Connection, Consumer, Queue
+from tests.support import TIMEOUT
 
 url, how = sys.argv[1:]
 connection = Connection(url, transport_options={"delayq": {"lease": 1}})
