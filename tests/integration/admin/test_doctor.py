@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.admin import accounts
@@ -25,9 +27,36 @@ from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
 from tests.support.faults.clocks import wrong_clock
 from tests.support.keyspace import now_of, snapshot
-from tests.support.patient import Patient
 from tests.support.proxy import Proxy
-from tests.support.scene import StartWorker
+from tests.support.scene import StartWorker, start_worker
+
+
+@dataclass
+class Patient:
+    """A good set-up, which a fault changes: server, URL, and settings of the app."""
+
+    server: EmbeddedRedis
+    client: Redis
+    stack: ExitStack
+    start: StartWorker
+    make_app: Callable[..., Any]
+    broker: str
+    conf: dict[str, Any] = field(default_factory=dict)
+    delayq: dict[str, Any] = field(default_factory=dict)
+    at_least_once: bool = False
+
+    def app(self) -> Any:
+        app = self.make_app(
+            extension=False,
+            broker=self.broker,
+            broker_transport_options={"delayq": self.delayq},
+        )
+        DelayQ(app, at_least_once=self.at_least_once)
+        app.conf.update(self.conf)
+        return app
+
+    def worker(self, app: str = "delayq_tasks", **options: Any) -> Any:
+        return start_worker(self.start, app, "threads", broker_url=self.broker, **options)
 
 
 @pytest.fixture
