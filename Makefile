@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-full matrix bench simulation soak lint format servers clean
+.PHONY: help demo demo-spark test test-full matrix nightly bench simulation soak lint format servers clean
 
 help: ## list what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
@@ -31,11 +31,14 @@ demo-spark: .venv/installed-demo,spark ## a year of flights through Spark into t
 test: .venv/installed servers ## the tests for every change, 8 minutes: one Redis, no RabbitMQ, Spark, PostgreSQL or faults
 	$(BIN)/python -m tests.run short
 
-test-full: .venv/installed servers ## all other tests, 45 minutes: faults, RabbitMQ, Spark, every pool, the second Redis
+test-full: .venv/installed servers ## the tests marked full, 25 minutes: faults, RabbitMQ, a Redis Cluster, Spark, further pools
 	$(BIN)/python -m tests.run full $(TEST_ARGS)
 
-matrix: .venv/installed servers ## unit, contract and conformance tests on eight combinations of versions, scripts on each server, RabbitMQ 4
+matrix: .venv/installed servers ## unit, contract and conformance tests on each version, scripts on each server, RabbitMQ 4
 	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
+
+nightly: .venv/installed servers ## what the above leave out: further cases, the second Redis, three more combinations
+	$(BIN)/python -m tests.run nightly $(TEST_ARGS); tests=$$?; $(BIN)/python -m tests.matrix --all $(MATRIX_ARGS) && exit $$tests
 
 bench: .venv/installed ## this package beside stock Celery, same run, same Redis
 	$(BIN)/python -m tests.benchmarks --json benchmarks.json --figures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import tracemalloc  # noqa: F401 - or pytest imports it in a garbage collection, within any call
 from collections import defaultdict
 from collections.abc import Generator, Iterator
@@ -58,6 +59,13 @@ def delayq_cluster(cluster_server: Cluster) -> str:
 SPARK = "tests/integration/spark/"
 #: `make test` runs a test on the first of these that it has, or two with the mark "conformance".
 POOL_ORDER = ("threads", "prefork", "solo", "gevent", "eventlet")
+#: Pools that do to a task what another one does, but for kills, cuts and losses: `make nightly`.
+NIGHTLY_POOLS = ("solo", "eventlet")
+#: Parts of the ids of tests of kills, cuts and losses: all of their cases stay in `make test-full`.
+LOSSES = re.compile(
+    "(?<![a-z])(away|cannot|closed|crash|cut|die[ds]|endings|failover|fault|hang|kill|los[est]|"
+    "not_begun|outage|poison|reconnect|shutdown|silent|stop|terminat)"
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -90,8 +98,10 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as "full" those on a further pool, PostgreSQL, RabbitMQ or a Redis Cluster.
 
-    And those whose broker is no single Redis: they are not repeated on the second one, but those on
-    RabbitMQ are, on its newest version.
+    Of these, "nightly" are further pools in tests without a kill, cut or loss: on RabbitMQ all of
+    them, and else those that `make matrix` runs, too, or that do what others do. Those whose broker
+    is no single Redis are not repeated on the second one, but those on RabbitMQ are, on its newest
+    version.
     """
     pools: dict[str, set[str]] = defaultdict(set)
     for item in items:
@@ -106,6 +116,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = {"postgres", "delayq_rabbitmq"} & {*getattr(item, "fixturenames", ())}
         if further or fixtures or {"postgresql", "rabbitmq", "cluster"} & {*parameters.values()}:
             item.add_marker(pytest.mark.full)
+        if further and not LOSSES.search(item.nodeid):
+            on_rabbitmq = parameters.get("broker") == "rabbitmq"
+            conformance = item.get_closest_marker("conformance") is not None
+            if on_rabbitmq or conformance or pool in NIGHTLY_POOLS:
+                item.add_marker(pytest.mark.nightly)
         if parameters.get("broker") in ("cluster", "rabbitmq"):
             item.add_marker(pytest.mark.other_broker)
         if "delayq_rabbitmq" in fixtures or "rabbitmq" in parameters.values():

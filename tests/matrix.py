@@ -1,7 +1,8 @@
 """Run the tests that depend on versions on combinations of the supported ones, two at a time.
 
-``python -m tests.matrix [--only PART OF A NAME] [pytest options]``; each combination has an
-environment and a log of its own below ``.matrix``. Versions are paired, not crossed: of the
+``python -m tests.matrix [--all | --only PART OF A NAME] [pytest options]``; each combination has an
+environment and a log of its own below ``.matrix``. Without an option, each version is there once at
+least, and each Celery with all pools. With ``--all`` versions are paired, not crossed: of the
 combinations of two versions that there may be, all that eight runs have room for.
 """
 
@@ -35,7 +36,7 @@ IGNORED = (
     *(f"--ignore=tests/integration/{name}" for name in ("spark", "testing")),
 )
 #: Properties are checked where one version is enough, unless they compare with Celery.
-CHEAP = "not full and (conformance or not hypothesis)"
+CHEAP = "not full and not nightly and (conformance or not hypothesis)"
 WORKERS = "tests/contract/workers"
 #: To collect all others would take longer than some of the tests.
 CONFORMANCE = sorted(
@@ -44,6 +45,7 @@ CONFORMANCE = sorted(
     for each in (ROOT / folder).rglob("test_*.py")
     if "pytest.mark.conformance" in each.read_text("utf-8")
 )
+FURTHER_POOLS = ("solo", "gevent", "eventlet")
 #: What a script does depends on the server alone; that its replies are read, the others check.
 LUA = "tests/lua"
 
@@ -96,6 +98,8 @@ COMBINATIONS = (
     Combination("3.12", "5.6", "oldest", "valkey9"),
     Combination("3.11", "5.5", "newest", "redis7.0"),
 )
+#: Each version of Python, Celery, redis-py and a server once at least: `make matrix`.
+EVERY_CHANGE = COMBINATIONS[:5]
 #: The one that runs the tests of RabbitMQ too, on its newest version.
 WITH_RABBITMQ = COMBINATIONS[1]
 #: The one without the changes to Celery that serve speed alone, of which its version gets most.
@@ -107,11 +111,17 @@ def runs_lua(one: Combination) -> bool:
     return one == next(each for each in COMBINATIONS if each.server == one.server)
 
 
-def runs_of(one: Combination) -> Iterator[list[str]]:
+def runs_each_pool(one: Combination) -> bool:
+    """Return whether it is the first combination with its Celery; the pools are part of that."""
+    return one == next(each for each in COMBINATIONS if each.celery == one.celery)
+
+
+def runs_of(one: Combination, each_pool: bool = True) -> Iterator[list[str]]:
     """Yield what is run: all that is cheap, what each pool must do, and once what RabbitMQ does."""
     folders = ["tests/unit", "tests/contract", *([LUA] if runs_lua(one) else [])]
     yield ["-m", CHEAP, *folders, f"--ignore={WORKERS}", *IGNORED]
-    yield ["-m", "conformance", "-k", "not rabbitmq and not cluster", *CONFORMANCE]
+    without = ["rabbitmq", "cluster", *([] if each_pool else FURTHER_POOLS)]
+    yield ["-m", "conformance", "-k", " and ".join(f"not {w}" for w in without), *CONFORMANCE]
     if one == WITH_RABBITMQ:
         yield ["-m", "rabbitmq", "tests/contract", "tests/integration", *IGNORED]
 
@@ -149,10 +159,10 @@ def interpreter(version: str) -> str | None:
 
 
 class Matrix:
-    """All combinations, prepared one after the other and run side by side."""
+    """Combinations, prepared one after the other and run side by side."""
 
-    def __init__(self, options: list[str]) -> None:
-        self._options = options
+    def __init__(self, options: list[str], *, each_pool: bool) -> None:
+        self._options, self._each_pool = options, each_pool
         self._preparing = Lock()  # setuptools writes into the project's folder
 
     def run(self, one: Combination) -> Result:
@@ -209,7 +219,7 @@ class Matrix:
         env["PYTHONDONTWRITEBYTECODE"] = ""
         env[fast.VARIABLE] = "0" if one == WITHOUT_FAST else "1"
         codes = []
-        for run in runs_of(one):
+        for run in runs_of(one, self._each_pool or runs_each_pool(one)):
             command = [str(python), "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
             with log.open("a") as output:
                 done = subprocess.run(
@@ -237,15 +247,18 @@ def _versions(python: Path, server: str) -> str:
 
 
 def main(options: list[str]) -> int:
-    """Run all combinations and print their outcomes."""
-    chosen: tuple[Combination, ...] = COMBINATIONS
-    if options[:1] == ["--only"]:
+    """Run combinations and print their outcomes."""
+    chosen: tuple[Combination, ...] = EVERY_CHANGE
+    if options[:1] == ["--all"]:
+        chosen, options = COMBINATIONS, options[1:]
+    elif options[:1] == ["--only"]:
         chosen = tuple(one for one in COMBINATIONS if options[1] in one.name)
         options = options[2:]
     if not chosen:
         sys.exit(f"there are: {', '.join(one.name for one in COMBINATIONS)}")
+    matrix = Matrix(options, each_pool=chosen != EVERY_CHANGE)
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        results = [*pool.map(Matrix(options).run, chosen)]
+        results = [*pool.map(matrix.run, chosen)]
     print()
     for result in results:
         print(f"{result.state:8} {result.seconds:4.0f} s  {result.title}")

@@ -1,7 +1,8 @@
-"""Run a tier of the tests: ``python -m tests.run short|full|all [pytest options]``.
+"""Run a tier of the tests: ``python -m tests.run short|full|nightly|all [pytest options]``.
 
-``short`` is ``make test``: all tests that are not marked ``full``, on one Redis server. ``full`` is
-``make test-full``: those that are, and on every other server there is what is marked
+``short`` is ``make test``: all tests that are marked neither ``full`` nor ``nightly``. ``full`` is
+``make test-full``: those marked ``full``, all of kills, cuts and losses among them. ``nightly`` is
+a part of ``make nightly``: the rest, and on every other server there is what is marked
 ``each_server``. ``all`` runs every test on every server.
 """
 
@@ -21,13 +22,14 @@ TESTS = Path(__file__).parent
 ALL = ("acceptance", "integration", "lua", "contract", "unit")
 #: How many tests run side by side, on each core: with two, a quarter of the short tier's time was
 #: idle. Faults start many workers each.
-PER_CORE = {"short": 3, "full": 2, "all": 2}
+PER_CORE = {"short": 3, "full": 2, "nightly": 2, "all": 2}
 MOST = 8
 EACH_SERVER = "each_server"
 #: Tiers, and which marks their tests have: on the first server, and on each other one.
 TIERS = {
-    "short": ("not full", None),
-    "full": ("full", EACH_SERVER + " and not other_broker"),
+    "short": ("not full and not nightly", None),
+    "full": ("full and not nightly", None),
+    "nightly": ("nightly", EACH_SERVER + " and not other_broker"),
     "all": ("", ""),
 }
 #: What pytest returns when no test was chosen.

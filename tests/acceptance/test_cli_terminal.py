@@ -155,7 +155,13 @@ FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
 DELAYQ = "celery -A shop delayq"
 
 
-@pytest.fixture(params=[(80, 24), (200, 50)], ids=["80x24", "200x50"])
+SIZES = [
+    pytest.param((80, 24), id="80x24"),
+    pytest.param((200, 50), id="200x50", marks=pytest.mark.nightly),
+]
+
+
+@pytest.fixture(params=SIZES)
 def terminal(
     request: pytest.FixtureRequest,
     tmp_path: Path,

@@ -47,7 +47,9 @@ pytestmark = pytest.mark.full
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEMO = [sys.executable, "-m", "example_project"]
 SNOW_STORM = date(2013, 3, 8)
-LIMIT_S = 300
+#: Seconds after which a run of the demo hangs.
+LIMIT_S = 4 * TIMEOUT
+OTHER_BROKERS = ("cluster", "rabbitmq")
 
 
 class Row(NamedTuple):
@@ -135,6 +137,15 @@ def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=LIMIT_S)
 
 
+def run_day(*options: str) -> subprocess.CompletedProcess[str]:
+    """Run a day that begins when all is published; a slow machine needs more time for that."""
+    for seconds_before in (30, 120, 480):
+        done = run_demo(*options, "--seconds-before", f"{seconds_before}")
+        if "this machine needs more --seconds-before" not in done.stdout:
+            break
+    return done
+
+
 @contextmanager
 def running_demo(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Start the demo; whatever is left of it afterwards is ended by its process ids.
@@ -193,7 +204,9 @@ def assert_traffic_is_that_of(flights: Sequence[Flight], output: str) -> None:
     assert f"{hours} hours, each with one traffic report: together {len(flights)}" in output
 
 
-@pytest.mark.parametrize("broker", ["redis", "cluster", "rabbitmq"])
+@pytest.mark.parametrize(
+    "broker", ["redis", *(pytest.param(name, marks=pytest.mark.nightly) for name in OTHER_BROKERS)]
+)
 def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
     broker: str, tmp_path: Path
 ) -> None:
@@ -202,9 +215,8 @@ def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
         need_rabbitmq()
     picture = tmp_path / "new" / "demo.png"
     options = ["--seconds-per-day", "20", "--flights", "300", "--picture", str(picture)]
-    options += ["--seconds-before", "30", "--broker", broker]
 
-    done = run_demo(*options)
+    done = run_day(*options, "--broker", broker)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "300 flights x 2 reminders = 600 tasks" in done.stdout
@@ -369,7 +381,7 @@ def test_without_rabbitmq_the_demo_says_what_to_install() -> None:
         env={**os.environ, "PATH": "no-such-folder"},
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=TIMEOUT,
     )
     assert done.returncode == 1
     assert "no rabbitmq-server was found; Debian, Ubuntu: apt install" in done.stderr

@@ -16,7 +16,8 @@ from tests.support import TIMEOUT
 from tests.support.faults.clocks import wrong_clock
 from tests.support.monitored import FOR, INTERVAL, ROOT, Monitored, alerts, draw, need_prometheus
 
-pytestmark = pytest.mark.full
+#: Rules that wait for seconds fire on a busy machine, too.
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture

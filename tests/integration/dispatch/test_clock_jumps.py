@@ -405,10 +405,13 @@ def test_each_stored_time_has_its_cells() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [True, pytest.param(False, marks=pytest.mark.full)], ids=["another", "same"]
-)
-@pytest.mark.parametrize(
-    "jump", [-HOUR, pytest.param(HOUR, marks=pytest.mark.full)], ids=["back", "forward"]
+    ("jump", "changes"),
+    [
+        pytest.param(-HOUR, True, id="back-another"),
+        pytest.param(HOUR, True, id="forward-another", marks=pytest.mark.full),
+        pytest.param(-HOUR, False, id="back-same", marks=pytest.mark.full),
+        pytest.param(HOUR, False, id="forward-same", marks=pytest.mark.nightly),
+    ],
 )
 @pytest.mark.parametrize("cell", CELLS)
 def test_what_was_stored_before_the_jump_goes_on(

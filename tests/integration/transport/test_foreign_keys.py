@@ -112,8 +112,16 @@ def desk(delayq_worker: StartWorker, delayq_redis: RedisUnderTest) -> Iterator[D
     desk.close()
 
 
-@pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize("pool", ["threads", "prefork"])
+#: The other pools make the same calls.
+CASES = [
+    ("threads", "garbage"),
+    ("prefork", "another type"),
+    pytest.param("threads", "another type", marks=pytest.mark.nightly),
+    pytest.param("prefork", "garbage", marks=pytest.mark.nightly),
+]
+
+
+@pytest.mark.parametrize(("pool", "harm"), CASES)
 def test_each_key(desk: Desk, redis: Redis, make_app: MakeApp, pool: str, harm: str) -> None:
     """Each in turn, with one worker: tasks of another queue run, and all can be looked at."""
     worker = desk.worker(pool, args=["--queues=celery,aside"], loglevel="INFO", lease=2)

@@ -24,7 +24,7 @@ PARTS = (
 CHOSEN = "not gevent and not eventlet and not solo and not rabbitmq"
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_suite_passes_with_least_rights_and_nothing_is_refused() -> None:
     """See ``tests/support/least_rights.py``."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", CHOSEN]

@@ -58,6 +58,7 @@ LEASE = 3.0
 
 #: The replies are dealt out to so many tests, each with a worker of its own.
 PARTS = 7
+POOLS = ("threads", "gevent", "prefork")
 
 
 @pytest.fixture
@@ -141,9 +142,14 @@ def test_the_tables_are_complete() -> None:
     assert not {each for each in ELSEWHERE if "/" in each} - {*accounts.scripts_of("worker")}
 
 
-@pytest.mark.parametrize(
-    ("pool", "part"), [*product(["threads", "gevent", "prefork"], range(PARTS))]
-)
+#: Each reply on one of the pools; on the others, whose workers make the same calls, each night.
+CASES = [
+    pytest.param(pool, part, marks=[] if part % len(POOLS) == number else pytest.mark.nightly)
+    for (number, pool), part in product(enumerate(POOLS), range(PARTS))
+]
+
+
+@pytest.mark.parametrize(("pool", "part"), CASES)
 def test_a_worker_outlives_each_refusal_of_each_call(
     delayq_worker: StartWorker, play: Play, proxy: Proxy, pool: str, part: int
 ) -> None:

@@ -193,7 +193,7 @@ def test_what_is_named_runs_in_one_of_the_tiers() -> None:
         subprocess.Popen(
             [*command, "-m", TIERS[tier][0], *files], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
-        for tier in ("short", "full")
+        for tier in ("short", "full", "nightly")
     ]
     lines = [line for process in processes for line in process.communicate()[0].splitlines()]
     collected = {line.partition("[")[0] for line in lines if "::" in line}

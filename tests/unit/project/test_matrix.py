@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from tests.matrix import (
     CELERY,
     COMBINATIONS,
+    EVERY_CHANGE,
     IGNORED,
     ROOT,
     SERVERS,
@@ -45,6 +46,13 @@ def test_every_version_of_python_celery_and_redis_py_is_in_two_combinations_at_l
 
     assert set(found) == {version for versions in KNOWN for version in versions}
     assert min(count for version, count in found.items() if version not in SERVERS) >= 2
+
+
+def test_for_every_change_each_version_is_tried_once_at_least() -> None:
+    tried = {version for one in EVERY_CHANGE for version in astuple(one)}
+
+    assert tried == {version for versions in KNOWN for version in versions}
+    assert WITH_RABBITMQ in EVERY_CHANGE
 
 
 def test_eight_runs_try_most_pairs_of_versions() -> None:
