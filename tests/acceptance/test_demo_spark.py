@@ -26,7 +26,6 @@ pytestmark = pytest.mark.full
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEMO = [sys.executable, "-m", "example_project.spark"]
-LIMIT_S = 600
 #: The day after it is the one on which summer time begins.
 DAY = date(2013, 3, 9)
 FLIGHTS = 2000
@@ -69,7 +68,7 @@ def test_source_queue_and_history_agree_on_each_flight(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=LIMIT_S,
+        timeout=4 * TIMEOUT,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -133,7 +132,7 @@ def test_an_interrupted_run_leaves_no_process_and_no_folder_behind(tmp_path: Pat
             assert any("org.apache.spark" in command for command in commands)
 
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=LIMIT_S)
+            process.communicate(timeout=4 * TIMEOUT)
         finally:
             process.kill()
 

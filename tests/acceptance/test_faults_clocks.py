@@ -46,5 +46,5 @@ def test_workers_with_wrong_clocks_are_as_good_as_others(
     for name, worker in workers.items():
         told, slept = map(float, worker.wait_log(r"clock (\S+) slept (\S+)").groups())
         assert abs(told - started[clocks[name]] - off[name]) < 5, f"the clock of {name} is no test"
-        assert 0.9 < slept < 3
+        assert slept > 0.9
     passes(stage.verdict())

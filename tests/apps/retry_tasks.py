@@ -294,17 +294,13 @@ class RetryScene(AppScene):
         return [at - ends[f"{id} {n - 1}"] for n, at in sorted(began.items()) if n]
 
     def assert_waits(self, waits: dict[str, list[float]]) -> None:
-        """Check that no attempt was early, and that none was waited for much longer.
-
-        Machines are busy, too: see the benchmark of retries for 50 ms.
-        """
+        """Check that no attempt was early; the benchmark ``retries`` shows that none is late."""
         late = []
         for id, expected in waits.items():
             found = self.waits(id)
             assert len(found) == len(expected), (id, found)
             late += [after - wait for after, wait in zip(found, expected, strict=True)]
         assert min(late) >= 0, late
-        assert max(late) < 3.5, late
 
     def ends(self, results: list[AsyncResult]) -> dict[str, str]:
         """Wait for the end of tasks, and return the result or the exception of each."""

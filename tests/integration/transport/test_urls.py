@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -250,12 +249,10 @@ def test_all_servers_down_is_an_error_at_the_call(make_app: MakeApp, two: Two) -
     app = make_app(**broker_of("delayq+redis;delayq+redis", two))
     for server in two:
         server.stop()
-    begun = time.monotonic()
 
     with pytest.raises(OperationalError, match="refused") as refused:
         app.send_task("url.add", (2, 3), countdown=60)
 
-    assert time.monotonic() - begun < 20
     assert "p@ss" not in str(refused.value)
     assert isinstance(app.connection_for_write().transport, Transport)
 

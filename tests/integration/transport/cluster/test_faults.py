@@ -93,7 +93,7 @@ def test_dispatchers_of_other_shards_do_not_wait_for_a_shard_that_is_away(
     start_gate.close()
     ticker = Ticker(scene.app)
     ticker.start()
-    end = time.monotonic() + 30
+    end = time.monotonic() + TIMEOUT
 
     try:
         for _ in range(2):

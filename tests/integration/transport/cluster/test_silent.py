@@ -54,7 +54,7 @@ def wait_heartbeat(client: Redis) -> None:
         events.psubscribe("*celeryev*")
         wait_until(
             lambda: b"heartbeat" in ((events.get_message(timeout=0.1) or {}).get("data") or b""),
-            30,
+            TIMEOUT,
             "a heartbeat",
         )
 
