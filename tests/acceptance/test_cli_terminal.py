@@ -317,7 +317,7 @@ def test_dead_letters_are_looked_at_and_replayed(terminal: Terminal, app: Celery
 
     code, shown = terminal.run(f"{DELAYQ} dead replay --all --dry-run")
     assert code == 0
-    # What is told in words may be wrapped, tables are not.
+    # Sentences may be wrapped, tables are not.
     rows = [line for line in shown.splitlines() if not line.startswith("This app")]
     assert fits(terminal, "\n".join([*rows, ""]))
     assert "does not know the task shop.mail" in " ".join(shown.split())

@@ -1,4 +1,4 @@
-"""The proxy of the fault tests does what it says, to the call that it is told and to no other."""
+"""The proxy of the fault tests does what it says, to the call of its rule and to no other."""
 
 from __future__ import annotations
 

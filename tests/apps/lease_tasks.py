@@ -1,4 +1,4 @@
-"""An app that is told its settings by the environment; its tasks end in many ways."""
+"""An app that has its settings from the environment; its tasks end in many ways."""
 
 from __future__ import annotations
 

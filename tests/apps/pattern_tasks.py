@@ -70,7 +70,7 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 #: What retries manually say, by how an attempt may end.
-BY_HAND: dict[str, dict[str, Any]] = {
+EXPLICIT_RETRIES: dict[str, dict[str, Any]] = {
     "hand": {},
     "hand, once": {"max_retries": 1},
     "caught": {"exc": Covered("caught")},
@@ -78,7 +78,7 @@ BY_HAND: dict[str, dict[str, Any]] = {
 }
 
 #: How an attempt may end that is no success.
-ENDS = ("false", *ERRORS, "covered", *BY_HAND)
+ENDS = ("false", *ERRORS, "covered", *EXPLICIT_RETRIES)
 
 
 @dataclass(frozen=True)
@@ -159,11 +159,11 @@ def fate_of(pattern: Pattern) -> Fate:
 def rule_of(pattern: Pattern, end: str) -> Rule | None:
     """Return by which rule there is another attempt after one that has ended so."""
     task, policy = TASKS[pattern.task], policy_of(pattern)
-    if end in BY_HAND:
+    if end in EXPLICIT_RETRIES:
         # Without a policy as Celery does, but for a limit of the call.
         limit = pattern.options.get("max_retries", task.get("max_retries", LIMIT))
         rule = policy or Rule((WAIT,), limit)
-        return Rule(rule.waits, BY_HAND[end].get("max_retries", rule.limit))
+        return Rule(rule.waits, EXPLICIT_RETRIES[end].get("max_retries", rule.limit))
     error = ERRORS.get(end, Other)
     if error is Refused and ("dont_retry_for" in task or "dont_autoretry_for" in task):
         return None
@@ -210,8 +210,8 @@ def run(self: Any, ends: list[str]) -> bool:
     end = ends[min(request.retries, len(ends) - 1)]
     client = client_of(os.getpid(), self.app.conf.result_backend)
     client.eval(NOTE, 1, "attempts", f"{request.id} {request.retries}")
-    if end in BY_HAND:
-        raise self.retry(**BY_HAND[end])
+    if end in EXPLICIT_RETRIES:
+        raise self.retry(**EXPLICIT_RETRIES[end])
     if end in ERRORS:
         raise ERRORS[end](end)
     return bool(end == "done")

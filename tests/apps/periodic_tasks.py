@@ -25,7 +25,7 @@ redis.call('RPUSH', KEYS[1], ARGV[1] .. string.format('%.3f}', time[1] * 1000 + 
 
 
 def note(self: Any, do: str = "", seconds: float = 0) -> None:
-    """Write down that this runs, and do what is told."""
+    """Write down that this runs, and do what the arguments say."""
     with Redis.from_url(self.app.conf.result_backend, socket_timeout=None) as client:
         said = json.dumps({"id": self.request.id, "do": do, "worker": self.request.hostname})
         client.eval(NOTE, 1, "log", said[:-1] + ', "at": ')

@@ -1,4 +1,4 @@
-"""An app whose tasks fail as they are told and are tried again in many ways."""
+"""An app whose tasks fail as the test says, and are tried again in many ways."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.scene import AppScene
 #: Where tasks write down what they do, if not where their results go.
 NOTES = os.environ.get("RETRY_NOTES", "")
 
-#: What a task is told to do in one attempt: a word, or a word and what goes with it.
+#: What a task shall do in one attempt: a word, or a word and what goes with it.
 Act = str | Sequence[Any]
 
 

@@ -40,7 +40,7 @@ class Pool(Enum):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What ``celery worker`` is told."""
+        """The arguments of ``celery worker``."""
         value: tuple[str, ...] = self.value
         return value
 

@@ -54,7 +54,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.told: dict[str, list[str]] = {"w0": [], "w1": []}
         #: By process: message id and limit of a request whose reply it has not got.
         self.lost: dict[str, tuple[str, int]] = {}
-        #: Every request that was ever sent: process, message id and limit.
+        #: All requests that were sent: process, message id and limit.
         self.sent: list[tuple[str, str, int]] = []
         #: Those that got something: process and message id.
         self.used: set[tuple[str, str]] = set()
@@ -188,7 +188,7 @@ class LeaseMachine(RuleBasedStateMachine):
             who, found = self.model.first_ended_lease(), self.store.leases.first_ended_lease(QUEUE)
             assert who is not None
             assert found is not None
-            # Of those that end together any may be told; which one must not be left to chance.
+            # Of several that end together the reply may name any; chance must not decide which.
             assert self.model.ends[found] == self.model.ends[who]
             more = self.reclaim_expired(who, limit, most)
             times -= 1
@@ -315,9 +315,9 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
-    def beat(self, data: st.DataObject) -> None:
+    def extend(self, data: st.DataObject) -> None:
         who = data.draw(st.sampled_from(self.live))
-        assert self.store.leases.extend(QUEUE, who, LEASE) == self.model.beat(who, LEASE)
+        assert self.store.leases.extend(QUEUE, who, LEASE) == self.model.extend(who, LEASE)
 
     @precondition(any_holds)
     @rule(data=st.data(), foreign=st.lists(st.sampled_from(["1:9", "999:1", "x"]), max_size=2))

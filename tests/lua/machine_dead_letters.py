@@ -52,7 +52,7 @@ class DeadLetterMachine(ScheduleMachine):
         return [choice[place] for place in drawn]
 
     def expect_none(self, dead_letter: DeadLetterRecord, taken: set[str]) -> Outcome | None:
-        """Return what is told of a dead letter that is not there, but whose id may be."""
+        """Return the reply for a dead letter that is not there, but whose id may be."""
         if dead_letter.died_ms == 1:
             return "c" if dead_letter.id in taken else "u"
         taken.discard(dead_letter.id)

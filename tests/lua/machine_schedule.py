@@ -36,7 +36,7 @@ class ScheduleMachine(LeaseMachine):
         super().__init__()
         #: A store that makes each call twice.
         self.twice = repeating(self.store)
-        #: All that was ever published by way of the schedule.
+        #: All messages that were published by way of the schedule.
         self.puts: list[Entry] = []
         #: Whether something of what was counted or tracked has gone behind the scripts' back.
         self.untold = False

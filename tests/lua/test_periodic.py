@@ -213,7 +213,7 @@ def test_entries_are_put_right_where_they_stand_as_read(store: Bench) -> None:
 # -- firing
 
 
-def test_ticks_are_scheduled_and_the_entry_stands_anew(store: Bench) -> None:
+def test_ticks_are_scheduled_and_the_entry_is_written_again(store: Bench) -> None:
     put(store)
 
     assert fire(store, shot(entry("a:1", 1), entry("a:2", FAR))) == ["rs"]

@@ -62,7 +62,7 @@ class CommandLine:
         self.zone = zone
 
     def __call__(self, *args: str, columns: int = 80) -> Ran:
-        # Before click 8.2, the runner mixes both streams unless it is told not to.
+        # Before click 8.2, the runner mixes both streams by default.
         mixed = "mix_stderr" in inspect.signature(CliRunner).parameters
         runner = CliRunner(**({"mix_stderr": False} if mixed else {}))  # type: ignore[arg-type]
         with clock_of(self.zone):

@@ -162,7 +162,7 @@ class QueueModel(DeadLetterModel):
         end = self.ends[who] = self.now + lease
         self.lease_ends = end if self.lease_ends is None else min(end, self.lease_ends)
 
-    def beat(self, who: str, lease: int) -> int:
+    def extend(self, who: str, lease: int) -> int:
         """Extend a lease; return how much is held."""
         count = len(self.held.get(who, {}))
         if count:

@@ -344,7 +344,7 @@ class ScheduleModel(Tracking):
         return count, ready
 
     def stock_takes(self, step: int) -> None:
-        """Let a stock worker take the next message of a list: nobody is told."""
+        """Let a stock worker take the next message of a list: nobody notices."""
         self.gone.append(self.ready[step].pop(0))
         self.unseen -= 1
 

@@ -99,7 +99,7 @@ def need_prometheus() -> None:
 
 
 class Monitored:
-    """The app, its processes, and what is told of them.
+    """The app, its processes, and what their monitors show.
 
     Parameters
     ----------

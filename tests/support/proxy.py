@@ -56,7 +56,7 @@ class Rule:
     fault
         What is to happen.
     nth
-        Which call of those that come after the rule.
+        Which call after the rule.
     seconds
         For how long a reply is late or stalled.
     answer

@@ -221,7 +221,7 @@ class AppScene(Scene):
 
     @contextmanager
     def watching(self) -> Iterator[list[tuple[str, str]]]:
-        """Collect what is told by event meanwhile: type and task."""
+        """Collect the events meanwhile: type and task."""
         told: list[tuple[str, str]] = []
         with self.app.connection_for_read() as connection:
 

@@ -33,7 +33,7 @@ def stopped(pid: int | None) -> Iterator[None]:
 
 
 def _states(pid: int) -> set[str]:
-    """Return the states of a process' threads, by the letters of proc(5)."""
+    """Return the states of a process' threads, by the characters of proc(5)."""
     found = set()
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):  # this thread has ended

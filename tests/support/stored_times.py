@@ -158,9 +158,9 @@ def _key_and_rest(text: str) -> tuple[str, str]:
 def _end(text: str, stop: str = "") -> int:
     """Return where arguments end: at the bracket that closes them, or at *stop* in no bracket."""
     depth = 0
-    for place, letter in enumerate(text):
-        depth += (letter in "([{") - (letter in ")]}")
-        if depth < 0 or (depth == 0 and letter == stop):
+    for place, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0 or (depth == 0 and character == stop):
             return place
     return len(text)
 

@@ -17,7 +17,7 @@ from celery_delayq.store.periodic import Writing
 
 
 def write_entries(delayq: DelayQ, *entries: Periodic, before: str = "") -> None:
-    """Store entries as they are; *before* is the line of those that are there already."""
+    """Store entries unchanged; *before* is the line of the stored ones."""
     writings = [Writing(each.name, before, each.pack(), each.look) for each in entries]
     assert {*delayq.store.periodic.write(writings)} == {"done"}
 

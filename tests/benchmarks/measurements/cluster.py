@@ -20,7 +20,7 @@ from tests.support.cluster import MASTERS, Cluster
 from ..bench import Bench, Side, Station, now_ms, percentile
 from ..model import Better, Figure, Row, at_most, measurement, ratio_at_least
 from ..publisher import Order
-from .due import INTAKE, MARGIN, PATIENCE
+from .due import MARGIN, MIN_RATE, PATIENCE
 from .immediate import SLOWEST, Drained
 
 SPEED = Row(
@@ -139,7 +139,7 @@ def _stream(bench: Bench, side: Side, rate: int) -> Seen:
         here.publisher() as publisher,
         here.worker(bench.pool, queues) as worker,
     ):
-        lead = number / INTAKE + MARGIN
+        lead = number / MIN_RATE + MARGIN
         due = now_ms() + round(lead * 1000)
         publisher.publish(Order(number, due, 1000 / rate, batch=500, queues=queues, recorded=True))
         time.sleep(max(0.0, due / 1000 - 0.5 - time.time()))

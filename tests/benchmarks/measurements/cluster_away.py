@@ -17,7 +17,7 @@ from ..bench import Bench, now_ms, percentile
 from ..model import BenchError, Better, Figure, Row, Target, measurement
 from ..publisher import Order
 from .cluster import CLUSTER, EASY, queue_of_each_tag, station
-from .due import INTAKE, MARGIN, PATIENCE
+from .due import MARGIN, MIN_RATE, PATIENCE
 
 #: Two spans of one stream without a fault differ by as much on two cores that ten processes share:
 #: p99 is the tenth worst of a thousand tasks, and each pause of the machine is among these.
@@ -71,7 +71,7 @@ def _stream(bench: Bench, harm: Callable[[ExitStack, EmbeddedRedis], None]) -> S
         here.worker(bench.pool, queues) as worker,
         ExitStack() as stack,
     ):
-        due = now_ms() + round((number / INTAKE + MARGIN) * 1000)
+        due = now_ms() + round((number / MIN_RATE + MARGIN) * 1000)
         publisher.publish(Order(number, due, step, batch=500, queues=queues, recorded=True))
         half = due + number * step / 2
         time.sleep(max(0.0, half / 1000 - time.time()))

@@ -17,7 +17,7 @@ from ..bench import OURS, Bench, Station, now_ms
 from ..model import Better, Figure, Row, measurement, ratio_at_least
 from ..processes import Pool
 from ..publisher import Order
-from .history import INTAKE, TIMES
+from .history import MIN_RATE, TIMES
 from .immediate import SLOWEST, Drained
 
 
@@ -49,7 +49,7 @@ class Cost(NamedTuple):
 def _run(bench: Bench, station: Station, *, delayed: bool) -> Cost:
     """Publish one by one, then measure a worker that finds a full queue or what is due."""
     count = bench.size.immediate
-    due = now_ms() + round(1000 * (1 + count / INTAKE)) if delayed else 0
+    due = now_ms() + round(1000 * (1 + count / MIN_RATE)) if delayed else 0
     server = psutil.Process(bench.server.pid)
     times = server.cpu_times()
     with station.publisher() as publisher:

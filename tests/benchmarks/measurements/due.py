@@ -22,7 +22,7 @@ from ..processes import Pool
 from ..publisher import Order
 
 #: Tasks a second that a stock worker can take into its memory, at least.
-INTAKE = 1_000
+MIN_RATE = 1_000
 #: Seconds from the time when a stock worker has all tasks in its memory to the first due one.
 MARGIN = 2.0
 #: Tasks of a burst in a solo worker: stock starts about 20 a second, since its event loop fires ten
@@ -97,7 +97,7 @@ def _clock_offset(client: Any) -> float:
 def _run(bench: Bench, side: Side, load: Load) -> Outcome:
     with bench.warmed_up(side) as (station, publisher, worker):
         probes = len(station.records)
-        lead = load.count / INTAKE + MARGIN
+        lead = load.count / MIN_RATE + MARGIN
         due = now_ms() + round(lead * 1000)
         order = Order(load.count, due, load.step_ms, batch=500, recorded=True)
         published = publisher.publish(order)

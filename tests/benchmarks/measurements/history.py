@@ -25,7 +25,7 @@ KEPT = 1_000_000
 TIMES = 3
 
 #: Tasks a second that are published at least.
-INTAKE = 2_000
+MIN_RATE = 2_000
 
 
 class Rows(NamedTuple):
@@ -63,7 +63,7 @@ def _cpu(worker: Worker) -> float:
 def _drain(bench: Bench, station: Station, *, delayed: bool) -> Cost:
     """Measure a worker that finds a full queue, or a schedule that is due."""
     count = bench.size.immediate
-    due = now_ms() + round(1000 * (1 + count / INTAKE)) if delayed else 0
+    due = now_ms() + round(1000 * (1 + count / MIN_RATE)) if delayed else 0
     with station.publisher() as publisher:
         publisher.publish(Order(count, due or None, step_ms=0.0, batch=500, recorded=True))
     time.sleep(max(0.0, due / 1000 - time.time()))

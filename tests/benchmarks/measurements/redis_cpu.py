@@ -17,7 +17,7 @@ from ..bench import Bench, Side, Station, now_ms
 from ..model import BenchError, Better, Figure, Row, measurement, ratio_at_most
 from ..processes import Publisher
 from ..publisher import Order
-from .due import INTAKE, MARGIN, PATIENCE, Load
+from .due import MARGIN, MIN_RATE, PATIENCE, Load
 
 #: Tasks due at one instant, and seconds for which the streams last.
 INSTANT, SECONDS = 6_000, 8
@@ -51,7 +51,7 @@ def _run(bench: Bench, station: Station, publisher: Publisher, load: Load) -> Co
         station.records.wait_for(5, PATIENCE, worker.check)
         time.sleep(0.5)
         cpu, commands = _used(bench.server.client())
-        due = now_ms() + round(1000 * (8 * load.count / INTAKE + MARGIN))
+        due = now_ms() + round(1000 * (8 * load.count / MIN_RATE + MARGIN))
         publisher.publish(Order(load.count, due, load.step_ms, recorded=True))
         if time.time() * 1000 > due:
             raise BenchError(f"{load.count} tasks were not published before their time")

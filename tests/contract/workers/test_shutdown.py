@@ -145,7 +145,7 @@ def test_a_cold_shutdown_of_threads_gives_back(desk: Desk, in_a_command: bool) -
 
 @pytest.mark.parametrize("pool", ["gevent", "eventlet"])
 def test_a_cold_shutdown_of_greenlets_gives_back_what_it_kills(desk: Desk, pool: str) -> None:
-    """Which of those that run it kills is a matter of moments."""
+    """Which of the running tasks it kills is a matter of moments."""
     ids = cold(desk, pool)
 
     assert desk.count("leased") == 0

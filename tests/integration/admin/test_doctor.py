@@ -212,7 +212,7 @@ def nobody_reclaims(patient: Patient) -> None:
     patient.client.hincrby("delayq:clock", "seen", -120_000)
 
 
-def beat(patient: Patient) -> None:
+def start_celery_beat(patient: Patient) -> None:
     command = [sys.executable, "-m", "celery", "-A", "tests.apps.delayq_tasks:app", "beat"]
     process = ManagedProcess(
         [*command, "-s", str(patient.server.data_dir / "beat")],
@@ -303,7 +303,7 @@ FAULTS: dict[Callable[[Patient], None], set[str]] = {
 #: The same with more servers or processes, or a wait.
 SLOW_FAULTS: dict[Callable[[Patient], None], set[str]] = {
     nobody_reclaims: {"leases"},
-    beat: {"beat"},
+    start_celery_beat: {"beat"},
     stock_worker: {"stock workers"},
 }
 

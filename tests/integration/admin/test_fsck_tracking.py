@@ -66,7 +66,7 @@ def test_what_is_listed_as_paused_due_and_is_not_is_removed(store: Store, redis:
     assert repaired(store, misplaced_paused=3) == healthy
 
 
-def test_a_paused_due_entry_that_has_lost_its_due_is_paused_due_anew(
+def test_a_paused_due_entry_that_has_lost_its_due_is_paused_due_again(
     store: Store, redis: Redis
 ) -> None:
     pause_due(store, "a", "b")

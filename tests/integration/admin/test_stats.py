@@ -135,7 +135,7 @@ def test_a_worker_holds_what_it_runs_and_what_it_prefetched(
     )
 
     wait_until(lambda: worker.log.count("napping") == 2, what="two run")
-    wait_until(lambda: (seen := delayq.stats()).ready + seen.leased == 30, what="all are told")
+    wait_until(lambda: (seen := delayq.stats()).ready + seen.leased == 30, what="all are counted")
     assert 2 <= delayq.stats().leased <= 2 * 3
     worker.kill()
     assert delayq.stats().leased >= 2

@@ -169,7 +169,7 @@ def test_pausing_dead_letters_counts_and_pages(delayq: DelayQ, add: Any, redis: 
         entries = [(each.args or ())[0] async for each in client.entries()]
         page = await client.list(limit=10)
         dead = [each.id async for each in client.dead_letters(queue="celery")]
-        letter = await client.dead_letter("dead-1")
+        dead_letter = await client.dead_letter("dead-1")
         outcome = await client.purge("dead-1")
         runs = [each async for each in client.history()]
         bulk = await client.cancel_all(Filter(), everything=True)
@@ -177,7 +177,7 @@ def test_pausing_dead_letters_counts_and_pages(delayq: DelayQ, add: Any, redis: 
             entries,
             len(page),
             dead,
-            letter and letter.id,
+            dead_letter and dead_letter.id,
             outcome,
             runs,
             bulk.total,

@@ -35,7 +35,7 @@ ETA = datetime(2100, 1, 1, tzinfo=timezone.utc)
 RUN = re.compile(rb":[0-9a-f]{16}$")
 SECOND = re.compile(rb"\0[0-9a-f]{16}$")
 
-#: What a connection says of itself, and what others are told by event: lost, it changes nothing.
+#: What a connection says of itself, and its events for others: lost, it changes nothing.
 APART = {"AUTH", "CLIENT", "HELLO", "INFO", "PING", "SELECT", "PUBLISH", "SMEMBERS"}
 
 

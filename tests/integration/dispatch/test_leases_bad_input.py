@@ -1,4 +1,4 @@
-"""Acknowledgements that are not ours to give, worker ids in use: nothing is done, all is told."""
+"""Acknowledgements that are not ours to give, worker ids in use: nothing is done, all is logged."""
 
 from __future__ import annotations
 

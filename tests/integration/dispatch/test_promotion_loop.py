@@ -135,7 +135,7 @@ def test_a_server_that_stands_still_holds_up_no_other(
 
 
 @pytest.mark.parametrize("kind", ["normal", "pubsub"])
-def test_a_connection_that_is_cut_is_made_anew(
+def test_a_connection_that_is_cut_is_made_again(
     kind: str, stores: list[Store], dispatchers: list[Noting]
 ) -> None:
     for _ in range(3):

@@ -267,7 +267,7 @@ def test_many_queues_are_looked_at_in_portions(store: Store, redis: Redis) -> No
     assert calls(redis, "evalsha") + calls(redis, "eval") == len(some)
 
 
-def test_a_look_that_an_outage_interrupts_begins_anew(store: Store, redis: Redis) -> None:
+def test_a_look_that_an_outage_interrupts_begins_again(store: Store, redis: Redis) -> None:
     """The others take it for done: what is not looked at would wait for the next one."""
     names = [f"q{n}" for n in range(ready_lists.PORTION_QUEUES + 1)]
     for name in names:

@@ -22,7 +22,7 @@ def eager(make_app: MakeApp) -> Celery:
     return tasks_of(make_app(task_always_eager=True))
 
 
-# -- what is told
+# -- logs and events
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])

@@ -91,7 +91,7 @@ def test_two_versions_side_by_side_do_not_fight(
     assert entries(one)["a"].definition.args == (), "the newer version has gone"
 
 
-# -- what is told, and the ticks of what is gone
+# -- logs, and the ticks of removed entries
 
 
 def test_what_a_deploy_changed_is_told_by_name(

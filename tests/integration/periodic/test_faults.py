@@ -99,7 +99,7 @@ def test_what_cannot_be_read_here_is_left_to_those_who_can(
     gate = write_form(delayq, "theirs", '{"class":"nowhere:Never"}')
 
     with ticking(app):
-        wait_until(lambda: "cannot be fired here" in caplog.text, TIMEOUT, "it is told of")
+        wait_until(lambda: "cannot be fired here" in caplog.text, TIMEOUT, "it is logged")
         wait_until(lambda: gate.claim_due(10, 1).records, TIMEOUT, "it is left to others")
         # Whoever looks finds it, as often as that may be: the ticker takes it no more.
         for _ in range(20):

@@ -53,7 +53,7 @@ def test_chains_of_a_group_belong_to_it(add: Any, delayq: DelayQ) -> None:
 
 
 def test_a_chord_is_told_that_its_members_will_not_come(add: Any, delayq: DelayQ) -> None:
-    """Also of those that are chains."""
+    """Also of chains."""
     link = add.s(1, 1).set(countdown=300)
     for members in ([link, link], [chain(link, add.s(1)), chain(link, add.s(2))]):
         body = chord(members)(add.s(1))

@@ -171,7 +171,7 @@ ENDS: dict[str, End] = {
     "skipped": End(late, nothing, "dead:skipped", "brief", chord_waits=True),
 }
 
-#: Ends that nothing is told of here, and why.
+#: Ends without a report here, and why.
 OTHERS = {
     "moved": "its retry takes its place, or it waits on",
     "purged": "as on stock: whoever empties a queue tells nobody",

@@ -93,7 +93,7 @@ def test_what_is_scheduled_is_removed_at_once(control: Control, revoke: Way) -> 
         assert result.state == "REVOKED"
         with pytest.raises(TaskRevokedError):
             result.get(timeout=TIMEOUT)
-        wait_until(lambda: told, TIMEOUT, "it is told")
+        wait_until(lambda: told, TIMEOUT, "its event")
     assert told == [("task-revoked", "revoked")]
 
 
@@ -204,7 +204,7 @@ def test_a_running_task_is_terminated(control: Control, late: bool) -> None:
         with pytest.raises(TaskRevokedError, match="terminated"):
             result.get(timeout=TIMEOUT)
         assert control.tasks["work"].delay("b").get(timeout=TIMEOUT) == "b"
-        wait_until(lambda: ("task-revoked", result.id) in told, TIMEOUT, "it is told")
+        wait_until(lambda: ("task-revoked", result.id) in told, TIMEOUT, "its event")
     control.wait_empty()
     assert control.runs("key") == ["a", "b"]
     assert told.count(("task-revoked", result.id)) == 1

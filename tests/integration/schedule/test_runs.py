@@ -19,7 +19,7 @@ from tests.support.proxy import Fault
 from tests.support.scene import AppScene, StartWorker
 
 ENDINGS = ("", "fail", "retry", "reject", "ignore")
-#: In Celery's words, with what is told of the reason.
+#: In Celery's words, with the reason.
 EXPECTED = {
     ("ok", 0, "SUCCESS", ""),
     ("fail", 0, "FAILURE", "ValueError: no more"),
@@ -172,7 +172,7 @@ def test_a_lost_reply_tells_nothing_twice(
     runs = scene.wait(len(ENDINGS) + 1)
     app.send_task("history.end", task_id="last")
     wait_until(
-        lambda: "last" in {run.id for run in delayq.history()}, TIMEOUT, "the last one is told"
+        lambda: "last" in {run.id for run in delayq.history()}, TIMEOUT, "the last one is listed"
     )
     worker.stop()
 

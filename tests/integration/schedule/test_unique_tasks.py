@@ -42,7 +42,7 @@ def test_another_call_takes_the_place_of_the_first(
         assert first.state == "REVOKED"
         with pytest.raises(TaskRevokedError, match=f"replaced by {second.id}"):
             first.get(timeout=TIMEOUT)
-        wait_until(lambda: ("task-revoked", first.id) in told, TIMEOUT, "it is told")
+        wait_until(lambda: ("task-revoked", first.id) in told, TIMEOUT, "its event")
     third = task.apply_async(("k",), countdown=20)
     third_due = due_of(third)
     assert control.delayq.run_now(third.id)
@@ -150,7 +150,7 @@ def test_a_kept_child_is_that_of_the_task_that_waits(control: Control) -> None:
 
 
 def test_a_group_of_unique_tasks_comes_to_its_end(control: Control) -> None:
-    """What is not sent is told to be revoked: its result would be waited for in vain."""
+    """A message that is not sent is reported as revoked: nobody waits for its result in vain."""
     control.start("threads")
     keep, replace = control.tasks["keep.scheduled"], control.tasks["replace.scheduled"]
     members = [task.s(key) for task in (keep, replace) for key in ("a", "a", "b")]

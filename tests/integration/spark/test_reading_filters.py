@@ -76,7 +76,7 @@ def test_filters_give_the_same_rows_handed_over_or_not(
     assert ids_of(pushed) == plain
     physical = pushed._jdf.queryExecution().executedPlan().toString()
     filters = [line for line in physical.splitlines() if "Filter" in line]
-    # Of those that are taken only "is not null" is left.
+    # Of the filters that are taken only "is not null" is left.
     compared = any(sign in line for line in filters for sign in (" = ", "<", ">", " IN ", "With"))
     if condition in FILTERS:
         assert not compared, physical

@@ -179,7 +179,7 @@ def test_what_is_refused_late_is_told_though_much_else_is_refused_meanwhile(
         batches = iter([rows(0, 5, gate=["C1"] * 5), blank, last])
         sums = RowSender(client, how, refused).send(batches)
 
-    # Then each is told
+    # Then each is reported
     assert sums == {"new": 1, "kept": 0, "replaced": 0, "refused": 3005}
     told = pq.read_table(tmp_path / "refused.parquet").to_pylist()
     conflicts = {row["flight"] for row in told if "has the same unique key" in row["_error"]}

@@ -83,7 +83,7 @@ def test_a_stream_that_was_killed_misses_nothing_and_schedules_nothing_twice(
     first.begin(follow, delayq_broker_url, checkpoint, {"ratelimit": "100"})
     wait_until(lambda: delayq.count() >= 300, TIMEOUT, "a part of the second batch")
 
-    # When its driver is killed, and runs are told of that ended earlier, by workers' clocks.
+    # When its driver is killed, and the history has runs that ended earlier, by workers' clocks.
     first.kill()
     assert 300 <= delayq.count() < 700
     add_runs(delayq, range(500, 600), call=3)

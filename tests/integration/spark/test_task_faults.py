@@ -48,7 +48,7 @@ def test_two_failures_and_a_speculative_attempt_leave_exactly_the_right_entries(
     assert told["new"] + told["kept"] == NUMBER - len(wrong)
     # what the attempts had written that failed was there already,
     assert told["kept"] > 0
-    # and each row that was refused is told once.
+    # and each row that was refused is reported once.
     rows = pq.read_table(refused).select(["pax", "_error"]).to_pylist()
     assert len(rows) == len(wrong)
     assert {row["pax"]: row["_error"] for row in rows} == wrong

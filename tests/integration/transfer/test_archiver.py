@@ -127,7 +127,7 @@ def test_what_is_missing_is_one_error_and_the_worker_works(
         "poor:app", pool="solo", extra_args=FAST_START, env={**env, "PYTHONPATH": f"{tmp_path}:."}
     )
 
-    wait_until(lambda: "cannot archive dead letters" in worker.log, TIMEOUT, "it is told")
+    wait_until(lambda: "cannot archive dead letters" in worker.log, TIMEOUT, "it is logged")
     assert app.send_task("add", (2, 3)).get(timeout=TIMEOUT) == 5
 
     assert worker.log.count("cannot archive dead letters") == 1
@@ -258,7 +258,7 @@ def test_a_database_that_is_away_is_told_once_and_tried_again(
     assert told("reconnected, dead-letter archiver resumed") == 0
     allow(True)
     wait_until(lambda: delayq.count_dead() == 0, TIMEOUT, "it goes on")
-    wait_until(lambda: told("reconnected, dead-letter archiver resumed"), what="that is told")
+    wait_until(lambda: told("reconnected, dead-letter archiver resumed"), what="that is logged")
 
     assert told("the database is away, dead-letter archiver waits") == 1
     [warning] = [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -1,4 +1,4 @@
-"""A purge leaves nothing of the messages that it forgets, and all of those that are held."""
+"""A purge leaves nothing of the messages that it forgets, and keeps all of the leased ones."""
 
 from __future__ import annotations
 

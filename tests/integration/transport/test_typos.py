@@ -1,4 +1,4 @@
-"""Typos and options without effect are told once, when a process connects, sends or works."""
+"""Typos and options without effect are logged once, when a process connects, sends or works."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_worker_tells_options_of_its_tasks_that_need_the_extension(
 ) -> None:
     worker = delayq_worker("tests.apps.typo_tasks:app", pool="solo")
 
-    wait_until(lambda: "of tasks has no effect" in worker.log, what="it is told")
+    wait_until(lambda: "of tasks has no effect" in worker.log, what="it is logged")
     told = [line for line in worker.log.splitlines() if "has no effect" in line]
     assert [line.partition("The option ")[2].split()[0] for line in told] == [
         "dead_letter",

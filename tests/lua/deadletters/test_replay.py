@@ -187,7 +187,7 @@ def test_a_key_that_is_free_is_taken(store: Bench) -> None:
 
 def test_a_key_of_what_a_stock_worker_took_is_free(store: Bench) -> None:
     owned(store, "ready")
-    store.client.delete("q")  # as a stock worker does it: nobody is told
+    store.client.delete("q")  # as a stock worker does it: nobody notices
     seed(store, "a")
 
     assert replay(store, ("a", DIED, labelled("a", FAR, unique="dk", policy="e 0 0"))) == ["d"]

@@ -121,8 +121,7 @@ def add_dead_letter(store: Bench, *dead_letters: bytes, details: bytes = DETAILS
 def replay_in_place(
     store: Bench, died_from: float | str = "-inf", after: bytes = b"", **options: Any
 ) -> Any:
-    """Revive dead letters, and return how many, the ids of those that are left, and whether more
-    are."""
+    """Replay dead letters; return how many, the ids that are left, and whether there are more."""
     layout = options.pop("layout", Layout())
     token = options.pop("token", TOKEN)
     found = store.dead_letters.replay_in_place(

@@ -259,7 +259,7 @@ def test_it_goes_on_when_the_server_is_full(store: Bench) -> None:
     assert promote(store, rate=100, max_ready=5).moved == 5
 
 
-def test_a_queue_that_was_cleared_begins_anew(store: Bench) -> None:
+def test_a_queue_that_was_cleared_begins_again(store: Bench) -> None:
     overdue(store, 20)
     promote(store, rate=100)
     store.client.delete("q")

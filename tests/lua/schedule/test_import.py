@@ -1,4 +1,4 @@
-"""import.lua: exported entries are stored once, and a repeat is told what became of them."""
+"""import.lua: exported entries are stored once, and a repeat gets the state of each."""
 
 from __future__ import annotations
 

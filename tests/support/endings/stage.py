@@ -40,7 +40,7 @@ PUBLISHING = {
 }
 #: What tells Redis of an end.
 ENDS = ("leases/ack", "leases/dead_letter", "leases/replace", "leases/requeue", "deadletters/add")
-#: What ends only when it is told to, or by its own limit.
+#: Tasks that end only by a call of the test, or by their own limit.
 UNGATED = ("soft_limit", "hard_limit", "terminate")
 
 

@@ -68,7 +68,7 @@ GOOD = Deliveries(
 )
 
 
-#: What is told of one wrong webhook.
+#: The report of one wrong webhook.
 LOST = "1 webhooks were neither delivered nor dead letters"
 OTHER_ATTEMPTS = "1 webhooks got another number of attempts than the plan of the failures says"
 OTHER_DEAD = "1 webhooks were dead letters and should not be, or the other way round"

@@ -1,7 +1,7 @@
 """Each place that turns bytes or texts of a broker into values does it where no error gets out.
 
 A call that can fail is in the safe reader's context, in a ``try`` that catches what it raises, or
-in the table of those that read what this package itself, a server or the caller of the API wrote.
+in the table of calls that read what this package itself, a server or the caller of the API wrote.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def test_offsets_are_in_the_order_of_redis() -> None:
     assert [*map(place_of, offsets)] == [(0, 0), (0, 1), (9, 10), (10, 2), (10, 10)]
 
 
-# -- what Spark is told
+# -- what Spark gets
 
 
 @pytest.mark.parametrize("table", TABLE_COLUMNS)

@@ -86,7 +86,7 @@ def test_what_tasks_that_failed_have_put_aside_is_dropped(tmp_path: Path) -> Non
             refused.add(rows(n=[1]), {0: name})
 
     keep(str(tmp_path), pending, ["good"])
-    keep(str(tmp_path), pending, ["good"])  # as a commit that is told twice
+    keep(str(tmp_path), pending, ["good"])  # as a commit that comes twice
     drop(pending)
 
     assert [path.name for path in tmp_path.iterdir()] == ["good"]

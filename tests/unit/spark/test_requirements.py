@@ -1,4 +1,4 @@
-"""What Spark needs and is not there is told with how to get it."""
+"""The error for a missing requirement of Spark says how to get it."""
 
 from __future__ import annotations
 
