@@ -22,7 +22,8 @@ from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
 from tests.support.scene import start_worker
 
-pytestmark = pytest.mark.full
+#: It measures what calls take.
+pytestmark = pytest.mark.nightly
 
 
 #: How many messages there are, and how many characters are in each: in base64 they have 6 MB.

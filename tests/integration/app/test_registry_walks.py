@@ -243,8 +243,17 @@ def test_what_looks_at_each_queue_takes_so_many_round_trips_for_one(
     assert trips.of(lambda: call(delayq)) <= most * MANY
 
 
+ON_CLUSTER = [name for name in CALLS if name not in ("Flower", "archive_dead")]
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in CALLS if name not in ("Flower", "archive_dead")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if n % 4 == 0 else pytest.mark.nightly)
+        for n, name in enumerate(ON_CLUSTER)
+    ],
+)
 def test_on_a_cluster_each_hash_tag_takes_as_many_round_trips_with_many_queues(
     delayq_cluster: str, trips: Trips, name: str
 ) -> None:

@@ -92,7 +92,8 @@ def test_only_the_one_on_duty_is_woken_by_what_is_published(
     for _ in range(5):
         promote_one(store)
 
-    assert hear() == 1
+    # On a busy machine another one may take over.
+    wait_until(lambda: hear() == 1, what="one alone listens")
     had = store.client.hget(CLOCK, "duty")
     [lost] = [each for each in fleet if each._id.encode() == had]
     lost.stop()
