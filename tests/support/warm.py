@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from celery_delayq.testing import ManagedProcess
 from tests.support.versions import read_once
@@ -44,10 +44,18 @@ PRELOADED = (
     "kombu.transport.redis",
 )
 
-#: Celery is imported as where this is not installed. When a thread ends, greenlet asks the
-#: collector who refers to its object, and is not told of frozen objects: it frees what they still
-#: refer to.
+#: Celery is imported as on a machine without greenlet. When a thread ends, greenlet asks the
+#: collector which objects refer to the thread's own one. The collector does not name frozen
+#: objects, so greenlet frees an object to which they still refer.
 HIDDEN = "greenlet"
+
+#: What the process runs: the import of this module imports Celery already.
+_PROGRAM = f"""
+import sys
+sys.modules[{HIDDEN!r}] = None
+from tests.support import warm
+warm.serve(int(sys.argv[1]))
+"""
 
 #: Variables that Python has read by then; but for these two, which can still be obeyed.
 _OBEYED = {"PYTHONPATH", "PYTHONUNBUFFERED"}
@@ -61,7 +69,7 @@ class Nursery:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(other.fileno())], pass_fds=[other.fileno()]
+                [sys.executable, "-c", _PROGRAM, str(other.fileno())], pass_fds=[other.fileno()]
             )
 
     def fork(self, process: ManagedProcess, log: IO[bytes]) -> Forked:
@@ -151,9 +159,10 @@ def _is_read(name: str) -> bool:
 # -- in the process itself ------------------------------------------------------------------------
 
 
-def _serve(requests: socket.socket) -> None:
-    """Fork what is asked for until nobody is there to ask, and tell of the end of each."""
-    cast("dict[str, Any]", sys.modules)[HIDDEN] = None
+def serve(descriptor: int) -> None:
+    """Fork a worker for each request from a socket, and report when it has ended."""
+    requests = socket.socket(fileno=descriptor)
+    assert sys.modules[HIDDEN] is None, "it was imported already"
     for name in PRELOADED:
         __import__(name)
     del sys.modules[HIDDEN]  # tasks may use it
@@ -229,7 +238,3 @@ def _become(given: Mapping[str, Any], log: int, closed: set[int]) -> None:
         assert isinstance(stream, TextIOWrapper)
         stream.reconfigure(line_buffering=True)
     runpy.run_module("celery", run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
