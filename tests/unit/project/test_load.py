@@ -34,7 +34,7 @@ def test_without_a_number_of_processes_it_says_how_it_is_used() -> None:
     assert "python -m tests.load PROCESSES [command ...]" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_busy_processes_end_with_it(number: signal.Signals) -> None:
     with subprocess.Popen([*LOAD, "2"], cwd=ROOT) as process:
         busy = wait_until(
