@@ -25,10 +25,10 @@ _RETRY_PROPERTIES = ("unique", "skip_after", "retry", "budget")
 
 
 class AMQPMixin:
-    """Checks the options of a call at the call, and keeps the countdown apart.
+    """Checks the options of a call when it is made, and stores the countdown apart from the ETA.
 
-    ``before_task_publish`` comes too late: Celery has made an ETA of the countdown by
-    then, with the clock of this machine. Redis counts it with its own.
+    ``before_task_publish`` comes too late: Celery has already turned the countdown into an ETA
+    by the clock of this machine. Redis applies the countdown to its own clock.
     """
 
     def _create_task_sender(self) -> Callable[..., Any]:
@@ -58,9 +58,9 @@ class AMQPMixin:
                 and isinstance(queue, Queue)
                 and connection is not None
                 and getattr(connection.transport, "batches", False)
-                and hash(queue) in connection.declared_entities  # as kombu looks it up
+                and hash(queue) in connection.declared_entities  # the same test as kombu's
             ):
-                # Nothing is sent yet, and kombu does not retry a whole batch.
+                # Publishing only adds to a batch here, and kombu does not retry a whole batch.
                 options["retry"] = False
             if before_task_publish.receivers:
                 producer = _LastLook(producer, message, note_own)
@@ -73,23 +73,23 @@ class AMQPMixin:
     def _take_options(
         self, name: str, message: Any, options: dict[str, Any]
     ) -> Callable[[dict[str, Any]], None]:
-        """Take our options out of those of a call; return what notes their effect in properties.
+        """Remove our options from the options of a call.
 
-        A task's own retry has what the running task has: options of one call are not carried
-        into it.
+        Return a function that writes the effect of our options into message properties. A retry
+        keeps the properties of the running task, not the options of this call.
         """
         # Not `app.tasks`, which would make the app ready.
         task = self.app._tasks.get(name)  # type: ignore[attr-defined]
         if (
             CALL_OPTIONS.isdisjoint(options)
             and not unique.has_options(task)
-            # Not `get_current_task`, which takes as long as all of this.
+            # `get_current_task` takes as long as this whole test.
             and not message.headers.get("parent_id")
             and not message.headers.get("retries")
         ):
             return _note_nothing
         given = {option: options.pop(option) for option in CALL_OPTIONS if option in options}
-        if not isinstance(message.body, tuple):  # protocol 1, which has no ETA in its headers
+        if not isinstance(message.body, tuple):  # protocol 1: no ETA in the headers
             if given:
                 raise ConfigError(f"{name}: {', '.join(given)} need task_protocol 2")
             return _note_nothing
@@ -154,14 +154,14 @@ def _note_nothing(_properties: dict[str, Any]) -> None:
 
 
 class _LastLook:
-    """A producer that looks at a message when handlers of ``before_task_publish`` have had it.
+    """A producer that completes a message after all handlers of ``before_task_publish``.
 
-    They may change its headers, properties and arguments: the message as it is published decides.
+    The handlers may change headers, properties and arguments. The published message decides.
 
     Parameters
     ----------
     note_own : Callable[[dict[str, Any]], None]
-        Notes the effect of our options in the properties.
+        Writes the effect of our options into the properties.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class _LastLook:
         return getattr(self._producer, name)
 
     def publish(self, body: Any, **options: Any) -> Any:
-        """Publish the message, or the event that tells of it."""
+        """Publish the message, or the event ``task-sent``."""
         if body is self._message.body:
             task_options.check_priority(options.get("priority"))
             task_options.check_sent(self._message.headers or body)
@@ -187,8 +187,10 @@ class _LastLook:
 
 
 def _lease_of_current_task(headers: Mapping[str, Any]) -> LeasePlace | None:
-    """Return the lease of the running task's message, if it acknowledges late and sends its retry:
-    then the retry and the acknowledgement are one step.
+    """Return the lease of the running task's message if the message to send is its retry.
+
+    Return None if the task does not acknowledge late. With the lease, the retry and the
+    acknowledgement are one step.
     """
     request = context.request_retried_by(headers)
     if request is None or not get_current_task().acks_late:
@@ -223,7 +225,7 @@ def _share_budget(
             own["budget"] = shared
         return
     root = headers.get("root_id")
-    # The members of a plain group share only its id.
+    # The members of a plain group have only the group id in common.
     group = canvas.group_of(headers, sent)
     if shared is not None and shared[0] in (root, group):
         own["budget"] = shared  # the body of a chord has the option of the whole canvas
@@ -236,7 +238,7 @@ class AMQP(AMQPMixin, CeleryAMQP):
 
 
 def renew(app: Celery) -> None:
-    """Have an app make its message factory anew, with the queues of the former one."""
+    """Create the message factory of an app again, with the queues of the previous factory."""
     before = app.__dict__.get("amqp")
     if before is None or isinstance(before, AMQPMixin):
         return
@@ -246,11 +248,11 @@ def renew(app: Celery) -> None:
 
 
 def _check(app: Celery, countdown: Any, eta: Any) -> None:
-    # As in Celery: a countdown of 0 is none, and a countdown goes before an ETA.
+    # As in Celery: a countdown of 0 means no countdown, and a countdown overrides an ETA.
     if countdown is not None and countdown != 0:
         due_of_countdown(countdown)
     elif eta is not None:
         if not isinstance(eta, (datetime, str)):
-            # The transport reads the others; Celery breaks on what has no isoformat().
+            # The transport reads other types; Celery fails on a value without isoformat().
             due_of_eta(eta)
         warn_of_naive_eta(app, eta)

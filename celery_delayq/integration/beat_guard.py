@@ -1,4 +1,4 @@
-"""Warn of a ``celery beat`` that runs: workers fire its entries already."""
+"""Warn of a running ``celery beat``: the workers already fire its entries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two announcements of a beat, and for which one counts.
+#: Seconds between two announcements of a beat, and seconds for which an announcement is valid.
 ANNOUNCE_SECONDS, BEAT_ALIVE_SECONDS = 20.0, 60.0
 _BEAT_ALIVE_MS = int(BEAT_ALIVE_SECONDS * 1000)
 
@@ -43,7 +43,7 @@ def fires(app: Celery) -> bool:
 
 
 def without_effect(app: Celery) -> list[str]:
-    """Return the settings of celery beat that an app changes in vain."""
+    """Return the settings of celery beat that an app changes without effect."""
     return [name for name in IGNORED_BEAT_SETTINGS if app.conf.get(name) != DEFAULTS.get(name)]
 
 
@@ -54,25 +54,25 @@ def warn(store: Store, app: Celery) -> None:
 
 
 def running(store: Store, app: Celery) -> list[str]:
-    """Return the name of each running beat: those that use this package, and RedBeat."""
+    """Return the names of running beats: each beat with this package, and RedBeat."""
     client, key = store.client, store.keys.celery_beats
     now = store.now_ms()
-    # One that announced itself before the clock was set back may have ended since.
+    # A later time was written before the clock was set back: that beat may have ended.
     names = cast("list[bytes]", client.zrangebyscore(key, now, now + _BEAT_ALIVE_MS))
     found = [name.decode("utf-8", "replace") for name in names]
-    # In a Redis Cluster that is on some other node.
+    # In a Redis Cluster the lock may be on another node.
     if not store.keys.tag and client.exists(_lock_of_redbeat(app)):
         found.append("RedBeat")
     return found
 
 
 def redbeat_setting(app: Celery, name: str) -> Any:
-    """Return a setting of RedBeat, in lower or upper case; None without it."""
+    """Return a setting of RedBeat in lower or upper case, or None."""
     return app.conf.first(name, name.upper())
 
 
 def _lock_of_redbeat(app: Celery) -> str:
-    """Return the lock that RedBeat holds while it runs; it ignores ``global_keyprefix``."""
+    """Return the key of the lock of a running RedBeat. RedBeat ignores ``global_keyprefix``."""
     prefix = redbeat_setting(app, "redbeat_key_prefix") or "redbeat:"
     return str(redbeat_setting(app, "redbeat_lock_key") or f"{prefix}:lock")
 
@@ -81,7 +81,7 @@ def begin(sender: Any, **_: Any) -> None:
     """Announce this beat while it runs."""
     app = sender.app
     delayq = getattr(app, "_delayq", None)
-    if delayq is None or delayq.session.on_rabbitmq:  # on RabbitMQ beat is the one that fires
+    if delayq is None or delayq.session.on_rabbitmq:  # on RabbitMQ only beat fires the entries
         return
     name = f"{socket.gethostname()} {os.getpid()}"
     logger.warning(_WARNING_TEXT, name)
@@ -97,7 +97,7 @@ def begin(sender: Any, **_: Any) -> None:
                 _never.wait(ANNOUNCE_SECONDS)
 
     def run() -> None:
-        with suppress(NotSupported):  # a broker of another kind
+        with suppress(NotSupported):  # the broker is not Redis
             loop.run(announce)
 
     loop = ReconnectingLoop(
@@ -106,7 +106,7 @@ def begin(sender: Any, **_: Any) -> None:
         go_on=lambda: True,
         wait=_never.wait,
         retry=ANNOUNCE_SECONDS,
-        outages={"Redis is away": (Exception,)},  # beat goes on in any case
+        outages={"Redis is away": (Exception,)},  # no error here stops beat
         fatal=(NotSupported,),
     )
     threading.Thread(target=run, name="delayq-beat", daemon=True).start()

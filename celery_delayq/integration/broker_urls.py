@@ -1,4 +1,4 @@
-"""Which broker the URL of a connection names, and no native delay of Celery on ours."""
+"""Choose the transport by the URL of a connection; no native delay of Celery on our transports."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from celery_delayq.errors import ConfigError
 #: The stock schemes of RabbitMQ's URLs.
 RABBITMQ_SCHEMES = ("amqp", "amqps")
 
-#: Our schemes of a Redis Cluster, in plain text and over TLS; kombu has none.
+#: Our schemes for a Redis Cluster, in plain text and over TLS. kombu has none.
 CLUSTER_SCHEMES = ("rediscluster", "redisclusters")
 
 #: Our transport for RabbitMQ.
 RABBITMQ_TRANSPORT = "celery_delayq.transport.amqp.transport:Transport"
 
-#: That for a Redis Cluster.
+#: Our transport for a Redis Cluster.
 CLUSTER_TRANSPORT = "celery_delayq.transport.cluster.transport:ClusterTransport"
 
 #: The stock scheme behind each of ours.
 SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", *CLUSTER_SCHEMES, *RABBITMQ_SCHEMES)
 
-#: By scheme: our transport where it is not that of a single Redis.
+#: Scheme to transport, for every scheme that is not a single Redis.
 _TRANSPORTS = {
     **dict.fromkeys(RABBITMQ_SCHEMES, RABBITMQ_TRANSPORT),
     **dict.fromkeys(CLUSTER_SCHEMES, CLUSTER_TRANSPORT),
@@ -43,7 +43,7 @@ def _scheme_of(connection: Any) -> str:
 
 
 def _refuse_comma(connection: Any) -> None:
-    """Refuse several servers in one URL, without showing what may be a piece of a password."""
+    """Refuse several servers in one URL. The error shows no text that may be part of a password."""
     for url in (connection.hostname or "", *(connection.alt or [])):
         scheme, separator, rest = str(url).removeprefix(_PREFIX).partition("://")
         servers = re.split("[/?#]", rest.rpartition("@")[2])[0]
@@ -56,13 +56,13 @@ def _refuse_comma(connection: Any) -> None:
 
 
 def is_ours(connection: Any) -> bool:
-    """Return whether a kombu connection is by a transport of ours, or by a subclass of one."""
+    """Return whether a kombu connection uses a transport of ours, or a subclass of one."""
     bases = connection.get_transport_cls().__mro__
     return any(each.__module__.startswith("celery_delayq.transport.") for each in bases)
 
 
 def by_url(_owner: Any, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap ``Connection.get_transport_cls``: our transport for the broker that the URL names."""
+    """Wrap ``Connection.get_transport_cls`` to choose our transport by the URL."""
 
     def get_transport_cls(connection: Any) -> Any:
         found = stock(connection)
@@ -75,9 +75,9 @@ def by_url(_owner: Any, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def but_not_ours(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``detect_quorum_queues`` where Celery asks in order to delay tasks by itself."""
+    """Wrap ``detect_quorum_queues``, by which Celery decides whether it delays tasks natively."""
 
-    ours = cache(symbol_by_name)  # asked for each task with an ETA
+    ours = cache(symbol_by_name)  # called for each task with an ETA
 
     def detect_quorum_queues(app: Any, driver_type: str) -> tuple[bool, str]:
         connection = app.producer_pool.connections.connection

@@ -1,8 +1,9 @@
-"""Carries bound values and traces in messages, and binds them again around the handler.
+"""Carry bound values and traces in messages, and bind them again around the handler.
 
-Values travel as one text in our message property. Celery itself does not carry it on: a task's
-children get the values that are bound while it runs, its own retry those of its message. A trace
-travels in headers, see :mod:`~celery_delayq.model.context.trace_context`.
+Values travel as one text in our message property. Celery does not copy the property to other
+messages: the children of a task get the values that are bound while the task runs, and its retry
+gets the values of its message. A trace travels in headers, see
+:mod:`~celery_delayq.model.context.trace_context`.
 """
 
 from __future__ import annotations
@@ -37,25 +38,25 @@ from celery_delayq.model.envelope import PROPERTY
 
 logger = logging.getLogger(__name__)
 
-#: Our option of one call.
+#: Name of our option of a call.
 CONTEXT_OPTION = "context"
 
-#: Its place in our message property.
+#: Name of the values in our message property.
 CONTEXT_FIELD = "context"
 
-#: Where an app keeps its providers, so that all its extension objects have the same.
+#: Attribute of an app with its providers, so that all its extension objects share them.
 _PROVIDERS = "_delayq_context_providers"
 
 
 class Provider(NamedTuple):
-    """A provider: gets a value when a task is sent, and binds it in the worker."""
+    """A provider: captures a value when a task is sent, and binds the value in the worker."""
 
     capture: Callable[[], Any]
     bind: Callable[[Any], AbstractContextManager[Any]] | None
 
 
 class Sent(NamedTuple):
-    """The context of one message: values as a JSON object, or ``""``, and a trace."""
+    """The context of one message: values as JSON text (``""`` for no values), and a trace."""
 
     text: str
     trace: Trace | None
@@ -70,14 +71,14 @@ def to_send(app: Celery, given: Any = None, request: Any = None) -> Sent | None:
     Parameters
     ----------
     given : Mapping[str, Any] | False | None
-        The option of the call: values that override bound ones, or False for no context.
+        The option of the call: values that override the bound values, or False for no context.
     request : celery.app.task.Context | None
-        The running task if the message is its retry, which keeps the context.
+        The running task if the message is its retry. A retry keeps the context of the task.
 
     Raises
     ------
     InvalidContext
-        The option has another type, or its values are invalid.
+        The option has a wrong type, or its values are invalid.
     """
     if given is False:
         return None
@@ -105,7 +106,7 @@ def to_send(app: Celery, given: Any = None, request: Any = None) -> Sent | None:
 
 
 def carry(app: Celery, name: str, message: Any, options: dict[str, Any]) -> None:
-    """Take our option out of those of a call, and put the context into its message.
+    """Remove our option from the options of a call, and put the context into the message.
 
     Raises
     ------
@@ -115,7 +116,7 @@ def carry(app: Celery, name: str, message: Any, options: dict[str, Any]) -> None
         The option is set, but the message has protocol 1.
     """
     given = options.pop(CONTEXT_OPTION, None)
-    if type(given) is Sent:  # of `schedule_many`, for a message that it makes itself
+    if type(given) is Sent:  # from `schedule_many`, which builds its messages itself
         sent: Sent | None = given
     else:
         sent = to_send(app, given, request_retried_by(message.headers))
@@ -141,14 +142,14 @@ def request_retried_by(headers: Mapping[str, Any]) -> Any:
 
 
 def _captured(providers: Mapping[str, Provider], encoded: EncodedContext) -> EncodedContext:
-    """Return values with those of the providers. A provider that fails loses only its own value."""
+    """Return *encoded* with the values of the providers. A failing one loses only its value."""
     for name, (capture, bind) in providers.items():
         try:
             value = capture()
             if value is not None:
                 encoded = EncodedContext.of({**encoded.pieces, name: piece(name, value)})
             elif bind is not None and name in encoded.pieces:
-                # In a worker: what it has bound is not there any more.
+                # In a worker: the provider bound this value, and no longer has one.
                 encoded = EncodedContext.of(
                     {n: text for n, text in encoded.pieces.items() if n != name}
                 )
@@ -163,7 +164,7 @@ def _captured(providers: Mapping[str, Provider], encoded: EncodedContext) -> Enc
 def arrive(task: Any, **_: Any) -> None:
     """Bind the context of a task's message, and nothing else, around its handler."""
     request = task.request
-    if request.is_eager:  # it runs where it was called: what is bound there still is
+    if request.is_eager:  # the task runs in its caller, whose context is still bound
         return
     own = (request.get("properties") or {}).get(PROPERTY)
     given = own.get(CONTEXT_FIELD) if isinstance(own, dict) else None
@@ -171,7 +172,7 @@ def arrive(task: Any, **_: Any) -> None:
     before = bound()
     if given is None and trace is None and before is None:
         return
-    # Of a task whose end was not told, such as when it was interrupted there.
+    # Remove the context of a task without `task_postrun`, such as an interrupted task.
     while before is not None:
         if isinstance(before.owner, type(request)):
             leave(before.owner)
@@ -211,7 +212,7 @@ def arrive(task: Any, **_: Any) -> None:
 
 
 def depart(task: Any, **_: Any) -> None:
-    """Unbind the context of :func:`arrive`, and all that the handler left bound."""
+    """Unbind the context of :func:`arrive`, and every context that the handler left bound."""
     if bound() is not None:
         leave(task.request)
 
@@ -225,7 +226,7 @@ CONTEXT_CHANGE = Connect(
 
 
 def _guarded(name: str, manager: AbstractContextManager[Any]) -> Callable[..., None]:
-    """Return the exit of a provider's context manager, whose errors are logged."""
+    """Return the exit function of a provider's context manager. Its errors are logged."""
 
     def leave_guarded(*exc_info: Any) -> None:
         try:
@@ -242,7 +243,7 @@ def _guarded(name: str, manager: AbstractContextManager[Any]) -> Callable[..., N
 def adding_context(
     _logging: Any, before: Callable[..., logging.LogRecord]
 ) -> Callable[..., logging.LogRecord]:
-    """Wrap a factory of log records: each record has the bound values as text."""
+    """Wrap a factory of log records: each record gets the bound values as text."""
 
     def with_context(*args: Any, **kwargs: Any) -> logging.LogRecord:
         record = before(*args, **kwargs)
@@ -254,7 +255,7 @@ def adding_context(
 
 
 def lacks_context(_logging: Any) -> bool:
-    """Return whether log records lack it: somebody may have wrapped our factory, or replaced it."""
+    """Return whether log records have no context: our factory may be wrapped or replaced."""
     factory = logging.getLogRecordFactory()
     return not hasattr(factory(__name__, logging.DEBUG, "", 0, "", (), None), RECORD_ATTRIBUTE)
 
@@ -288,26 +289,26 @@ class ContextValues:
         self._providers: dict[str, Provider] = {}
 
     def share(self, app: Celery) -> None:
-        """Use the providers of *app*, and add these."""
+        """Add the own providers to the providers of *app*, and use the result."""
         known: dict[str, Provider] = app.__dict__.setdefault(_PROVIDERS, self._providers)
         known.update(self._providers)
         self._providers = known
 
     def context(self, /, **values: Any) -> Binding:
-        """Bind values to all tasks that are sent inside, as a block or a decorator.
+        """Bind values to all tasks that are sent inside the block or the decorated function.
 
         See :func:`.model.context.context`.
 
         Raises
         ------
         InvalidContext
-            A value is not JSON or too large, or a name is invalid or a provider's.
+            A value is not JSON or too large, a name is invalid, or a provider has the name.
         """
         _refuse_provided(self._providers, values)
         return Binding(values)
 
     def current_context(self) -> Mapping[str, Any]:
-        """Return the bound values by name; in a task, those it was sent with."""
+        """Return the bound values by name; inside a task, the values it was sent with."""
         return current_context()
 
     def add_context_provider(
@@ -316,7 +317,7 @@ class ContextValues:
         capture: Callable[[], Any],
         bind: Callable[[Any], AbstractContextManager[Any]] | None = None,
     ) -> None:
-        """Have a value of your own travel with every task of this app.
+        """Send a value of your own with every task of this app.
 
         Errors of a provider are logged; they stop neither sending nor the task.
 
@@ -325,12 +326,12 @@ class ContextValues:
         name : str
             The key in ``current_context()``.
         capture : Callable[[], Any]
-            Called when a task is sent; retries keep the first value. Returns JSON, or None to
-            carry nothing.
+            Called when a task is sent. Returns a JSON value, or None to send no value. Retries
+            keep the first value.
         bind : Callable[[Any], AbstractContextManager] | None
-            Called in the worker with the value, which anybody who reaches the broker may have
-            written; what it returns is entered around the handler. Without it the value is bound
-            under its name only.
+            Called in the worker with the value. Returns a context manager that is entered around
+            the handler. Without *bind* the value is only bound under its name. Do not trust the
+            value: anybody with access to the broker can write it.
 
         Raises
         ------

@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 
 
 class ControlMixin:
-    """Stores revokes of every kind, since all are broadcast."""
+    """Stores revokes of every kind: ``broadcast`` sends all of them."""
 
     app: Any
 
     def broadcast(
         self, command: str, arguments: Any = None, destination: Any = None, **kwargs: Any
     ) -> Any:
-        """Broadcast a command; store a revoke for all workers in Redis first."""
+        """Broadcast a command. Store a revoke for all workers in Redis before the broadcast."""
         wanted = command in ("revoke", "revoke_by_stamped_headers") and not destination
         revocation = _revocation_of(self.app) if wanted else None
         if revocation is not None:
@@ -40,13 +40,16 @@ class Control(ControlMixin, CeleryControl):
 
 
 def renew(app: Celery) -> None:
-    """Have an app make its remote control anew, if it has one."""
+    """Have an app create its remote control again, if it has one."""
     if not isinstance(app.__dict__.get("control"), ControlMixin):
         app.__dict__.pop("control", None)
 
 
 def remembering(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a worker store ids or stamps that a client without the extension revokes."""
+    """Wrap a revoke command of workers: also store the ids or stamps in Redis.
+
+    This covers revokes by clients without the extension.
+    """
 
     def revoke(state: Any, *args: Any, **kwargs: Any) -> Any:
         result = stock(state, *args, **kwargs)
@@ -65,7 +68,7 @@ def remembering(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _revocation_of(app: Celery) -> Any:
-    """Return what stores revokes; None without the extension, or with another broker."""
+    """Return the object that stores revokes; None without the extension, or with another broker."""
     delayq = getattr(app, "_delayq", None)
     return delayq.revocation if delayq is not None and delayq.has_store else None
 

@@ -1,8 +1,8 @@
-"""The one table of every change to Celery, kombu and logging, and when each is made.
+"""The table of every change to Celery, kombu and logging, and when each change is made.
 
-`TRANSPORT` holds wherever the transport is imported, also without ``DelayQ(app)``; `APP` and
-`PROCESS` from ``DelayQ(app)`` on; `TASK` for each task that the app has or gets; the others in
-workers only. :func:`~celery_delayq.integration.replace.undo` undoes any of them.
+`TRANSPORT` is made wherever the transport is imported, even without ``DelayQ(app)``. `APP` and
+`PROCESS` are made by ``DelayQ(app)``, and `TASK` for each task of the app. The other changes are
+made only in workers. :func:`~celery_delayq.integration.replace.undo` undoes any change.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def install(app: Celery) -> None:
 
 
 def change_consumer() -> None:
-    """Change the worker of this process, if any, before it consumes."""
+    """Change the worker of this process, if there is one, before it consumes."""
     make(CONSUMER, **worker.objects())
 
 
@@ -61,9 +61,9 @@ def change_loop(hub: Any) -> None:
 
 
 def _change_worker(sender: Any, **_: Any) -> None:
-    """Change a starting worker, and its tasks, which are all known by now.
+    """Change a starting worker and its tasks. All tasks are known at this point.
 
-    Celery's command line imports this package for its commands, also where another app runs.
+    Celery's command line imports this package for its commands, even if the app does not use it.
     """
     app = sender.app
     if getattr(app, "_delayq", None) is None and not broker_urls.is_ours(app.connection_for_read()):
@@ -77,7 +77,7 @@ def _change_worker(sender: Any, **_: Any) -> None:
 
 
 def _change_extended_worker(sender: Any, **_: Any) -> None:
-    """Make the changes of a starting worker that need ``DelayQ(app)``."""
+    """Make the changes to a starting worker that need ``DelayQ(app)``."""
     make(EXTENDED_WORKER)
     app = sender.app
     remote_control.hide(app)
@@ -87,7 +87,7 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
     try:
         _change_tasks(app)
     except InvalidRetry as exc:
-        # As any other error, this one would only be logged.
+        # Celery would only log this error.
         raise SystemExit(f"The worker cannot start: {exc}") from exc
     retries.warn_of_unmatched(app._delayq.retries, tasks)
     if beat_guard.fires(app):
@@ -97,7 +97,7 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
 def _change_tasks(sender: Any, **_: Any) -> None:
     try:
         retries.prepare(sender, sender._tasks, sender._delayq.retries)
-    finally:  # one bad policy leaves the others in force
+    finally:  # one invalid policy does not disable the others
         for task in sender._tasks.values():
             make(TASK, task=task)
 
@@ -108,7 +108,7 @@ def _change_pool(**_: Any) -> None:
 
 # -- the table ------------------------------------------------------------------------------------
 
-#: Since the transport was imported.
+#: Made when the transport is imported.
 TRANSPORT = (
     Register(
         target="kombu.transport:TRANSPORT_ALIASES",
@@ -164,7 +164,7 @@ TRANSPORT = (
     ),
 )
 
-#: Since ``DelayQ(app)``, for all apps of the process.
+#: Made by ``DelayQ(app)``, for all apps of the process.
 PROCESS = (
     *fast.PROCESS,
     Connect(
@@ -212,7 +212,7 @@ PROCESS = (
     ),
 )
 
-#: Since ``DelayQ(app)``, of this app.
+#: Made by ``DelayQ(app)``, for this app.
 APP = (
     Replace(
         target="app.amqp_cls",
@@ -255,7 +255,7 @@ _ReplaceOfTask = partial(
     Replace, condition="task whose retry options are valid", when=retries.attempts_of
 )
 
-#: Since the app knows its tasks; each task that is not Celery's own.
+#: Made when the app knows its tasks, for each task that is not Celery's own.
 TASK = (
     _ReplaceOfTask(
         target="task._orig_run",
@@ -292,10 +292,10 @@ TASK = (
     ),
 )
 
-#: When the first task runs whose message has a context.
+#: Made when the first task runs whose message has a context.
 CONTEXT = (context.CONTEXT_CHANGE,)
 
-#: When a client for asyncio connects.
+#: Made when a client for asyncio connects.
 AIO = (
     Replace(
         target="app.backend.on_task_call",
@@ -306,7 +306,7 @@ AIO = (
     ),
 )
 
-#: When a worker starts, or another process begins to consume.
+#: Made when a worker starts, or another process begins to consume.
 EVENTLET = (
     Replace(
         target="logging:Logger.callHandlers",
@@ -318,7 +318,7 @@ EVENTLET = (
     ),
 )
 
-#: When a worker starts.
+#: Made when a worker starts.
 WORKER = (
     Replace(
         target="celery.worker.consumer.delayed_delivery:detect_quorum_queues",
@@ -385,7 +385,7 @@ WORKER = (
     *fast.WORKER,
 )
 
-#: When a worker of an app with ``DelayQ(app)`` starts.
+#: Made when a worker of an app with ``DelayQ(app)`` starts.
 EXTENDED_WORKER = (
     Replace(
         target="celery.worker.control:Panel.data[revoke]",
@@ -401,7 +401,7 @@ EXTENDED_WORKER = (
     ),
 )
 
-#: When a worker starts, of each of its tasks.
+#: Made when a worker starts, for each of its tasks.
 REQUEST = (
     Replace(
         target="task.Request",
@@ -414,7 +414,7 @@ REQUEST = (
     ),
 )
 
-#: When a worker is ready.
+#: Made when a worker is ready.
 POOL = (
     Replace(
         target="pool.on_apply",
@@ -437,7 +437,7 @@ POOL = (
     ),
 )
 
-#: When a worker begins to consume, again after each lost connection.
+#: Made when a worker begins to consume, and again after each lost connection.
 CONSUMER = (
     Replace(
         target="pool.flush",
@@ -479,7 +479,7 @@ CONSUMER = (
     ),
 )
 
-#: When a worker's event loop is to read from RabbitMQ, again after each lost connection.
+#: Made when a worker's event loop starts to read from RabbitMQ, and after each lost connection.
 LOOP = (
     Replace(
         target="hub.fire_timers",

@@ -1,4 +1,4 @@
-"""The file of the setting ``liveness_file``, which the loop of a worker touches."""
+"""The file named by the setting ``liveness_file``. The loop of a worker touches the file."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from celery_delayq.settings import Settings
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.liveness_file import TOUCH_SECONDS, LivenessFile
 
-#: Modules that wait for a broker, and those by which they do.
+#: Modules that wait for a broker, and modules that implement the waiting.
 _BROKER_MODULES = ("redis", "amqp", "celery_delayq.transport.amqp.waiting")
 _WAITING_MODULES = ("socket", "ssl", "selectors", "gevent", "eventlet", "greenlet")
 
 _file: LivenessFile | None = None
-#: The native thread of the loop, and its greenlet where that module is imported.
+#: The native thread of the loop, and its greenlet if the module ``greenlet`` is imported.
 _loop: tuple[int, Any] = (0, None)
 
 
 def begin(controller: Any) -> None:
-    """Have the worker of this process touch its file, where the setting names one."""
+    """Have the worker of this process touch its file, if the setting names a file."""
     global _file
     try:
         path = Settings.from_options(controller.app.conf.broker_transport_options).liveness_file
     except ConfigError:
-        return  # the worker ends with it when it connects
+        return  # the worker ends with this error when it connects
     if not path:
         return
     try:
         _file = LivenessFile(node_format(path, controller.hostname))
     except OSError as exc:
-        # As any other error, this one would only be logged.
+        # Celery would only log this error.
         raise SystemExit(f"The worker cannot start: liveness_file: {exc}") from exc
     native_threads.start(partial(_touch_meanwhile, ref(controller), _file))
 
 
 def touching(_owner: Any, maybe_shutdown: Callable[[], None]) -> Callable[[], None]:
-    """Have a worker's loop touch the file.
+    """Wrap ``maybe_shutdown``: touch the file.
 
-    Celery asks whether to end in each turn of its loop, and every second while it reconnects.
+    Celery calls it in each turn of the loop, and every second while the worker reconnects.
     """
 
     def touch_and_ask() -> None:
@@ -74,17 +74,17 @@ CHANGES = tuple(
 
 
 def _note_loop() -> None:
-    """Note where to see what the caller does later on: in its thread, or its greenlet."""
+    """Store the thread and greenlet of the caller, in which the loop runs."""
     global _loop
     greenlets = sys.modules.get("greenlet")
     _loop = native_threads.ident(), greenlets and greenlets.getcurrent()
 
 
 def _touch_meanwhile(controller: ReferenceType[Any], file: LivenessFile) -> None:
-    """Touch the file while the loop stands still for a known reason: a solo worker is in a task, or
-    a broker does not answer.
+    """Touch the file while the loop is blocked for a known reason.
 
-    In a task not for longer than its time limit, which a solo pool does not enforce.
+    The reasons are a task in a solo worker and a broker that does not answer. A task counts only
+    until its time limit, which a solo pool does not enforce.
     """
     since: dict[str, float] = {}
     while (worker := controller()) is not None:
@@ -102,9 +102,9 @@ def _touch_meanwhile(controller: ReferenceType[Any], file: LivenessFile) -> None
 
 
 def _waits_for_broker() -> bool:
-    """Return whether the loop, by its stack, waits for an answer."""
+    """Return whether the stack of the loop shows that it waits for a broker."""
     thread, greenlet = _loop
-    frame: FrameType | None = getattr(greenlet, "gr_frame", None)  # None where it runs just now
+    frame: FrameType | None = getattr(greenlet, "gr_frame", None)  # None while the greenlet runs
     frame = frame or sys._current_frames().get(thread)
     while frame is not None:
         name = str(frame.f_globals.get("__name__"))

@@ -1,4 +1,4 @@
-"""Report that tasks do not run: result backend, events, signals and chords."""
+"""Report tasks that do not run to the result backend, events, signals and chords."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from celery_delayq.utils.bridge import off_loop
 
 logger = logging.getLogger(__name__)
 
-#: Most seconds to wait for a producer of the app's pool: the caller may hold the only one.
+#: Most seconds to wait for a producer from the app's pool. The caller may hold the only producer.
 PRODUCER_SECONDS = 10.0
 
 
 class NotRun(NamedTuple):
-    """A task that does not run: its request, see :func:`.request_of`, and the reason."""
+    """A task that does not run: its request (see :func:`.request_of`) and the reason."""
 
     request: Context
     reason: str
@@ -41,9 +41,9 @@ def note_revoked(
     Parameters
     ----------
     dispatcher : Any
-        Sends the events; None to make one.
+        Sends the events; None to create a dispatcher.
     may_be_replayed : bool
-        Whether their chords wait on, since they are dead letters.
+        Whether the tasks are dead letters, so that their chords continue to wait.
     """
     found = [*tasks]
     if not found:
@@ -63,9 +63,9 @@ def note_revoked(
 
 
 def _task_of(app: Any, name: Any) -> Any:
-    """Return a task by its name, None if the app does not have it.
+    """Return a task by its name, or None if the app does not have the task.
 
-    The app is finalized only for a task that it does not know yet.
+    The app is finalized only if the task is not known yet.
     """
     found = app._tasks.get(name)
     return app.tasks.get(name) if found is None and app.autofinalize else found
@@ -75,12 +75,12 @@ def _task_of(app: Any, name: Any) -> Any:
 def note_cancelled(
     app: Any, ids: Collection[str], entries: Iterable[ScheduledTask], reason: str
 ) -> None:
-    """Report that tasks do not run that were cancelled.
+    """Report that cancelled tasks do not run.
 
     Parameters
     ----------
     entries : Iterable[ScheduledTask]
-        What was scheduled of them, and perhaps others.
+        The entries of those tasks that were scheduled. May contain entries of other tasks.
     """
     known = [entry for entry in entries if entry.id in ids]
     scheduled = {entry.id for entry in known}
@@ -90,9 +90,9 @@ def note_cancelled(
 
 @off_loop
 def note_outcomes(app: Any, outcomes: Iterable[PublishOutcome], *, kept: bool = False) -> None:
-    """Report tasks that do not run since another one has their unique key.
+    """Report tasks that do not run because another task has their unique key.
 
-    These are replaced ones, and with *kept* those that were not sent.
+    These tasks are the replaced ones, and with *kept* also the tasks that were not sent.
     """
     ready: dict[str, str] = {}
     found: list[NotRun] = []
@@ -114,10 +114,10 @@ def note_outcomes(app: Any, outcomes: Iterable[PublishOutcome], *, kept: bool = 
 
 @off_loop
 def note_purged(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
-    """Report purged dead letters, as far as nobody has.
+    """Report purged dead letters, unless they were reported before.
 
-    The chords that wait for them fail, but for those that were notified when the task failed. A
-    task whose workers died has failed now, and what is linked to its failure is called.
+    The chords that wait for them fail, except chords that were notified when the task failed. A
+    task whose workers died is marked as failed now, and its error callbacks are called.
     """
     for dead_letter in dead_letters:
         if has_crashed(dead_letter):
@@ -128,7 +128,7 @@ def note_purged(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
 
 
 def _fail(app: Any, request: Context, reason: str) -> None:
-    """Report a failure of a task and of the rest of its chain, but tell no chord."""
+    """Report a failure of a task and of the rest of its chain. Notify no chord."""
     rest = [without_chord(each) for each in request.chain or ()]
     alone = Context({**request.__dict__, "chord": None, "chain": rest})
     try:
@@ -138,17 +138,17 @@ def _fail(app: Any, request: Context, reason: str) -> None:
 
 
 def _request(queue: str, id: str, record: bytes) -> Context:
-    """Return the request of a task by its record."""
+    """Return the request of a task from its record."""
     return request_of(ScheduledTask.of_record(queue, id, "scheduled", 0, record))
 
 
 def _mark_ready(app: Any, reasons: Mapping[str, str]) -> None:
-    """Store the state of ready tasks, by id: the worker that takes their message reports them."""
+    """Store the state of ready tasks by id. The worker that gets their message reports them."""
     _mark(app, [NotRun(Context(id=id), reason) for id, reason in reasons.items()])
 
 
 def _mark(app: Any, tasks: Iterable[NotRun]) -> None:
-    """Store the state of tasks, and tell no chord."""
+    """Store the state of tasks. Notify no chord."""
     id = None
     try:
         for request, reason in tasks:
@@ -156,8 +156,8 @@ def _mark(app: Any, tasks: Iterable[NotRun]) -> None:
             store = not request.ignore_result or app.conf.task_store_errors_even_if_ignored
             alone = Context({**request.__dict__, "chord": None})
             if app.backend.mark_as_revoked(id, reason, alone, store_result=store) is False:
-                break  # in a worker its error is logged
-    except Exception:  # away, most likely, and each try takes a while
+                break  # in a worker the error is logged, not raised
+    except Exception:  # one error ends the loop: a backend that is away makes each call slow
         logger.exception(
             "The result backend was not told that task %r, or one after it, is revoked", id
         )
@@ -178,7 +178,7 @@ def _send_events(app: Any, tasks: Sequence[NotRun], dispatcher: Any) -> None:
 def _dispatching(app: Any) -> Iterator[Any]:
     with (
         app.amqp.producer_pool.acquire(block=True, timeout=PRODUCER_SECONDS) as producer,
-        # In groups, as workers send theirs: one message for many events.
+        # In groups, as in workers: one message for many events.
         app.events.Dispatcher(
             producer.connection,
             channel=producer.channel,
@@ -193,7 +193,7 @@ def _dispatching(app: Any) -> Iterator[Any]:
 
 def _tell_chords(app: Any, request: Context, state: str, error: Exception) -> None:
     try:
-        # Not `mark_as_failure`: to that, the rest of the chain has failed already.
+        # `mark_as_failure` does not fit: it treats the rest of the chain as already failed.
         for member in chord_contexts(request):
             app.backend.on_chord_part_return(member, state, error)
     except Exception:

@@ -1,4 +1,4 @@
-"""Pauses and revokes as a consumer knows them: each reply of Redis has their revision."""
+"""Pauses and revokes as a consumer knows them. Each reply of Redis contains their revision."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from kombu.utils.functional import maybe_list
 
 from celery_delayq.store.schedule import Store
 
-#: Least number of revoked ids that a worker keeps: Celery's own limit is 50,000.
+#: Least capacity of a worker's list of revoked ids. Celery's own limit is 50,000.
 MIN_REVOKED_IDS = 1_000_000
 
 
-#: Cancelled canvases: this process starts none of their tasks.
+#: Cancelled canvases. This process starts none of their tasks.
 REVOKED_CANVASES = LimitedSet(maxlen=MIN_REVOKED_IDS)
 
 
 class Controls:
-    """Pauses and revokes as of a revision.
+    """Pauses and revokes at one revision.
 
-    ``leases/acquire.lua`` returns the revision with the messages. So a worker knows all earlier
-    revokes and pauses before it hands them out.
+    ``leases/acquire.lua`` returns the revision with the messages. A worker therefore knows all
+    earlier revokes and pauses before it hands out the messages.
     """
 
     def __init__(self) -> None:
@@ -30,18 +30,18 @@ class Controls:
         self._revoked_until = 0
 
     def learn(self, store: Store, *, for_worker: bool, expires: float) -> None:
-        """Read the changes; a worker also gets the revoked ids.
+        """Read the changes. A worker also reads the revoked ids.
 
         Parameters
         ----------
         expires : float
-            Seconds for which a worker keeps revoked ids, instead of Celery's three hours.
+            Seconds for which a worker keeps revoked ids. Celery itself keeps them for three hours.
         """
         controls = store.control.controls()
         if controls.revision < self.revision:
             self._revoked_until = 0
         if for_worker:
-            # What has expired goes from Redis when the next one is revoked.
+            # Redis deletes expired revokes only at the next revoke.
             oldest = store.now_ms() - int(expires * 1000)
             revoked = store.control.revoked(max(self._revoked_until, oldest))
             ids, stamps, canvases, self._revoked_until = revoked

@@ -1,4 +1,4 @@
-"""Answers of a worker to remote control: the schedule of its queues, and no secret settings."""
+"""A worker's answers to remote control: the schedule of its queues, without secret settings."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from celery_delayq.store.stores import Stores
 
 logger = logging.getLogger(__name__)
 
-#: The setting with a URL that may have a password.
+#: The setting whose URL may contain a password.
 _ARCHIVE_SETTING = "dead_letters_archive"
 
 #: Most entries of the schedule in an answer.
 MAX_ENTRIES = 100
 
-#: Characters of a message body beyond which the answer has the short text of the arguments.
+#: Above this size of a message body, in characters, the answer has the short text of arguments.
 MAX_BODY_CHARACTERS = 10_000
 
-#: Celery's answer gives the priority of the worker's timer, which is the same for all tasks. That
-#: of the message is in `delivery_info`.
+#: Priority in each entry, as in Celery's answer: the fixed priority of the worker's timer. The
+#: priority of the message is in `delivery_info`.
 TIMER_PRIORITY = 6
 
 
 def _read(state: Any, read: Callable[[Stores, str], list[ScheduledTask]]) -> list[ScheduledTask]:
-    """Read the schedule of each of the worker's queues; [] without a schedule or without Redis."""
+    """Read the schedule of the worker's queues; [] without a schedule or on an error."""
     consumer = state.consumer.task_consumer
     if consumer is None or not hasattr(consumer.channel, "stores"):
         return []
@@ -50,11 +50,11 @@ def _read(state: Any, read: Callable[[Stores, str], list[ScheduledTask]]) -> lis
 
 
 def scheduled(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the command ``scheduled``; for other brokers it answers as stock."""
+    """Wrap the command ``scheduled``. For other brokers only Celery's answer is returned."""
 
     def scheduled(state: Any, **kwargs: Any) -> Any:
-        """Answer with the schedule of the worker's queues, nearest first."""
-        held = stock(state, **kwargs)  # what has less than min_delay to go, or another broker
+        """Answer with the schedule of the worker's queues, nearest due time first."""
+        held = stock(state, **kwargs)  # tasks due within min_delay, or tasks of another broker
         entries = _read(
             state, lambda stores, queue: read_page(stores, Filter(queue), MAX_ENTRIES, None).entries
         )
@@ -71,10 +71,10 @@ def scheduled(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def query_task(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the command ``query_task``; for other brokers it answers as stock."""
+    """Wrap the command ``query_task``. For other brokers only Celery's answer is returned."""
 
     def query_task(state: Any, ids: Any, **kwargs: Any) -> Any:
-        """Answer with the tasks in the worker and those scheduled in its queues."""
+        """Answer with the tasks in the worker and the scheduled tasks of its queues."""
         held = stock(state, ids, **kwargs)
         others = [id for id in map(str, maybe_list(ids) or []) if id not in held]
         entries = _read(
@@ -86,13 +86,13 @@ def query_task(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _eta(entry: ScheduledTask) -> str:
-    """Return when an entry is due: its original ETA, or the new one if it was moved."""
+    """Return the due time of an entry: its original ETA, or the new time of a moved entry."""
     try:
         if entry.eta is not None and due_of_eta(entry.eta) == due_of_eta(entry.due):
             sent: str = maybe_make_aware(maybe_iso8601(entry.eta)).isoformat()
             return sent
     except InvalidETA:
-        pass  # not written by us
+        pass  # the ETA was not written by this package
     return entry.due.isoformat()
 
 
@@ -125,7 +125,7 @@ def _request(entry: ScheduledTask) -> dict[str, Any]:
 
 
 def hide(sender: Any, **_: Any) -> None:
-    """Hide the URL: ``celery report``, ``inspect conf`` and with it Flower show all settings."""
+    """Hide the URL of the archive: ``celery report``, ``inspect conf`` and Flower show settings."""
     conf = sender.conf
     options = conf.broker_transport_options
     own = options.get("delayq") if isinstance(options, Mapping) else None
@@ -134,7 +134,7 @@ def hide(sender: Any, **_: Any) -> None:
         conf.broker_transport_options = {**options, "delayq": hidden}
 
 
-#: What ``stats`` says of a broker. Options may hold passwords too.
+#: Fields of a broker in ``stats``. Other fields, such as options, may contain passwords.
 _BROKER_FIELDS = {
     *("transport", "hostname", "port", "virtual_host", "uri_prefix"),
     *("connect_timeout", "heartbeat", "failover_strategy", "login_method", "insist"),
@@ -142,7 +142,10 @@ _BROKER_FIELDS = {
 
 
 def without_passwords(_owner: Any, info: Callable[..., Any]) -> Callable[..., Any]:
-    """Tell the broker in ``stats`` by its parts: kombu takes our whole URL for the host."""
+    """Wrap ``info``: ``stats`` shows the parts of the broker URL without the password.
+
+    kombu would show our whole URL as the host.
+    """
 
     def info_without_passwords(step: Any, consumer: Any) -> Any:
         plain = getattr(getattr(consumer.connection, "transport", None), "plain", None)
@@ -150,7 +153,7 @@ def without_passwords(_owner: Any, info: Callable[..., Any]) -> Callable[..., An
             return info(step, consumer)
         told = {name: value for name, value in plain.info().items() if name in _BROKER_FIELDS}
         told["transport"] = f"delayq+{told['transport']}"
-        told["hostname"] = maybe_sanitize_url(told["hostname"])  # the URL of a socket
+        told["hostname"] = maybe_sanitize_url(told["hostname"])  # a socket has a URL here
         return {"broker": told}
 
     return info_without_passwords

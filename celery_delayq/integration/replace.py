@@ -1,7 +1,7 @@
-"""One change to Celery, kombu or logging: made once, and undone.
+"""One change to Celery, kombu or logging: made once, and can be undone.
 
-A target is ``module:Class.attribute``, or a path from an object that exists by then:
-``app.send_task``, ``worker.stop``, ``pool.flush``, ``task.run``. An item of a mapping is
+A target is ``module:Class.attribute``, or a path from an object that exists when the change is
+made: ``app.send_task``, ``worker.stop``, ``pool.flush``, ``task.run``. An item of a mapping is
 ``module:Class.mapping[key]``.
 """
 
@@ -20,17 +20,17 @@ from typing import Any
 from celery import signals
 from kombu.utils.imports import symbol_by_name
 
-#: The original under a replacement, and whether the owner itself had it.
+#: Attribute of a replacement: the original, and whether the owner itself had the original.
 _REPLACED = "_delayq_replaced"
 
 
 def always(_owner: Any) -> bool:
-    """Return True: a change without a condition."""
+    """Return True. The condition of a change without a condition."""
     return True
 
 
 class Promise(Enum):
-    """What the package promises, as a sentence, where it needs a change to Celery."""
+    """A promise of the package, as a sentence, that needs changes to Celery."""
 
     URL = "The URL of the broker alone chooses the transport."
     DUE_TIME = "A task starts at its ETA by the clock of Redis, never before; the broker keeps it."
@@ -69,16 +69,18 @@ class Change:
     why : str
         The fault without this change.
     promise : Promise | None
-        The promise that needs it; None for a change that serves speed alone, which has a group in
-        :mod:`~celery_delayq.integration.fast`.
+        The promise that needs the change. None for a change that serves speed alone; such a
+        change has a group in :mod:`~celery_delayq.integration.fast`.
     upstream : str
-        A change to Celery, kombu or billiard that would serve better, in Markdown.
+        A change to Celery, kombu or billiard that would replace this change, in Markdown.
     condition : str
-        Where it is changed, in words; *when* and *versions* check this.
+        Where the change is made, in words. *when* and *versions* implement the condition.
     versions : str
-        Releases that need it, such as ``kombu<5.6``; *is_needed* says whether this one does.
+        Releases that need the change, such as ``kombu<5.6``.
+    is_needed : bool
+        Whether the installed release needs the change.
     when : Callable[[Any], object]
-        Called with the owner of the target.
+        Called with the owner of the target. The change is made if the result is true.
     """
 
     target: str
@@ -91,13 +93,13 @@ class Change:
     when: Callable[[Any], object] = always
 
     def make(self, **objects: Any) -> None:
-        """Make the change, unless it is made, not needed, or its owner does not exist."""
+        """Make the change, unless it is already made, not needed, or its owner does not exist."""
         owner, name = self._resolve(objects)
         if owner is not None and self.is_needed and self.when(owner):
             self._make(owner, name)
 
     def undo(self, **objects: Any) -> None:
-        """Undo the change, unless it is not made or somebody has wrapped it since."""
+        """Undo the change, unless it is not made, or other code has wrapped it."""
         owner, name = self._resolve(objects)
         if owner is not None:
             self._undo(owner, name)
@@ -132,19 +134,19 @@ def _set(owner: Any, name: str, value: Any) -> None:
 
 
 def _replaced(value: Any) -> Any:
-    """Return the original under a replacement, or None for other objects."""
+    """Return the original of a replacement. Return None for other objects."""
     return getattr(symbol_by_name(value) if isinstance(value, str) else value, _REPLACED, None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replace(Change):
-    """Replaces a function, or the class that a name or dotted string stands for.
+    """Replaces a function, or a class given as a class or as a dotted string.
 
     Parameters
     ----------
     by : Callable[[Any, Any], Any]
-        Called with the owner and the original; returns the replacement. A function then looks like
-        the original (names, signature), so that it needs no ``functools.wraps``.
+        Called with the owner and the original; returns the replacement. A replacing function gets
+        the names and signature of the original, so it needs no ``functools.wraps``.
     """
 
     by: Callable[[Any, Any], Any]
@@ -174,7 +176,7 @@ class Replace(Change):
 
 @dataclass(frozen=True, kw_only=True)
 class Connect(Change):
-    """Connects a receiver to a signal, ``signals.<name>`` or one of the app's own."""
+    """Connects a receiver to a signal: ``signals.<name>`` or a signal of the app."""
 
     receiver: Callable[..., Any]
 
@@ -194,7 +196,7 @@ class Connect(Change):
 
 @dataclass(frozen=True, kw_only=True)
 class Register(Change):
-    """Adds keys with one value to a mapping."""
+    """Adds several keys with the same value to a mapping."""
 
     keys: tuple[str, ...]
     value: str
@@ -208,24 +210,24 @@ class Register(Change):
 
 
 def _alike(before: Any, new: Callable[..., Any]) -> Any:
-    """Return a replacement of a function or method as ``inspect`` sees the original.
+    """Return a replacement that ``inspect`` shows like the original function or method.
 
-    Names, text, signature and annotations are the original's, and a method stays a method. Whoever
-    replaces a coroutine function gives another one.
+    Names, docstring, signature and annotations are those of the original. A method stays a method.
+    A coroutine function must be replaced by a coroutine function.
     """
     stock: Any = getattr(before, "__func__", before)
     if inspect.ismethod(before) and not inspect.ismethod(new):
         new = _taking_self(new)
     function: Any = getattr(new, "__func__", new)
     update_wrapper(function, stock)
-    if not hasattr(stock, "__wrapped__"):  # else only who follows that sees the signature
+    if not hasattr(stock, "__wrapped__"):  # `inspect` follows `__wrapped__` to the signature
         function.__signature__ = _signature(stock)
     if inspect.ismethod(before) and not inspect.ismethod(new):
         return MethodType(function, before.__self__)
     return new
 
 
-#: Tasks share most of their methods.
+#: Cached, because tasks share most of their methods.
 _signature = lru_cache(maxsize=64)(inspect.signature)
 
 
@@ -237,14 +239,14 @@ def _taking_self(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def mixed_into(ours: type, _app: Any, theirs: Any) -> Any:
-    """Return what takes the place of a class of Celery, or of a subclass that an app has chosen.
+    """Return the replacement of a class of Celery, or of a subclass chosen by the app.
 
-    By name where possible: the app is pickled for children that are spawned.
+    If possible the result is a dotted name, because the app is pickled for spawned children.
 
     Parameters
     ----------
     ours : type
-        Our mixin and Celery's own class.
+        A class with two bases: our mixin and Celery's own class.
     """
     mixin, stock = ours.__bases__
     base = symbol_by_name(theirs)
@@ -254,12 +256,12 @@ def mixed_into(ours: type, _app: Any, theirs: Any) -> Any:
 
 
 def make(changes: Iterable[Change], **objects: Any) -> None:
-    """Make changes in this order; a second call changes nothing."""
+    """Make changes in the given order. A second call changes nothing."""
     for change in changes:
         change.make(**objects)
 
 
 def undo(changes: Iterable[Change], **objects: Any) -> None:
-    """Undo changes, the last one first."""
+    """Undo changes in reverse order."""
     for change in [*changes][::-1]:
         change.undo(**objects)

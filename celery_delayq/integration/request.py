@@ -1,7 +1,7 @@
-"""Settles the message of a task that has ended, beyond what Celery does.
+"""Settle the message of an ended task where Celery's own settling is not enough.
 
-A task that has failed for good is a dead letter. Where it acknowledges late that takes the place of
-the acknowledgement, in one step; else the message is gone already, and a copy is kept.
+A task that has failed for good becomes a dead letter. With late acks the dead letter replaces the
+acknowledgement in one step. With early acks the message is already deleted, and a copy is stored.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)
 
-#: Whether Celery notifies the chord of a task that rejects its message; an older one does not.
+#: Whether Celery notifies the chord of a task that rejects its message (from 5.7).
 CELERY_NOTIFIES_CHORDS = celery.VERSION >= (5, 7)
 
-#: Held while a request enters a turn.
+#: Locked while a request changes its turn.
 _TURN_LOCK = threading.Lock()
 
 
@@ -52,7 +52,7 @@ class Ending(NamedTuple):
 
 
 class RequestMixin(RequestBase):
-    """Tells the deliveries why a task's message is about to be requeued or rejected."""
+    """Reports to the deliveries why a task's message is about to be requeued or rejected."""
 
     acknowledged: bool
     _already_cancelled: bool
@@ -64,27 +64,27 @@ class RequestMixin(RequestBase):
     _is_dead_lettered = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Wrap Celery's own request classes, whose ``on_success`` calls no other."""
+        """Wrap ``on_success`` of Celery's own request classes, which do not call ``super()``."""
         super().__init_subclass__(**kwargs)
         if "on_success" in cls.__dict__:
             cls.on_success = _noticing_crashes(cls.on_success)
 
     def __init__(self, message: Any, **kwargs: Any) -> None:
         super().__init__(message, **kwargs)
-        # Whatever protocol and producer it came from: here all of it has been read.
+        # At this point everything in the message was read, for each protocol and producer.
         check_received(self._request_dict)
         check_body(*self._payload)
         message.delayq_request = ref(self)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        """Take note, and do what Celery does."""
+        """Record the failure, and do what Celery does."""
         exc = _exception_of(exc_info)
         if self._was_ended(exc):
             state.task_ready(self)
             return None
         self._end(exc, exc_info.traceback)
         if not isinstance(exc, Exception):
-            # To Celery, as a process that has ended.
+            # For Celery, treat the exception as the loss of the process.
             crash = WorkerLostError(f"The task has raised {exc!r}, which would end its process")
             crash.__cause__ = exc
             exc_info = _info_of(crash)
@@ -92,7 +92,7 @@ class RequestMixin(RequestBase):
         deliveries = self._deliveries
         if deliveries is not None and isinstance(exc, WorkerLostError):
             told = {} if self._ending is None else self._ending.details
-            # A message that comes back has not ended, and no chord was notified.
+            # A requeued message has not ended, and no chord was notified.
             details = {name: value for name, value in told.items() if name != "told"}
             deliveries.note_failure(
                 self.message.delivery_tag, crashed=True, details=pack_details(details)
@@ -100,18 +100,18 @@ class RequestMixin(RequestBase):
         try:
             return super().on_failure(exc_info, *args, **kwargs)
         except Exception:
-            # Celery raises a task's MemoryError anew, to end a worker that has no memory left, and
-            # what tells chords and the result backend may fail on a message with wrong headers:
-            # that is not to be held for ever where the worker lives on.
+            # Celery raises a task's MemoryError again, to end a worker without memory. Notifying
+            # chords and the result backend may also fail if headers are wrong. Without this
+            # acknowledgement, a worker that goes on would keep the message leased for ever.
             self.acknowledge()
             raise
         finally:
             self._after_failure()
 
     def on_accepted(self, *args: Any) -> None:
-        """Do what Celery does: an error must not keep the pool from running the task.
+        """Do what Celery does, and log errors.
 
-        An error that is raised here keeps threads and greenlets from it.
+        An error raised here would keep threads and greenlets from running the task.
         """
         self.enter(Turn.BEGUN)
         if self.turn is Turn.REFUSED:
@@ -124,14 +124,14 @@ class RequestMixin(RequestBase):
                 self.acknowledge()
 
     def send_event(self, *args: Any, **fields: Any) -> None:
-        """Send an event: an error must not decide what becomes of the message."""
+        """Send an event. An error is logged and does not change the state of the message."""
         try:
             super().send_event(*args, **fields)
         except Exception:
             logger.exception("An event of %s[%r] is not sent", self.name, self.id)
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
-        """Take note of a hard time limit, and do what Celery does."""
+        """Record a hard time limit, and do what Celery does."""
         if not soft:
             self._end(TimeLimitExceeded(timeout), None)
         try:
@@ -141,7 +141,7 @@ class RequestMixin(RequestBase):
                 self._after_failure()
 
     def revoked(self) -> Any:
-        """Return whether the task must not run: it is revoked, or its canvas was cancelled."""
+        """Return whether the task must not run: it is revoked, or its canvas is cancelled."""
         if len(REVOKED_CANVASES) and not self.acknowledged:
             own = own_of(self.message.properties)
             canvases = Canvas.all_of(self._request_dict, own)
@@ -150,15 +150,15 @@ class RequestMixin(RequestBase):
         return super().revoked()
 
     def cancel(self, pool: Any, *args: Any, **kwargs: Any) -> Any:
-        """End the task; its message goes back when the channel closes."""
-        # First of all, since it may die at any moment: to Celery, a greenlet that was killed looks
-        # like one that has succeeded, and a solo task like one that has failed.
+        """End the task. Its message is requeued when the channel closes."""
+        # Set first, because the task may die at any moment. To Celery a killed greenlet looks
+        # successful, and a killed solo task looks failed.
         if pool.is_green or isinstance(pool, SoloPool):
             self._ended_by = EndedBy.CANCEL
         ends = True
         try:
             return super().cancel(pool, *args, **kwargs)
-        except NotImplementedError:  # by this pool: the task runs on
+        except NotImplementedError:  # this pool cannot end the task, which continues to run
             ends = False
             raise
         finally:
@@ -168,26 +168,26 @@ class RequestMixin(RequestBase):
                     self._deliveries.note_cancelled(self.message.delivery_tag)
 
     def terminate(self, *args: Any, **kwargs: Any) -> Any:
-        """End the task, which is revoked."""
-        self._ended_by = self._ended_by or EndedBy.REVOKE  # first: its greenlet may end at once
+        """End the task because it is revoked."""
+        self._ended_by = self._ended_by or EndedBy.REVOKE  # first: the greenlet may end at once
         return super().terminate(*args, **kwargs)
 
     def acknowledge(self) -> None:
-        """Acknowledge the message, or dead-letter it, unless it goes back."""
+        """Acknowledge or dead-letter the message. Do nothing if the message is requeued."""
         if self._ended_by is EndedBy.CANCEL:
             return
         if self._ending is None or self.acknowledged:
             super().acknowledge()
             return
-        # Not `reject`, which sends an event: to those who watch, the task has failed.
+        # Not `reject`, which sends `task-rejected`: for monitors the task has failed.
         self._note_ending()
         self._on_reject(logger, self.connection_errors, False)
         self.acknowledged = True
 
     def reject(self, requeue: bool = False) -> None:
-        """Reject the message; what goes back is no dead letter.
+        """Reject the message. A requeued message does not become a dead letter.
 
-        With early acks nothing goes back: there the message was acknowledged before.
+        With early acks nothing is requeued, because the message is already acknowledged.
         """
         if requeue and self.task.acks_late:
             self._ending = None
@@ -196,7 +196,10 @@ class RequestMixin(RequestBase):
         super().reject(requeue=requeue)
 
     def enter(self, turn: Turn) -> bool:
-        """Enter a turn if it may follow; return whether the task is in it. For any thread."""
+        """Enter a turn if the transition is allowed; return whether the task is in it.
+
+        Any thread may call this.
+        """
         with _TURN_LOCK:
             if turn in NEXT_TURNS[self.turn]:
                 self.turn = turn
@@ -209,7 +212,7 @@ class RequestMixin(RequestBase):
             self.reject()
 
     def _retry_worker_lost(self, *args: Any) -> Any:
-        """Forget the failure: the task is retried (Celery 5.7's ``retry_on_worker_lost``)."""
+        """Drop the failure if the task is retried (Celery 5.7's ``retry_on_worker_lost``)."""
         ending, self._ending = self._ending, None
         retried = super()._retry_worker_lost(*args)
         if not retried:
@@ -217,20 +220,21 @@ class RequestMixin(RequestBase):
         return retried
 
     def _success_was_stored(self) -> Any:
-        """Forget the failure: the task had succeeded before its process was lost."""
+        """Drop the failure if the task succeeded before its process was lost."""
         stored = super()._success_was_stored()
         if stored:
             self._ending = None
         return stored
 
     def _announce_revoked(self, *args: Any) -> Any:
-        """Forget the failure: the task was terminated."""
+        """Drop the failure: the task was terminated."""
         self._ending = None
         return super()._announce_revoked(*args)
 
     def _was_ended(self, exc: BaseException) -> bool:
-        """Return whether a failure is the end of a task that Celery has cancelled or terminated:
-        its message goes back, or is acknowledged.
+        """Return whether a failure is only the end of a task that Celery cancelled or terminated.
+
+        The message of such a task is requeued or acknowledged.
         """
         if not isinstance(exc, Exception):
             return bool(self._already_cancelled or self._already_revoked)
@@ -239,11 +243,11 @@ class RequestMixin(RequestBase):
 
     @property
     def _deliveries(self) -> Deliveries | None:
-        """What ends the delivery of the message, None for another transport."""
+        """The object that ends the delivery of the message. None for another transport."""
         return deliveries_of(self.message.channel, self.message.delivery_tag)
 
     def _end(self, exc: BaseException, traceback: str | None) -> None:
-        """Note the last failure; errors here must not stop Celery."""
+        """Record the last failure. Errors of this method are logged."""
         try:
             self._note_last(exc, traceback)
         except Exception:
@@ -269,7 +273,7 @@ class RequestMixin(RequestBase):
         elif (
             deliveries.settings.dead_letters
             and getattr(task, "dead_letter", True)
-            and "queue" in own_of(message.properties)  # else it was not leased
+            and "queue" in own_of(message.properties)  # else the message was not leased
         ):
             reason = None
         else:
@@ -301,7 +305,7 @@ class RequestMixin(RequestBase):
             self._deliveries.note_failure(tag, reason=ending.reason, details=details)
 
     def _after_failure(self) -> None:
-        """Make a dead letter of an early acknowledged message."""
+        """Add a dead letter for a message that was acknowledged early."""
         ending, self._ending = self._ending, None
         if ending is None or not self.acknowledged or self._is_dead_lettered:
             return
@@ -320,8 +324,8 @@ class RequestMixin(RequestBase):
 def refuse_reserved() -> None:
     """Refuse revoked tasks that wait in this worker for a place in its pool.
 
-    Celery refuses them when their turn comes. Until then they would have their unique keys, and
-    another call would be kept back for a task that never runs.
+    Celery would refuse them only when their turn comes. Until then each would hold its unique key,
+    and a new call would be dropped in favour of a task that never runs.
     """
     for request in [*state.reserved_requests]:
         if isinstance(request, RequestMixin) and request.turn is Turn.WAITING:
@@ -341,10 +345,10 @@ def _info_of(exc: BaseException) -> ExceptionInfo:
 
 
 def _noticing_crashes(on_success: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a request notice what ends no process in pools of threads and greenlets.
+    """Wrap ``on_success`` to detect crashes that end no process in thread and greenlet pools.
 
-    ``celery.concurrency.base.apply_target`` reports a BaseException in place of a result, and a
-    greenlet that was killed seems to have succeeded, with no run time.
+    ``celery.concurrency.base.apply_target`` reports a BaseException in place of a result. A killed
+    greenlet is reported as a success without a run time.
     """
 
     @wraps(on_success)
@@ -353,7 +357,7 @@ def _noticing_crashes(on_success: Callable[..., Any]) -> Callable[..., Any]:
             crash = _exception_of(result)
             return self.on_failure(_info_of(crash.__context__ or crash))
         failed, retval, _ = result
-        is_killed = failed is False  # a greenlet; the end of any other task has 0 or 1
+        is_killed = failed is False  # only for a killed greenlet; other tasks have 0 or 1
         if is_killed and not self._ended_by:
             return self.on_failure(_info_of(import_module("greenlet").GreenletExit()))
         if failed and not isinstance(_exception_of(retval), Exception):
@@ -364,11 +368,12 @@ def _noticing_crashes(on_success: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_endings(task: Any, request_cls: Any) -> type:
-    """Return a class of requests for ``Task.Request`` that dead-letters, and with the setting
-    ``history`` also notes runs.
+    """Return a class for ``Task.Request`` that makes dead letters of failed tasks.
+
+    With the setting ``history`` the class also records runs.
     """
     own = (task.app.conf.broker_transport_options or {}).get("delayq")
-    history = isinstance(own, Mapping) and bool(own.get("history"))  # it is checked elsewhere
+    history = isinstance(own, Mapping) and bool(own.get("history"))  # validated elsewhere
     mixins = (RunMixin, RequestMixin) if history else (RequestMixin,)
     return _mixed(mixins, symbol_by_name(request_cls))
 

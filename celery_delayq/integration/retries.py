@@ -1,7 +1,7 @@
-"""Retries of failed tasks: Celery's own ``Task.retry``, timed and limited by policy.
+"""Retries of failed tasks: Celery's own ``Task.retry``, with waits and limits of a policy.
 
-Tasks keep their classes. Their ``run`` and ``retry`` are wrapped as Celery does for
-``autoretry_for``, once the app knows them all.
+Tasks keep their classes. Their ``run`` and ``retry`` are wrapped, as Celery does for
+``autoretry_for``, when the app knows all its tasks.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from celery_delayq.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-#: Exceptions that end an attempt without a failure.
+#: Exceptions that end an attempt but are no failures.
 _CONTROL_EXCEPTIONS = (Ignore, Reject, Retrying)
 
-#: Seconds for which a budget's count is kept after the last retry.
+#: Seconds for which the count of a budget is kept after the last retry.
 BUDGET_EXPIRY_SECONDS = 30 * 86_400
 
 
 def prepare(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryPolicy]) -> None:
-    """Read the retry options of *tasks*; a second call changes nothing.
+    """Read the retry options of *tasks*. A second call changes nothing.
 
     Raises
     ------
@@ -52,19 +52,19 @@ def prepare(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryP
                 )
             except InvalidRetry as exc:
                 wrong = wrong or exc
-    # Where Celery only logs it, as it does outside workers, the others have their policies.
+    # Outside workers Celery only logs this error. The other tasks then have their policies.
     if wrong is not None:
         raise wrong
 
 
 def attempts_of(task: Any) -> Attempts | None:
-    """Return the attempts of a task, None where its options were not read or are invalid."""
+    """Return the attempts of a task, or None if its options were not read or are invalid."""
     found: Attempts | None = vars(task).get("_delayq_attempts")
     return found
 
 
 def warn_of_unmatched(defaults: Mapping[str, RetryPolicy], tasks: Mapping[str, Any]) -> None:
-    """Warn of patterns that match no task: most likely they are misspelt."""
+    """Warn of patterns that match no task, which are probably misspelt."""
     for pattern in retry_options.unmatched_patterns(defaults, tasks):
         logger.warning("DelayQ(retry={%r: …}) matches no task of this app", pattern)
 
@@ -75,7 +75,7 @@ class Attempts:
     Parameters
     ----------
     policy : RetryPolicy | None
-        That of the task; a message may have its own.
+        The policy of the task. A message may have its own policy.
     """
 
     def __init__(self, app: Celery, task: Any, policy: RetryPolicy | None) -> None:
@@ -96,7 +96,7 @@ class Attempts:
         try:
             policy = self._policy
             if policy is None:
-                # A limit alone applies to retries that the task asks for itself.
+                # A limit without intervals applies only to retries that the task requests.
                 own = _has_intervals(given)
                 policy = RetryPolicy(
                     float(self._task.default_retry_delay),
@@ -121,23 +121,23 @@ class Attempts:
         max_retries: int | None = None,
         **options: Any,
     ) -> Any:
-        """Do as ``Task.retry``, with wait and limit of the policy where the call has none."""
+        """Replace ``Task.retry``. The policy gives the wait and the limit if the call has none."""
         task = self._task
         request = task.request
         policy = None if request.called_directly else self.policy_of(request)
         failure: BaseException | None = getattr(request, "delayq_failure", None)
         if failure is not None and failure is exc:
-            # It is Celery's wrapper for `autoretry_for` that asks.
+            # The caller is Celery's wrapper for `autoretry_for`.
             if isinstance(exc, self._refused) or getattr(request, "delayq_gave_up", False):
                 raise failure
             countdown, max_retries = self._said_to_celery(request, policy, countdown)
         else:
             request.delayq_limit = max_retries
         if not throw:
-            request.delayq_gave_up = True  # what fails after that has its retry already
+            request.delayq_gave_up = True  # a later failure needs no retry: one is being sent
         if policy is not None:
             limit = policy.limit if max_retries is None else max_retries
-            # Celery takes None for its own limit.
+            # For Celery, None means its own limit, not "no limit".
             max_retries = sys.maxsize if limit is None else limit
             if request.retries >= max_retries or not self._has_budget(request):
                 request.delayq_gave_up = True
@@ -157,16 +157,16 @@ class Attempts:
             )
         finally:
             if policy is not None:
-                # Celery notes it on the task, where other messages would find it.
+                # Celery stores it on the task, where it would apply to other messages.
                 vars(task).pop("override_max_retries", None)
 
     def _said_to_celery(
         self, request: Context, policy: RetryPolicy | None, countdown: Any
     ) -> tuple[Any, int | None]:
-        """Return wait and limit if Celery's wrapper asks for a retry; None: as the policy.
+        """Return wait and limit for a retry by Celery's wrapper; None means the policy's value.
 
-        What the call says goes before what the task says to Celery. The limit that the wrapper has
-        found may be that of another message, which runs in another thread.
+        Options of the call override options of the task for Celery. The wrapper's own limit is not
+        used: it may belong to another message, which runs in another thread.
         """
         limit = getattr(request, "delayq_limit", None)
         if limit is None:
@@ -179,8 +179,8 @@ class Attempts:
         return countdown, limit
 
     def becomes_dead_letter(self, request: Context) -> bool:
-        """Return whether a failed task is kept as a dead letter, which can be replayed."""
-        # What is not leased has no queue of ours.
+        """Return whether a failed task becomes a dead letter, which can be replayed."""
+        # A message that is not leased has no queue of ours.
         if "queue" not in own_of(request.get("properties")) or not getattr(
             self._task, "dead_letter", True
         ):
@@ -200,18 +200,18 @@ class Attempts:
                 store.control.use_retry_budget(str(name), int(most), member, BUDGET_EXPIRY_SECONDS)
             )
         except Exception:
-            # Rather one retry too many than one too few.
+            # One retry too many is better than one too few.
             logger.exception("The budget of retries %r of task %r is unknown", given, request.id)
             return True
 
 
 class _Judged:
-    """Notes a failure of the function that runs a task.
+    """Records a failure of the function that runs a task.
 
     Parameters
     ----------
     task : Task
-        The task; its request is that of the running attempt.
+        The task. Its request is the request of the running attempt.
     """
 
     def __init__(self, task: Any) -> None:
@@ -222,7 +222,7 @@ class _Judged:
         return self.judge
 
     def judge(self, result: Any) -> Any:
-        """Return a result, unless it is a failure (``false_is_failure``)."""
+        """Return a result. Raise an error if the result is a failure (``false_is_failure``)."""
         task = self.task
         if (
             result is False
@@ -238,7 +238,7 @@ class _Judged:
 
 
 class _Attempt(_Judged):
-    """An attempt of a task: retries a failure, or notes the last one."""
+    """An attempt of a task: retries a failure, or handles the last failure."""
 
     def __exit__(self, _kind: Any, exc: BaseException | None, _traceback: Any) -> None:
         request = self.request
@@ -246,10 +246,10 @@ class _Attempt(_Judged):
             if isinstance(exc, Exception) and not isinstance(exc, _CONTROL_EXCEPTIONS):
                 self._fail(request, exc)
         finally:
-            request.delayq_failure = None  # whose traceback leads back here
+            request.delayq_failure = None  # its traceback refers back to this frame
 
     def _fail(self, request: Context, exc: Exception) -> None:
-        """Retry, or note that the failure is the last one."""
+        """Retry, or keep the chord waiting if the last failure becomes a dead letter."""
         if request.called_directly:
             return
         attempts: Attempts = self.task._delayq_attempts
@@ -270,22 +270,22 @@ class _Attempt(_Judged):
 
 
 def judging(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the function that runs the task: note its failures.
+    """Wrap the function that runs the task: record its failures.
 
-    Celery's own wrapper for ``autoretry_for`` calls it as ``Task._orig_run``.
+    Celery's own wrapper for ``autoretry_for`` calls this function as ``Task._orig_run``.
     """
     return _inside(run, partial(_Judged, task))
 
 
 def retrying(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``Task.run``, an attempt: retry a failure, or note the last one."""
+    """Wrap ``Task.run``, one attempt: retry a failure, or handle the last failure."""
     return _inside(run, partial(_Attempt, task))
 
 
 def _inside(run: Callable[..., Any], attempt: Callable[[], _Judged]) -> Callable[..., Any]:
-    """Return a function of the same kind that runs inside of an attempt.
+    """Return a function of the same kind that runs *run* inside an attempt.
 
-    Pools and tasks of others ask ``inspect`` whether to await what a task returns.
+    Other pools and tasks use ``inspect`` to decide whether to await the result of a task.
     """
     if inspect.ismethod(run):
         return MethodType(_inside(run.__func__, attempt), run.__self__)
@@ -329,7 +329,7 @@ def limiting(task: Any, _stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def logging_errors(_task: Any, handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``Task.on_retry`` or ``Task.on_failure``: its errors are logged."""
+    """Wrap ``Task.on_retry`` or ``Task.on_failure``: errors are logged."""
 
     def handle(*args: Any, **kwargs: Any) -> None:
         try:
@@ -341,14 +341,14 @@ def logging_errors(_task: Any, handler: Callable[..., Any]) -> Callable[..., Any
 
 
 def _has_intervals(given: Any) -> bool:
-    """Return whether a policy says how long to wait."""
+    """Return whether a policy defines the waits."""
     return isinstance(given, Mapping) and ("intervals" in given or "exponential" in given)
 
 
 def hold_chord(request: Context) -> None:
-    """Let the chord of a failed task wait, since the task becomes a dead letter.
+    """Have the chord of a failed task wait, because the task becomes a dead letter.
 
-    Once that is replayed, the chord goes on; when it is purged, the chord fails.
+    The chord continues if the dead letter is replayed, and fails if the dead letter is purged.
     """
     request.chord = None
     chain = request.chain

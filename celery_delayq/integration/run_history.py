@@ -1,7 +1,7 @@
-"""Writes a line of each ended run for the history.
+"""Write one line for each ended run to the history.
 
-With late acks the line goes with the message's acknowledgement, so that both are stored or
-neither. With early acks the message was acknowledged before, and the line goes alone.
+With late acks the line is sent with the acknowledgement of the message: Redis stores both or
+neither. With early acks the message is already acknowledged, and the line is sent alone.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from celery_delayq.model.history import SUCCEEDED, Ending, RunRecord, reason_of
 
 logger = logging.getLogger(__name__)
 
-#: The base of mixins for requests. To mypy it has any attribute, as Celery's untyped classes do.
+#: The base of mixins for requests. For mypy it has any attribute, like Celery's untyped classes.
 RequestBase: Any = object
 
 
 class RunMixin(RequestBase):
-    """Notes how each run of a task has ended; only where there is a history, since it costs.
+    """Records how each run of a task ends. Used only with the setting ``history``, for speed.
 
-    It stands before :class:`~celery_delayq.integration.request.RequestMixin`.
+    It comes before :class:`~celery_delayq.integration.request.RequestMixin` in the bases.
     """
 
     _run_ending: Ending | None = None
-    #: Whether the message was acknowledged before the run had ended, and its line is not sent yet.
+    #: Whether the message was acknowledged before the end of the run, and the line is not sent.
     _is_early = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Wrap Celery's own request classes, whose ``on_success`` calls no other."""
+        """Wrap ``on_success`` of Celery's own request classes, which do not call ``super()``."""
         if "on_success" in cls.__dict__:
             cls.on_success = _telling(cls.on_success)
         super().__init_subclass__(**kwargs)
 
     def _end(self, exc: BaseException, traceback: str | None) -> None:
-        """Take note of a failure or a hard time limit."""
+        """Record a failure or a hard time limit."""
         if not isinstance(exc, Terminated):
             self._end_run(Ending.of(exc))
         super()._end(exc, traceback)
@@ -65,7 +65,7 @@ class RunMixin(RequestBase):
             self._note_early()
 
     def _retry_worker_lost(self, exc: BaseException, *args: Any) -> Any:
-        """Forget the failure: the task is retried (Celery 5.7's ``retry_on_worker_lost``)."""
+        """Drop the failure if the task is retried (Celery 5.7's ``retry_on_worker_lost``)."""
         before, self._run_ending = self._run_ending, Ending(states.RETRY, reason_of(exc))
         retried = super()._retry_worker_lost(exc, *args)
         if not retried:
@@ -73,14 +73,14 @@ class RunMixin(RequestBase):
         return retried
 
     def _success_was_stored(self) -> Any:
-        """Forget the failure: the task had succeeded before its process was lost."""
+        """Drop the failure if the task succeeded before its process was lost."""
         stored = super()._success_was_stored()
         if stored:
             self._run_ending = SUCCEEDED
         return stored
 
     def acknowledge(self) -> None:
-        """Acknowledge the message, and its line with it."""
+        """Acknowledge the message, and send its line with the acknowledgement."""
         if self._run_ending is None:
             self._is_early = True
         elif not self.acknowledged:
@@ -88,19 +88,19 @@ class RunMixin(RequestBase):
         super().acknowledge()
 
     def reject(self, requeue: bool = False) -> None:
-        """Reject the message, and its line with it, unless it goes back."""
+        """Reject the message, and send its line with it, unless the message is requeued."""
         if not (requeue or self.acknowledged):
             self._note_held()
         super().reject(requeue=requeue)
 
     def _end_run(self, ending: Ending) -> None:
-        # What Celery has ended by itself tells no more how: a killed greenlet seems to succeed.
+        # After Celery ended the task, the outcome is unknown: a killed greenlet seems to succeed.
         was_ended = self._already_revoked or self._already_cancelled
         if not (was_ended or self._ended_by is EndedBy.CANCEL):
             self._run_ending = ending
 
     def _note_held(self) -> None:
-        """Send a line together with the end of the message, if it is leased."""
+        """Send the line together with the end of the message, if the message is leased."""
         ending = self._run_ending
         message = self.message
         if ending is None or not is_leased(message.channel, message.delivery_tag):
@@ -110,7 +110,7 @@ class RunMixin(RequestBase):
             leased_message.run = self._line(ending)
 
     def _note_early(self) -> None:
-        """Send the line of a run whose message was acknowledged before, if it was leased."""
+        """Send the line of a run whose message was acknowledged early, if it was leased."""
         ending = self._run_ending
         if not self._is_early or ending is None:
             return
@@ -130,7 +130,7 @@ class RunMixin(RequestBase):
 def _telling(on_success: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(on_success)
     def on_success_and_tell(self: Any, result: Any, **kwargs: Any) -> Any:
-        if not result[0]:  # else it goes on to `on_failure`
+        if not result[0]:  # else `on_success` calls `on_failure`
             self._end_run(SUCCEEDED)
             if self._is_early:
                 self._note_early()
@@ -140,7 +140,7 @@ def _telling(on_success: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_retry() -> bytes:
-    """Return the line of the run that has just sent its retry."""
+    """Return the line of the running task's run, which has just sent its retry."""
     task = get_current_task()
     try:
         request = task.request
@@ -152,7 +152,7 @@ def of_retry() -> bytes:
 
 
 def _packed(request: Any, task: str, started: float | None, ending: Ending) -> bytes:
-    """Return the line of a run that ends now; *started* is in seconds since 1970."""
+    """Return the line of a run that ends now. *started* is in seconds since 1970."""
     own = request.get("properties")[PROPERTY]
     run = RunRecord(
         request.get("id"),
@@ -172,7 +172,7 @@ def _packed(request: Any, task: str, started: float | None, ending: Ending) -> b
 
 
 def due_ms(own: Mapping[str, Any]) -> int | None:
-    """Return when an entry was due (ms since 1970), from our own data in its message."""
+    """Return the due time of an entry (ms since 1970), from our own data in its message."""
     try:
         return None if own.get("eta") is None else due_of_eta(own["eta"]).ms
     except InvalidETA:

@@ -1,4 +1,4 @@
-"""``app.send_task``: with unique keys, and on an event loop."""
+"""``app.send_task`` with unique keys, and on an event loop."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
 
-#: Where an app keeps how many functions for its finalization are known.
+#: Attribute of an app: how many functions for its finalization are already known.
 _FINALIZERS_ATTRIBUTE = "_delayq_registered"
 
-#: Import paths of our tasks by which they may be sent, to the names that their messages have.
+#: Import path of a task of ours, under which it may be sent, to the name in its messages.
 TASK_ALIASES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
 
 
 def returning_kept(owner: Celery, send: Callable[..., Any]) -> MethodType:
-    """Wrap ``send_task``: if a unique key keeps an older task, return that one's result; if the new
-    task replaces it, report the old one.
+    """Wrap ``send_task`` for unique keys.
+
+    If an older task keeps the key, return the result of the older task. If the new task replaces
+    an older task, report the older task.
     """
 
     report = partial(not_run.note_outcomes, owner, kept=True)
@@ -42,7 +44,7 @@ def returning_kept(owner: Celery, send: Callable[..., Any]) -> MethodType:
         register(app, name)
         with publish_outcome.OutcomeCollector(report) as collected:
             result = send(name, *args, **kwargs)
-        # Whoever chose the id of a task may wait for it, as groups, chains and chords do.
+        # A caller that chose the task id may wait for it, as groups, chains and chords do.
         not_run.note_outcomes(app, collected, kept=bool(kwargs.get("task_id")))
         for task_id, put, *_ in collected:
             if put.state == "kept" and task_id == result.id and put.other != task_id:
@@ -51,24 +53,24 @@ def returning_kept(owner: Celery, send: Callable[..., Any]) -> MethodType:
                 _running_request().superseded = True
         return result
 
-    # A method of the app by itself: `Replace` would put a function between.
+    # Bind the method to the app here: otherwise `Replace` would add a function in between.
     return MethodType(send_task, owner)
 
 
-#: The modules whose functions register a task when an app is finalized: ``shared_task``,
-#: ``app.task``.
+#: Modules with the functions that register a task when an app is finalized (``shared_task``,
+#: ``app.task``).
 _DECORATOR_MODULES = (celery.app.__name__, base.__name__)
 
 
 def register(app: Any, name: str) -> None:
-    """Have an app that is not finalized know a task by its name, and so the task's options.
+    """Register a task by its name in an app that is not finalized, to know the task's options.
 
-    The app is not finalized, lest it calls no handler of ``on_after_finalize`` that is connected
-    later. Each task is registered as it is when its proxy is used.
+    The app is not finalized here, because handlers of ``on_after_finalize`` that are connected
+    later would not be called. A task is registered in the same way as by a use of its proxy.
     """
     if app.finalized or name in app._tasks:
         return
-    if not app.autofinalize:  # a task cannot be used either
+    if not app.autofinalize:  # using a task fails too
         warn_once(
             logger,
             f"send_task before {app!r} is finalized (autofinalize=False): options of its tasks, "
@@ -90,13 +92,14 @@ def register(app: Any, name: str) -> None:
             try:
                 maybe_evaluate(task)
             except Exception as exc:
-                pending.append(task)  # for `finalize`, which raises the error
+                pending.append(task)  # `finalize` raises the error
                 warn_once(logger, f"A task of {app!r} cannot be made: {exc!r}")
 
 
 def not_subscribing(_backend: Any, on_task_call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a result backend's ``on_task_call`` for clients for asyncio, which ask for a result when
-    it is awaited.
+    """Wrap ``on_task_call`` of a result backend, for clients for asyncio: do not subscribe.
+
+    These clients query a result when it is awaited.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -108,19 +111,19 @@ def not_subscribing(_backend: Any, on_task_call: Callable[..., Any]) -> Callable
 
 
 def note_superseded(sender: Any, request: Any, **_: Any) -> None:
-    """Report a task whose retry was dropped, since another one has taken its unique key."""
+    """Report a task whose retry was dropped because another task has taken its unique key."""
     if getattr(request, "superseded", False):
         not_run.note_revoked(sender.app, [not_run.NotRun(request, "replaced while it ran")])
 
 
 def _running_request() -> Any:
-    """Return the request of the running task, or an empty one."""
+    """Return the request of the running task, or an empty request."""
     task = get_current_task()
     return Context() if task is None else task.request
 
 
 def _in_its_place(result: Any, other: Any) -> Any:
-    """Return the other result, by which the running task knows its child too."""
+    """Return *other*, and make it the running task's child in place of *result*."""
     children = _running_request().children
     if children and children[-1] is result:
         children[-1] = other

@@ -1,4 +1,4 @@
-"""The Celery worker of this process: questions of the transport, and changes to the worker."""
+"""The Celery worker of this process: queries for the transport, and changes to the worker."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 
 logger = logging.getLogger(__name__)
 
-#: Whether an acknowledgement from another thread wakes Celery's event loop: kombu 5.6 and newer.
+#: Whether an acknowledgement from another thread wakes Celery's event loop (from kombu 5.6).
 KOMBU_WAKES_LOOP = hasattr(Hub, "_create_waker")
-#: Whether a lost connection makes Celery forget the requests that it drops: 5.7 and newer. Older
-#: ones seek them by a wrong key: each stays, with its message, for as long as the worker lives.
+#: Whether Celery forgets the requests that it drops after a lost connection (from 5.7). Older
+#: releases look them up by a wrong key: each request and its message stay until the worker ends.
 CELERY_FORGETS_REQUESTS = hasattr(state, "scheduled_requests")
 
-#: Errors of ours for a call that Redis refuses, and seconds until a worker tries it again.
+#: Our errors for a call that Redis refuses, and seconds until a worker repeats the call.
 REFUSAL_ERRORS = (CommandRefused, StoreFull, NotAllowed)
 REFUSAL_RETRY_SECONDS = 1.0
 
@@ -42,13 +42,13 @@ _controller: ReferenceType[Any] | None = None
 
 
 def remember(controller: Any) -> None:
-    """Take note of the worker of this process."""
+    """Remember the worker of this process."""
     global _controller
     _controller = ref(controller)
 
 
 def objects() -> dict[str, Any]:
-    """Return the changed objects of this process' worker by name; None for missing ones."""
+    """Return the changed objects of this process' worker by name; None for missing objects."""
     controller = _worker()
     pool = getattr(controller, "pool", None)
     return {
@@ -60,10 +60,10 @@ def objects() -> dict[str, Any]:
 
 
 def noting_failure(controller: Any, stop: Callable[..., Any]) -> Callable[..., None]:
-    """Have a worker that stops note whether an unhandled error is the cause."""
+    """Have a stopping worker record whether an unhandled error is the cause."""
 
     def stop_and_note(*args: Any, **kwargs: Any) -> None:
-        # Celery calls this while it handles what has ended its loop.
+        # Celery calls `stop` while it handles the exception that ended its loop.
         exc = sys.exc_info()[1]
         controller.delayq_failed = isinstance(exc, Exception) and not isinstance(exc, OUTAGE_ERRORS)
         stop(*args, **kwargs)
@@ -82,8 +82,9 @@ def is_here() -> bool:
 
 
 def failed() -> bool:
-    """Return whether the worker ends by an error other than a lost connection, which one of its
-    messages may have caused.
+    """Return whether the worker ends by an error other than a lost connection.
+
+    One of its messages may be the cause.
     """
     return getattr(_worker(), "delayq_failed", False)
 
@@ -103,7 +104,7 @@ def waking(_owner: type, call_soon: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def looking_up_tracer(_owner: Any, _stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a consumer build the tracers of tasks by the function that there is at that moment."""
+    """Have a consumer look up ``build_tracer`` at each call, so that replacements take effect."""
 
     def build_tracer(*args: Any, **kwargs: Any) -> Any:
         return trace.build_tracer(*args, **kwargs)
@@ -112,7 +113,7 @@ def looking_up_tracer(_owner: Any, _stock: Callable[..., Any]) -> Callable[..., 
 
 
 def outliving_refusals(_owner: type, start: Callable[..., Any]) -> Callable[..., None]:
-    """Wrap ``start``: what Redis refuses is waited for as a lost connection is."""
+    """Wrap ``start``: the worker handles a refusal by Redis like a lost connection."""
 
     def start_and_wait(consumer: Any, *args: Any) -> None:
         if consumer.conninfo.transport.driver_type == "redis":
@@ -123,7 +124,7 @@ def outliving_refusals(_owner: type, start: Callable[..., Any]) -> Callable[...,
 
 
 def pausing_when_refused(_owner: type, connect: Callable[..., Any]) -> Callable[..., None]:
-    """Wrap what a worker does when it has lost its connection: not in a hurry after a refusal."""
+    """Wrap the reconnection of a worker: pause after a refusal."""
 
     def connect_and_pause(consumer: Any, exc: Exception) -> None:
         connect(consumer, exc)
@@ -137,7 +138,7 @@ def pausing_when_refused(_owner: type, connect: Callable[..., Any]) -> Callable[
 
 
 def in_its_loop(_owner: type, method: Callable[..., Any]) -> Callable[..., None]:
-    """Have a worker's event loop call a method, whichever thread asks for it."""
+    """Have a worker's event loop call a method, regardless of the calling thread."""
 
     def call_soon(consumer: Any, *args: Any) -> None:
         consumer.call_soon(method, consumer, *args)
@@ -148,9 +149,9 @@ def in_its_loop(_owner: type, method: Callable[..., Any]) -> Callable[..., None]
 def restore_eta(task: Any, **_: Any) -> None:
     """Set attributes of the running task's request that Celery does not set.
 
-    ``self.request.eta`` is the original ETA in ISO 8601: the message came without one, since a
-    worker keeps a message with an ETA in its memory. ``self.request.deliveries`` counts deliveries,
-    this one included; ``self.request.started`` is when it began, in seconds since 1970.
+    ``self.request.eta`` is the original ETA in ISO 8601. The message comes without an ETA, because
+    a worker keeps a message with an ETA in its memory. ``self.request.deliveries`` is the number of
+    deliveries, this one included. ``self.request.started`` is the start in seconds since 1970.
     """
     request = task.request
     own = own_of(request.get("properties"))
@@ -166,14 +167,13 @@ def is_thread_pool(pool: Any) -> bool:
 
 
 def surviving(_pool: Any, on_apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a pool report a task as failed when Celery fails to trace it, as when it cannot store
-    the result.
+    """Have a pool report a task as failed when Celery's tracing of the task raises an error.
 
-    A prefork pool reports that itself. In the others the message would be held, and keep its place
-    in the worker, for as long as the worker lives.
+    An example is a result that cannot be stored. A prefork pool reports such tasks itself. In other
+    pools the message would stay leased, and keep its place in the worker, until the worker ends.
     """
 
-    @cache  # Celery has two
+    @cache  # Celery has two targets
     def guarded(target: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(target)
         def traced(*args: Any, **kwargs: Any) -> Any:
@@ -181,7 +181,7 @@ def surviving(_pool: Any, on_apply: Callable[..., Any]) -> Callable[..., Any]:
                 return target(*args, **kwargs)
             except (Exception, WorkerShutdown, WorkerTerminate):
                 logger.exception("Celery could not report how a task ended: it counts as failed")
-                return 1, ExceptionInfo(), 0.0  # as Celery's trace reports a failure
+                return 1, ExceptionInfo(), 0.0  # the form in which Celery reports a failure
 
         return traced
 
@@ -192,20 +192,20 @@ def surviving(_pool: Any, on_apply: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_prefork(pool: Any) -> bool:
-    """Return whether a pool writes to its children by an event loop."""
+    """Return whether a pool writes to its children from an event loop."""
     return hasattr(getattr(pool, "_pool", None), "_busy_workers")
 
 
 def keeping_begun(pool: Any, flush: Callable[[], Any]) -> Callable[[], None]:
-    """Let a lost connection drop only those tasks of a prefork worker that no child has.
+    """After a lost connection, have a prefork worker drop only tasks that no child has.
 
-    Celery drops tasks that it does not know to run: they are redelivered. But a child may have
-    started one and not reported it yet, which would then run twice. Celery before 5.6 also drops
-    running tasks.
+    Celery drops each task whose start it does not know, and the task is redelivered. A child may
+    have started a task without having reported it yet: that task would run twice. Celery before
+    5.6 also drops running tasks.
 
-    Where children end after some tasks, nothing is kept: one that is about to end reads no more,
-    its successor has its descriptors, and the task would wait for ever and keep a place in the
-    pool.
+    With ``max_tasks_per_child`` or ``max_memory_per_child`` no task is kept. A child that is about
+    to end reads no more, and its successor has the same descriptors: the task would wait for ever
+    and keep a place in the pool.
     """
     processes = pool._pool
     children_end = processes._maxtasksperchild or processes._max_memory_per_child
@@ -214,9 +214,9 @@ def keeping_begun(pool: Any, flush: Callable[[], Any]) -> Callable[[], None]:
         jobs = list(processes._cache.values())
         flush()
         for job in jobs:
-            child = job._write_to  # None until writing has begun; a flush ends what has begun
+            child = job._write_to  # None until writing begins; a flush ends writes in progress
             if child is None:
-                job.discard()  # Celery 5.5 leaves some that it will never write
+                job.discard()  # Celery 5.5 keeps some jobs that it never writes
             elif not children_end and child._is_alive() and not (job.ready() or job._cancelled):
                 processes._cache[job._job] = job
                 processes._busy_workers.add(child.inqW_fd)
@@ -229,10 +229,10 @@ def keeping_begun(pool: Any, flush: Callable[[], Any]) -> Callable[[], None]:
 
 
 def not_waiting(hub: Any, fire_timers: Callable[..., float]) -> Callable[..., float]:
-    """Have an event loop wait for nothing while it has something to do.
+    """Have an event loop poll without waiting while it has callbacks to run.
 
-    ``Hub.create_loop`` waits for its next timer, up to ten seconds, also when what it has just run
-    has asked for more: an acknowledgement without which RabbitMQ sends nothing.
+    ``Hub.create_loop`` waits for its next timer, up to ten seconds, even if a callback has just
+    scheduled another. That callback may be an acknowledgement that RabbitMQ waits for.
     """
 
     def timeout(*args: Any, **kwargs: Any) -> float:
@@ -248,10 +248,10 @@ def reads_results(_owner: Any) -> bool:
 
 
 def watching_living(_processes: Any, watch: Callable[..., None]) -> Callable[..., None]:
-    """Have a prefork worker that connects again watch no child that has ended.
+    """Have a prefork worker that reconnects ignore children that have ended.
 
-    A child's pipe ends a moment before the child does. In between Celery has closed its descriptor
-    but still lists the child; watching it again would end the worker.
+    The pipe of a child closes a moment before the child ends. In between Celery has closed the
+    descriptor but still lists the child. Watching that child again would end the worker.
     """
 
     def watch_living(child: Any, hub: Hub) -> None:
@@ -262,24 +262,24 @@ def watching_living(_processes: Any, watch: Callable[..., None]) -> Callable[...
 
 
 def has_queue(pool: Any) -> bool:
-    """Return whether tasks wait for a thread of a pool."""
+    """Return whether a pool has a queue of tasks that wait for a thread."""
     return getattr(getattr(pool, "executor", None), "_work_queue", None) is not None
 
 
 def dropping_waiting(pool: Any, _flush: Callable[..., Any]) -> Callable[[], None]:
-    """Let a lost connection drop the tasks that no thread of a pool has begun.
+    """After a lost connection, drop the tasks that no thread of a pool has begun.
 
     Celery drops them only in a prefork pool. In other pools they would run although their messages
-    go back, or run elsewhere after the lease has ended.
+    are requeued, or run elsewhere after the end of the lease.
     """
     waiting: SimpleQueue[Any] = pool.executor._work_queue
 
     def flush() -> None:
-        # As `ThreadPoolExecutor.shutdown` cancels waiting items.
+        # The same way as `ThreadPoolExecutor.shutdown` cancels waiting items.
         with suppress(Empty):
             while True:
                 item = waiting.get_nowait()
-                if item is None:  # makes the threads end
+                if item is None:  # tells the threads to end
                     waiting.put(None)
                     return
                 item.future.cancel()
@@ -288,9 +288,10 @@ def dropping_waiting(pool: Any, _flush: Callable[..., Any]) -> Callable[[], None
 
 
 def waiting_for_threads(pool: Any, _on_terminate: Callable[..., Any]) -> Callable[[], None]:
-    """Have a cold shutdown wait for the threads of a pool, before the messages go back.
+    """Have a cold shutdown wait for the threads of a pool before the messages are requeued.
 
-    Nobody can end a thread, and Python waits for it: a message that goes back before runs twice.
+    A thread cannot be ended, and Python waits for it at exit: a message that is requeued before
+    the end of its thread runs twice.
     """
 
     def on_terminate() -> None:
@@ -301,14 +302,14 @@ def waiting_for_threads(pool: Any, _on_terminate: Callable[..., Any]) -> Callabl
 
 
 def consumes_tasks(channel: Any) -> bool:
-    """Return whether the tasks of a worker come through *channel*."""
+    """Return whether the worker receives its tasks through *channel*."""
     controller = _worker()
     consumer = getattr(getattr(controller, "consumer", None), "task_consumer", None)
     return consumer is not None and consumer.channel is channel
 
 
 def report_not_run(message: dict[str, Any], reason: str, *, may_be_replayed: bool) -> None:
-    """Report a task that this process' worker has taken and that does not run."""
+    """Report a task that this process' worker has received and does not run."""
     controller = _worker()
     task = not_run.NotRun(request_of(TaskMessage(message)), reason)
     dispatcher = controller.consumer.event_dispatcher
@@ -325,26 +326,26 @@ def call_soon(method: Callable[..., object], *args: Any) -> None:
 
 
 def call_later(seconds: float, method: Callable[..., object], *args: Any) -> None:
-    """Have the event loop call a method in so many seconds; as :func:`call_soon`."""
+    """Have the event loop call a method after *seconds*, like :func:`call_soon`."""
     consumer = getattr(_worker(), "consumer", None)
     if consumer is not None:
         consumer.timer.call_after(seconds, consumer.call_soon, (method, *args))
 
 
 def backlog() -> int:
-    """Return how many tasks wait in the worker for each process of its pool that may take one."""
+    """Return the number of tasks that wait in the worker, per process of its pool."""
     controller = _worker()
     if controller is None or controller.pool is None:
         return 0
     if not (KOMBU_WAKES_LOOP or getattr(controller.pool, "uses_semaphore", False)):
-        return 0  # nothing would tell when there is none any more
-    # What a lost connection made Celery forget may be active, and not reserved.
+        return 0  # nothing would wake the loop when the backlog is empty
+    # After a lost connection a task may be active although Celery no longer lists it as reserved.
     waiting = max(0, len(state.reserved_requests) - len(state.active_requests))
     return waiting // max(1, int(controller.pool.num_processes))
 
 
 def lost_connection(channel: Any) -> bool:
-    """Return whether a worker closes *channel* only to connect again, while its tasks run on."""
+    """Return whether a worker closes *channel* only to reconnect, while its tasks continue."""
     return consumes_tasks(channel) and _worker().blueprint.state == bootsteps.RUN
 
 
@@ -360,6 +361,6 @@ def begin_background(sender: Any, **_: Any) -> None:
 
 
 def end_background(**_: Any) -> None:
-    """Stop them."""
+    """Stop the background services of a worker."""
     while _stops:
         _stops.pop()()

@@ -14,13 +14,13 @@ from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
 
-#: Options of one call. ``DelayQ(app)`` takes them out of the message's properties.
+#: Our options of a call. ``DelayQ(app)`` removes them from the message's properties.
 CALL_OPTIONS = frozenset({*unique.OPTIONS, *retry_options.OPTIONS, *retry_options.TASK_OPTIONS})
 
-#: Options of a task that Celery does not know itself.
+#: Our options of a task that Celery does not have.
 _TASK_OPTIONS = CALL_OPTIONS - {"max_retries", "retry_jitter"}
 
-#: The last line of Celery's banner about the worker itself.
+#: The last line about the worker itself in Celery's banner.
 _BANNER_LINE = ".> task events:"
 
 _NO_EFFECT_TEXT = (
@@ -35,7 +35,7 @@ def check_worker(sender: Any, **_: Any) -> None:
 
 
 def showing_what_is_on(controller: Any, startup_info: Callable[..., str]) -> Callable[..., str]:
-    """Wrap ``startup_info``: the banner of a worker says which parts of this package are on."""
+    """Wrap ``startup_info``: the banner of a worker shows which parts of this package are on."""
 
     def startup_info_with_parts(*args: Any, **kwargs: Any) -> str:
         lines = startup_info(*args, **kwargs).splitlines(keepends=True)
@@ -65,10 +65,12 @@ def _what_is_on(app: Any) -> str:
 
 
 def problems(app: Any, connection: Any) -> Iterator[str]:
-    """Yield what is wrong where a worker with the extension consumes by a stock transport,
-    acknowledges early although it was told to run each task at least once, has no end for tasks
-    that kill it, or cannot send webhooks; and where one without it has task options or periodic
-    entries that need it.
+    """Yield a text for each problem of a worker.
+
+    With the extension, a worker has a problem if it uses a stock transport, acknowledges early
+    despite ``at_least_once=True``, has no limit for tasks that kill it, sets options of celery
+    beat that have no effect, or cannot send webhooks. Without the extension, task options or
+    periodic entries that need the extension are a problem.
     """
     transport: Any = getattr(connection, "transport", None)
     delayq = getattr(app, "_delayq", None)
@@ -104,19 +106,19 @@ def problems(app: Any, connection: Any) -> Iterator[str]:
 
 
 def warn_of_stock(connection: Any) -> None:
-    """Warn, once, when an app with the extension uses kombu's transport for Redis or RabbitMQ."""
+    """Warn once if an app with the extension uses kombu's own transport for Redis or RabbitMQ."""
     for text in stock_problems(connection):
         warn_once(logger, text)
 
 
 def warn_of_naive_eta(app: Any, eta: Any) -> None:
-    """Warn, once, when an ETA without a time zone is not read as a periodic entry reads a time."""
+    """Warn once of an ETA without a time zone that a periodic entry would read differently."""
     try:
         moment = parse_iso(eta) if isinstance(eta, str) else eta
         if moment.tzinfo is not None or not app.timezone.utcoffset(moment):
             return
     except (AttributeError, TypeError, ValueError, OverflowError):
-        return  # the call is refused, or there is no ETA
+        return  # there is no ETA, or the call is refused later
     warn_once(
         logger,
         f"An eta without a time zone is read as UTC, and not in the app's zone ({app.timezone}) as "
@@ -125,7 +127,7 @@ def warn_of_naive_eta(app: Any, eta: Any) -> None:
 
 
 def stock_problems(connection: Any) -> Iterator[str]:
-    """Yield what is wrong with kombu's own transport for an app with the extension."""
+    """Yield a text for each problem of a kombu transport in an app with the extension."""
     transport = connection.transport
     if transport.driver_type in ("redis", "amqp") and not hasattr(transport, "settings"):
         yield (
@@ -136,7 +138,7 @@ def stock_problems(connection: Any) -> Iterator[str]:
 
 
 def _classic_queues(app: Any, settings: Any) -> Iterator[str]:
-    """Yield where a task that kills its process would be redelivered by RabbitMQ for ever."""
+    """Yield a text for each queue whose tasks RabbitMQ redelivers for ever if they kill workers."""
     conf = app.conf
     if not (settings.max_deliveries and conf.task_acks_late and conf.task_reject_on_worker_lost):
         return
@@ -150,7 +152,7 @@ def _classic_queues(app: Any, settings: Any) -> Iterator[str]:
 
 
 def _without_extension(app: Any, transport: Any) -> Iterator[str]:
-    """Yield the task options that have no effect without ``DelayQ(app)``."""
+    """Yield a text for each task option that has no effect without ``DelayQ(app)``."""
     if hasattr(transport, "settings"):
         tasks = app.tasks.values()
         for name in sorted(_TASK_OPTIONS):
@@ -159,7 +161,7 @@ def _without_extension(app: Any, transport: Any) -> Iterator[str]:
 
 
 def warn_of_call(message: Mapping[str, Any]) -> None:
-    """Warn, once for each option, when a task was sent with one that had no effect."""
+    """Warn once for each option of a call that had no effect."""
     if not CALL_OPTIONS.isdisjoint(message["properties"]) and envelope.is_task(message):
         for name in sorted(CALL_OPTIONS.intersection(message["properties"])):
             warn_once(logger, _NO_EFFECT_TEXT.format(name, "apply_async"))

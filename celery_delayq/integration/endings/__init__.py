@@ -1,11 +1,11 @@
-"""Changes to how the worker of Celery ends a task, or does not begin it."""
+"""Changes to how a Celery worker ends a task, or fails to begin a task."""
 
 from celery_delayq.integration.endings import not_begun, result_backend
 from celery_delayq.integration.replace import Promise, Replace
 
 _WHY = "a result backend that is away decides what becomes of the message"
 
-#: When a worker starts.
+#: Made when a worker starts.
 CHANGES = (
     Replace(
         target="worker._process_task",

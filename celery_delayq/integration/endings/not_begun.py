@@ -1,4 +1,4 @@
-"""A task that the worker cannot begin: what it has taken is given back, and the worker goes on."""
+"""A worker cannot begin a task: the place in the pool is released, and the worker continues."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 
 
 def giving_back(controller: Any, process_task: Callable[..., Any]) -> Callable[[Any], None]:
-    """Wrap what gives a request to the pool: an error ends this request and nothing else.
+    """Wrap ``_process_task``, which gives a request to the pool: an error ends only this request.
 
-    The caller may be the semaphore of the pool, on behalf of a task that has just ended, and would
-    lose the end of that task.
+    The caller may be the semaphore of the pool while another task ends. An exception would lose
+    the end of that other task.
     """
 
     def process(request: Any) -> None:
-        if not hasattr(request, "turn"):  # of a task that the app got since the worker began
+        if not hasattr(request, "turn"):  # the app got this task after the worker started
             process_task(request)
             return
         try:
@@ -32,7 +32,7 @@ def giving_back(controller: Any, process_task: Callable[..., Any]) -> Callable[[
                 return
             request.enter(Turn.GIVEN)
             process_task(request)
-        except MemoryError:  # the worker ends, and its messages go back
+        except MemoryError:  # the worker ends, and its messages are requeued
             raise
         except Exception as exc:
             if _give_up(controller, request, exc):
@@ -42,9 +42,9 @@ def giving_back(controller: Any, process_task: Callable[..., Any]) -> Callable[[
 
 
 def keeping_others(_owner: type, move: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what gives a request to the pool whose turn has come by its rate limit.
+    """Wrap ``_limit_move_to_pool``, which gives a request to the pool after its rate limit.
 
-    The caller is about to handle another message, or is a timer.
+    The caller is a timer, or is about to handle another message.
     """
 
     def move_to_pool(consumer: Any, request: Any) -> None:
@@ -52,7 +52,7 @@ def keeping_others(_owner: type, move: Callable[..., Any]) -> Callable[..., Any]
             return
         try:
             move(consumer, request)
-        except MemoryError:  # the worker ends, and its messages go back
+        except MemoryError:  # the worker ends, and its messages are requeued
             raise
         except Exception as exc:
             if not hasattr(request, "turn"):
@@ -63,17 +63,18 @@ def keeping_others(_owner: type, move: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _give_up(controller: Any, request: Any, exc: Exception) -> bool:
-    """Make a dead letter of a request that cannot be given to the pool; return False if the pool
-    has it all the same.
+    """Make a dead letter of a request that cannot be given to the pool.
+
+    Return False, without a dead letter, if the pool has the request despite the error.
     """
     logger.exception("Giving %s[%r] to the pool has failed", request.name, request.id)
     if _has_taken(controller.pool, request):
         request.enter(Turn.GIVEN)
         return False
-    if not request.enter(Turn.REFUSED):  # it has begun, in another thread
+    if not request.enter(Turn.REFUSED):  # the task has begun in another thread
         return False
     state.task_ready(request)
-    # A worker that ends gives its messages back; a cold shutdown stops the pool first.
+    # A worker that ends requeues its messages; a cold shutdown stops the pool first.
     is_ending = state.should_terminate or controller.blueprint.state != bootsteps.RUN
     if not is_ending:
         request.make_dead_letter(f"not given to the pool: {described(exc)}")
@@ -81,7 +82,7 @@ def _give_up(controller: Any, request: Any, exc: Exception) -> bool:
 
 
 def refuse(message: Any) -> bool:
-    """Have the worker refuse the request of a message, if any; return False if the pool has it."""
+    """Refuse the request of a message, if there is one. Return False if the pool has it."""
     request = getattr(message, "delayq_request", _no_request)()
     if request is None:
         return True
@@ -92,12 +93,13 @@ def refuse(message: Any) -> bool:
 
 
 def _no_request() -> None:
-    """Stand for the weak reference to a request that was never made."""
+    """Replace the weak reference of a message without a request."""
 
 
 def _has_taken(pool: Any, request: Any) -> bool:
-    """Return whether a prefork pool gives a request to a child all the same; if not, it forgets
-    the request.
+    """Return whether a prefork pool gives a request to a child despite an error.
+
+    If not, remove the request from the pool.
     """
     jobs = getattr(getattr(pool, "_pool", None), "_cache", {})
     for job in [*jobs.values()]:
@@ -109,9 +111,9 @@ def _has_taken(pool: Any, request: Any) -> bool:
 
 
 def _release_place(controller: Any) -> None:
-    """Give back the place in a prefork pool, if the request has one.
+    """Release the place of a request in a prefork pool, if there is a semaphore.
 
-    By the event loop: the request that takes it may fail too, and so on.
+    The event loop calls the release: the next request may fail too, and would recurse.
     """
     release = getattr(controller, "_quick_release", None)
     if release is not None and controller.hub is not None:

@@ -1,9 +1,9 @@
-"""The result backend may be away whenever a worker reports to it.
+"""The result backend may be unavailable when a worker reports to it.
 
-A report of a retry, a revoke, a failure or a start that fails is logged, and the ending goes on:
-what becomes of the message does not depend on the result backend. The report of a success is
-another matter: it is what the caller waits for. Celery makes a failure of it, and a dead letter
-keeps the task.
+A failed report of a start, a retry, a revoke or a failure is logged, and the task ends as usual:
+the state of the message does not depend on the result backend. A failed report of a success is
+different, because the caller waits for the result: Celery turns it into a failure, and the task
+is kept as a dead letter.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 def logging_errors(_owner: type, mark: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a ``mark_as_…`` of a result backend: an error is logged.
+    """Wrap a method ``mark_as_…`` of a result backend: an error is logged.
 
-    It then returns False, and an exception that was to be stored is marked as not reported.
+    After an error the method returns False, and the exception to store is marked as unreported.
     """
 
     def mark_or_log(backend: Any, task_id: str, *args: Any, **kwargs: Any) -> Any:
@@ -39,9 +39,9 @@ def logging_errors(_owner: type, mark: Callable[..., Any]) -> Callable[..., Any]
 
 
 def logging_errors_of_requests(owner: type, mark: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``mark_as_revoked`` in this way for the end of a request.
+    """Wrap ``mark_as_revoked`` like :func:`logging_errors`, for a call with a request.
 
-    Remote control, which has no request, takes an error for what it is.
+    Remote control calls it without a request, and handles the errors itself.
     """
     mark_and_log = logging_errors(owner, mark)
 
@@ -49,7 +49,7 @@ def logging_errors_of_requests(owner: type, mark: Callable[..., Any]) -> Callabl
         backend: Any, task_id: str, reason: str = "", request: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         given = backend, task_id, reason, request, *args
-        if request is None:  # Celery's remote control expects the errors of the backend
+        if request is None:  # called by Celery's remote control
             return mark(*given, **kwargs)
         return mark_and_log(*given, **kwargs)
 
@@ -57,12 +57,12 @@ def logging_errors_of_requests(owner: type, mark: Callable[..., Any]) -> Callabl
 
 
 def is_reported(exc: BaseException) -> bool:
-    """Return whether a failure was stored, and the chord was notified, as far as is known."""
+    """Return False if storing a failure, or notifying its chord, is known to have failed."""
     return not getattr(exc, "delayq_unreported", False)
 
 
 def starting_anyway(_owner: type, store: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``store_result`` of a result backend: an error for a start is logged."""
+    """Wrap ``store_result`` of a result backend: an error for the state STARTED is logged."""
 
     def store_result(
         backend: Any, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any
@@ -79,13 +79,13 @@ def starting_anyway(_owner: type, store: Callable[..., Any]) -> Callable[..., An
 
 
 def unknown_when_away(_owner: ModuleType, result_cls: type) -> type:
-    """Return a class of results whose state is unknown where the result backend is away.
+    """Return a result class whose state is unknown while the result backend is unavailable.
 
-    With ``worker_deduplicate_successful_tasks`` Celery asks for it before it runs a task again.
+    With ``worker_deduplicate_successful_tasks`` Celery reads the state before it repeats a task.
     """
 
     class Result(result_cls):
-        """A result as Celery's trace reads it."""
+        """A result as Celery's ``trace_task`` reads it."""
 
         @property
         def state(self) -> Any:

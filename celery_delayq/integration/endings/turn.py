@@ -1,4 +1,4 @@
-"""Whether a task of a worker begins, and who ends one that has begun. No I/O."""
+"""Whether a task in a worker begins, and who ends a task that has begun. No I/O."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from enum import Enum, auto
 
 
 class Turn(Enum):
-    """Where a task of a worker is, up to its beginning. :data:`NEXT_TURNS` has the transitions."""
+    """State of a task in a worker until it begins. :data:`NEXT_TURNS` has the transitions."""
 
-    #: The worker has it.
+    #: The worker has the task.
     WAITING = auto()
-    #: The pool has it.
+    #: The pool has the task.
     GIVEN = auto()
-    #: It runs, or has run.
+    #: The task runs, or has run.
     BEGUN = auto()
-    #: The worker has refused it, and it does not begin.
+    #: The worker has refused the task: it does not begin.
     REFUSED = auto()
 
 
-#: What may follow a turn. A thread of the pool enters BEGUN, the worker's loop all others.
+#: The allowed next states. A thread of the pool enters BEGUN, the worker's loop all others.
 NEXT_TURNS = {
     Turn.WAITING: {Turn.GIVEN, Turn.BEGUN, Turn.REFUSED},
     Turn.GIVEN: {Turn.BEGUN, Turn.REFUSED},
@@ -28,9 +28,9 @@ NEXT_TURNS = {
 
 
 class EndedBy(Enum):
-    """Who ends a task that has begun, where the pool reports that as an end of its own."""
+    """Who ends a task that has begun, where the pool reports this end separately."""
 
     #: A revoke.
     REVOKE = auto()
-    #: A worker that has lost its connection, or shuts down: the message goes back.
+    #: A worker that has lost its connection or shuts down: the message is requeued.
     CANCEL = auto()

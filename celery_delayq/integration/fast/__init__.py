@@ -1,7 +1,7 @@
 """Every change to Celery, kombu and billiard that serves speed alone, in groups.
 
-``DELAYQ_FAST=0`` in the environment switches all of them off; it is read when this package is
-imported. To remove a group, delete its module and its lines here.
+``DELAYQ_FAST=0`` in the environment switches all of them off. The variable is read when this
+package is imported. To remove a group, delete its module and its lines here.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ GROUPS = (
 
 
 def chosen(value: str) -> tuple[Group, ...]:
-    """Return the groups that are on by a value of ``DELAYQ_FAST``.
+    """Return the groups that a value of ``DELAYQ_FAST`` leaves on.
 
-    The benchmark also switches off single groups: ``-ids,-writes``.
+    The benchmark also switches off single groups, such as ``-ids,-writes``.
 
     Raises
     ------
     ConfigError
-        The value is none of these.
+        The value is invalid.
     """
     if value in ("", "1"):
         return GROUPS
@@ -68,8 +68,8 @@ def chosen(value: str) -> tuple[Group, ...]:
 
 _ON = chosen(os.environ.get(VARIABLE, ""))
 
-#: Since ``DelayQ(app)``, for all apps of the process.
+#: Made by ``DelayQ(app)``, for all apps of the process.
 PROCESS = tuple(change for group in _ON for change in group.process)
 
-#: When a worker starts.
+#: Made when a worker starts.
 WORKER = tuple(change for group in _ON for change in group.worker)

@@ -1,8 +1,8 @@
 """Settles leased messages without a turn of the event loop.
 
-Celery creates two ``vine.promise`` objects for each message, which its event loop calls, since
-only the loop may write to the socket of a broker. An acknowledgement of ours is only noted. Row
-``fast-acks`` of the benchmark.
+Celery creates two ``vine.promise`` objects for each message. The event loop calls them, because
+only the loop may write to the socket of a broker. Our acknowledgements are only put into a batch.
+Benchmark row: ``fast-acks``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from celery_delayq.model.broker import is_leased
 
 
 def settling_at_once(_owner: type, create: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``create_task_handler``: leased messages are settled where the task has ended."""
+    """Wrap ``create_task_handler``: the thread that ends a task settles its message, if leased."""
 
     def create_task_handler(consumer: Any, promise: Callable[..., Any] = promise) -> Any:
         def settling(call_soon: Any, args: tuple[Any], **options: Any) -> Any:
             (method,) = args
             message = method.__self__
             channel = message.channel
-            # Until the prefetch is what it was before a lost connection, each promise raises it.
+            # After a lost connection, promises raise the prefetch count up to its old value.
             if consumer._maximum_prefetch_restored and is_leased(channel, message.delivery_tag):
                 return partial(channel.hand_out.settle_soon, method)
             return promise(call_soon, args, **options)

@@ -1,7 +1,7 @@
-"""Has a message's body decoded once.
+"""Decode the body of a message once.
 
-Celery's consumer decodes the body of a message to look at it, and whoever runs the task decodes it
-once more. Row ``fast-bodies`` of the benchmark.
+Celery's consumer decodes the body to inspect it. The process that runs the task decodes it again.
+Benchmark row: ``fast-bodies``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from celery_delayq.integration.replace import Replace
 
 
 def decoding_once(_owner: type, init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap the constructor of requests: take the body that the message has decoded already."""
+    """Wrap the constructor of requests: use the body that the message has already decoded."""
 
     def __init__(request: Any, message: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if not kwargs.get("decoded") and kwargs.get("body") is message.body:

@@ -1,9 +1,9 @@
-"""Makes no copies of queues and exchanges that are declared already.
+"""Do not copy queues and exchanges that are already declared.
 
 For each message kombu binds a copy of the queue and of its exchange to the channel, only to find
-that the queue is declared. For each producer that it takes from a pool, it binds a copy of an
-exchange without a name. Other transports are left as they are: an app of the same process may have
-one. Row ``fast-declared`` of the benchmark.
+that the queue is declared. For each producer from a pool, kombu binds a copy of an exchange
+without a name. Transports of other brokers are unchanged: another app of the process may use one.
+Benchmark row: ``fast-declared``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from celery_delayq.integration.replace import Replace
 
 
 class _NoExchange(Exchange):
-    """The exchange of a producer that has none: a channel needs no copy of it."""
+    """The exchange of a producer without an exchange: a channel needs no copy of it."""
 
     def bind(self, _channel: Any) -> _NoExchange:
         return self
@@ -28,12 +28,12 @@ _NO_EXCHANGE = _NoExchange()
 
 
 def _is_ours(connection: Any) -> bool:
-    """Return whether the connection has a transport of ours, in less time than by its class."""
+    """Return whether the transport is ours. Cheaper than a test of its class."""
     return connection is not None and hasattr(connection.transport, "batches")
 
 
 def knowing_declared(_owner: type, declare: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``Producer.maybe_declare``: look first whether a queue is declared, as kombu does."""
+    """Wrap ``Producer.maybe_declare``: first test, as kombu does, whether a queue is declared."""
 
     def maybe_declare(producer: Any, entity: Any, *args: Any, **policy: Any) -> Any:
         if isinstance(entity, Queue) and entity.can_cache_declaration:
@@ -46,7 +46,7 @@ def knowing_declared(_owner: type, declare: Callable[..., Any]) -> Callable[...,
 
 
 def without_exchange(_owner: type, create: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what makes a producer of a pool: its exchange, which has no name, is never copied."""
+    """Wrap ``create_producer`` of a pool: an exchange without a name is never copied."""
 
     def create_producer(pool: Any) -> Any:
         producer = create(pool)

@@ -1,7 +1,7 @@
-"""Makes no lock and no condition for each task of a prefork worker.
+"""Create no lock and no condition for each task of a prefork worker.
 
-billiard makes a ``threading.Event`` for each task, and in a worker nobody waits for it: the event
-loop calls back. Row ``fast-events`` of the benchmark.
+billiard creates a ``threading.Event`` for each task. In a worker nobody waits for this event: the
+event loop calls back. Benchmark row: ``fast-events``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from celery_delayq.integration.replace import Replace
 
 
 class Event:
-    """A ``threading.Event`` that gets its lock and its condition when somebody waits for it."""
+    """A ``threading.Event`` that creates its lock and condition only when somebody waits."""
 
     __slots__ = ("_is_set", "_waited_for")
 
@@ -26,26 +26,26 @@ class Event:
         self._waited_for: threading.Event | None = None
 
     def is_set(self) -> bool:
-        """Return whether it is set."""
+        """Return whether the event is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Set it, for good."""
+        """Set the event. It cannot be cleared."""
         self._is_set = True
         if self._waited_for is not None:
             self._waited_for.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, at most *timeout* seconds; return whether it is."""
+        """Wait at most *timeout* seconds until the event is set; return whether it is set."""
         with self._lock:
             if self._waited_for is None:
                 self._waited_for = threading.Event()
-        # `set` notes first, and then looks for who waits: one of the two sees the other.
+        # `set` writes the flag before it reads `_waited_for`, so one side always sees the other.
         return self._is_set or self._waited_for.wait(timeout)
 
 
 class _Threading:
-    """The module ``threading`` for who makes an event for each task."""
+    """The module ``threading``, as ``billiard.pool`` uses it, with another class of events."""
 
     Event = Event
 
@@ -57,7 +57,7 @@ class _Threading:
 
 
 def with_light_events(_owner: ModuleType, stock: ModuleType) -> _Threading:
-    """Return the module ``threading`` with other events."""
+    """Return the module ``threading`` with another class of events."""
     return _Threading(stock)
 
 

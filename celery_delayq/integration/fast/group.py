@@ -14,13 +14,13 @@ class Group:
     Parameters
     ----------
     name : str
-        The name of its module; the benchmark has a row ``fast-<name>``.
+        The name of the group's module; the benchmark has a row ``fast-<name>``.
     process : tuple[Change, ...]
-        Made by ``DelayQ(app)``, for all apps of the process: they save time where tasks are sent.
+        Made by ``DelayQ(app)`` for all apps of the process: these changes make sending faster.
     worker : tuple[Change, ...]
-        Made when a worker starts: they save time where tasks are run.
+        Made when a worker starts: these changes make running tasks faster.
     upstream : str
-        The change to Celery, kombu or billiard that would serve better.
+        The change to Celery, kombu or billiard that would replace this group.
     """
 
     name: str
@@ -30,5 +30,5 @@ class Group:
 
     @property
     def row(self) -> str:
-        """The row of the benchmark."""
+        """The name of the benchmark row."""
         return f"fast-{self.name}"

@@ -1,8 +1,8 @@
-"""Makes three headers of a task's message in less time.
+"""Compute three headers of a task's message faster.
 
-Celery makes ``argsrepr`` and ``kwargsrepr`` with its ``saferepr``, also where ``repr`` gives the
-same text, and the name of this process anew for each message. Row ``fast-headers`` of the
-benchmark.
+Celery computes ``argsrepr`` and ``kwargsrepr`` with its ``saferepr``, even where ``repr`` gives
+the same text. It also builds the name of this process again for each message. Benchmark row:
+``fast-headers``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from celery_delayq.integration.fast.group import Group
 from celery_delayq.integration.replace import Replace
 from celery_delayq.utils.plain_repr import plain_repr
 
-#: Celery's name of this process, with its pid.
+#: Celery's name of this process, which contains the pid.
 _origin = cache(anon_nodename)
 os.register_at_fork(after_in_child=_origin.cache_clear)
 
 
 def giving_headers(_owner: type, create: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``as_task_v2``: give it the headers that are known in a shorter way."""
+    """Wrap ``as_task_v2``: pass the headers that can be computed faster."""
 
     def as_task_v2(
         factory: Any,

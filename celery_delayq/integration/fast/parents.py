@@ -1,7 +1,7 @@
-"""Finds the parent of a task in less time where no task runs.
+"""Find the parent of a task faster where no task runs.
 
-Celery looks twice for the parent of each task that it sends. Where no task runs, each look raises
-two exceptions. Row ``fast-parents`` of the benchmark.
+Celery looks up the parent of each task twice while sending. Where no task runs, each lookup raises
+two exceptions. Benchmark row: ``fast-parents``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from celery_delayq.integration.replace import Replace
 
 
 def finding_parent(_owner: Any, stock: Callable[[], Any]) -> Callable[[], Any]:
-    """Wrap the look for the running task.
+    """Wrap the lookup of the running task.
 
-    Celery has a stack of tasks for each thread, or greenlet, in which a task runs.
+    Celery has one stack of tasks for each thread or greenlet that runs tasks.
     """
     stacks: Any = vars(_task_stack)["_local"]
 
@@ -30,7 +30,7 @@ def finding_parent(_owner: Any, stock: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def has_local_stack(_owner: Any) -> bool:
-    """Return whether Celery keeps the running tasks itself, not by ``threading.local``."""
+    """Return whether Celery stores running tasks in its own ``Local``, not ``threading.local``."""
     return isinstance(vars(_task_stack).get("_local"), Local)
 
 

@@ -1,7 +1,7 @@
-"""Reads four cached properties without a lock.
+"""Read four cached properties without a lock.
 
 A cached property of kombu takes a lock at each read. Celery reads four of them for each task that
-it sends. Row ``fast-properties`` of the benchmark.
+it sends. Benchmark row: ``fast-properties``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from celery_delayq.integration.replace import Replace
 
 
 class WithoutLock:
-    """Stands for a cached property of kombu.
+    """Replaces a cached property of kombu.
 
-    The first read goes to kombu. As there is no ``__set__`` here, Python finds the value in the
-    object later on. A setter is not called, to delete a value that is not there is an error, and an
-    assignment does not wait for a first read in another thread.
+    The first read goes to kombu. This class has no ``__set__``, so Python finds the value in the
+    object at each later read. Three things differ from kombu: a setter is not called, deleting a
+    missing value is an error, and an assignment does not wait for a first read in another thread.
     """
 
     def __init__(self, _owner: Any, stock: Any) -> None:

@@ -1,8 +1,8 @@
-"""Has the child of a prefork worker pickle plain reports in the plain way.
+"""Have the child of a prefork worker pickle plain reports with the standard pickler.
 
-A child reports twice for each task, when it begins and when it ends. billiard pickles each report
-by a class that copies a table first, which takes longer than to send the report. Row
-``fast-reports`` of the benchmark.
+A child sends two reports for each task: at its begin and at its end. billiard pickles each report
+with a class that copies a table first. This takes longer than sending the report. Benchmark row:
+``fast-reports``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from celery_delayq.integration.fast.group import Group
 from celery_delayq.integration.replace import Replace
 
-#: Classes of values that read the same, whichever way they are pickled.
+#: Types whose values are read back equal from either pickler.
 _PLAIN_TYPES = frozenset((int, float, str, bool, type(None)))
 
 
 def pickling_plainly(_owner: type, put: Callable[..., None]) -> Callable[..., None]:
-    """Wrap ``put`` of the queue of a child, for messages that both ways pickle alike."""
+    """Wrap ``put`` of a child's queue, for messages that both picklers write alike."""
 
     def put_plainly(queue: Any, message: Any) -> None:
         if _is_plain(message):

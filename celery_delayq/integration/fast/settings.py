@@ -1,8 +1,8 @@
-"""Looks settings up in less time.
+"""Look up settings faster.
 
-Celery looks five settings up for each task that it sends. For each place without the setting it
-raises an exception, and it works out the other names of the setting each time. Here the names are
-worked out once. Row ``fast-settings`` of the benchmark.
+Celery looks up five settings for each task that it sends. Each lookup raises an exception for each
+place without the setting, and computes the other names of the setting again. Here the names are
+computed once. Benchmark row: ``fast-settings``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from celery.utils.collections import ConfigurationView
 from celery_delayq.integration.fast.group import Group
 from celery_delayq.integration.replace import Replace
 
-#: Whether Celery looks for all names of a setting in one place before the next place: since 5.7.
+#: Whether Celery tries all names of a setting in one place before the next place (from 5.7).
 CELERY_LOOKS_BY_PLACE: bool = ConfigurationView({"a": True}, [{"x_a": False}], prefix="x")["a"]
 
 
 def finding_settings(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the lookup of a setting: find it without exceptions, by names that are kept."""
+    """Wrap the lookup of a setting: use stored names, and raise no exceptions."""
 
     def find(settings: Any, key: str) -> Any:
         if settings.key_t is None:
             known = vars(settings).setdefault("_delayq_names", {})
-            asked = key, settings.prefix  # the first lookup loads the settings, and their prefix
+            asked = key, settings.prefix  # the first lookup loads the settings and their prefix
             names = known.get(asked) or known.setdefault(asked, settings._to_keys(key))
             for place in settings.maps:
                 for name in names:

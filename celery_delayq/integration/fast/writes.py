@@ -1,8 +1,8 @@
-"""Writes a task to a free child of a prefork worker at once.
+"""Write a task to a free child of a prefork worker at once.
 
-Celery registers the pipe of a child with the poller for each task that it writes, and writes only
-when the poller has said that there is room. It writes the length of a task first, and wakes the
-child twice. Row ``fast-writes`` of the benchmark.
+For each task Celery registers the pipe of a child with the poller, and writes only after the
+poller reports room. Celery writes the length of a task first, which wakes the child twice.
+Benchmark row: ``fast-writes``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class StillRegistered:
-    """An event loop that leaves a descriptor as it is where a call would change nothing."""
+    """An event loop that ignores the removal of a writer that is not registered."""
 
     consolidate_callback: Callable[[list[int]], None]
 
@@ -33,13 +33,13 @@ class StillRegistered:
         return getattr(self._hub, name)
 
     def remove_writer(self, fd: int) -> None:
-        """Remove a writer that is there."""
+        """Remove a writer, if it is registered."""
         if fd in self._hub.writers:
             self._hub.remove_writer(fd)
 
 
 def in_one_write(job: Any) -> None:
-    """Have a pool write a task together with its length, where a pipe takes both or nothing."""
+    """Have a pool write a task and its length together, if a pipe takes both or nothing."""
     length, body, size = job._payload
     if len(length) + size <= PIPE_BUF:
         job._payload = memoryview(b"".join((length, body))), memoryview(b""), 0
@@ -56,8 +56,9 @@ def _replace(pool: Any, fd: int) -> None:
 def writing_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., None]:
     """Have a pool write a task to a free child at once.
 
-    A pipe without room takes the rest when the poller says that it has some. Children that
-    take a task each before one gets a second (``-O fair``, the default) have an empty pipe.
+    If a pipe is full, the rest is written when the poller reports room. With ``-O fair`` (the
+    default) a child gets a second task only when every child has one, so a free child has an
+    empty pipe.
     """
 
     def create_write_handlers(pool: Any, hub: Hub, *args: Any, **kwargs: Any) -> None:
@@ -88,7 +89,7 @@ def writing_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., 
             write_to_free()
 
         pool._quick_put = put_and_write
-        # For what waits until a child starts or ends.
+        # For tasks that wait until a child starts or ends.
         pool.on_poll_start = write_to_free
 
     return create_write_handlers

@@ -1,4 +1,4 @@
-"""Flower's API for publishing: what was wrong, where it would answer with an empty 500."""
+"""Flower's API for publishing: answer with the error text instead of an empty status 500."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery_delayq.integration.replace import Promise, Replace
 
 
 def status_of(error: DelayQError) -> int:
-    """Return the status of HTTP for an error of ours."""
+    """Return the HTTP status for an error of ours."""
     if isinstance(error, UniqueConflict):
         return 409
     if isinstance(error, OperationalError):
@@ -21,7 +21,7 @@ def status_of(error: DelayQError) -> int:
 
 
 def naming_errors(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``send_error``, which gets the error, or one that Flower has raised of it."""
+    """Wrap ``send_error``, which gets our error, or an error that Flower raised from ours."""
 
     def send_error(handler: Any, status_code: int = 500, **options: Any) -> Any:
         exc = (options.get("exc_info") or (None, None))[1]

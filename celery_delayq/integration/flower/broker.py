@@ -1,4 +1,4 @@
-"""Flower's page of the broker on a Redis Cluster: Flower itself knows single servers only."""
+"""Flower's broker page for a Redis Cluster: Flower itself supports only single servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from celery_delayq.store.scripting.calls import Command, Steps
 
 
 class ClusterCounts:
-    """Counts what is ready, as Flower's own classes for brokers do.
+    """Counts ready messages, with the interface of Flower's own broker classes.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class ClusterCounts:
         self._options, self._ssl = options, use_ssl
 
     async def queues(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return name and number of ready messages of each queue."""
+        """Return the name and the number of ready messages of each queue."""
         return await asyncio.get_running_loop().run_in_executor(None, self._count, [*names])
 
     def _count(self, names: Sequence[str]) -> list[dict[str, Any]]:

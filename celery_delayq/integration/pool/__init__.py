@@ -3,7 +3,7 @@
 from celery_delayq.integration.pool import results, tasks
 from celery_delayq.integration.replace import Promise, Replace
 
-#: When a worker starts.
+#: Made when a worker starts.
 CHANGES = (
     Replace(
         target="celery.concurrency.asynpool:ResultHandler._flush_outqueue",

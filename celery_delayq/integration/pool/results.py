@@ -1,8 +1,8 @@
-"""From the children of a prefork worker: no message is lost, or read as another one.
+"""Messages from the children of a prefork worker are neither lost nor misread.
 
-A child reports twice for each task, when it begins and when it ends. Celery reads the length of a
-message and then the message, by a generator that it registers with the event loop while half a
-message is missing.
+A child sends two messages for each task: at its begin and at its end. Celery reads the length of a
+message and then the message itself. While a part is missing, Celery keeps the first part in a
+generator that is registered with the event loop.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from kombu.utils.encoding import safe_repr
 
 logger = logging.getLogger(__name__)
 
-#: Bytes that a pipe holds, so that one call of the kernel reads all that a child has written.
+#: Capacity of a pipe in bytes: one read gets everything that a child has written.
 PIPE_BYTES = 65_536
-#: Seconds that a stopping worker waits for the rest of half a message, as Celery 5.7 does.
+#: Seconds that a stopping worker waits for the rest of a message, as in Celery 5.7.
 MESSAGE_REST_SECONDS = 10.0
 
 _LENGTH = struct.Struct(">i")
 
 
 def reading_all(_owner: type, _make: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a pool read all that a child has written at once.
+    """Have a pool read everything that a child has written at once.
 
-    What there is of a message is kept with its child: it outlives the event loop, which a lost
-    connection makes anew. An error of one message does not hold up those that were read with it.
+    The first part of an incomplete message is stored with its child, because the event loop is
+    created again after a lost connection. An error in one message does not delay the messages
+    that were read with it.
     """
 
     def make_process_result(handler: Any, hub: Hub) -> Callable[[int], None]:
@@ -53,7 +54,7 @@ def reading_all(_owner: type, _make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read(child: Any, fd: int, receive: Callable[[Any], object]) -> bool:
-    """Read what a child has written, and hand on whole messages.
+    """Read the bytes that a child has written, and hand on complete messages.
 
     Returns
     -------
@@ -73,12 +74,12 @@ def _read(child: Any, fd: int, receive: Callable[[Any], object]) -> bool:
 
 
 def _take(child: Any, data: bytes, receive: Callable[[Any], object]) -> None:
-    """Hand whole messages on, and keep the beginning of the next one."""
+    """Hand on complete messages, and store the beginning of the next message."""
     begun = vars(child).get("delayq_begun")
     if begun is not None:
         begun += data
         if len(begun) < _end(begun):
-            return  # it is put together only once, however long it is
+            return  # so that a long message is joined only once
         data = bytes(begun)
         del child.delayq_begun
     at = 0
@@ -90,7 +91,7 @@ def _take(child: Any, data: bytes, receive: Callable[[Any], object]) -> None:
                 receive(pickle.loads(data[start:at]))
             except Exception as exc:
                 error = error or exc
-    finally:  # also where a signal ends the worker's loop
+    finally:  # also if a signal ends the worker's loop
         if at < len(data):
             child.delayq_begun = bytearray(data[at:])
     if error is not None:
@@ -98,7 +99,10 @@ def _take(child: Any, data: bytes, receive: Callable[[Any], object]) -> None:
 
 
 def _end(data: bytes | bytearray, at: int = 0) -> int:
-    """Return how many bytes the message that begins *at* has with its length, as far as known."""
+    """Return the size in bytes, with the length field, of the message that begins at *at*.
+
+    If the length field is incomplete, return the size of that field.
+    """
     if len(data) - at < _LENGTH.size:
         return _LENGTH.size
     length: int = _LENGTH.unpack_from(data, at)[0]
@@ -106,11 +110,12 @@ def _end(data: bytes | bytearray, at: int = 0) -> int:
 
 
 def ending_flush(_owner: type, flush: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a worker that stops read half a result without waiting for the other half for ever.
+    """Have a stopping worker read an incomplete result without waiting for ever.
 
-    A process that was killed while it sent a result leaves half of it in its pipe. Celery waits for
-    the rest in ``ResultHandler._flush_outqueue``, and the worker itself holds the other end of the
-    pipe open. When that is closed, Celery reads the end of the file and goes on.
+    A process that is killed while it sends a result leaves a part of the result in its pipe. Celery
+    waits for the rest in ``ResultHandler._flush_outqueue``, while the worker itself holds the
+    writing end of the pipe open. When the writing end is closed, Celery reads the end of the file
+    and continues.
     """
 
     def flush_that_ends(handler: Any, fd: int, remove: Any, processes: Any, *args: Any) -> Any:
@@ -126,9 +131,9 @@ def ending_flush(_owner: type, flush: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flushing_whole(_owner: type, flush: Callable[..., Any]) -> Callable[..., None]:
-    """Have a pool first read the rest of a message when a child has ended.
+    """When a child has ended, have a pool first read the rest of a message.
 
-    Celery would take the rest for another message, of any length.
+    Celery would read this rest as a new message of arbitrary length.
     """
 
     def flush_whole(pool: Any, child: Any) -> None:
@@ -137,14 +142,14 @@ def flushing_whole(_owner: type, flush: Callable[..., Any]) -> Callable[..., Non
         while "delayq_begun" in vars(child) and not reader.closed and reader.poll(0):
             if not _read(child, reader.fileno(), receive):
                 break
-        if "delayq_begun" not in vars(child):  # else there is no more
+        if "delayq_begun" not in vars(child):  # else the pipe has no complete message left
             flush(pool, child)
 
     return flush_whole
 
 
 def _read_rest(child: Any, fd: int, receive: Callable[[Any], object]) -> bool:
-    """Read the rest of a message; return whether the child has written it."""
+    """Read the rest of a message; return whether the message is complete."""
     deadline = time.monotonic() + MESSAGE_REST_SECONDS
     _take(child, b"", receive)
     while "delayq_begun" in vars(child):
@@ -157,10 +162,10 @@ def _read_rest(child: Any, fd: int, receive: Callable[[Any], object]) -> bool:
 
 
 def reading_open(processes: Any, register: Callable[[Hub], None]) -> Callable[[Hub], None]:
-    """Have a worker that connects again read none of its children's pipes that was closed.
+    """Have a worker that reconnects ignore closed pipes of its children.
 
-    Celery closes the pipe of a child that was killed (``AsynPool.on_partial_read``) but still lists
-    its descriptor, which may be that of a connection by now: reading from it never ends.
+    Celery closes the pipe of a killed child (``AsynPool.on_partial_read``) but keeps its descriptor
+    in a list. The number may meanwhile belong to a connection: reading from it never ends.
     """
 
     def register_open(loop: Hub) -> None:
@@ -192,7 +197,7 @@ def sending_readable(_owner: type, begin: Callable[..., None]) -> Callable[..., 
 
 
 def _make_readable(value: Any) -> None:
-    """Replace an exception that cannot be pickled and read again: reading it ends the worker."""
+    """Replace an exception that cannot be pickled and unpickled, which would end the worker."""
     info = value[1] if type(value) is tuple else value
     if not isinstance(info, ExceptionInfo):
         return

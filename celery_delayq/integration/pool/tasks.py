@@ -1,4 +1,4 @@
-"""To the children of a prefork worker: a task that ends each child that reads it is given up."""
+"""A prefork worker gives up a task that kills each child that reads the task."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 
 from billiard.pool import EX_OK, EX_RECYCLE
 
-#: Children that may die before they begin a task: one more, and it counts as a crash.
+#: Children that may die before they begin a task. One more death counts as a crash of the task.
 MAX_DEAD_CHILDREN = 2
-#: Exit codes of children that have read all that they were to read.
+#: Exit codes of children that ended as planned.
 CLEAN_EXIT_CODES = (EX_OK, EX_RECYCLE)
 
 
 def counting_children(_owner: type, on_partial_read: Callable[..., None]) -> Callable[..., None]:
-    """Have a pool give a task up that ends each child that reads it.
+    """Have a pool give up a task that kills each child that reads the task.
 
-    A child dies before it begins a task whose arguments it cannot unpickle. Celery gives the task
-    to the next child, without end.
+    A child dies before it begins a task whose arguments it cannot unpickle. Celery then gives the
+    task to the next child, without end.
 
-    A child that dies while the pool looks at another one may have begun its task: billiard
-    (``_join_exited_workers``) has not read what it reported, and would run the task once more.
-    It names the same child again whenever another one has died, until the task is given on.
+    A child may also begin a task and die while the pool handles the death of another child.
+    billiard (``_join_exited_workers``) has not read its report then, and would run the task again.
+    billiard reports the same dead child again at each further death, until the task is given to
+    another child.
     """
 
     def on_child_lost(pool: Any, job: Any, child: Any) -> None:
@@ -37,7 +38,7 @@ def counting_children(_owner: type, on_partial_read: Callable[..., None]) -> Cal
         lost: set[int] = vars(job).setdefault("delayq_lost", set())
         lost.add(child.pid)
         if len(lost) > MAX_DEAD_CHILDREN:
-            job._ack(None, monotonic(), child.pid, None)  # or it is given to another one
+            job._ack(None, monotonic(), child.pid, None)  # without it another child gets the task
         on_partial_read(pool, job, child)
         if len(lost) > MAX_DEAD_CHILDREN:
             pool.mark_as_worker_lost(job, child.exitcode)
