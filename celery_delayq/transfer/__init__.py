@@ -1,1 +1,1 @@
-"""Schedule and dead letters to files and databases, and back."""
+"""Move the schedule and dead letters to files and databases, and back."""

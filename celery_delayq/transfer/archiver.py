@@ -1,6 +1,7 @@
 """Workers move old dead letters to the database of the setting ``dead_letters_archive``.
 
-It never disturbs a worker: after an error dead letters stay in Redis, and it is tried again.
+The archiver never disturbs a worker. After an error dead letters stay in Redis, and the archiver
+tries again.
 """
 
 from __future__ import annotations
@@ -31,35 +32,35 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two rounds, of all workers together.
+#: Seconds between two rounds. One worker does each round.
 ROUND_INTERVAL_SECONDS = 10.0
 
-#: Most seconds of a round.
+#: Longest duration of a round, in seconds.
 MAX_ROUND_SECONDS = 5.0
 
 #: Longest wait between two attempts, in seconds, while the database cannot be reached.
 MAX_BACKOFF_SECONDS = 60.0
 
-#: Most seconds that a stopping worker waits for a batch.
+#: Most seconds that a stopping worker waits for the end of a batch.
 STOP_SECONDS = 2.0
 
 _REDIS_ERRORS = (CommandRefused, OperationalError)
 
 
 def backoff(failures: int, interval: float = ROUND_INTERVAL_SECONDS) -> float:
-    """Return for how many seconds to wait after so many failures in a row."""
+    """Return how many seconds to wait after *failures* consecutive failures."""
     return min(interval * 2.0 ** min(failures, 9), max(MAX_BACKOFF_SECONDS, interval))
 
 
 class Archiver:
-    """Archives regularly, in a native thread, because a database may block for long.
+    """Archives regularly. Runs in a native thread, because a database may block for long.
 
     Parameters
     ----------
     app : Celery
-        The app of the worker; the archiver has its own connections to the broker.
+        The app of the worker. The archiver has its own connections to the broker.
     url : str
-        The database.
+        The URL of the database.
     after : float
         Seconds for which a dead letter stays in Redis.
     interval : float
@@ -96,9 +97,9 @@ class Archiver:
         native_threads.write_log_lines()
 
     def run(self) -> None:
-        """Archive until :meth:`stop`; only a wrong URL or a missing package ends it."""
+        """Archive until :meth:`stop`. Only a wrong URL or a missing package ends it earlier."""
         try:
-            # Here, since its imports take a second.
+            # In the thread, because its imports take a second.
             database = database_of(self._url)
             logger.info("archiving dead letters: database=%s after_s=%g", database, self._after)
             with Session(self._app) as session:
@@ -123,9 +124,9 @@ class Archiver:
         self.loop.run(step)
 
     def _round(self, session: Session, database: Database) -> int | None:
-        """Archive for at most :data:`MAX_ROUND_SECONDS`; return how many dead letters were moved.
+        """Archive for at most :data:`MAX_ROUND_SECONDS`; return the number of moved dead letters.
 
-        None where there was nothing to do, or another worker has the turn.
+        Return None if there is nothing to do, or if another worker does this round.
         """
         end = time.monotonic() + MAX_ROUND_SECONDS
 
@@ -135,7 +136,7 @@ class Archiver:
         try:
             if not session.ask(partial(self._is_due, uuid4().hex)):
                 return None
-            # Without reading ahead: under gevent its thread would be a greenlet of this one.
+            # No reading ahead: under gevent its thread would be a greenlet of this thread.
             return insert_all(
                 session, database, DeadFilter(), older_than=self._after, spare=self._after,
                 own=True, ahead=False, go_on=go_on,
@@ -147,7 +148,7 @@ class Archiver:
             raise
 
     def _is_due(self, who: str, stores: Stores) -> bool:
-        """Return whether this worker has the turn, and there are dead letters to move."""
+        """Return whether this worker does the round, and there are dead letters to move."""
         if not stores.common.dead_letters.take_turn(who, 0.9 * self._interval):
             return False
         last = stores.now_ms() - int(self._after * 1000)
@@ -160,7 +161,7 @@ class Archiver:
 
 
 def begin(app: Celery) -> Callable[[], None] | None:
-    """Start an archiver where ``dead_letters_archive`` is set; return the function to stop it."""
+    """Start an archiver if ``dead_letters_archive`` is set; return the function to stop it."""
     settings = Settings.from_options(app.conf.broker_transport_options)
     if not settings.dead_letters_archive:
         return None

@@ -1,4 +1,4 @@
-"""Public API of export, import and archives. Called as ``delayq.transfer``."""
+"""Public API of export, import and archives: ``delayq.transfer``."""
 
 from __future__ import annotations
 

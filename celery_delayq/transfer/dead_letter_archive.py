@@ -1,6 +1,7 @@
-"""Dead letters to a SQL database or a file: none is lost, and a database has each once.
+"""Move or copy dead letters to a SQL database or a file.
 
-The other direction is :mod:`celery_delayq.transfer.dead_letter_restore`.
+No dead letter is lost, and a database has each one once. The other direction is
+:mod:`celery_delayq.transfer.dead_letter_restore`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Most dead letters, and approximate bytes, of one transaction; reading them takes several calls.
+#: Most dead letters, and approximate bytes, of one transaction. Reading them takes several calls.
 PAGE_DEAD_LETTERS, PAGE_BYTES = 1000, 8_000_000
 
 
@@ -61,26 +62,27 @@ def archive_dead(
 ) -> Archived:
     """Move dead letters to a SQL database.
 
-    Each is there before it leaves Redis, and is there once; see :func:`insert_all`.
+    Each is inserted before it leaves Redis, and is inserted once; see :func:`insert_all`.
 
     Parameters
     ----------
     url : str | None
-        ``sqlite:///…`` or ``postgresql://…``, where the table is made if it is missing; by default
-        that of the setting ``dead_letters_archive``.
+        ``sqlite:///…`` or ``postgresql://…``. A missing table is created. Default: the setting
+        ``dead_letters_archive``.
     filter : DeadFilter | None
-        Which; all by default. Tasks that die meanwhile are not moved.
+        The dead letters to move; None for all. Tasks that die during the call are not moved.
     older_than : float
-        Only those that died so many seconds ago, by Redis' clock.
+        Only dead letters that died at least this many seconds ago, by Redis' clock.
     progress : Callable[[Archived], object]
+        Called after each batch.
         Called after each batch.
 
     Raises
     ------
     TransferError
-        Redis or the database failed. Moved dead letters stay moved; all others are in Redis.
+        Redis or the database failed. Moved dead letters stay moved. All others stay in Redis.
     InvalidPlace
-        No URL is given, and there is no setting.
+        No URL is given, and the setting is empty.
     """
     database = database_of(archive_url(session) if url is None else url)
     filter = filter or DeadFilter()
@@ -94,22 +96,22 @@ def export_dead(
     *,
     progress: Callable[[Archived], object] | None = None,
 ) -> Archived:
-    """Copy dead letters to a file or a SQL database; they stay in Redis too.
+    """Copy dead letters to a file or a SQL database. They also stay in Redis.
 
-    A file appears when it is complete. In a database, rows are added and never changed.
+    A file appears only when it is complete. In a database, rows are added and never changed.
 
     Parameters
     ----------
     target : str | PathLike | BinaryIO
-        A path, gzipped if it ends in ``.gz``; ``"-"`` for stdout; ``sqlite:///…`` or
-        ``postgresql://…``; or a file that is open for bytes.
+        A path (compressed with gzip if it ends in ``.gz``), ``"-"`` for stdout,
+        ``sqlite:///…``, ``postgresql://…``, or a file opened for bytes.
     filter, progress
-        As for :func:`archive_dead`.
+        As in :func:`archive_dead`.
 
     Raises
     ------
     TransferError
-        Redis, the file or the database failed. A file is unchanged; a database has some of them.
+        Redis, the file or the database failed. A file is unchanged; a database may have some rows.
     """
     filter = filter or DeadFilter()
     if is_url(target):
@@ -146,27 +148,27 @@ def insert_all(
 ) -> Archived:
     """Insert dead letters into a database, and delete them in Redis.
 
-    For each batch, one transaction inserts the rows; a dead letter has one row at most. Then each
-    is deleted in Redis, if it is still the dead letter that was read. So this may be killed at any
-    point, repeated, and run by several processes at the same time.
+    For each batch one transaction inserts the rows. A dead letter has at most one row. Then each
+    dead letter is deleted in Redis, unless it has changed since it was read. The function may
+    therefore be killed at any point, repeated, and run by several processes at the same time.
 
-    Rows of deleted dead letters get a ``moved_at``: the row is their only copy now. Rows without
-    one may be copies of dead letters that were exported, or replayed meanwhile. They stay, because
-    nobody can know that they are copies: another process may have deleted the dead letter, and been
-    killed before it could set ``moved_at``.
+    Rows of deleted dead letters get a ``moved_at``: the row is then the only copy. A row without
+    ``moved_at`` may be a copy of a dead letter that was exported, or replayed meanwhile. Such rows
+    stay, because nobody can know that they are copies: another process may have deleted the
+    dead letter, and may have been killed before it set ``moved_at``.
 
     Parameters
     ----------
     move : bool
         Whether dead letters are deleted in Redis.
     spare : float
-        Skip dead letters that were restored from this database less than so many seconds ago.
+        Skip dead letters restored from this database within this many seconds.
     own : bool
-        Only queues whose consumers have an archive: other apps may share this Redis.
+        Read only queues whose consumers have an archive. Other apps may share this Redis.
     ahead : bool
-        Whether a thread reads the next batch while the database writes this one.
+        Whether a thread reads the next batch while the database writes the current batch.
     go_on : Callable[[], bool]
-        Called after each batch; False ends the run.
+        Called after each batch. The run ends when it returns False.
     """
     from celery_delayq.transfer import dead_letter_sql
 
@@ -200,7 +202,7 @@ def insert_all(
 
 
 def _ahead(found: Iterator[T]) -> Generator[T, None, None]:
-    """Yield batches; a thread makes the next one meanwhile."""
+    """Yield batches. A thread prepares the next batch while the current one is used."""
     with ThreadPoolExecutor(1, "delayq-archive") as executor:
         coming = executor.submit(next, found, None)
         while (batch := coming.result()) is not None:
@@ -209,12 +211,12 @@ def _ahead(found: Iterator[T]) -> Generator[T, None, None]:
 
 
 def database_of(url: str) -> Database:
-    """Read the URL of a database; connects to nothing.
+    """Parse the URL of a database. Does not connect.
 
     Raises
     ------
     InvalidPlace
-        It is not the URL of a database.
+        The text is not the URL of a database.
     TransferError
         A package is not installed.
     """
@@ -229,7 +231,7 @@ def database_of(url: str) -> Database:
 
 
 def archive_url(session: Session) -> str:
-    """Return the URL of the setting ``dead_letters_archive`` (InvalidPlace where it is empty)."""
+    """Return the URL of the setting ``dead_letters_archive``; InvalidPlace if it is empty."""
     url = Settings.from_options(session.app.conf.broker_transport_options).dead_letters_archive
     if not url:
         raise InvalidPlace(
@@ -242,7 +244,7 @@ def archive_url(session: Session) -> str:
 def plan_of(
     session: Session, filter: DeadFilter, older_than: float, report: Archived, *, own: bool = False
 ) -> RedisPlan | StreamPlan:
-    """Return which dead letters to read, and write their number and the time into the report."""
+    """Return which dead letters to read; write their number and the time into the report."""
     kind = StreamPlan if session.on_rabbitmq else RedisPlan
     plan, report.total = kind.of(session, filter, older_than, own=own)
     report.made = moment(plan.now_ms).isoformat()
@@ -252,9 +254,9 @@ def plan_of(
 def batches(
     plan: RedisPlan | StreamPlan, spared: Collection[tuple[str, str]] = ()
 ) -> Iterator[tuple[list[DeadLetterRow], int]]:
-    """Yield dead letters of about ``PAGE_BYTES`` bytes, and the number that was read to find them.
+    """Yield batches of about ``PAGE_BYTES`` bytes, and how many dead letters were read for each.
 
-    *spared* are queues and ids to skip.
+    *spared* are the queues and ids of dead letters to skip.
     """
     for found in plan.read():
         for some in portions(
@@ -268,7 +270,7 @@ def batches(
 
 
 class RedisPlan(NamedTuple):
-    """Which dead letters are read in Redis; *low* and *high* are ms since 1970."""
+    """Which dead letters to read in Redis; *low* and *high* are ms since 1970."""
 
     session: Session
     filter: DeadFilter
@@ -287,7 +289,7 @@ class RedisPlan(NamedTuple):
         def ask(stores: Stores) -> tuple[RedisPlan, int]:
             now = stores.now_ms()
             last = now - int(older_than * 1000)
-            # Without dead letters that come meanwhile, or it might never end.
+            # Without dead letters that are added during the run, or it might never end.
             last = last if high is None else min(high, last)
             known = queues_of(stores, filter.queue)
             queues = sorted(queue for queue, x in known.items() if x.limits.archived or not own)
@@ -301,7 +303,7 @@ class RedisPlan(NamedTuple):
         return session.ask(ask)
 
     def read(self) -> Iterator[Iterator[DeadLetter]]:
-        """Yield the dead letters of one queue after the other."""
+        """Yield the dead letters of each queue in turn."""
         for queue in self.queues:
             store = self._dead_letters(queue)
             found = store.all(queue, self.low, self.high, ask=self.session.ask)
@@ -311,7 +313,7 @@ class RedisPlan(NamedTuple):
         return self.session.ask(lambda stores: stores.of(queue).dead_letters)
 
     def delete(self, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
-        """Delete dead letters in Redis, and return those that were there."""
+        """Delete dead letters in Redis; return the rows whose dead letter existed."""
         moved: list[DeadLetterRow] = []
         for queue, some in by_queue(rows, CHANGE_BATCH):
             states = self.session.ask(partial(_delete, queue=queue, rows=some, token=uuid4().hex))

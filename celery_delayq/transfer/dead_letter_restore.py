@@ -1,4 +1,4 @@
-"""Dead letters from a SQL database or a file back to Redis, byte for byte.
+"""Restore dead letters from a SQL database or a file to Redis, byte for byte.
 
 The other direction is :mod:`celery_delayq.transfer.dead_letter_archive`.
 """
@@ -34,18 +34,18 @@ def import_dead(
     dry_run: bool = False,
     progress: Callable[[Imported], object] | None = None,
 ) -> Imported:
-    """Put archived or exported dead letters back.
+    """Restore archived or exported dead letters.
 
-    May be repeated: a dead letter that is there stays as it is. Rows of a database stay. Workers
-    archive a restored dead letter only when ``dead_letters_archive_after`` has passed again.
+    The call may be repeated: an existing dead letter does not change. Rows of a database stay.
+    Workers archive a restored dead letter only after ``dead_letters_archive_after`` seconds.
 
     Parameters
     ----------
     source : str | PathLike | BinaryIO | None
-        A path, ``"-"`` for stdin, the URL of a database or a file that is open for bytes; by
-        default that of the setting ``dead_letters_archive``.
+        A path, ``"-"`` for stdin, the URL of a database or a file opened for bytes. Default: the
+        setting ``dead_letters_archive``.
     filter : DeadFilter | None
-        Which; all by default.
+        The dead letters to restore; None for all.
     dry_run : bool
         Change nothing.
     progress : Callable[[Imported], object]
@@ -54,9 +54,9 @@ def import_dead(
     Raises
     ------
     TransferError
-        Redis, the file or the database failed. Restored dead letters stay; it may be repeated.
+        Redis, the file or the database failed. Restored dead letters stay. Repeat the call.
     InvalidPlace
-        No source is given, and there is no setting.
+        No source is given, and the setting is empty.
     """
     filter = filter or DeadFilter()
     place = archive_url(session) if source is None else source
@@ -75,7 +75,7 @@ def import_dead(
             lines = stack.enter_context(jsonl.reading(place, DEAD_LETTERS))
         for rows in meant_rows(lines, report, filter):
             if table is not None and rows and not dry_run:
-                # Before they are put back, or a worker might archive them at once.
+                # Set before the restore: otherwise a worker might archive them again at once.
                 table.mark("restored_at", rows, moment(session.now_ms()))
             restore(rows, report)
             if progress is not None:
@@ -84,7 +84,7 @@ def import_dead(
 
 
 def restore_of(session: Session) -> Callable[[Sequence[DeadLetterRow], Imported], None]:
-    """Return a function that restores rows and counts their outcomes, in a dry run predicted."""
+    """Return a function that restores rows and counts outcomes. A dry run predicts outcomes."""
     return StreamRestore(session) if session.on_rabbitmq else partial(_restore_all, session)
 
 
@@ -106,7 +106,7 @@ def _predicted(stores: Stores, *, queue: str, rows: Sequence[DeadLetterRow]) -> 
 def _restore(
     stores: Stores, *, queue: str, rows: Sequence[DeadLetterRow], token: str
 ) -> list[ImportOutcome]:
-    """Restore rows; repeated with the same *token* within a minute, it returns the same."""
+    """Restore rows. A repetition with the same *token* within a minute returns the same result."""
     store = stores.of(queue)
     now = store.now_ms()
     # An unreadable dead letter has no time of death.

@@ -17,9 +17,10 @@ from celery_delayq.transfer.export_format import RowKind, check_fields
 
 @dataclass(frozen=True)
 class DeadLetterRow:
-    """All that Redis stores of one dead letter.
+    """All data that Redis stores of one dead letter.
 
-    *id* is its first id, also where it was restored beside another dead letter with that id.
+    *id* is the first id of the dead letter. Redis uses another id if the dead letter was restored
+    while its id was taken.
     """
 
     id: str
@@ -27,7 +28,7 @@ class DeadLetterRow:
 
     @classmethod
     def of(cls, dead_letter: DeadLetter) -> DeadLetterRow:
-        """Make a row of a dead letter in Redis."""
+        """Return the row of a dead letter in Redis."""
         id = dead_letter.id
         return cls(
             id.removesuffix(_duplicate(dead_letter.dead_lettered.data)) if "\0" in id else id,
@@ -36,12 +37,12 @@ class DeadLetterRow:
 
     @classmethod
     def of_data(cls, queue: str, id: str, data: bytes) -> DeadLetterRow:
-        """Make a row of the stored bytes."""
+        """Return the row of stored bytes."""
         return cls(id, DeadLetter.of(queue, DeadLetterRecord.unpack(id, data)))
 
     @classmethod
     def of_fields(cls, fields: Any) -> DeadLetterRow:
-        """Make a row of the fields of a line.
+        """Return the row of the fields of a line.
 
         Raises
         ------
@@ -59,7 +60,7 @@ class DeadLetterRow:
         return cls.of_data(fields["queue"], fields["id"], _data(fields))
 
     def is_meant(self, filter: DeadFilter) -> bool:
-        """Return whether it matches a filter."""
+        """Return whether the dead letter matches a filter."""
         low, high = filter.range_ms()
         died = self.dead_letter.dead_lettered.died_ms
         return (
@@ -71,7 +72,7 @@ class DeadLetterRow:
 
     @property
     def queue(self) -> str:
-        """The queue to which it belonged."""
+        """The queue of the task."""
         return self.dead_letter.queue
 
     @property
@@ -81,12 +82,12 @@ class DeadLetterRow:
 
     @property
     def size(self) -> int:
-        """Approximate bytes in a call."""
+        """Approximate size in a call, in bytes."""
         return len(self.data)
 
     @property
     def duplicate(self) -> str:
-        """Its id in Redis where it was restored beside another dead letter with its id."""
+        """The id in Redis if the dead letter was restored while its own id was taken."""
         return self.id + _duplicate(self.data)
 
     @cached_property
@@ -97,7 +98,7 @@ class DeadLetterRow:
         return hashlib.sha256(b"".join((head, queue, id, self.data))).hexdigest()
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of a line: those for people first, then the dead letter."""
+        """Return the fields of a line: first fields for people, then the dead letter itself."""
         dead_letter = self.dead_letter
         fields: dict[str, Any] = {
             "queue": self.queue,
@@ -114,12 +115,12 @@ class DeadLetterRow:
 
 
 def _duplicate(data: bytes) -> str:
-    """Return the suffix that ``deadletters/restore.lua`` gives to an id that is taken."""
+    """Return the suffix that ``deadletters/restore.lua`` appends to an id that is taken."""
     return "\0" + hashlib.sha1(data).hexdigest()
 
 
 def _data(fields: dict[str, Any]) -> bytes:
-    """Return the dead letter of a line; ``dead_letter_base64`` has it where it is not UTF-8."""
+    """Return the dead letter of a line, from ``dead_letter_base64`` if it is not UTF-8."""
     name = "dead_letter_base64" if "dead_letter_base64" in fields else "dead_letter"
     check_fields(fields, **{name: str})
     value = fields[name]

@@ -1,7 +1,7 @@
-"""Dead letters in a table of SQLite or PostgreSQL, by SQLAlchemy.
+"""Dead letters in a table of SQLite or PostgreSQL, with SQLAlchemy.
 
-Columns are for people; ``data`` is the dead letter byte for byte, and the key is made of it. So
-each has one row, also when several processes write it.
+Most columns are for people. ``data`` is the dead letter byte for byte, and the key is computed
+from ``data``. So each dead letter has one row, even if several processes write it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from celery_delayq.utils.sql import Database, Values, conditions
 
 metadata = sa.MetaData()
 
-#: One row for each dead letter. The key begins with the time, so that rows are added at its end.
+#: One row for each dead letter. The key begins with the time, so rows are added at the end.
 dead_letters = sa.Table(
     "dead_letters",
     metadata,
@@ -50,7 +50,7 @@ dead_letters = sa.Table(
     sa.Column("restored_at", sa.DateTime(timezone=True)),
 )
 
-#: Workers often ask which dead letters were restored recently; few rows have been restored.
+#: Workers often read the recently restored dead letters. Few rows have ``restored_at``.
 _restored = sa.Index(
     "ix_dead_letters_restored_at",
     dead_letters.c.restored_at,
@@ -58,38 +58,38 @@ _restored = sa.Index(
     postgresql_where=dead_letters.c.restored_at.is_not(None),
 )
 
-#: Most dead letters in one statement; SQLite before 3.32 takes 999 variables.
+#: Most dead letters in one statement. SQLite before 3.32 takes 999 variables.
 MAX_VARIABLES = 500
 
 #: Columns that a filter compares.
 _FILTER_COLUMNS = ("task", "task_id", "exception", "root_id", "group_id")
 
-#: Columns that have the text of a dead letter's attribute.
+#: Columns with the text of an attribute of a dead letter.
 _TEXT_COLUMNS = (*_FILTER_COLUMNS, "reason", "worker", "traceback")
 
 _MAX_INTEGER = 2**31 - 1
 _MAX_BIG_INTEGER = 2**63 - 1
 
-#: Characters that no database takes in a text, and the escape character.
+#: Characters that databases do not accept in a text, and the escape character.
 _ESCAPED_CHARACTERS = re.compile("[%\0\udc80-\udcff]")
 
 
 @dataclass
 class DeadLetterTable:
-    """The table, on one connection; each call is a transaction."""
+    """The table on one connection. Each call is one transaction."""
 
     database: Database
     connection: sa.Connection
 
     def add(self, rows: Sequence[Values]) -> int:
-        """Add dead letters, made by :func:`values`, and return the number of new ones."""
+        """Add rows made by :func:`values`; return the number of new rows."""
         with self.connection.begin():
             return self.database.insert(self.connection, dead_letters, rows, update=False)
 
     def mark(
         self, name: Literal["moved_at", "restored_at"], rows: Sequence[DeadLetterRow], at: datetime
     ) -> None:
-        """Set the time at which dead letters were moved here, or restored."""
+        """Set the time at which dead letters were moved to this table, or restored."""
         if not rows:
             return
         column = dead_letters.c
@@ -98,19 +98,19 @@ class DeadLetterTable:
             for part in batches(keys, MAX_VARIABLES):
                 digests = [digest for _, digest in part]
                 meant = (
-                    # A range of the key, so that the index serves; other rows may be in it.
+                    # A range of the key makes the index useful. It may contain other rows.
                     column.died_ms.between(part[0][0], part[-1][0]),
                     column.digest == sa.any_(sa.literal(digests, sa.ARRAY(sa.String)))
                     if self.connection.dialect.driver == "psycopg"
                     else column.digest.in_(digests),
                 )
-                # Locked in one order, so that two that mark the same rows cannot deadlock.
+                # Lock in key order: two processes that mark the same rows cannot deadlock.
                 ordered = sa.select(column.digest).where(*meant).with_for_update()
                 self.connection.execute(ordered.order_by(column.died_ms, column.digest))
                 self.connection.execute(sa.update(dead_letters).where(*meant).values({name: at}))
 
     def restored_since(self, at: datetime) -> set[tuple[str, str]]:
-        """Return queue and id of the dead letters that were restored then or later."""
+        """Return queue and id of the dead letters restored at *at* or later."""
         column = dead_letters.c
         statement = sa.select(column.queue, column.id).where(column.restored_at >= at)
         with self.connection.begin():
@@ -118,9 +118,9 @@ class DeadLetterTable:
             return {(_unescaped(queue), _unescaped(id)) for queue, id in found}
 
     def lines(self, filter: DeadFilter) -> ParsedLines:
-        """Yield the dead letters that match a filter except for its reason, by time of death.
+        """Yield the dead letters that match a filter, by time of death, ignoring its reason.
 
-        A transaction for each page, since writers come in between.
+        Each page is one transaction, so that other processes can write in between.
         """
         column = dead_letters.c
         meant = _conditions(filter)
@@ -162,17 +162,17 @@ def reading(database: Database) -> Iterator[DeadLetterTable]:
 
 
 def values(rows: Sequence[DeadLetterRow], server: str, at: datetime) -> Sequence[Values]:
-    """Return the columns of dead letters.
+    """Return the column values of dead letters.
 
     Parameters
     ----------
     server : str
-        Their Redis.
+        The Redis of the dead letters.
     at : datetime
-        The time of its clock.
+        The time by the clock of this Redis.
     """
     found = [{**_values(row), "server": server, "archived_at": at} for row in rows]
-    # In one order, so that two writers of the same rows cannot deadlock.
+    # Sort by key: two writers of the same rows cannot deadlock.
     found.sort(key=lambda each: (each["died_ms"], each["digest"]))
     return found
 
@@ -193,12 +193,12 @@ def _values(row: DeadLetterRow) -> Values:
 
 
 def _bounded(died_ms: int) -> int:
-    """Return the time of death within the range of the column; Redis may hold any number."""
+    """Return the time of death within the range of the column. Redis may contain any number."""
     return max(0, min(died_ms, _MAX_BIG_INTEGER))
 
 
 def _escaped(name: str) -> str:
-    """Return the name of a queue or a dead letter as a database takes it."""
+    """Return the name of a queue or a dead letter in a form that databases accept."""
     return _ESCAPED_CHARACTERS.sub(lambda found: quote(to_bytes(found[0])), name)
 
 
@@ -207,14 +207,14 @@ def _unescaped(name: str) -> str:
 
 
 def _text(text: str | None) -> str | None:
-    """Return a text as a database takes it; ``data`` has it byte for byte."""
+    """Return a text in a form that databases accept. ``data`` keeps the text byte for byte."""
     if text is None or (text.isascii() and "\0" not in text):
         return text
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _conditions(filter: DeadFilter) -> list[sa.ColumnElement[bool]]:
-    """Return a filter as conditions, but for the reason: databases compare cases differently."""
+    """Return the conditions of a filter without its reason: databases differ in case matching."""
     equal: Values = {name: _text(getattr(filter, name)) for name in _FILTER_COLUMNS}
     queue = None if filter.queue is None else _escaped(filter.queue)
     return conditions(dead_letters, "died_ms", *filter.range_ms(), queue=queue, **equal)

@@ -1,4 +1,4 @@
-"""Dead letters of RabbitMQ, which are in a stream, for archives, exports and imports."""
+"""Archive, export and import of RabbitMQ's dead letters, which are in a stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from celery_delayq.transfer.results import Imported
 
 
 class StreamPlan(NamedTuple):
-    """Which dead letters are read in a stream of RabbitMQ."""
+    """Which dead letters to read in a stream of RabbitMQ."""
 
     session: Session
     filter: DeadFilter
@@ -45,14 +45,14 @@ class StreamPlan(NamedTuple):
         yield StreamDeadLetters(self.session)(self.filter)
 
     def delete(self, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
-        """Mark dead letters as gone. Others may do so at the same time."""
+        """Mark dead letters as deleted. Other processes may do this at the same time."""
         offsets = offsets_of(row.dead_letter for row in rows)
         self.session.dead_letter_connection.ask(lambda stream: stream.settle(offsets))
         return [*rows]
 
 
 class StreamRestore:
-    """Puts dead letters back into a stream of RabbitMQ; two at the same time may do so twice."""
+    """Restores dead letters into a stream of RabbitMQ. Two parallel runs may restore them twice."""
 
     def __init__(self, session: Session) -> None:
         self._connection = session.dead_letter_connection
@@ -62,7 +62,7 @@ class StreamRestore:
         }
 
     def __call__(self, rows: Sequence[DeadLetterRow], report: Imported) -> None:
-        """Restore a batch, or in a dry run predict it, and count the outcomes in the report."""
+        """Restore a batch and count the outcomes in the report. A dry run only predicts them."""
         new = []
         for row in rows:
             name = row.queue, sha256(row.data).digest()

@@ -1,4 +1,4 @@
-"""The export format: header, rows and their readers and writers. No I/O."""
+"""The export format: header, rows, and helpers for readers and writers. No I/O."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.transfer.results import Imported
 from celery_delayq.utils.portions import portions
 
-#: The version of the format, for files and databases. Readers accept all versions up to theirs.
+#: The version of the format in files and databases. A reader accepts its own and older versions.
 FORMAT_VERSION = 1
 
-#: Rows of one round trip.
+#: Most rows in one round trip.
 PAGE_ROWS = 500
 
-#: A path, ``"-"`` for stdin or stdout, a file that is open for bytes, or the URL of a database.
+#: A path, ``"-"`` for stdin or stdout, a file opened for bytes, or the URL of a database.
 FileOrUrl = str | os.PathLike[str] | BinaryIO
 
 
 class Header(NamedTuple):
-    """The first line of an export; *about* is the approximate number of its rows.
+    """The first line of an export; *about* is the approximate number of rows.
 
-    Of one that was read from a file, only the version is checked.
+    Of a header that was read from a file, only the version is checked.
     """
 
     version: int
@@ -41,34 +41,34 @@ class ExportRow(Protocol):
 
     @property
     def queue(self) -> str:
-        """The name of its queue."""
+        """The name of the queue."""
 
     @property
     def size(self) -> int:
-        """Its approximate bytes in a call."""
+        """Approximate size in a call, in bytes."""
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a line in a file."""
 
     @classmethod
     def of_fields(cls, fields: Any) -> ExportRow:
-        """Make a row of the fields of a line; raises ``ValueError`` where it cannot."""
+        """Return the row of the fields of a line; raise ``ValueError`` if they are invalid."""
 
     def is_meant(self, filter: Any) -> bool:
-        """Return whether it matches a filter of its kind."""
+        """Return whether the row matches a filter of its kind."""
 
 
 class RowKind(NamedTuple):
-    """Entries or dead letters, as files and errors name them.
+    """A kind of row (entries or dead letters), and its names in files and errors.
 
     Attributes
     ----------
     format : str
-        The ``format`` of the first and the last line of a file.
+        The value of ``format`` in the first and the last line of a file.
     noun : str
-        The noun for several.
+        The noun in the plural.
     row : type[ExportRow]
-        The class of their rows.
+        The class of the rows.
     """
 
     format: str
@@ -76,8 +76,8 @@ class RowKind(NamedTuple):
     row: type[ExportRow]
 
 
-#: A parsed line or database row: the header, an :class:`ExportRow`, or a text that says why it
-#: cannot be read.
+#: A parsed line or database row: a :class:`Header`, an :class:`ExportRow`, or a text with the
+#: reason why it cannot be read.
 Parsed = Any
 
 #: Parsed lines with their numbers.
@@ -87,18 +87,18 @@ R = TypeVar("R", bound=ExportRow)
 
 
 def is_url(place: object) -> TypeGuard[str]:
-    """Return whether a place is the URL of a database."""
+    """Return whether *place* is the URL of a database."""
     return isinstance(place, str) and "://" in place
 
 
 def meant_rows(lines: ParsedLines, report: Imported, filter: Any) -> Iterator[list[Any]]:
-    """Yield the rows that match a filter, page by page; the report counts all others."""
+    """Yield pages of rows that match a filter. The report counts all other rows."""
     for page in portions(lines, PAGE_ROWS, lambda line: getattr(line[1], "size", 0)):
         yield meant_of(page, report, filter)
 
 
 def meant_of(page: Iterable[tuple[int, Parsed]], report: Imported, filter: Any) -> list[Any]:
-    """Return the rows of a page that match a filter; the report counts all others."""
+    """Return the rows of a page that match a filter. The report counts all other rows."""
     rows = []
     for number, parsed in page:
         if isinstance(parsed, Header):
@@ -114,7 +114,7 @@ def meant_of(page: Iterable[tuple[int, Parsed]], report: Imported, filter: Any) 
 
 
 def by_queue(rows: Iterable[R], most: int) -> Iterator[tuple[str, list[R]]]:
-    """Yield the rows of one queue, as many as one script call takes."""
+    """Yield batches of rows of one queue, each small enough for one script call."""
     found: dict[str, list[R]] = defaultdict(list)
     for row in rows:
         found[row.queue].append(row)
@@ -134,7 +134,7 @@ def shown_filter(filter: Any) -> dict[str, Any]:
 
 
 def check_fields(given: Any, **types: type[str | int]) -> None:
-    """Raise :class:`RecordError` unless a row is an object, and its fields have these types."""
+    """Raise :class:`RecordError` unless a row is an object whose fields have the given types."""
     if not isinstance(given, dict):
         raise RecordError(f"expected an object, got {type(given).__name__}")
     for name, kind in types.items():
@@ -145,12 +145,12 @@ def check_fields(given: Any, **types: type[str | int]) -> None:
 
 
 def check_version(version: Any) -> None:
-    """Check that this version can read an export.
+    """Check that this release can read an export.
 
     Raises
     ------
     TransferError
-        A later version wrote it.
+        A later release wrote the export.
     """
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise TransferError(
@@ -160,7 +160,7 @@ def check_version(version: Any) -> None:
 
 
 def not_json(exc: ValueError | RecursionError) -> str:
-    """Return why something is not JSON, without the line number of the error."""
+    """Return why a text is not JSON, without the line number of the error."""
     if isinstance(exc, json.JSONDecodeError):
         return f"no JSON: {exc.msg} at character {exc.pos + 1}"
     return f"no JSON: {exc}"

@@ -1,15 +1,15 @@
 """The schedule, or dead letters, in a file of JSON Lines.
 
-The first line is a header, then comes one line for each entry. The last line has their number, so
-that a file that was cut off is detected::
+The first line is a header. Then each entry has one line. The last line contains the number of
+entries, so that a truncated file is detected::
 
     {"format": "celery_delayq.schedule", "version": 1, "made": "2030-01-31T09:00:00+00:00", …}
     {"queue": "mail", "id": "…", "task": "shop.remind", "due": "…", "due_ms": …, "step": 0,
      "message_id": "…", "message": "{\\"properties\\": …}"}
     {"format": "celery_delayq.schedule", "end": 1}
 
-The message is a text and not an object, because JSON tools may change the spaces, the order of keys
-and large numbers of an object, and a message must come back byte for byte.
+The message is a text and not an object, because a message must be restored byte for byte. JSON
+tools may change spaces, the order of keys and large numbers of an object.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class JsonLinesWriter:
         self.file.write(_line({"format": self.kind.format, **header._asdict()}))
 
     def write(self, rows: Sequence[ExportRow]) -> None:
-        """Write rows, one in each line."""
+        """Write rows, one per line."""
         self.file.write(b"".join([_line(row.fields()) for row in rows]))
 
     def end(self, entries: int, _left_out: int) -> int:
-        """Write the number of rows; return how many others were removed: none."""
+        """Write the number of rows. Return 0: no rows of other exports are removed."""
         self.file.write(_line({"format": self.kind.format, "end": entries}))
         self.file.flush()
         return 0
@@ -63,9 +63,9 @@ class JsonLinesWriter:
 
 @contextmanager
 def writing(target: FileOrUrl, kind: RowKind) -> Iterator[JsonLinesWriter]:
-    """Open a file to write to. It appears when it is complete; after an error nothing is changed.
+    """Open a file to write to. It appears when it is complete; after an error it is unchanged.
 
-    Only its owner may read a new file, because it has arguments of tasks.
+    Only the owner may read a new file, because it contains arguments of tasks.
     """
     place = sys.stdout.buffer if target == "-" else target
     if not isinstance(place, (str, os.PathLike)):
@@ -76,7 +76,7 @@ def writing(target: FileOrUrl, kind: RowKind) -> Iterator[JsonLinesWriter]:
         with path.open("wb") as device:
             yield JsonLinesWriter(device, kind)
         return
-    if not path.parent.is_dir():  # the system would name the temporary file
+    if not path.parent.is_dir():  # the system's error would name the temporary file
         raise TransferError(f"{path.parent}: there is no such folder")
     handle, name = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
     try:
@@ -111,9 +111,9 @@ def _path(given: str | os.PathLike[str]) -> Path:
 
 
 def read_lines(lines: Iterable[bytes], kind: RowKind) -> ParsedLines:
-    """Yield each line that is not empty, parsed, with its number.
+    """Yield each non-empty line, parsed, with its number.
 
-    A file may have several exports, and lines without a header; a header needs a last line.
+    A file may contain several exports, and lines without a header. A header needs a last line.
     """
     number, open_since, empty = 0, 0, True
     for number, line in enumerate(_until_damage(lines), 1):
@@ -144,12 +144,12 @@ def read_lines(lines: Iterable[bytes], kind: RowKind) -> ParsedLines:
             yield number, str(exc)
     if open_since:
         yield number + 1, _cut_off(open_since)
-    elif empty:  # as from a pipe whose writer has failed
+    elif empty:  # such as a pipe whose writer failed
         yield number + 1, "the file is empty, it has no header"
 
 
 def _until_damage(lines: Iterable[bytes]) -> Iterator[bytes | str]:
-    """Yield lines; where a compressed file is damaged, the reason as the last one."""
+    """Yield lines. If a compressed file is damaged, the reason comes as the last item."""
     try:
         yield from lines
     except (EOFError, gzip.BadGzipFile, zlib.error) as exc:

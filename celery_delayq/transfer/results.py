@@ -27,14 +27,14 @@ class LeftOut(NamedTuple):
 
 @dataclass(slots=True)
 class Exported:
-    """Result of an export, also while it runs.
+    """Result of an export, also during the export.
 
     Attributes
     ----------
     made : str
-        When it began by Redis' clock, in ISO 8601.
+        Time of the start by Redis' clock, in ISO 8601.
     total : int | None
-        Approximate number of entries; None where it is not known.
+        Approximate number of entries; None if it is not known.
     entries : int
         Entries that were written.
     left_out : int
@@ -42,7 +42,7 @@ class Exported:
     pruned : int
         Rows that were removed from the database.
     unreadable : list[LeftOut]
-        The first 100 of the entries that were left out.
+        The first 100 entries that were left out.
     """
 
     made: str = ""
@@ -58,22 +58,23 @@ class Exported:
         return self.entries + self.left_out
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the result as JSON types."""
         numbers = {name: getattr(self, name) for name in ("entries", "left_out", "pruned")}
         unreadable = [each._asdict() for each in self.unreadable]
         return {"made": self.made, **numbers, "unreadable": unreadable}
 
 
 class Refusal(NamedTuple):
-    """A line of a file, or a row of a database, that cannot be imported, and why."""
+    """A line of a file, or a row of a database, that cannot be imported, and the reason."""
 
     line: int
     reason: str
 
 
-#: Outcome of one row: scheduled or ready now, or a dead letter again; the same one is there
-#: already; another task has its unique key; its queue is full; it is overdue and was skipped; it
-#: does not match the filter; it cannot be read.
+#: Outcome of one row. ``scheduled``, ``ready``: the task is now scheduled or ready. ``restored``:
+#: the row is a dead letter again. ``duplicate``: the same entry already exists. ``kept``: another
+#: task has the unique key. ``full``: the queue is full. ``overdue``: the entry was due and was
+#: skipped. ``filtered``: the filter does not match. ``refused``: the row cannot be read.
 ImportOutcome = Literal[
     "scheduled", "ready", "restored", "duplicate", "kept", "full", "overdue", "filtered", "refused"
 ]
@@ -81,18 +82,18 @@ ImportOutcome = Literal[
 
 @dataclass(slots=True)
 class Imported:
-    """Result of an import of entries or dead letters, also while it runs.
+    """Result of an import of entries or dead letters, also during the import.
 
     Attributes
     ----------
     dry_run : bool
         Whether nothing was changed.
     total : int | None
-        Approximate number of rows; None where it is not known.
+        Approximate number of rows; None if it is not known.
     outcomes : Counter
         Rows by outcome.
     refusals : list[Refusal]
-        The first 100 of the refused rows.
+        The first 100 refused rows.
     """
 
     dry_run: bool = False
@@ -102,12 +103,12 @@ class Imported:
 
     @property
     def looked(self) -> int:
-        """Entries that were read."""
+        """Rows that were read."""
         return sum(self.outcomes.values())
 
     @property
     def missing(self) -> int:
-        """Rows that match the filter and could not be imported."""
+        """Rows that match the filter but could not be imported."""
         return self.outcomes["refused"] + self.outcomes["full"]
 
     def refuse(self, line: int, reason: str) -> None:
@@ -117,7 +118,7 @@ class Imported:
             self.refusals.append(Refusal(line, reason))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the result as JSON types."""
         return {
             "dry_run": self.dry_run,
             "outcomes": dict(self.outcomes),
@@ -127,24 +128,24 @@ class Imported:
 
 @dataclass(slots=True)
 class Archived:
-    """Result of an archive or an export of dead letters, also while it runs.
+    """Result of an archive or an export of dead letters, also during the run.
 
     Attributes
     ----------
     made : str
-        When it began by Redis' clock, in ISO 8601.
+        Time of the start by Redis' clock, in ISO 8601.
     total : int | None
         Approximate number of dead letters to read.
     looked : int
         Dead letters that were read.
     dead_letters : int
-        Dead letters that are in the file or the database now.
+        Dead letters that are now in the file or the database.
     new : int
-        Those of them that were added.
+        Dead letters that this run added.
     moved : int
-        Those of them that were removed from Redis.
+        Dead letters that this run deleted in Redis.
     gone : int
-        Those of them that were replayed, purged or archived by others meanwhile.
+        Dead letters that other calls replayed, purged or archived during the run.
     """
 
     made: str = ""
@@ -156,27 +157,27 @@ class Archived:
     gone: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the result as JSON types."""
         names = ("made", "dead_letters", "new", "moved", "gone")
         return {name: getattr(self, name) for name in names}
 
 
-#: Says how far an export, import or archive is.
+#: The progress of an export, import or archive.
 TransferProgress = Exported | Imported | Archived
 
 
-#: What to do after an error, where all rows so far are kept, and where they are not.
+#: Advice after an error: if the rows so far are kept, and if they are not.
 ADDED_ONCE = "run it again: what is there already is not added twice"
 NOTHING_KEPT = "nothing is kept of it: run it again"
 
 
 @contextmanager
 def transfer_errors(report: TransferProgress, noun: str, hint: str = ADDED_ONCE) -> Iterator[None]:
-    """Raise :class:`TransferError` with the progress where Redis, a file or a database fails."""
+    """Raise :class:`TransferError` with the progress if Redis, a file or a database fails."""
     try:
         yield
     except (BrokenPipeError, InvalidPlace):
-        raise  # the reader of a pipe has closed it; or nothing was begun
+        raise  # the reader closed the pipe, or nothing has begun
     except (TransferError, CommandRefused, OperationalError, OSError) as exc:
         why = describe_error(exc)
         if not report.looked:
@@ -186,7 +187,7 @@ def transfer_errors(report: TransferProgress, noun: str, hint: str = ADDED_ONCE)
 
 @contextmanager
 def sqlalchemy_needed() -> Iterator[None]:
-    """Raise :class:`TransferError` with the command to install SQLAlchemy where it is missing."""
+    """Raise :class:`TransferError` with the install command if SQLAlchemy is missing."""
     try:
         yield
     except ImportError as exc:

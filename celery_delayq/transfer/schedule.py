@@ -1,4 +1,4 @@
-"""Export and import of the schedule: to a file or a SQL database, and back."""
+"""Export the schedule to a file or a SQL database, and import it."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ def export_to(
     prune: bool = False,
     progress: Callable[[results.Exported], object] | None = None,
 ) -> results.Exported:
-    """Write the scheduled entries that match a filter, for each queue in order of due.
+    """Write the scheduled entries that match a filter, each queue in order of due time.
 
-    Entries that are added or removed meanwhile may be missing; all others are written, once. A
-    file appears when it is complete, and a database changes in one transaction. Unreadable entries
-    are left out and reported.
+    Entries that are added or removed during the export may be missing. All others are written
+    once. A file appears only when it is complete, and a database changes in one transaction.
+    Unreadable entries are left out and reported.
 
     Parameters
     ----------
     target : str | PathLike | BinaryIO
-        A path, gzipped if it ends in ``.gz``; ``"-"`` for stdout; ``sqlite:///…`` or
-        ``postgresql://…``; or a file that is open for bytes.
+        A path (compressed with gzip if it ends in ``.gz``), ``"-"`` for stdout,
+        ``sqlite:///…``, ``postgresql://…``, or a file opened for bytes.
     prune : bool
-        Remove rows from the database that match the filter and are not scheduled here any more.
+        Remove database rows that match the filter and are no longer scheduled in this Redis.
     progress : Callable[[Exported], object]
         Called after each page.
 
     Raises
     ------
     TransferError
-        Redis, the file or the database failed; the target is unchanged.
+        Redis, the file or the database failed. The target is unchanged.
     """
     filter = filter or Filter()
     where = filter.where()
@@ -95,9 +95,9 @@ def export_to(
 def _rows(
     pages: Iterator[FoundPage], queue: str, report: results.Exported, *, takes_nul: bool
 ) -> Iterator[list[ScheduleRow]]:
-    """Yield the entries of a queue by the page; the report counts unreadable ones.
+    """Yield the entries of a queue page by page. The report counts unreadable entries.
 
-    *takes_nul* says whether names of tasks and queues may hold a NUL.
+    *takes_nul* is whether names of tasks and queues may contain a NUL.
     """
     for page in pages:
         rows = []
@@ -124,27 +124,26 @@ def import_from(
     dry_run: bool = False,
     progress: Callable[[results.Imported], object] | None = None,
 ) -> results.Imported:
-    """Schedule exported entries, all or those that match a filter.
+    """Schedule exported entries, either all or those that match a filter.
 
-    May be repeated: entries that are scheduled, ready or leased already stay as they are, and no
-    entry is replaced. Tasks that have finished since the export are scheduled again.
+    The call may be repeated: an entry that is already scheduled, ready or leased does not change,
+    and no entry is replaced. Tasks that have finished since the export are scheduled again.
 
     Parameters
     ----------
     source : str | PathLike | BinaryIO
-        As for :func:`export_to`; ``"-"`` is stdin.
+        As in :func:`export_to`; ``"-"`` is stdin.
     overdue : "run" | "skip"
-        Whether entries that are due by now, by Redis' clock, become ready at once or are skipped.
+        Whether entries that are already due by Redis' clock become ready at once or are skipped.
     dry_run : bool
-        Change nothing. It does not predict full queues and unique keys that are taken.
+        Change nothing. Full queues and taken unique keys are not predicted.
     progress : Callable[[Imported], object]
         Called after each page of at most 500 rows.
 
     Raises
     ------
     TransferError
-        Redis, the file or the database failed. Imported entries stay; the import may be
-        repeated.
+        Redis, the file or the database failed. Imported entries stay. Repeat the call.
     """
     if overdue not in ("run", "skip"):
         raise TransferError(f"overdue={overdue!r}: expected 'run' or 'skip'")
@@ -166,8 +165,8 @@ def import_from(
 def put(
     session: Session, rows: Sequence[ScheduleRow], report: results.Imported, *, skip: bool
 ) -> None:
-    """Schedule a batch, or in a dry run predict it, and count the outcomes in the report."""
-    # Here and not in the script: a second attempt must send the same rows as the first.
+    """Schedule a batch and count the outcomes in the report. A dry run only predicts them."""
+    # Filter here, not in the script: a second attempt must send the same rows as the first.
     now = session.now_ms() if skip or report.dry_run else 0
     wanted = [row for row in rows if row.due_ms > now] if skip else rows
     if len(wanted) < len(rows):
@@ -180,14 +179,14 @@ def put(
         return
     answers = session.ask(partial(_import, wanted, uuid4().hex))
     for answer in sorted(answers, key=lambda each: isinstance(each, Exception)):
-        if isinstance(answer, Exception):  # after all others are counted
+        if isinstance(answer, Exception):  # sorted last, after all other answers are counted
             raise answer
         states = [STATES[x] for x in answer.decode()]
         report.outcomes.update(cast("list[results.ImportOutcome]", states))
 
 
 def _import(rows: Sequence[ScheduleRow], token: str, stores: Stores) -> list[bytes | Exception]:
-    """Schedule rows; repeated with the same *token* within a minute, it returns the same."""
+    """Schedule rows. A repetition with the same *token* within a minute returns the same result."""
     calls: dict[Store, list[Call]] = {}
     for number, (queue, some) in enumerate(by_queue(rows, MAX_CALL_MESSAGES)):
         store = stores.of(queue)
@@ -197,7 +196,7 @@ def _import(rows: Sequence[ScheduleRow], token: str, stores: Stores) -> list[byt
 
 
 def _known(stores: Stores, rows: Sequence[ScheduleRow]) -> set[ScheduleRow]:
-    """Return the entries that are scheduled, ready or leased already."""
+    """Return the entries that are already scheduled, ready or leased."""
     known: set[ScheduleRow] = set()
     for queue, some in by_queue(rows, len(rows)):
         control = stores.of(queue).control

@@ -30,10 +30,10 @@ _MAX_STEP = 2**31 - 1
 
 
 class ScheduleRow(NamedTuple):
-    """All that Redis stores of one entry.
+    """All data that Redis stores of one entry.
 
-    *due_ms* is the true due in ms since 1970, also of a paused entry; *step* is the priority step,
-    and *message* the text of the message that a worker will get.
+    *due_ms* is the real due time in ms since 1970, even if the entry is paused. *step* is the
+    priority step. *message* is the text of the message for the worker.
     """
 
     queue: str
@@ -46,7 +46,7 @@ class ScheduleRow(NamedTuple):
 
     @classmethod
     def of_listed(cls, queue: str, listed: ListedEntry) -> ScheduleRow:
-        """Make a row of an entry in Redis.
+        """Return the row of an entry in Redis.
 
         Raises
         ------
@@ -67,7 +67,7 @@ class ScheduleRow(NamedTuple):
 
     @classmethod
     def of_fields(cls, fields: Any) -> ScheduleRow:
-        """Make a row of the fields in a file or a database.
+        """Return the row of fields in a file or a database.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class ScheduleRow(NamedTuple):
         return {name: getattr(self, name) for name in _LINE_FIELDS}
 
     def is_meant(self, filter: Filter) -> bool:
-        """Return whether it matches a filter."""
+        """Return whether the entry matches a filter."""
         where = filter.where()
         return (
             filter.queue in (None, self.queue)
@@ -100,12 +100,12 @@ class ScheduleRow(NamedTuple):
         )
 
     def checked(self) -> ScheduleRow:
-        """Check that an entry can be made of this row, and return it.
+        """Check that this row can become an entry; return the row.
 
         Raises
         ------
         RecordError
-            No entry can be made of it.
+            The row is invalid.
         """
         if not self.queue:
             raise RecordError("queue: expected the name of a queue")
@@ -147,25 +147,26 @@ class ScheduleRow(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Approximate bytes in a call."""
+        """Approximate size in a call, in bytes."""
         return len(self.message)
 
     @property
     def due(self) -> str | None:
-        """When it is due, in ISO 8601; None after the year 9999."""
+        """The due time in ISO 8601; None after the year 9999."""
         if self.due_ms > MAX_DUE_MS:
             return None
         return moment(self.due_ms).isoformat(timespec="milliseconds")
 
     def record(self) -> Record:
-        """Return the record for the hash of entries."""
+        """Return the record for the hash of entries in Redis."""
         return Record(self.step, self.message_id, self.task, self.message.encode())
 
     def entry(self, layout: Layout) -> Entry:
-        """Return the entry to schedule; it never replaces another one.
+        """Return the entry to schedule. It never replaces another entry.
 
-        A priority step that *layout* does not have becomes the one below. Where another task has
-        its unique key, the entry is not stored; a retry is stored without the key, as in publish.
+        A priority step that *layout* does not have becomes the next lower step. If another task
+        has the unique key, the entry is not stored. A retry is stored without the key, as in
+        publish.
         """
         step = layout.step(self.step)
         label = Label.of(self.message.encode())
@@ -176,7 +177,7 @@ class ScheduleRow(NamedTuple):
         return Entry(self.id, Due(self.due_ms), step, data, policy)
 
 
-#: The fields of a line, in their order.
+#: The fields of a line, in order.
 _LINE_FIELDS = ("queue", "id", "task", "due", "due_ms", "step", "message_id", "message")
 
 _FIELD_TYPES = {name: int if name in ("due_ms", "step") else str for name in ScheduleRow._fields}

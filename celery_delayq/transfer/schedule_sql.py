@@ -1,4 +1,4 @@
-"""The schedule in a table of SQLite or PostgreSQL, by SQLAlchemy."""
+"""The schedule in a table of SQLite or PostgreSQL, with SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from celery_delayq.utils.sql import Database, conditions
 
 metadata = sa.MetaData()
 
-#: One row for each entry. The key is a digest, since an id may be too long for an index.
+#: One row for each entry. The key is a digest, because an id may be too long for an index.
 entries = sa.Table(
     "delayq_entries",
     metadata,
@@ -57,7 +57,7 @@ exports = sa.Table(
 
 @dataclass
 class ScheduleTableWriter:
-    """Writes an export to the table, in one transaction."""
+    """Writes an export to the table in one transaction."""
 
     database: Database
     connection: sa.Connection
@@ -65,13 +65,13 @@ class ScheduleTableWriter:
     prune: bool
 
     def begin(self, header: Header) -> None:
-        """Check the format of earlier exports."""
+        """Check the format version of earlier exports."""
         _check_version(self.connection)
         self.header, self.made = header, datetime.fromisoformat(header.made)
 
     def write(self, rows: Sequence[ScheduleRow]) -> None:
         """Insert or update rows."""
-        # Of two with one key an INSERT of both would fail.
+        # One row per key: an INSERT of two rows with the same key would fail.
         values = {
             _key(row): {
                 **row._asdict(),
@@ -85,7 +85,7 @@ class ScheduleTableWriter:
         self.database.insert(self.connection, entries, [*values.values()], update=True)
 
     def end(self, number: int, left_out: int) -> int:
-        """Record the export; return how many rows of others were removed."""
+        """Record the export; return how many rows of earlier exports were removed."""
         pruned = 0
         if self.prune:
             gone = sa.delete(entries).where(
@@ -108,7 +108,7 @@ class ScheduleTableWriter:
 
 @contextmanager
 def writing(url: str, filter: Filter, *, prune: bool) -> Iterator[ScheduleTableWriter]:
-    """Open a database to write to; after an error nothing is changed."""
+    """Open a database to write to. An error leaves it unchanged."""
     database = Database.of(url)
     with database.connected_to_write(entries, exports) as connection, connection.begin():
         yield ScheduleTableWriter(database, connection, filter, prune)
@@ -116,11 +116,11 @@ def writing(url: str, filter: Filter, *, prune: bool) -> Iterator[ScheduleTableW
 
 @contextmanager
 def reading(url: str, filter: Filter) -> Iterator[ParsedLines]:
-    """Open a database to read from, in order of due."""
+    """Open a database to read from. Rows come in order of due time."""
     database = Database.of(url)
     with database.connected_to_read(entries, "export to it first") as connection:
         if database.dialect == "postgresql":
-            # In some time zones the last day of the year 9999 cannot be shown.
+            # Some time zones cannot show the last day of the year 9999.
             connection.exec_driver_sql("SET TIME ZONE 'UTC'")
         with closing(_rows(connection, filter)) as rows:
             yield rows
