@@ -61,6 +61,8 @@ def dispatcher(
     yield start
     for thread in started:
         thread.stop()
+    # Without a message, a dispatcher that sleeps notices its end after one interval.
+    delayq_redis.client.publish(Keys().fleet, "the end")
     for thread in started:
         thread.join()
 
