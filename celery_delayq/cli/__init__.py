@@ -1,8 +1,9 @@
-"""``celery -A app delayq …``: for people, with ``--json`` for scripts.
+"""``celery -A app delayq …``: for people, and with ``--json`` for scripts.
 
-A new command goes into the module whose commands are like it, or into one of its own, and into
-:data:`COMMANDS`. Commands of ``delayq dead`` and ``delayq periodic`` live in the rooms
-``dead_letters`` and ``periodic``. Each is declared with :func:`~celery_delayq.cli.command.command`.
+Put a new command into the module with similar commands, or into a module of its own, and into
+:data:`COMMANDS`. Commands of ``delayq dead`` and ``delayq periodic`` are in the rooms
+``dead_letters`` and ``periodic``. Declare each command with
+:func:`~celery_delayq.cli.command.command`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from importlib import import_module
 
 import click
 
-#: Where each command is. ``celery`` loads this module at every start, so a command's own module
-#: is imported when the command is used.
+#: Name of each command to its module and function. ``celery`` loads this module at every start,
+#: so the module of a command is imported only when the command is used.
 COMMANDS = {
     "cancel": "celery_delayq.cli.change:cancel",
     "cancel-canvas": "celery_delayq.cli.change:cancel_canvas",
@@ -47,7 +48,7 @@ class LazyGroup(click.Group):
         return [*COMMANDS]
 
     def get_command(self, _: click.Context, name: str) -> click.Command | None:
-        """Return a command by its name, None if there is none."""
+        """Return a command by its name, or None if it does not exist."""
         if name not in COMMANDS:
             return None
         module, attribute = COMMANDS[name].split(":")

@@ -1,4 +1,4 @@
-"""Apply an action to ids or to all that a filter selects: ask, show progress, report outcomes."""
+"""Apply an action to ids or to a filter's selection: ask, show progress, report outcomes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from celery_delayq.utils.text import spelled
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What to do: its words, and the methods for one id and for a filter.
+    """An action: its words, and its methods for one id and for a filter.
 
-    *note* is called with the names of the selected tasks, before the question.
+    *note* is called with the names of the selected tasks before the question.
     """
 
     verb: str
@@ -39,7 +39,7 @@ class Action:
 
 
 def future_eta(delayq: DelayQ, eta: str, instead: str) -> str:
-    """Return an ETA as it is shown; refuse one that has passed (click.UsageError)."""
+    """Return an ETA as people read it. Refuse an ETA in the past (click.UsageError)."""
     when = due_of_eta(eta).ms
     shown = stamp(moment(when))
     if when <= delayq.session.now_ms():
@@ -57,7 +57,7 @@ class _OneLine(logging.Formatter):
 
 @contextmanager
 def logging_in_one_line() -> Iterator[None]:
-    """Show what the package logs meanwhile, such as that the result backend cannot be reached."""
+    """Show log records of the package in one line each, such as an unreachable result backend."""
     logger, handler = logging.getLogger("celery_delayq"), logging.StreamHandler()
     handler.setFormatter(_OneLine())
     logger.addHandler(handler)
@@ -68,7 +68,7 @@ def logging_in_one_line() -> Iterator[None]:
 
 
 def apply(delayq: DelayQ, action: Action, selection: Selection) -> bool:
-    """Do it and report each outcome; return whether all was done."""
+    """Apply an action and report each outcome; return whether everything was done."""
     with logging_in_one_line():
         if selection.ids:
             return _apply_to_ids(action, selection)
@@ -76,7 +76,7 @@ def apply(delayq: DelayQ, action: Action, selection: Selection) -> bool:
 
 
 def _apply_to_ids(action: Action, selection: Selection) -> bool:
-    """Return whether all were changed."""
+    """Return whether all ids were changed."""
 
     def change(id: str) -> ItemOutcome:
         try:
@@ -96,7 +96,7 @@ def _apply_to_ids(action: Action, selection: Selection) -> bool:
 
 
 def _apply_to_filter(delayq: DelayQ, action: Action, selection: Selection) -> bool:
-    """Return whether all that the filter selects was changed."""
+    """Return whether everything that the filter selects was changed."""
     output, kind = screen.console(), action.kind
     with screen.progress_bar(hidden=selection.as_json, description="count") as bar:
         counts = kind.count(delayq, selection.filter, bar)
@@ -129,7 +129,7 @@ def _apply_to_filter(delayq: DelayQ, action: Action, selection: Selection) -> bo
 
 
 def _with_progress(action: Action, selection: Selection, total: int) -> Bulk:
-    """Change all, with a bar on a terminal; an interruption reports how far it came."""
+    """Change all, with a bar on a terminal. An interruption reports the number changed so far."""
     latest = Bulk(False)
     try:
         step = action.verb.lower()
@@ -153,7 +153,7 @@ def _with_progress(action: Action, selection: Selection, total: int) -> Bulk:
 
 
 def print_bulk(action: Action, bulk: Bulk) -> None:
-    """Print how many were changed, and why others were not."""
+    """Print how many items were changed, and why others were not changed."""
     output, kind = screen.console(), action.kind
     output.print(Text(f"{kind.number(bulk.done)} {action.done}{action.how}.", "green"))
     for outcome, number in sorted(bulk.outcomes.items()):

@@ -1,4 +1,4 @@
-"""How a command is declared, and how it gets the app's :class:`DelayQ`."""
+"""Declare commands, and give each command the app's :class:`DelayQ`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from celery.bin.base import CeleryCommand
 from celery_delayq.admin.reporting import reporting_errors
 from celery_delayq.app import DelayQ
 
-#: Seconds to wait for a connection to Redis, and for a reply, unless the app sets others: kombu
-#: waits for ever.
+#: Seconds to wait for a connection to Redis, and for a reply, unless the app sets other timeouts.
+#: kombu itself waits for ever.
 REDIS_TIMEOUT_SECONDS = 10.0
 
 
@@ -22,17 +22,17 @@ def command(
 ) -> Callable[[Callable[..., bool | None]], click.Command]:
     """Declare a command. The function gets the app's DelayQ, and its options by name.
 
-    Goes above the decorators of the options. Errors are reported in one line. A function that
-    returns False makes the command exit with 1: something was not done.
+    Put this decorator above the decorators of the options. Errors are reported in one line. If the
+    function returns False, the command exits with 1: something was not done.
 
     Parameters
     ----------
     name : str | None
-        By default that of the function.
+        The name of the command. Default: the name of the function.
     group : click.Group | None
-        The group that it belongs to; commands of ``delayq`` itself are in ``COMMANDS``.
+        The group of the command. Commands of ``delayq`` itself are listed in ``COMMANDS``.
     timeouts : bool
-        Whether it gives up connections to a silent Redis: a command that ends by itself should.
+        Whether the command gives up a silent Redis. True for each command that ends by itself.
     """
 
     def declare(function: Callable[..., bool | None]) -> click.Command:
@@ -43,7 +43,7 @@ def command(
                 expect_answers(delayq, REDIS_TIMEOUT_SECONDS)
             return function(delayq, **options)
 
-        # reporting_errors keeps the options, which click attached to the function.
+        # reporting_errors keeps the options that click attached to the function.
         make: Any = click.command(name or function.__name__, cls=CeleryCommand)
         declared: click.Command = make(click.pass_context(reporting_errors(run)))
         if group is not None:
@@ -54,7 +54,7 @@ def command(
 
 
 def expect_answers(delayq: DelayQ, seconds: float) -> None:
-    """Give up connections to a silent Redis, unless the app has timeouts of its own."""
+    """Set timeouts for a silent Redis, unless the app has its own timeouts."""
     conf = delayq.app.conf
     with delayq.app.connection_for_write() as connection:
         if connection.transport.driver_type != "redis":
@@ -64,12 +64,12 @@ def expect_answers(delayq: DelayQ, seconds: float) -> None:
 
 
 def _delayq_of(ctx: click.Context) -> DelayQ:
-    """Return the object of the app that ``-A`` names.
+    """Return the DelayQ of the app that ``-A`` names.
 
     Raises
     ------
     click.UsageError
-        Neither an app nor a setting says which broker to use.
+        Neither an app nor a setting names the broker.
     """
     app = ctx.obj.app
     if not ctx.find_root().params.get("app"):

@@ -1,4 +1,4 @@
-"""Shell completion of the values of options. After an error there are no suggestions."""
+"""Shell completion of option values. After an error there are no suggestions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _VARIABLES = {
 
 
 def tasks(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Suggest the app's tasks; Celery's own only after ``celery.``."""
+    """Suggest the app's tasks. Celery's own tasks are suggested only after ``celery.``."""
     known = _quietly(lambda: _app(ctx).tasks)
     ours = [name for name in known if not name.startswith("celery.")]
     return _beginning(incomplete, ours) or _beginning(incomplete, known)
 
 
 def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Suggest the queues of the app and those that Redis knows."""
+    """Suggest the queues of the app and the queues that Redis knows."""
     declared = _quietly(lambda: _app(ctx).amqp.queues)
     known = _quietly(lambda: _delayq(ctx).session.stores.registry())
     return _beginning(incomplete, {*declared, *known})
@@ -46,12 +46,12 @@ def periodic(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[st
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
-    # The shell gets one name in a line.
+    # The shell reads one name per line.
     return sorted(name for name in names if name.startswith(incomplete) and name.isprintable())
 
 
 def _quietly(ask: Callable[[], Iterable[str]]) -> list[str]:
-    """Return the names. Output of the app is dropped: a shell would take it for suggestions."""
+    """Return the names. Output of the app is dropped: a shell would read it as suggestions."""
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
             return [*ask()]
@@ -60,7 +60,7 @@ def _quietly(ask: Callable[[], Iterable[str]]) -> list[str]:
 
 
 def _app(ctx: click.Context) -> Any:
-    """Find the app as ``celery`` does, which runs no callback while it completes."""
+    """Find the app as ``celery`` does. ``celery`` itself runs no callback during completion."""
     from celery.app.utils import find_app
 
     given = ctx.find_root().params

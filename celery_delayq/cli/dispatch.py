@@ -1,4 +1,4 @@
-"""``dispatch``: the dispatcher as a process of its own."""
+"""``dispatch``: the dispatcher in a separate process."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.text import spelled
 
-#: Seconds between two lines of progress: on a terminal, and elsewhere.
+#: Seconds between two progress lines: on a terminal, and elsewhere.
 PROGRESS_SECONDS = (0.5, 30.0)
 
-#: Seconds to wait for Redis at the start, growing with each attempt, as in Celery's workers.
+#: Seconds to wait for Redis at the start. The wait grows with each attempt, as in workers.
 RETRY_SECONDS, MAX_RETRY_SECONDS = 2.0, 30.0
 
 
@@ -94,14 +94,14 @@ def dispatch(delayq: DelayQ) -> None:
 
 
 def _reopened(app: Celery, number: int) -> Store:
-    """Return one of the stores by new connections, which lead to the new master if there is one."""
+    """Return a store with new connections, which lead to a new master if there is one."""
     with Session(app) as session:
         stores: list[Store] = [*session.new_stores()]
     return stores[number]
 
 
 def _connected(delayq: DelayQ, app: Celery, stopping: threading.Event) -> Stores | None:
-    """Wait until Redis answers, as workers do at their start; None if it is stopped before.
+    """Wait until Redis answers, as workers do at their start. Return None if stopped before.
 
     A wrong password is reported at once.
     """
@@ -126,7 +126,7 @@ def _connected(delayq: DelayQ, app: Celery, stopping: threading.Event) -> Stores
 
 
 def _knows_all(app: Celery) -> bool:
-    """Import all modules of the app, as a worker does; return whether that worked.
+    """Import all modules of the app, as a worker does; return whether the import succeeded.
 
     Entries of a module that is not imported must not count as removed from the code.
     """
@@ -140,7 +140,7 @@ def _knows_all(app: Celery) -> bool:
 
 
 def _line(tallies: Sequence[Tally], seconds: float) -> str:
-    """Return what was done in *seconds*, in one line."""
+    """Return a summary of the work in *seconds*, in one line."""
     promoted = sum(each.promoted for each in tallies)
     parts = [f"{promoted:,} promoted", f"{promoted / max(seconds, 1):,.1f}/s"]
     if dead_lettered := sum(each.dead_lettered for each in tallies):

@@ -1,4 +1,4 @@
-"""``fsck``: inconsistencies in Redis, found and repaired."""
+"""``fsck``: find and repair inconsistencies in Redis."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _table(report: Report) -> Table:
 
 
 def _what(finding: Finding) -> Text:
-    """Return what is wrong, what can cause it, how it is repaired, and some ids."""
+    """Return the problem, its possible causes, its repair, and some ids."""
     kind = KINDS[finding.kind]
     text = Text(kind.what)
     text.append(f"\ncause: {', or '.join(cause.value for cause in kind.causes)}")

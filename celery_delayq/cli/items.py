@@ -1,4 +1,4 @@
-"""Kinds of items: what commands call them, and how they show, count and change them."""
+"""Kinds of items: their names in commands, and how commands show, count and change them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from celery_delayq.cli import screen
 from celery_delayq.cli.text import number_of
 from celery_delayq.model.scheduled import Outcome
 
-#: How many a filter selects, by queue and task.
+#: Number of items that a filter selects, by queue and task.
 Counts = Counter[tuple[str, str]]
 
-#: Shows a total, if known, and how many are counted.
+#: Shows a progress bar; takes the total (None if unknown) and the number counted so far.
 Bar = Callable[[int | None, int], None]
 
 
@@ -32,16 +32,16 @@ class ItemKind:
     Attributes
     ----------
     one, many : str
-        The noun for one, and for several.
+        The noun in the singular, and in the plural.
     id_of : Callable[[Any], str]
-        Returns the id of an item as a shell takes it.
+        Returns the id of an item in a form for a shell.
     columns, narrow : Sequence[str]
-        Titles of the columns of a table on a wide terminal, and on others.
+        Column titles of a table on a wide terminal, and on other terminals.
     row : Callable[[Any, str, datetime, bool], Sequence[Text | str]]
-        Returns the cells of an item; takes its id in lines, the time, and whether the terminal is
-        wide.
+        Returns the cells of an item. Takes the item, its id (split into lines), the current time,
+        and whether the terminal is wide.
     show : Callable[[Any, datetime], None]
-        Prints all fields of an item; takes the time.
+        Prints all fields of an item. Takes the item and the current time.
     """
 
     one: str
@@ -67,20 +67,20 @@ class ItemKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedKind(ItemKind):
-    """A kind that a filter selects from.
+    """A kind of items that a filter can select.
 
     Attributes
     ----------
     nothing : str
-        The sentence where there are none at all.
+        The sentence if there are no items at all.
     none : str
-        What the selection contains nothing of, when it is empty.
+        The object of the sentence "the filter selects …" if the selection is empty.
     why : Mapping[Outcome, str]
-        Why one was not changed.
+        The reason why an item was not changed, by outcome.
     count : Callable[[DelayQ, Any, Bar], Counts]
-        Counts what a filter selects.
+        Counts the items that a filter selects.
     values : Callable[[Any], Any]
-        Returns all of an item as JSON types.
+        Returns all values of an item as JSON types.
     """
 
     nothing: str
@@ -91,11 +91,11 @@ class SelectedKind(ItemKind):
 
     @property
     def key(self) -> str:
-        """The key in JSON that has several."""
+        """The JSON key of a list of items."""
         return self.many.replace(" ", "_")
 
     def print_none(self, delayq: DelayQ, filter: Any, *, stderr: bool = False) -> None:
-        """Print that there are none, or that the filter selects none."""
+        """Print that there are no items, or that the filter selects none."""
         unmatched = f"0 {self.many}: the filter selects {self.none}."
         text = self.nothing if filter.is_everything else unmatched
         screen.console(stderr=stderr).print(text)
@@ -104,12 +104,12 @@ class SelectedKind(ItemKind):
     def show_all(
         self, delayq: DelayQ, items: Sequence[Any], missing: str, *, as_json: bool
     ) -> bool:
-        """Print all fields of items; return whether there are any.
+        """Print all fields of items; return whether there are any items.
 
         Parameters
         ----------
         missing : str
-            The error where there are none.
+            The error if there are no items.
         """
         if as_json:
             screen.print_json({self.key: [self.values(each) for each in items]})
@@ -125,7 +125,7 @@ class SelectedKind(ItemKind):
 
 
 class ItemOutcome(NamedTuple):
-    """What became of one item: whether it was changed, as text, and as JSON."""
+    """The outcome for one item: whether it was changed, as text, and as JSON."""
 
     done: bool
     text: Text
@@ -142,7 +142,7 @@ def change_each(ids: Iterable[str], change: Callable[[str], ItemOutcome], *, as_
             outcomes.append(outcome)
             if not as_json:
                 output.print(outcome.text, soft_wrap=True)
-    finally:  # report what was done before an error
+    finally:  # report finished changes even after an error
         if as_json:
             screen.print_json({"outcomes": [each.values for each in outcomes]})
     return all(each.done for each in outcomes)

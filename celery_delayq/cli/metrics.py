@@ -1,4 +1,4 @@
-"""``metrics``: the exporter for Prometheus."""
+"""``metrics``: the Prometheus exporter."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from celery_delayq.cli.options import name_option, option
 from celery_delayq.errors import ConfigError
 from celery_delayq.store.error_text import BROKER_ERRORS, is_away
 
-#: Seconds for which one thread of Python computes before it lets others: a scrape waits for Redis
-#: several times, and for Python after each.
+#: Seconds for which one Python thread runs before it lets others run. A scrape waits for Redis
+#: several times, and after each wait for its turn in Python.
 SWITCH_SECONDS = 0.0005
 
-#: Seconds to wait for Redis. Without an end, a server that vanished with no last word is waited for
-#: until the kernel gives up.
+#: Seconds to wait for Redis. Without a limit, the wait for a server that vanished lasts until the
+#: kernel gives up.
 REDIS_TIMEOUT_SECONDS = 5.0
 
 
@@ -60,7 +60,7 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
         raise ConfigError(f'metrics need {exc.name}: pip install "celery-delayq[metrics]"') from exc
     try:
         expect_answers(delayq, REDIS_TIMEOUT_SECONDS)
-        # What will not change by itself is reported at once: another broker, a wrong password.
+        # Report permanent errors at once, such as another broker or a wrong password.
         _ = delayq.session.now_ms()
     except BROKER_ERRORS as exc:
         if not is_away(exc):
@@ -74,7 +74,7 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
             "or --host, or stop the program that uses it"
         ) from exc
     sys.setswitchinterval(SWITCH_SECONDS)
-    gc.freeze()  # what is there by now stays: no scrape waits for a search through it
+    gc.freeze()  # long-lived objects: no scrape waits while the collector scans them
     exporter.start()
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

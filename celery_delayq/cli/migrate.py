@@ -1,4 +1,4 @@
-"""``migrate``: from stock Celery and back."""
+"""``migrate``: move from stock Celery, and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from celery_delayq.cli.options import flag, option
 from celery_delayq.cli.text import number_of
 from celery_delayq.utils.text import spelled
 
-#: What becomes of tasks with a future ETA in ready lists, by whether the app goes back to stock.
+#: Note about tasks with a future ETA in ready lists; the key is whether the app returns to stock.
 _ETA_NOTES = {
     False: "This command leaves them there: the first new worker that takes one moves it to the "
     "schedule.",
@@ -87,7 +87,7 @@ def migrate(
     else:
         steps = to_stock(app, dry_run=dry_run, spare_living=bool(running) and yes)
         description = "to stock"
-    etas = etas_in_lists(app)  # first: what goes back to stock comes into the same lists
+    etas = etas_in_lists(app)  # counted first: tasks moved to stock come into the same lists
     moved = _run(steps, description)
     if etas:
         output.print(
@@ -109,7 +109,7 @@ def _run(steps: Iterator[Moved], description: str) -> Moved:
 
 
 def _running_workers(app: Celery) -> str:
-    """Return why to stop the workers that answer, "" if none does."""
+    """Return why the answering workers must be stopped; "" if no worker answers."""
     replies = app.control.ping(timeout=1.0)
     names = sorted(name for reply in replies for name in reply)
     if not names:

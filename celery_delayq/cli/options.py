@@ -1,4 +1,4 @@
-"""Options that several commands share, the types of their values, and what they select."""
+"""Options that several commands share, the types of their values, and selections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DURATION_HELP = "a duration such as 90 (seconds), 5m, 1h30m or 2d"
 
 
 class NameType(click.ParamType):  # type: ignore[type-arg]
-    """A name or an id: any text but an empty one."""
+    """A name or an id: any non-empty text."""
 
     name = "name"
 
@@ -49,7 +49,7 @@ class TimeType(click.ParamType):  # type: ignore[type-arg]
     Parameters
     ----------
     span : str
-        How a duration is read: ``"from now"``, ``"ago"``, or ``""`` if none is allowed.
+        How a duration is read: ``"from now"``, ``"ago"``, or ``""`` if no duration is allowed.
     """
 
     name = "time"
@@ -75,14 +75,14 @@ class TimeType(click.ParamType):  # type: ignore[type-arg]
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]
-    """A duration, as seconds.
+    """A duration in seconds.
 
     Parameters
     ----------
     negative : bool
-        Whether it may be negative.
+        Whether the duration may be negative.
     expected : str
-        What the error for zero, or for a negative one, asks for.
+        The expected value in the error for a zero or a refused negative duration.
     """
 
     name = "span"
@@ -114,7 +114,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
 
 
 class JsonType(click.ParamType):  # type: ignore[type-arg]
-    """A value of one type in JSON."""
+    """A JSON value of one type."""
 
     name = "json"
 
@@ -133,7 +133,7 @@ class JsonType(click.ParamType):  # type: ignore[type-arg]
 
 
 class HelpedArgument(click.Argument):
-    """An argument with a line in the help, with every version of click."""
+    """An argument with a line in the help, for every version of click."""
 
     help_group = "Arguments"
 
@@ -142,39 +142,39 @@ class HelpedArgument(click.Argument):
         self.explained = explained
 
     def get_help_record(self, _: click.Context) -> tuple[str, str]:
-        """Return its line in the help."""
+        """Return the line of the argument in the help."""
         return str(self.metavar), self.explained
 
 
 def argument(name: str, metavar: str, explained: str, **options: Any) -> Callable[[F], F]:
-    """Declare an argument, a name unless *options* give another type."""
+    """Declare an argument. Its type is a name unless *options* give another type."""
     given = {"type": NameType(), "cls": HelpedArgument, **options}
     return click.argument(name, metavar=metavar, explained=explained, **given)
 
 
 def stacked(command: F, decorators: Sequence[Callable[[Any], Any]]) -> F:
-    """Return a command with the first decorator on top."""
+    """Return a decorated command. The first decorator is on top."""
     for decorate in reversed(decorators):
         command = decorate(command)
     return command
 
 
 def names_of(*options: Callable[[Any], Any]) -> list[str]:
-    """Return the names by which a command gets the values of options."""
+    """Return the parameter names under which a command gets the values of options."""
     return [str(each.name) for each in click.command("")(stacked(lambda: None, options)).params]
 
 
 def gathered(
     name: str, make: Callable[..., Any], *options: Callable[[Any], Any]
 ) -> Callable[[F], F]:
-    """Return a decorator that gives a command options, and one value made of theirs.
+    """Return a decorator that adds options to a command, and passes one value made of them.
 
     Parameters
     ----------
     name : str
         The parameter of the command for this value.
     make : Callable[..., Any]
-        Makes the value; takes the values of the options by their names.
+        Makes the value. Takes the values of the options by their names.
     """
     names = names_of(*options)
 
@@ -233,18 +233,18 @@ _FILTER_OPTIONS = (
     ),
 )
 
-#: Gives a command the options of a filter, and the filter as ``filter``.
+#: Adds the options of a filter to a command, and passes the filter as ``filter``.
 with_filter = gathered("filter", Filter, *_FILTER_OPTIONS)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What a command changes: ids or a filter, and the flags that go with them.
+    """The items that a command changes: ids or a filter, and their flags.
 
     Attributes
     ----------
     everything : bool
-        Whether all of all queues are selected, explicitly.
+        Whether all items of all queues are selected explicitly.
     """
 
     ids: Sequence[str]
@@ -269,24 +269,24 @@ def select(
     if_eta: str | None = None,
     **given: Any,
 ) -> Selection:
-    """Return what is selected.
+    """Return the selection of the given options.
 
     Parameters
     ----------
     of : type
         The class of the filter.
     shows : str
-        The command that shows one by its id.
+        The command that shows one item by its id.
     how_to_select_all : str
-        The error where neither ids nor a filter are given.
+        The error if neither ids nor a filter are given.
     all_ : bool | None
-        Whether everything is selected; None where ``--yes`` without a filter says so.
+        Whether everything is selected. None if ``--yes`` without a filter selects everything.
 
     Raises
     ------
     click.UsageError
-        The options contradict each other, or may select more than intended; the message says what
-        would be right.
+        The options contradict each other, or may select more than intended. The message names
+        the right options.
     """
     filter = of(**given)
     if all_ and (ids or not filter.is_everything):
@@ -309,12 +309,12 @@ def select(
 
 
 def check_can_ask(as_json: bool, instead: str = "") -> None:
-    """Refuse to ask where nobody can answer (click.UsageError)."""
+    """Refuse to ask if nobody can answer (click.UsageError)."""
     if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError(f"nobody can be asked here whether to do it: say --yes{instead}")
 
 
-#: Gives a command ids, a filter and the flags that go with them, as ``selection``.
+#: Adds ids, a filter and their flags to a command, and passes them as ``selection``.
 with_selection = gathered(
     "selection",
     functools.partial(

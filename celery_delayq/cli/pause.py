@@ -51,7 +51,7 @@ def resume(delayq: DelayQ, queue: str | None, task: str | None, as_json: bool) -
 def _set_paused(
     delayq: DelayQ, queue: str | None, task: str | None, *, paused: bool, as_json: bool
 ) -> None:
-    """Pause or resume, and print whether that changed something."""
+    """Pause or resume, and print whether something changed."""
     if (queue is None) == (task is None):
         raise click.UsageError("give either --queue or --task")
     changed = (delayq.pause if paused else delayq.resume)(queue=queue, task=task)

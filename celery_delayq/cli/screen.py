@@ -1,4 +1,4 @@
-"""What commands print: consoles, tables, progress bars and notes."""
+"""The output of commands: consoles, tables, progress bars and notes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from celery_delayq.store.schedule import layouts
 from celery_delayq.utils.portions import batches
 from celery_delayq.utils.text import spelled
 
-#: Rows that are read at a time, and shown in one table.
+#: Rows that are read at once, and shown in one table.
 PAGE_ROWS = 500
 
-#: Titles of columns with numbers, and of others with short values. All other columns are folded.
+#: Titles of columns with numbers, and with other short values. All other columns are folded.
 _NUMBER_TITLES = {
     "retries",
     "runs",
@@ -54,23 +54,23 @@ _NUMBER_TITLES = {
 }
 _SHORT_TITLES = {"", "due", "died", "next", "state", "priority", "id"}
 
-#: Seconds of a search after which a bar shows how far it is.
+#: Seconds of a search after which a progress bar appears.
 PROGRESS_BAR_SECONDS = 0.5
 
 T = TypeVar("T")
 
-#: Columns of a terminal from which on each value has a column of its own.
+#: Least terminal width, in columns, at which each value has its own table column.
 WIDE_TERMINAL_COLUMNS = 160
 
-#: Columns of a terminal from which on an id as Celery makes it fits in one line.
+#: Least terminal width, in columns, at which an id made by Celery fits in one line.
 ID_TERMINAL_COLUMNS = 60
 
-#: Columns of a time, and the least that are left beside it.
+#: Width of a time in columns, and least width of the other columns beside it.
 TIME_WIDTH, OTHERS_WIDTH = 29, 24
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that obeys ``celery --no-color`` and can write any name."""
+    """Return a console that respects ``celery --no-color`` and can write any name."""
     stream = sys.stderr if stderr else sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
@@ -79,7 +79,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def new_table(*columns: str, title: str = "") -> Table:
-    """Return a table that spends no room on frames, with columns by their titles."""
+    """Return a table without frames, with columns formatted by their titles."""
     table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in columns:
         justify: JustifyMethod = "right" if name in _NUMBER_TITLES else "left"
@@ -92,15 +92,15 @@ def new_table(*columns: str, title: str = "") -> Table:
 def table_of_ids(
     ids: Sequence[str], width: int, wide: Sequence[str], narrow: tuple[str, str]
 ) -> tuple[Table, bool, list[str]]:
-    """Return an empty table, whether it has the wide form, and its ids in lines that fit.
+    """Return an empty table, whether it has the wide form, and the ids split into fitting lines.
 
     Parameters
     ----------
     width : int
-        Columns of the terminal.
+        Width of the terminal in columns.
     wide, narrow : Sequence[str]
-        The titles of the columns on a wide terminal, and on others: there the ids are in the first
-        one.
+        Column titles on a wide terminal, and on other terminals. The first narrow column has the
+        ids.
     """
     is_wide = width >= WIDE_TERMINAL_COLUMNS
     table = new_table(*(wide if is_wide else narrow))
@@ -110,7 +110,7 @@ def table_of_ids(
     id_width = min(max((TIME_WIDTH, *map(cell_len, ids))), room - OTHERS_WIDTH)
     if not is_wide:
         table.columns[0].width = id_width
-    # A column of rich would swallow spaces at the end of a line.
+    # A column of rich would drop spaces at the end of a line.
     return table, is_wide, ["\n".join(chop_cells(id, id_width)) for id in ids]
 
 
@@ -122,9 +122,10 @@ def print_pages(
     *,
     as_json: bool = False,
 ) -> int:
-    """Print rows as they are read, *size* in one table or each as JSON; return how many.
+    """Print rows as they are read, *size* rows per table or each row as JSON.
 
-    The table is made of rows, the time of Redis' clock and the width of the terminal.
+    *table* takes rows, the time by Redis' clock and the width of the terminal. Return the number
+    of rows.
     """
     output = console()
     shown = 0
@@ -141,7 +142,7 @@ def print_pages(
 def print_fields(console: Console, fields: Iterable[tuple[str, Text]]) -> None:
     """Print names and values.
 
-    The terminal folds long values, so that each can be copied as one line.
+    Long values are folded by the terminal, so that each can be copied as one line.
     """
     rows = [*fields]
     width = max((len(name) for name, _ in rows), default=0) + 2
@@ -150,22 +151,22 @@ def print_fields(console: Console, fields: Iterable[tuple[str, Text]]) -> None:
 
 
 def time_text(time: datetime, now: datetime) -> str:
-    """Return a point in time and its distance from now."""
+    """Return a time and its distance from now."""
     return f"{stamp(time)}, {distance((time - now).total_seconds())}"
 
 
 def schedule_text(given: BaseSchedule) -> str:
-    """Return a schedule in words."""
+    """Return a schedule as text."""
     return f"at {stamp(given.at)}" if isinstance(given, clocked) else describe(given)
 
 
 def now_of(delayq: DelayQ) -> datetime:
-    """Return the time of the clock that decides what is due."""
+    """Return the time by the clock that decides what is due."""
     return moment(delayq.session.now_ms())
 
 
 class _EndColumn(ProgressColumn):
-    """The time of day at which it ends, as far as is known."""
+    """The expected time of day of the end."""
 
     def render(self, task: Task) -> Text:
         seconds = task.time_remaining
@@ -178,11 +179,11 @@ class _EndColumn(ProgressColumn):
 def progress_bar(
     *, hidden: bool, description: str = "", at_once: bool = True
 ) -> Iterator[Callable[..., None]]:
-    """Show a bar on a terminal; the function takes the total, None where it is not known, how many
-    are done and, where there are several steps, which one that is.
+    """Show a bar on a terminal, and yield the function that updates the bar.
 
-    It is on standard error: data may be written to standard output. Without
-    *at_once* it appears when the function is called.
+    The function takes the total (None if unknown), the number done, and the name of the step if
+    there are several steps. The bar is on standard error, because standard output may contain
+    data. Without *at_once* the bar appears at the first call of the function.
     """
     columns = (
         *("{task.description}", BarColumn(), MofNCompleteColumn()),
@@ -200,10 +201,10 @@ def progress_bar(
         nonlocal current
         if not hidden and not progress.live.is_started:
             progress.start()
-        if step != current:  # its speed is another one
+        if step != current:  # each step has its own speed
             current = step
             progress.reset(bar, description=step)
-        # There may be more than at the start: others go on adding.
+        # The number may exceed the first total: other processes may add items.
         most = None if total is None else max(total, done)
         progress.update(bar, total=most, completed=done)
 
@@ -217,12 +218,12 @@ def progress_bar(
 def with_bar(
     read: Callable[[Callable[..., None]], Iterator[T]], *, hidden: bool, description: str
 ) -> Iterator[T]:
-    """Yield rows; while the next one is searched for long, a bar shows how far that is.
+    """Yield rows. A bar appears while the search for the next row takes long.
 
     Parameters
     ----------
     read : Callable[[Callable[..., None]], Iterator[T]]
-        Returns the rows, which call the function of :func:`progress_bar` while they are read.
+        Returns the rows. Takes the function of :func:`progress_bar` and calls it while it reads.
     """
     with ExitStack() as stack:
         bar: Callable[..., None] | None = None
@@ -237,7 +238,7 @@ def with_bar(
                 bar(total, done)
 
         for row in read(show):
-            if bar is not None:  # nothing else can be printed beside it
+            if bar is not None:  # nothing else can be printed while a bar is shown
                 stack.close()
                 bar = None
             yield row
@@ -245,7 +246,7 @@ def with_bar(
 
 
 def print_list(lines: Sequence[Text], total: int, *, stderr: bool = False) -> None:
-    """Print some lines, and how many more there are of *total*."""
+    """Print some lines, and how many of *total* lines are not shown."""
     output = console(stderr=stderr)
     for line in lines:
         output.print(line, soft_wrap=True)
@@ -259,11 +260,11 @@ def print_json(value: Any, *, stderr: bool = False) -> None:
 
 
 def unknown_queue(delayq: DelayQ, queue: str | None, found: Iterable[str] = ()) -> str:
-    """Return what to say of a queue that may be a typo, "" for one that is known."""
+    """Return a text about a queue that may be a typo; "" for a known queue."""
     if queue is None or delayq.session.on_rabbitmq:  # RabbitMQ has no list of queues
         return ""
     known = {*delayq.app.amqp.queues, *found}
-    if queue in known:  # without a question: another shard of a cluster may be away
+    if queue in known:  # without a call to Redis: another shard of a cluster may be away
         return ""
     known |= {*delayq.session.stores.registry()}
     if queue in known:
@@ -285,9 +286,9 @@ def note_unknown_queue(delayq: DelayQ, queue: str | None, *, stderr: bool = Fals
 
 
 def known_tasks(delayq: DelayQ) -> set[str] | None:
-    """Return the tasks of the app, with all modules imported that its workers import.
+    """Return the tasks of the app, after an import of all modules that its workers import.
 
-    None if a module cannot be imported here; a note says so.
+    Print a note and return None if a module cannot be imported here.
     """
     app = delayq.app
     try:
@@ -299,7 +300,7 @@ def known_tasks(delayq: DelayQ) -> set[str] | None:
 
 
 def note_unknown_task(delayq: DelayQ, task: str, scheduled: set[str] | None = None) -> None:
-    """Print a note about a task that may be a typo; it may also belong to another app."""
+    """Print a note about a task that may be a typo. It may also belong to another app."""
     of_app = known_tasks(delayq)
     known = (of_app or set()) | (scheduled or set())
     if of_app is None or task in known:
@@ -311,7 +312,7 @@ def note_unknown_task(delayq: DelayQ, task: str, scheduled: set[str] | None = No
 
 
 def check_priority(delayq: DelayQ, filter: Filter) -> None:
-    """Refuse a priority that no entry can have (click.UsageError)."""
+    """Refuse a priority that no entry has (click.UsageError)."""
     if filter.priority is None:
         return
     found = layouts(delayq.session.stores.registry())

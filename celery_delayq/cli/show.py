@@ -25,10 +25,10 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.utils.text import spelled
 
-#: Entries in a page, by default.
+#: Number of entries in a page by default.
 DEFAULT_LIMIT = 100
 
-#: Entries after which a bar moves on.
+#: Number of entries between two updates of a progress bar.
 PROGRESS_ENTRIES = 100
 
 _STYLES: dict[State, str] = {"scheduled": "", "paused": "yellow", "ready": "green"}
@@ -114,7 +114,7 @@ def count(delayq: DelayQ, filter: Filter, as_json: bool) -> None:
 def _show_page(
     delayq: DelayQ, filter: Filter, *, limit: int, cursor: str | None, as_json: bool
 ) -> None:
-    """Print a page, and the command that shows the next one."""
+    """Print a page, and the command that shows the next page."""
     page = delayq.list(**asdict(filter), limit=limit, cursor=cursor)
     if as_json:
         screen.print_json({"entries": [each.as_dict() for each in page], "cursor": page.cursor})
@@ -158,14 +158,14 @@ def _next_page(filter: Filter, limit: int, cursor: str) -> str:
 
 
 def _fields(task: ScheduledTask, now: datetime) -> Iterable[tuple[str, Text]]:
-    """Yield names and values of a task."""
+    """Yield the names and values of a task's fields."""
     yield "id", Text(shown_id(task.id))
     yield "task", Text(spelled(task.task))
     yield "queue", Text(spelled(task.queue))
     yield "state", Text(task.state, _STYLES.get(task.state, "cyan"))
     if task.worker:
         yield "worker", Text(spelled(task.worker))
-    if task.due > moment(0) + timedelta(milliseconds=1):  # known
+    if task.due > moment(0) + timedelta(milliseconds=1):  # the due time is known
         yield "due", Text(screen.time_text(task.due, now))
     if task.eta is not None:
         yield "eta", Text(spelled(_eta(task.eta)))
@@ -178,7 +178,7 @@ def _fields(task: ScheduledTask, now: datetime) -> Iterable[tuple[str, Text]]:
 
 
 def _eta(text: str) -> str:
-    """Return an ETA as other times are shown; without an offset it is UTC, as for workers."""
+    """Return an ETA in the form of other times. Without an offset it is UTC, as for workers."""
     try:
         return stamp(moment(due_of_eta(text).ms))
     except InvalidETA:
@@ -206,11 +206,11 @@ def _row(task: ScheduledTask, id: str, now: datetime, is_wide: bool) -> Sequence
 
 
 def _count_entries(delayq: DelayQ, filter: Filter, bar: Bar) -> Counts:
-    """Count the scheduled entries that a filter selects; unreadable ones are of task ``?``."""
+    """Count the scheduled entries that a filter selects. Unreadable entries have the task ``?``."""
     screen.check_priority(delayq, filter)
     counts: Counts = Counter()
     if filter.priority is not None:
-        # All entries are read to find those of the priority.
+        # Only reading all entries finds the entries of one priority.
         for number, each in enumerate(delayq.entries(filter), 1):
             counts[each.queue, each.task] += 1
             if number % PROGRESS_ENTRIES == 0:

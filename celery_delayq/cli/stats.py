@@ -1,4 +1,4 @@
-"""``stats``: numbers by queue and task."""
+"""``stats``: counts by queue and task."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _print(found: Stats) -> None:
 
 
 def queues_table(queues: Sequence[QueueStats]) -> Table:
-    """Return one row for each queue."""
-    # Ten columns have to fit 80 characters: no room for frames.
+    """Return a table with one row for each queue."""
+    # Ten columns must fit 80 characters: no room for frames.
     table = Table(title="Queues", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("queue", overflow="fold")
     for title in (*_COUNT_COLUMNS, "oldest\nwaits", "next\ndue in", "memory"):
@@ -102,7 +102,7 @@ def _tasks_table(stats: Stats) -> Table:
 
 
 def _due_in(queue: QueueStats) -> str:
-    """Return the time until the next entry is due, "now" if it is overdue."""
+    """Return the time until the next entry is due; "now" if the entry is overdue."""
     if queue.next_due is None:
         return "-"
     seconds = round(queue.next_due - time.time())

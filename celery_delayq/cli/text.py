@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from celery_delayq.model.envelope import entry_id, parse_iso
 from celery_delayq.utils.text import spelled
 
-#: Units of a duration in seconds, the longest first.
+#: Units of a duration in seconds, longest first.
 UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
@@ -20,7 +20,7 @@ _SECONDS = re.compile(rf"[+-]?{_NUMBER}")
 
 
 def quoted(text: str) -> str:
-    r"""Return a text as bash and zsh take it: ``mail-7``, ``'a b'``, ``$'a\nb'``."""
+    r"""Return a text quoted for bash and zsh: ``mail-7``, ``'a b'``, ``$'a\nb'``."""
     if text.isprintable():
         return shlex.quote(text)
     special = {"\\": r"\\", "'": r"\'"}
@@ -28,7 +28,7 @@ def quoted(text: str) -> str:
 
 
 def shown_id(id: str) -> str:
-    """Return an id to be pasted into a command line, with ``%00`` for a NUL."""
+    """Return an id that can be pasted into a command line, with ``%00`` for a NUL."""
     return quoted(entry_id(id))
 
 
@@ -38,7 +38,7 @@ def number_of(number: int, one: str, many: str) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a duration in its two largest units, ``2h 5m``."""
+    """Return a duration in its two largest units, such as ``2h 5m``."""
     rest = round(abs(seconds))
     parts = []
     for unit, size in UNIT_SECONDS.items():
@@ -52,47 +52,47 @@ def span(seconds: float) -> str:
 
 
 def distance(seconds: float) -> str:
-    """Return how far away that is: ``in 2h 5m``, ``5m ago``, ``now``."""
+    """Return a distance in time: ``in 2h 5m``, ``5m ago``, ``now``."""
     if abs(seconds) < 0.5:
         return "now"
     return f"in {span(seconds)}" if seconds > 0 else f"{span(seconds)} ago"
 
 
 def stamp(moment: datetime) -> str:
-    """Return a point in time by this machine's clock, such as ``2030-01-31T09:00:00+01:00``.
+    """Return a time by this machine's clock, such as ``2030-01-31T09:00:00+01:00``.
 
-    It is exact, and one word for a shell: :func:`read_stamp` reads it as the same moment.
+    The text is exact and one word for a shell. :func:`read_stamp` reads it as the same time.
     """
     try:
         there = moment.astimezone()
-    except (OverflowError, ValueError, OSError):  # the edges of what a datetime can be
+    except (OverflowError, ValueError, OSError):  # at the limits of datetime
         there = moment.astimezone(timezone.utc)
     whole = there.microsecond % 1000 == 0
     return there.isoformat(timespec="milliseconds" if there.microsecond and whole else "auto")
 
 
 def read_stamp(text: str) -> datetime:
-    """Read ISO 8601; without an offset it is by this machine's clock, as :func:`stamp` shows it.
+    """Read ISO 8601. A time without an offset is local time, as :func:`stamp` shows it.
 
     Raises
     ------
     ValueError
-        It is something else, or lies outside the years 1 to 9999.
+        The text is not ISO 8601, or the time is outside the years 1 to 9999.
     """
     try:
-        # A time that is twice, since clocks are set back, is the first one.
+        # When clocks are set back a local time occurs twice: the first one counts.
         return parse_iso(text).astimezone(timezone.utc)
     except (OverflowError, OSError) as exc:
         raise ValueError(f"{text!r} lies outside the years 1 to 9999") from exc
 
 
 def seconds_of(text: str, *, bare: bool = True) -> float | None:
-    """Read a duration such as ``90``, ``90s``, ``1h30m`` or ``-10m``; None for anything else.
+    """Read a duration such as ``90``, ``90s``, ``1h30m`` or ``-10m``; None for other texts.
 
     Parameters
     ----------
     bare : bool
-        Whether a number without a unit is one, of seconds.
+        Whether a number without a unit is a duration in seconds.
     """
     text = text.strip()
     if _SECONDS.fullmatch(text):

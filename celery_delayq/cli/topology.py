@@ -1,4 +1,4 @@
-"""``topology``: the exchanges and queues of delays in RabbitMQ."""
+"""``topology``: the delay exchanges and queues in RabbitMQ."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def topology(
         if as_json:
             screen.print_json({"items": [asdict(each) for each in found]})
         else:
-            # No table: names and RabbitMQ's reasons are long.
+            # Not a table, because names and RabbitMQ's reasons are long.
             for each in found:
                 if not check or each.state is not State.DECLARED:
                     state = each.reason or _STATE_TEXTS[each.state]

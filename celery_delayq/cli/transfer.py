@@ -19,7 +19,7 @@ from celery_delayq.model.scheduled import Filter
 from celery_delayq.transfer.results import Exported, Imported, ImportOutcome, TransferProgress
 from celery_delayq.utils.text import spelled
 
-#: Entries that are listed with the reason why they were left out.
+#: Most entries that are listed with the reason why they were left out.
 MAX_SHOWN_ENTRIES = 20
 
 _OUTCOME_TEXTS: dict[ImportOutcome, str] = {
@@ -106,13 +106,13 @@ def import_(
 
 @contextmanager
 def progress_of_report(*, hidden: bool) -> Iterator[Callable[[TransferProgress], None]]:
-    """Show a bar on a terminal; the function takes the report so far."""
+    """Show a bar on a terminal, and yield a function that takes the report so far."""
     with screen.progress_bar(hidden=hidden) as bar:
         yield lambda report: bar(report.total, report.looked)
 
 
 def print_imported(report: Imported, kind: ItemKind, *, as_json: bool) -> bool:
-    """Print the outcomes; return whether all could be imported."""
+    """Print the outcomes; return whether everything could be imported."""
     if as_json:
         screen.print_json(report.as_dict())
     else:

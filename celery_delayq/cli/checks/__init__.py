@@ -1,1 +1,1 @@
-"""Commands that look at the whole: ``health`` and ``doctor``."""
+"""Commands that check the whole system: ``health`` and ``doctor``."""

@@ -1,4 +1,4 @@
-"""``doctor``: what is wrong with an app and its broker, and what to do."""
+"""``doctor``: find problems of an app and its broker, with advice."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def doctor(delayq: DelayQ, role: str, as_json: bool) -> bool:
 
 
 def _text(finding: Finding) -> Text:
-    """Return a finding in two lines."""
+    """Return the two lines of a finding."""
     text = Text(f"{finding.level}: ", _STYLES.get(finding.level, "yellow"))
     return text.append(f"{finding.check}: {spelled(finding.what)}\n  → {finding.todo}", "default")

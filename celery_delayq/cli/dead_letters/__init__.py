@@ -1,4 +1,4 @@
-"""``delayq dead``: one command for each thing to do with dead letters."""
+"""``delayq dead``: commands for dead letters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.utils.text import spelled
 
-#: Dead letters that are shown by default.
+#: Number of dead letters that are shown by default.
 DEFAULT_LIMIT = 100
 
 
@@ -229,7 +229,7 @@ def archive(
 
 
 def _find(delayq: DelayQ, id: str, queue: str | None, bar: Bar) -> DeadLetter | None:
-    """Return a dead letter by its id as it is shown: with ``%00`` for a NUL."""
+    """Return a dead letter by its id as the id is shown, with ``%00`` for a NUL."""
     found = delayq.dead_letter(id, queue=queue, progress=bar)
     if found is None and "%00" in id:
         found = delayq.dead_letter(id.replace("%00", "\0"), queue=queue, progress=bar)
@@ -237,7 +237,7 @@ def _find(delayq: DelayQ, id: str, queue: str | None, bar: Bar) -> DeadLetter | 
 
 
 def _in_queue(selection: options.Selection, hint: str = "") -> SelectedKind:
-    """Return the kind of a selection; of ids in one queue, an unknown one may be in another."""
+    """Return the kind of a selection. For ids in one queue, the text for unknown ids differs."""
     queue = selection.filter.queue
     if not selection.ids or queue is None:
         return DEAD_LETTERS
@@ -248,7 +248,7 @@ def _in_queue(selection: options.Selection, hint: str = "") -> SelectedKind:
 def _by_id(
     delayq: DelayQ, change: Callable[[DeadLetter], Outcome], *, hidden: bool
 ) -> Callable[..., Outcome]:
-    """Return a function that changes a dead letter by its id, in one queue or all."""
+    """Return a function that changes a dead letter by its id, in one queue or in all queues."""
 
     def one(id: str, *, queue: str | None, **_: Any) -> Outcome:
         with screen.progress_bar(hidden=hidden, description="search", at_once=False) as bar:
@@ -259,7 +259,7 @@ def _by_id(
 
 
 def _replaying(delayq: DelayQ, how: ReplayOptions, *, hidden: bool) -> Action:
-    """Return how to replay (click.UsageError if the ETA has passed)."""
+    """Return the action for a replay (click.UsageError if the ETA has passed)."""
     parts = []
     if how.args is not None or how.kwargs is not None:
         parts.append("with other arguments")

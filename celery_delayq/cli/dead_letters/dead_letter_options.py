@@ -1,4 +1,4 @@
-"""Options of the commands for dead letters, and the values they give."""
+"""Options of the commands for dead letters, and their values."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _FILTER_OPTIONS = (
     group_option,
 )
 
-#: Gives a command the options of a filter of dead letters, and the filter as ``filter``.
+#: Adds the options of a dead-letter filter to a command, and passes the filter as ``filter``.
 with_dead_letter_filter = gathered("filter", DeadFilter, *_FILTER_OPTIONS)
 
 
-#: Gives a command ids, a filter and the flags that go with them, as ``selection``.
+#: Adds ids, a filter and their flags to a command, and passes them as ``selection``.
 with_dead_letter_selection = gathered(
     "selection",
     functools.partial(
@@ -84,7 +84,7 @@ class ReplayOptions(NamedTuple):
     countdown: float | None
 
     def check(self, *, ids: bool) -> None:
-        """Refuse contradictions (click.UsageError)."""
+        """Refuse options that contradict each other (click.UsageError)."""
         timed = self.eta is not None or self.countdown is not None
         if self.eta is not None and self.countdown is not None:
             raise click.UsageError("give one of --eta and --in")
@@ -94,7 +94,7 @@ class ReplayOptions(NamedTuple):
             raise click.UsageError("--rate goes with a filter; --in delays an id")
 
 
-#: Gives a command the options of a replay, as ``how``.
+#: Adds the options of a replay to a command, and passes them as ``how``.
 with_replay_options = gathered(
     "how",
     ReplayOptions,

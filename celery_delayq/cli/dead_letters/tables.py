@@ -18,7 +18,7 @@ from celery_delayq.model.scheduled import Outcome
 from celery_delayq.transfer.results import Archived
 from celery_delayq.utils.text import spelled
 
-#: Characters that are shown of a reason in a table, and of bytes that are not a message.
+#: Most characters shown of a reason in a table, and of bytes that are not a message.
 MAX_REASON_CHARACTERS, MAX_BYTES_CHARACTERS = 160, 1000
 
 
@@ -59,7 +59,7 @@ def _row(dead_letter: DeadLetter, id: str, now: datetime, is_wide: bool) -> Sequ
 
 
 def _fields(dead_letter: DeadLetter, now: datetime) -> Iterator[tuple[str, Text]]:
-    """Yield names and values of a dead letter."""
+    """Yield the names and values of a dead letter's fields."""
     yield "id", Text(shown_id(dead_letter.id))
     if dead_letter.task_id is not None and dead_letter.task_id != dead_letter.id:
         yield "task id", Text(shown_id(dead_letter.task_id))
@@ -77,7 +77,7 @@ def _fields(dead_letter: DeadLetter, now: datetime) -> Iterator[tuple[str, Text]
     for name in ("args", "kwargs"):
         value, text = values[name], values[f"{name}repr"]
         if value is not None:
-            text = json.dumps(value, ensure_ascii=False)  # as replay takes them
+            text = json.dumps(value, ensure_ascii=False)  # the form that replay accepts
         if text is not None:
             yield name, Text(spelled(str(text)))
     if dead_letter.message is None:
@@ -92,7 +92,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _count(delayq: DelayQ, filter: DeadFilter, bar: Bar) -> Counts:
-    """Count dead letters by queue and task, for which each is read."""
+    """Count dead letters by queue and task. Reads every dead letter of the selection."""
     counts: Counts = Counter()
     for each in delayq.dead_letters(filter, progress=bar):
         counts[each.queue, each.task or "?"] += 1

@@ -1,4 +1,4 @@
-"""``delayq periodic``: one command for each thing to do with periodic entries."""
+"""``delayq periodic``: commands for periodic entries."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def add(
     """
     if "schedule" not in given:
         raise click.UsageError("give one of --every, --crontab, --rrule, --at and --solar")
-    now = screen.now_of(delayq)  # errors of Redis or the app are not wrong use
+    now = screen.now_of(delayq)  # outside _wrong_use: errors of Redis or the app are not wrong use
     with _wrong_use():
         try:
             entry = delayq.periodic.add(name, task=task, replace=replace, **given)
@@ -247,7 +247,7 @@ def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json
     if bool(names) == ended:
         raise click.UsageError("give either names or --ended")
     if ended:
-        # Not those in code: one that comes back would count its runs from zero.
+        # Not entries in code: an entry that comes back would count its runs from zero.
         names = [each.name for each in delayq.periodic.list(API_SOURCE) if each.status == "ended"]
         if not names and not as_json:
             click.echo("There are no entries that have ended.")
@@ -330,7 +330,7 @@ def run_now(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
 
 @contextmanager
 def _wrong_use() -> Iterator[None]:
-    """Report values that an entry cannot have as wrong use."""
+    """Report invalid values of an entry as wrong use."""
     try:
         yield
     except ConfigError as exc:

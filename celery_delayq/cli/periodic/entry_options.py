@@ -1,4 +1,4 @@
-"""Options of the commands for periodic entries, and the values they give."""
+"""Options of the commands for periodic entries, and their values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from celery_delayq.periodic.rrule import rrule
 
 
 class EntryNameType(NameType):
-    """The name of an existing periodic entry: others may have written any bytes."""
+    """The name of an existing periodic entry, which may contain any bytes."""
 
     utf8 = False
 
@@ -111,7 +111,7 @@ _FIELD_OPTIONS = (
     ),
 )
 
-#: Names of the fields of an entry beside its schedule and task: those of ``apply_async``, and all.
+#: Names of an entry's fields without schedule and task: options of ``apply_async``, and all fields.
 TASK_OPTIONS, FIELDS = names_of(*_TASK_OPTIONS), names_of(*_FIELD_OPTIONS)
 
 _NAMES = [name.replace("_", "-") for name in FIELDS]
@@ -126,7 +126,7 @@ unset_option = option(
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Return the fields that were given, by the names that ``delayq.periodic.add`` has for them."""
+    """Return the given fields, by their names in ``delayq.periodic.add``."""
     given = {name: value for name, value in options.items() if value not in (None, ())}
     when = {name: given.pop(name) for name in _SCHEDULES if name in given}
     for name in given.keys() & {"start", "end"}:
@@ -141,12 +141,12 @@ def _given(**options: Any) -> dict[str, Any]:
     return given
 
 
-#: Gives a command the options for all fields of an entry, and those that are set as ``given``.
+#: Adds the options for all fields of an entry to a command, and passes the set ones as ``given``.
 with_entry = gathered("given", _given, *_SCHEDULE_OPTIONS, *_FIELD_OPTIONS)
 
 
 def as_options(text: str) -> str:
-    """Return an error of the API with the command line's names of options in it."""
+    """Return an error of the API, with its option names replaced by those of the command line."""
     return _ASSIGNED.sub(lambda match: f"--{match[1].replace('_', '-')} ", text)
 
 

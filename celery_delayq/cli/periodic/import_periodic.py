@@ -1,4 +1,4 @@
-"""``periodic import``: entries of other schedulers, or a backup."""
+"""``periodic import``: import entries of other schedulers, or a backup."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from celery_delayq.periodic.serialization import describe
 from celery_delayq.transfer.results import sqlalchemy_needed
 from celery_delayq.utils.text import spelled
 
-#: The module that reads the entries of a scheduler; some need other packages.
+#: The module that reads the entries of each scheduler. Some modules need other packages.
 _READERS = {
     "beat": "celery_delayq.periodic.importers.beat",
     "redbeat": "celery_delayq.periodic.importers.redbeat",

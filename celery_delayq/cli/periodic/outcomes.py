@@ -1,4 +1,4 @@
-"""Outcomes of commands that change periodic entries by their names."""
+"""Outcomes of commands that change periodic entries by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery_delayq.utils.text import spelled
 
 
 class EntryOutcome(NamedTuple):
-    """The outcome for an entry, and further values to show."""
+    """The outcome for one entry, and further values to show."""
 
     done: bool
     outcome: str
@@ -25,7 +25,7 @@ class EntryOutcome(NamedTuple):
 def change_entries(
     names: Sequence[str], one: Callable[[str], EntryOutcome], *, as_json: bool
 ) -> bool:
-    """Change each entry and print its outcome; return whether all were changed."""
+    """Change each entry and print its outcome; return whether all entries were changed."""
 
     def change(name: str) -> ItemOutcome:
         try:

@@ -18,7 +18,7 @@ from celery_delayq.utils.text import spelled
 
 Entry = Periodic | UnreadableEntry
 
-#: Fields that are times, beside the next and the last tick.
+#: Fields with times, except the next and the last tick.
 _TIME_FIELDS = ("start", "end", "since")
 
 _STYLES = {"on": "green", "paused": "yellow", "ended": "dim", "unreadable": "red"}
@@ -43,7 +43,7 @@ def _row(entry: Entry, name: str, now: datetime, is_wide: bool) -> Sequence[Text
 
 
 def _when(entry: Entry) -> str:
-    """Return its schedule, or why it cannot be read."""
+    """Return the schedule of an entry, or the reason why the entry cannot be read."""
     if isinstance(entry, UnreadableEntry):
         return entry.problem
     zone = entry.definition.timezone
@@ -51,7 +51,7 @@ def _when(entry: Entry) -> str:
 
 
 def source_of(entry: Entry) -> str:
-    """Return the source of an entry, ``?`` if it cannot be read."""
+    """Return the source of an entry; ``?`` if it cannot be read."""
     source = (entry if isinstance(entry, UnreadableEntry) else entry.definition).source
     return "?" if source is None else source
 
@@ -66,7 +66,7 @@ def _state(entry: Entry) -> Text:
 
 
 def _fields(entry: Entry, now: datetime) -> Iterator[tuple[str, Text]]:
-    """Yield names and values of an entry."""
+    """Yield the names and values of an entry's fields."""
     values = entry.as_dict()
     yield "name", Text(quoted(entry.name))
     yield "state", _state(entry)
