@@ -20,7 +20,7 @@ from celery_delayq.model import canvas, retry_options, task_options, unique
 from celery_delayq.model.delivery import LeasePlace
 from celery_delayq.model.envelope import PROPERTY, due_of_countdown, due_of_eta, own_of, unique_key
 
-#: Properties of a task's message that its retry keeps.
+#: Our properties that a retry takes from the message of its task.
 _RETRY_PROPERTIES = ("unique", "skip_after", "retry", "budget")
 
 

@@ -21,7 +21,7 @@ from celery_delayq.utils.bridge import off_loop
 
 logger = logging.getLogger(__name__)
 
-#: Most seconds to wait for a producer from the app's pool. The caller may hold the only producer.
+#: Most seconds to wait for a producer from the app's pool. The caller may use the only producer.
 PRODUCER_SECONDS = 10.0
 
 

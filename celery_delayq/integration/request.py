@@ -324,7 +324,7 @@ class RequestMixin(RequestBase):
 def refuse_reserved() -> None:
     """Refuse revoked tasks that wait in this worker for a place in its pool.
 
-    Celery would refuse them only when their turn comes. Until then each would hold its unique key,
+    Celery would refuse them only when their turn comes. Until then each would keep its unique key,
     and a new call would be dropped in favour of a task that never runs.
     """
     for request in [*state.reserved_requests]:

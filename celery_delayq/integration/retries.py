@@ -166,7 +166,7 @@ class Attempts:
         """Return wait and limit for a retry by Celery's wrapper; None means the policy's value.
 
         Options of the call override options of the task for Celery. The wrapper's own limit is not
-        used: it may belong to another message, which runs in another thread.
+        used: it may belong to another message that runs in another thread.
         """
         limit = getattr(request, "delayq_limit", None)
         if limit is None:

@@ -270,7 +270,7 @@ def batches(
 
 
 class RedisPlan(NamedTuple):
-    """Which dead letters to read in Redis; *low* and *high* are ms since 1970."""
+    """The dead letters to read in Redis; *low* and *high* are ms since 1970."""
 
     session: Session
     filter: DeadFilter

@@ -16,7 +16,7 @@ from celery_delayq.transfer.results import Imported
 
 
 class StreamPlan(NamedTuple):
-    """Which dead letters to read in a stream of RabbitMQ."""
+    """The dead letters to read in a stream of RabbitMQ."""
 
     session: Session
     filter: DeadFilter

@@ -113,7 +113,7 @@ def ending_flush(_owner: type, flush: Callable[..., Any]) -> Callable[..., Any]:
     """Have a stopping worker read an incomplete result without waiting for ever.
 
     A process that is killed while it sends a result leaves a part of the result in its pipe. Celery
-    waits for the rest in ``ResultHandler._flush_outqueue``, while the worker itself holds the
+    waits for the rest in ``ResultHandler._flush_outqueue``, while the worker itself keeps the
     writing end of the pipe open. When the writing end is closed, Celery reads the end of the file
     and continues.
     """
