@@ -23,7 +23,7 @@ RABBITMQ_TRANSPORT = "celery_delayq.transport.amqp.transport:Transport"
 #: Our transport for a Redis Cluster.
 CLUSTER_TRANSPORT = "celery_delayq.transport.cluster.transport:ClusterTransport"
 
-#: The stock scheme behind each of ours.
+#: The schemes that may follow ``delayq+``.
 SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", *CLUSTER_SCHEMES, *RABBITMQ_SCHEMES)
 
 #: Scheme to transport, for every scheme that is not a single Redis.

@@ -203,9 +203,9 @@ def keeping_begun(pool: Any, flush: Callable[[], Any]) -> Callable[[], None]:
     have started a task without having reported it yet: that task would run twice. Celery before
     5.6 also drops running tasks.
 
-    With ``max_tasks_per_child`` or ``max_memory_per_child`` no task is kept. A child that is about
-    to end reads no more, and its successor has the same descriptors: the task would wait for ever
-    and keep a place in the pool.
+    With ``worker_max_tasks_per_child`` or ``worker_max_memory_per_child`` no task is kept. A child
+    that is about to end reads no more, and its successor has the same descriptors: the task would
+    wait for ever and keep a place in the pool.
     """
     processes = pool._pool
     children_end = processes._maxtasksperchild or processes._max_memory_per_child

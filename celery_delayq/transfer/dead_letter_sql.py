@@ -1,7 +1,7 @@
 """Dead letters in a table of SQLite or PostgreSQL, with SQLAlchemy.
 
-Most columns are for people. ``data`` is the dead letter byte for byte, and the key is computed
-from ``data``. So each dead letter has one row, even if several processes write it.
+Most columns are for people. ``data`` is the dead letter byte for byte. The key contains a digest
+of queue, id and ``data``, so each dead letter has one row, even if several processes write it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Settles leased messages without a turn of the event loop.
 
 Celery creates two ``vine.promise`` objects for each message. The event loop calls them, because
-only the loop may write to the socket of a broker. Our acknowledgements are only put into a batch.
+only the loop may write to the socket of a broker. Our acknowledgements are only recorded here.
 Benchmark row: ``fast-acks``.
 """
 
