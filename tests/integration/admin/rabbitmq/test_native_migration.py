@@ -164,7 +164,7 @@ from celery_delayq.admin.rabbitmq import native_migration
 from tests.integration.admin.rabbitmq.test_native_migration import TOPIC
 from tests.support.rabbitmq import RabbitMQScene
 
-native_migration.BATCH = 3
+native_migration.PUBLISH_BATCH = 3
 with RabbitMQScene(sys.argv[1], task_queues=[TOPIC]) as scene:
     settle = type(scene.channel).basic_ack
     type(scene.channel).basic_ack = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
