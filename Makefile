@@ -64,4 +64,4 @@ servers: ## install what the tests start where apt may: redis-server, rabbitmq-s
 	@.ci/servers
 
 clean: ## remove what the other targets made
-	rm -rf .venv .matrix build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .matrix .upstream build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -80,10 +80,11 @@ def but_not_ours(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
     ours = cache(symbol_by_name)  # called for each task with an ETA
 
     def detect_quorum_queues(app: Any, driver_type: str) -> tuple[bool, str]:
-        connection = app.producer_pool.connections.connection
-        if driver_type == "amqp" and isinstance(connection.transport, ours(RABBITMQ_TRANSPORT)):
-            return False, ""
         found: tuple[bool, str] = stock(app, driver_type)
+        if found[0]:
+            connection = app.producer_pool.connections.connection
+            if isinstance(connection.transport, ours(RABBITMQ_TRANSPORT)):
+                return False, ""
         return found
 
     return detect_quorum_queues

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu import Connection
 from kombu.utils.functional import maybe_list
 from kombu.utils.url import maybe_sanitize_url
 
@@ -149,7 +150,7 @@ def without_passwords(_owner: Any, info: Callable[..., Any]) -> Callable[..., An
 
     def info_without_passwords(step: Any, consumer: Any) -> Any:
         plain = getattr(getattr(consumer.connection, "transport", None), "plain", None)
-        if plain is None:
+        if not isinstance(plain, Connection):  # another transport
             return info(step, consumer)
         told = {name: value for name, value in plain.info().items() if name in _BROKER_FIELDS}
         told["transport"] = f"delayq+{told['transport']}"

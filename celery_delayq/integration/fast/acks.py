@@ -24,11 +24,14 @@ def settling_at_once(_owner: type, create: Callable[..., Any]) -> Callable[..., 
     def create_task_handler(consumer: Any, promise: Callable[..., Any] = promise) -> Any:
         def settling(call_soon: Any, args: tuple[Any], **options: Any) -> Any:
             (method,) = args
-            message = method.__self__
-            channel = message.channel
-            # After a lost connection, promises raise the prefetch count up to its old value.
-            if consumer._maximum_prefetch_restored and is_leased(channel, message.delivery_tag):
-                return partial(channel.hand_out.settle_soon, method)
+            message = getattr(method, "__self__", None)  # None where other code has wrapped it
+            if (
+                message is not None
+                # After a lost connection, promises raise the prefetch count up to its old value.
+                and consumer._maximum_prefetch_restored
+                and is_leased(message.channel, message.delivery_tag)
+            ):
+                return partial(message.channel.hand_out.settle_soon, method)
             return promise(call_soon, args, **options)
 
         return create(consumer, promise=settling)

@@ -50,3 +50,17 @@ def test_leased_messages_are_settled_without_the_event_loop(
 
     assert getattr(channel, "settled", []) == [(message.ack_log_error, "logger")] * at_once
     assert len(soon) == (not at_once)
+
+
+def test_a_method_that_other_code_has_wrapped_waits_for_the_event_loop() -> None:
+    message = Message(channel=Channel(), delivery_tag=1)
+    soon: list[Any] = []
+    create = acks.settling_at_once(Consumer, lambda _consumer, promise: promise)
+    settling = create(SimpleNamespace(_maximum_prefetch_restored=True))
+
+    def wrapped(*args: Any) -> None:
+        message.ack_log_error(*args)
+
+    settling(lambda *args: soon.append(args), (wrapped,))("logger")
+
+    assert soon == [(wrapped, "logger")]

@@ -1,0 +1,54 @@
+"""A pytest plugin for unit tests of Celery and kombu: makes this package's changes, and writes down
+which tests fail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from kombu.transport import redis
+from kombu.utils import eventio
+
+#: Names the file for the outcomes.
+OUTCOMES = "UPSTREAM_OUTCOMES"
+#: Set where the changes are to be made.
+CHANGED = "UPSTREAM_CHANGED"
+
+_failed: set[str] = set()
+_passed: set[str] = set()
+
+if os.environ.get(CHANGED):
+    import celery_delayq  # noqa: F401  (makes the changes of TRANSPORT)
+    from celery_delayq.integration import install
+    from celery_delayq.integration.replace import make
+
+    # What an app, a task or a worker has of its own is not there.
+    make((*install.PROCESS, *install.WORKER, *install.EXTENDED_WORKER))
+
+
+def pytest_collection_finish() -> None:
+    """Have kombu's transport use the poller of its tests, which they set before they import it."""
+    redis.poll = eventio.poll
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Note the outcome of a test; also an error in its fixtures."""
+    if report.failed:
+        _failed.add(report.nodeid)
+    elif report.when == "call" and report.passed:
+        _passed.add(report.nodeid)
+
+
+def pytest_collectreport(report: Any) -> None:
+    """Note a file that cannot be imported."""
+    if report.failed:
+        _failed.add(report.nodeid)
+
+
+def pytest_sessionfinish() -> None:
+    """Write the outcomes."""
+    found = {"failed": sorted(_failed), "passed": len(_passed - _failed)}
+    Path(os.environ[OUTCOMES]).write_text(json.dumps(found), "utf-8")
