@@ -1,4 +1,4 @@
-"""Kombu transports: where delayed messages go when they are published, and come from."""
+"""Kombu transports: they publish delayed messages and consume due ones."""
 
 from celery_delayq.transport.channel import Channel, SentinelChannel
 from celery_delayq.transport.redis import Transport

@@ -1,4 +1,4 @@
-"""Behind :meth:`kombu.Producer.batch` (kombu 5.7 and newer): many messages in few round trips."""
+"""Implements :meth:`kombu.Producer.batch` (kombu 5.7 and newer) with few round trips."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from celery_delayq.store.scripting.scripts import Script
 class PublishBatch:
     """Buffers messages and sends them together, by kombu's rules for batches.
 
-    Nothing is sent before :meth:`flush` or before *max_size* messages are there, and nothing is
-    repeated. While Redis works on one full buffer the next one fills: its replies are read when
-    that is sent, so an error of a full buffer shows one buffer later, but never after the end.
+    The buffer is sent by :meth:`flush`, or when it has *max_size* parts. Nothing is sent twice.
+    While Redis works on one full buffer, the next buffer fills. The replies to a full buffer are
+    read before the next buffer is sent, or by :meth:`flush`. So an error of a full buffer is raised
+    one buffer later, at the latest by :meth:`flush`.
 
     Parameters
     ----------
     channel : Channel
         Routes the messages.
     max_size : int
-        Buffered commands and entries at which they are sent.
+        Number of buffered parts, commands and entries, at which the buffer is sent.
     """
 
     def __init__(self, channel: stock.Channel, max_size: int) -> None:
@@ -40,15 +41,16 @@ class PublishBatch:
         self.max_size = max_size
         self._outboxes: dict[Store, _Outbox] = {}
         self._buffered = 0
-        #: Of the message being routed: where each part goes, how, and the part.
+        #: Parts of the message being routed: store, new script call (None: a command of kombu),
+        #: queue and arguments.
         self._routed: list[tuple[Store, Callable[[str], Any] | None, str, tuple[Any, ...]]] = []
         self._unusable: str | None = None
-        #: What reports the outcomes of the messages.
+        #: Receives the outcomes of the messages.
         self._report: publish_outcome.Report | None = None
         channel.connection.batches += 1
 
     def publish(self, message: dict[str, Any], **kwargs: Any) -> Any:
-        """Route one message and buffer all its commands or, after an error, none."""
+        """Route one message, and buffer all its parts or, after an error, none."""
         self._check_usable()
         self._report = publish_outcome.current_report() or self._report
         self._routed.clear()
@@ -76,18 +78,18 @@ class PublishBatch:
         self._routed.append((store, store.puts, queue, (entry,)))
 
     def add_ready(self, store: Store, queue: str, step: int, message: bytes) -> None:
-        """Add a message that is to run at once."""
+        """Add a message without a delay."""
         self._routed.append((store, store.ready_call, queue, (step, message)))
 
     def flush(self) -> None:
-        """Send the buffer and wait until Redis has taken all of it.
+        """Send the buffer and wait until Redis has stored all messages.
 
         Raises
         ------
         kombu.exceptions.BatchPublishError
-            Redis refused something or went away; what it has taken is uncertain.
+            Redis refused a message or went away. Which messages Redis has stored is unknown.
         NotReplicated
-            Redis has taken all, but fewer replicas have it than ``wait_replicas`` asks for.
+            Redis has stored all messages, but fewer than ``wait_replicas`` replicas have.
         """
         self._check_usable()
         self._send()
@@ -108,7 +110,7 @@ class PublishBatch:
         self._forget()
 
     def close(self) -> None:
-        """Give the connection back; one with unread replies is closed."""
+        """Release the connections. A connection with unread replies is closed."""
         if self._unusable == "is closed":
             return
         self._unusable = "is closed"
@@ -118,7 +120,7 @@ class PublishBatch:
             outbox.wire.close()
 
     def _send(self) -> None:
-        """Send the buffer, after reading the replies to the one before."""
+        """Send the buffer, after reading the replies to the former buffer."""
         self._read()
         self._buffered = 0
         try:
@@ -167,20 +169,20 @@ class _Outbox:
     Parameters
     ----------
     store : Store
-        Where it goes.
+        The store to which the buffer is sent.
     """
 
     def __init__(self, store: Store) -> None:
         self.commands: list[tuple[Any, ...]] = []
         self.wire = store.wire()
-        #: For each outstanding reply its script call, or None for another command.
+        #: The script call of each outstanding reply; None for another command.
         self.unread: deque[Call | None] = deque()
         self._calls: list[Puts | Readies] = []
         #: The last call of each kind for each queue.
         self._open: dict[tuple[Callable[[str], Any], str], Any] = {}
 
     def call(self, new: Callable[[str], Any], queue: str) -> Any:
-        """Return the script call for a queue, by *new*, that takes another message."""
+        """Return a script call for a queue with room for another message, made by *new*."""
         call = self._open.get((new, queue))
         if call is None or call.is_full:
             call = self._open[new, queue] = new(queue)
@@ -188,20 +190,20 @@ class _Outbox:
         return call
 
     def send(self) -> None:
-        """Send what is there."""
+        """Send the buffer."""
         commands = [*self.commands, *self._script_commands()]
         sent: list[Any] = [None] * len(self.commands) + self._calls
         self.forget()
         if commands:
-            # Before they are sent: a time limit may come in between.
+            # Before sending: a task's time limit may raise between the two lines.
             self.unread.extend(sent)
             self.wire.send(pack(commands), len(commands))
 
     def _script_commands(self) -> Iterator[tuple[Any, ...]]:
         """Yield the commands of the script calls.
 
-        The first one of each script carries the source: one that the server does not know would
-        fail all.
+        The first call of each script sends its source: one script that the server lacks would fail
+        all calls.
         """
         known: set[Script] = set()
         for call in self._calls:
@@ -212,7 +214,7 @@ class _Outbox:
     def read(self, errors: list[Exception], found: list[PublishOutcome]) -> None:
         """Read all outstanding replies.
 
-        Refusals go into *errors*, outcomes that are about another message into *found*.
+        Refusals go into *errors*. Outcomes that name another message go into *found*.
         """
         while self.unread:
             call = self.unread[0]
@@ -230,7 +232,7 @@ class _Outbox:
             self.unread.popleft()
 
     def forget(self) -> None:
-        """Drop what is not sent."""
+        """Drop the unsent messages."""
         self.commands.clear()
         self._calls.clear()
         self._open.clear()

@@ -1,4 +1,4 @@
-"""kombu's channel to Redis, over a publisher, a consumer and the leases of this process."""
+"""kombu's channel to Redis: joins the publisher, the consumer and the leases of this process."""
 
 from __future__ import annotations
 
@@ -55,66 +55,67 @@ from celery_delayq.utils import message_json, native_threads
 
 logger = logging.getLogger(__name__)
 
-#: Prefix and suffix of the names of reply exchanges of remote control.
+#: Prefix and suffix of the names of the reply exchanges of Celery's remote control.
 _REPLY_PREFIX, _REPLY_SUFFIX = Mailbox.reply_exchange_fmt.split("%s")
 
 
 def is_for_replies(exchange: str) -> bool:
-    """Return whether an exchange is for the replies of remote control."""
+    """Return whether an exchange carries the replies of Celery's remote control."""
     return exchange.startswith(_REPLY_PREFIX) and exchange.endswith(_REPLY_SUFFIX)
 
 
 class Channel(stock.Channel):
     """A channel that schedules tasks with an ETA, and leases messages.
 
-    Queues that do not last, and those consumed without acknowledgement, are popped as on stock.
-    kombu would note a popped message in ``unacked`` by a second command, between which it could be
-    lost.
+    Messages of temporary queues, and of queues consumed without acknowledgement, are popped as in
+    stock kombu. Stock kombu pops a message by one command and notes it in ``unacked`` by another: a
+    process that ends between the two loses the message. A lease is one script.
     """
 
     QoS = qos.QoS
     Message = qos.Message
     connection_class_ssl: type[Any] = TLSConnection
 
-    #: The hash tag of its queues, on a Redis Cluster.
+    #: The hash tag of the channel's queues on a Redis Cluster, else "".
     tag = ""
 
-    #: Seconds between two looks at acknowledgements that no request took along.
+    #: Seconds between two checks for acknowledgements that no request has sent.
     ack_interval = ACK_LOOK_SECONDS
 
-    #: Whether it looks at the ready lists each time when it gets idle, and does not leave that to
-    #: the fleet of dispatchers.
+    #: Whether the channel looks at the ready lists each time that the channel becomes idle. If
+    #: false, only the fleet of dispatchers looks.
     looks_after_work = True
 
-    #: Seconds between two promotions of a steady stream by the channel's dispatcher.
+    #: Least seconds between two promotions while entries become due continuously.
     gather = MIN_GATHER_SECONDS
 
-    #: Queues with ``x-expires``; kombu before 5.6 knows none.
+    #: Queues with ``x-expires``. kombu before 5.6 has no such queues.
     _expires: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, connection: Any, *args: Any, **kwargs: Any) -> None:
-        #: The ``delayq`` settings of the connection. Tasks may end after it was closed.
+        #: The ``delayq`` settings of the connection. The channel keeps them, since tasks may end
+        #: after the connection has been closed.
         self.settings: Settings = connection.settings
-        #: The channel that Celery knows: this one, or the one of which it is a part.
+        #: The channel that Celery uses: this channel, or the channel that this one is a part of.
         self.main_channel: Channel = self
         self.publisher = Publisher(self.settings)
-        #: By consumed queue: whether without acknowledgement, and what handles its messages.
+        #: By consumed queue: ``no_ack``, and the callback for the queue's messages.
         self._handlers: dict[str, tuple[bool, Callable[[Any], Any]]] = {}
         super().__init__(connection, *args, **kwargs)
 
-    # -- where the data is
+    # -- stores
 
     @cached_property
     def layout(self) -> Layout:
-        """How this channel lays out the ready lists of its queues."""
+        """The names of the ready lists of this channel's queues."""
         return Layout(self.sep, tuple(self.priority_steps))
 
     @cached_property
     def store(self) -> Store:
-        """Our data, by the connections of this channel.
+        """The store, on connections of this channel.
 
-        The client is a plain one: kombu's own prefixes only some commands, and only the first
-        key of a script.
+        The client is redis-py's. kombu's client adds the key prefix to some commands only, and only
+        to the first key of a script.
         """
         return self._store_by(self.pool)
 
@@ -125,13 +126,13 @@ class Channel(stock.Channel):
         return Store(client, keys, self.layout, self.settings.limits)
 
     def new_store(self) -> Store:
-        """Return a store with connections of its own, which outlive this channel."""
+        """Return a store with connections of its own, which stay open when this channel closes."""
         return self._store_by(self.new_pool())
 
     def new_pool(self) -> ConnectionPool:
-        """Return a pool of as many connections as there are threads that use it.
+        """Return a pool without a limit of connections: each thread that uses the pool has one.
 
-        kombu's limit is for one channel.
+        kombu's limit is meant for the connections of one channel.
         """
         pool: ConnectionPool = self._get_pool()
         pool.max_connections = sys.maxsize
@@ -139,28 +140,28 @@ class Channel(stock.Channel):
 
     @property
     def stores(self) -> Stores:
-        """Our data of all queues."""
+        """The stores of all queues."""
         return Stores.single(self.store)
 
     def new_stores(self) -> Stores:
-        """Return our data of all queues by connections of their own, as :meth:`new_store` does."""
+        """Return the stores of all queues, with connections as in :meth:`new_store`."""
         return Stores.single(self.new_store())
 
     def store_of(self, _queue: str) -> Store:
-        """Return our data of a queue."""
+        """Return the store of a queue."""
         return self.store
 
     @cached_property
     def place(self) -> str:
-        """Which Redis database, under which prefix: the same for all channels that share it."""
+        """A hash of Redis database and key prefix: equal for all channels that share both."""
         return self._place_by(self.store.keys)
 
     def place_of(self, _queue: str) -> str:
-        """Return the :attr:`place` where the messages of a queue are."""
+        """Return the :attr:`place` of a queue's messages."""
         return self.place
 
     def _place_by(self, keys: Keys) -> str:
-        """Return the :attr:`place` of data under other keys."""
+        """Return the :attr:`place` of the data under *keys*."""
         where = f"{self.connection.place} {keys}"
         return sha1(where.encode(), usedforsecurity=False).hexdigest()[:16]
 
@@ -171,7 +172,7 @@ class Channel(stock.Channel):
             pool = super()._get_pool(asynchronous)
         sentinels = getattr(getattr(pool, "sentinel_manager", None), "sentinels", ())
         for each in (pool, *(sentinel.connection_pool for sentinel in sentinels)):
-            # Both of redis-py: with the first it takes the second when it sees that it was forked.
+            # After a fork redis-py acquires the first lock, and then the second.
             native_threads.renew_locks(each, "_fork_lock", "_lock")
         pool.connection_class = drop_refused_connections(pool.connection_class)
         if native_threads.is_eventlet_patched():
@@ -182,7 +183,7 @@ class Channel(stock.Channel):
 
     def _disconnect_pools(self) -> None:
         super()._disconnect_pools()
-        for name in ("store", "_commands"):  # the next ones go by another pool
+        for name in ("store", "_commands"):  # both hold the former pool
             self.__dict__.pop(name, None)
 
     @cached_property
@@ -190,11 +191,11 @@ class Channel(stock.Channel):
         return super()._create_client()
 
     def _create_client(self, asynchronous: bool = False) -> Any:
-        """Return kombu's client; the one for commands is kept, not made for each of them."""
+        """Return kombu's client. All commands share one client; kombu would make one for each."""
         return super()._create_client(asynchronous=True) if asynchronous else self._commands
 
-    # By Python's own cached_property, where the second look costs nothing: kombu's is a call each
-    # time, and the event loop looks several times at each turn.
+    # Python's cached_property: after the first access it costs no call. kombu's costs a call each
+    # time, and the event loop reads the client several times at each turn.
     @cached_property
     def client(self) -> Any:
         """The client that waits for messages."""
@@ -208,9 +209,9 @@ class Channel(stock.Channel):
     # -- queues and bindings
 
     def can_schedule(self, queue: str) -> bool:
-        """Return whether *queue* lasts, so that something may wait in it for a year.
+        """Return whether *queue* is permanent, so that a task may wait in the queue for a year.
 
-        Fanout, reply, auto-delete, exclusive and expiring queues do not.
+        Fanout, reply, auto-delete, exclusive and expiring queues are temporary.
         """
         return not (
             queue in self.connection.temporary_queues
@@ -224,16 +225,16 @@ class Channel(stock.Channel):
         if is_own_key(queue):
             raise InvalidOption(f"queue={queue!r}: expected {OWN_KEY_TEXT}")
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
-        # A queue is declared on one channel and used on others of the same connection.
+        # A queue is declared on one channel, and used on other channels of the same connection.
         if auto_delete or kwargs.get("exclusive") or queue in self._expires:
             self.connection.temporary_queues.add(queue)
         else:
             self.connection.temporary_queues.discard(queue)
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
-        """Bind a queue; where it is bound already, or needs no binding, a full Redis is no matter.
+        """Bind a queue. If the queue is bound already or needs no binding, Redis may be full.
 
-        A worker that connects anew must be able to go on, or nothing would make room.
+        A worker that connects again must not stop at a full Redis: its work frees memory.
         """
         try:
             super()._queue_bind(exchange, routing_key, pattern, queue)
@@ -244,19 +245,22 @@ class Channel(stock.Channel):
                 raise
 
     def bound_queues(self, exchange: str, routing_key: str) -> list[str]:
-        """Return the queues that get a message, sorted."""
+        """Return the queues bound to an exchange for a routing key, sorted."""
         return sorted(super()._lookup(exchange, routing_key))
 
     def _lookup(self, exchange: str, routing_key: str, _default: str | None = None) -> Any:
         return self.bound_queues(exchange, routing_key) or [delivery.UNBOUND_QUEUE]
 
     def _size(self, queue: str) -> int:
-        """Return how many messages wait in *queue*, ready and scheduled, as on stock."""
+        """Return the number of ready and scheduled messages of *queue*.
+
+        In stock kombu both kinds are in the ready lists.
+        """
         ready: int = super()._size(queue)
         return ready + self.store.scheduled(queue)
 
     def _purge(self, queue: str) -> int:
-        """Empty *queue* and return how many messages were in it, ready and scheduled."""
+        """Empty *queue* and return the number of ready and scheduled messages removed."""
         if not self.can_schedule(queue):
             return int(super()._purge(queue))
         store = self.store_of(queue)
@@ -273,11 +277,11 @@ class Channel(stock.Channel):
     # -- to publish
 
     def _next_delivery_tag(self) -> str:
-        """Return a tag as unique as kombu's UUID, at a tenth of its cost."""
+        """Return a tag as unique as kombu's UUID, in a tenth of the time."""
         return os.urandom(16).hex()
 
     def _inplace_augment_message(self, message: Any, exchange: str, routing_key: str) -> None:
-        """Check a message that is about to be published, and do what kombu does."""
+        """Check a message before kombu publishes it."""
         worker_checks.warn_of_call(message)
         check_text("exchange", exchange)
         check_text("routing_key", routing_key)
@@ -286,7 +290,7 @@ class Channel(stock.Channel):
         super()._inplace_augment_message(message, exchange, routing_key)
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
-        """Return the pipeline behind :meth:`kombu.Producer.batch`."""
+        """Return the batch that :meth:`kombu.Producer.batch` uses."""
         return PublishBatch(self, max_size)
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
@@ -295,13 +299,14 @@ class Channel(stock.Channel):
         Raises
         ------
         StoreFull
-            Redis has no memory left; nothing was stored.
+            Redis has no memory left. Nothing was stored.
         NotAllowed
             The account lacks a right. kombu must not repeat the call: the script may have written a
-            part, and would take the repeat for a duplicate of a task that was never scheduled.
+            part of the entry, and would treat the repeated task as a duplicate, although the task
+            was never scheduled.
         """
         if self.connection is None:
-            # Closed by a failover; kombu connects and publishes again.
+            # A failover has closed the channel. kombu connects and publishes again.
             raise RecoverableConnectionError("channel disconnected")
         if queue is delivery.UNBOUND_QUEUE:
             self.add_unbound(message)
@@ -318,7 +323,7 @@ class Channel(stock.Channel):
         replicas, seconds = self.settings.wait_replicas, self.settings.wait_timeout
         try:
             reply = store.run_replicated(call, replicas, seconds) if replicas else store.run(call)
-        except ResponseError as exc:  # kombu repeats what raises one
+        except ResponseError as exc:  # kombu would repeat the call
             if isinstance(exc, StoreFull):
                 raise StoreFull(*exc.args) from exc
             if is_denied(exc):
@@ -329,9 +334,9 @@ class Channel(stock.Channel):
         read(reply)
 
     def add_unbound(self, message: dict[str, Any]) -> None:
-        """Make a dead letter of a task that no queue is bound to get; kombu drops other messages.
+        """Make a dead letter of a task for which no queue is bound. kombu drops other messages.
 
-        The bindings are in Redis, too, and may have been evicted or deleted.
+        Redis holds the bindings, and may have evicted or deleted them.
         """
         if not envelope.is_task(message):
             return
@@ -341,7 +346,7 @@ class Channel(stock.Channel):
         task_id = str(message["headers"]["id"])
         logger.error("Task %r is a dead letter: %s", task_id, why)
         details = pack_details({"unbound": [exchange, routing_key]})
-        # Under the exchange, of which there are few: a routing key may be anything.
+        # The dead letter is stored under its exchange: exchanges are few, routing keys are not.
         data = message_json.encode(message)
         self.store_of(exchange).dead_letters.add(exchange, task_id, why, data, details)
 
@@ -349,12 +354,12 @@ class Channel(stock.Channel):
 
     @cached_property
     def prefetch(self) -> Prefetch:
-        """How many more messages may be taken."""
+        """The number of messages that may still be taken."""
         return Prefetch(self.qos)
 
     @cached_property
     def consumer(self) -> Consumer:
-        """What asks Redis for messages."""
+        """The consumer, which requests messages from Redis."""
         idle = IdleWait(
             *(self.store, self.settings),
             partial(self.connection.looks_at_ready_lists, self.place),
@@ -368,7 +373,7 @@ class Channel(stock.Channel):
 
     @cached_property
     def deliveries(self) -> Deliveries:
-        """What becomes of the messages that this channel leases; usable after :meth:`close`."""
+        """Ends the leases of this channel's messages. Usable after :meth:`close`."""
         keeper = keeper_of(
             self.place,
             lambda: LeaseKeeper(
@@ -381,7 +386,7 @@ class Channel(stock.Channel):
 
     @cached_property
     def hand_out(self) -> HandOut:
-        """What gives leased messages to their callbacks."""
+        """Gives leased messages to their callbacks."""
         controls, new_message = self.consumer.controls, partial(self.Message, channel=self)
         put_off = PutOff(self.store, self.deliveries, self.publisher, controls, self.qos)
         return HandOut(
@@ -390,7 +395,7 @@ class Channel(stock.Channel):
         )
 
     def leased(self, tag: str) -> bool:
-        """Return whether a delivery tag is that of a lease."""
+        """Return whether a delivery tag belongs to a leased message."""
         deliveries: Deliveries | None = vars(self).get("deliveries")
         return deliveries is not None and deliveries.keeper.owns(tag)
 
@@ -410,12 +415,12 @@ class Channel(stock.Channel):
         if worker.consumes_tasks(self.main_channel):
             self.consumer.serves_worker = True
         lasts = not no_ack and self.can_schedule(queue)
-        # First: where the server refuses what follows, messages are leased all the same.
+        # Before the next steps: messages are leased even if Redis refuses one of those steps.
         self._handlers[queue] = no_ack, callback
         self.consumer.consume(queue, leased=lasts and self.ack_emulation)
         if not lasts:
             return
-        wakeup = self.connection.cycle.wakeup  # before other threads may give it
+        wakeup = self.connection.cycle.wakeup  # created before other threads may set it
         if self.consumer.serves_worker:
             wakeup.give_for_signals()
             change_consumer()
@@ -423,9 +428,9 @@ class Channel(stock.Channel):
         self._begin(queue)
 
     def _begin(self, queue: str) -> None:
-        """Note in Redis that a queue is consumed, and dispatch."""
+        """Register a consumed queue in Redis, and start the dispatcher."""
         self.store.register(queue)
-        _ = self.deliveries  # claims a worker id, which a server that is full later would refuse
+        _ = self.deliveries  # claims a worker id now: Redis would refuse the claim once it is full
         self.consumer.idle.ask_server()
         self.connection.start_dispatcher(self)
 
@@ -438,13 +443,13 @@ class Channel(stock.Channel):
         return super()._basic_cancel(consumer_tag)
 
     def _give_back_cancelled(self) -> None:
-        """Put messages of cancelled queues back where they were, in the same order."""
+        """Put the messages of cancelled queues back into their former places in the ready lists."""
         cancelled = [each.tag for each in self.consumer.take_cancelled()]
         if cancelled:
             self.deliveries.requeue(cancelled, counted="nothing")
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
-        """Return one message of *queue*, leased unless *no_ack*, or None."""
+        """Return one message of *queue* or None. The message is leased unless *no_ack*."""
         if no_ack or not self.ack_emulation or not self.can_schedule(queue):
             return super().basic_get(queue, no_ack=no_ack, **kwargs)
         self.store.register(queue)
@@ -463,7 +468,7 @@ class Channel(stock.Channel):
         consumer: Consumer | None = vars(self).get("consumer")
         deliveries: Deliveries | None = vars(self).get("deliveries")
         try:
-            # Else kombu reads the last reply, which may have a message that is popped.
+            # Before kombu's close, which would read the last reply: it may hold a popped message.
             if deliveries is not None:
                 fetched = [] if consumer is None else consumer.close(wait=not reconnects)
                 deliveries.end(
@@ -478,37 +483,38 @@ class Channel(stock.Channel):
             if deliveries is not None:
                 deliveries.close()
 
-    # -- what kombu's poller calls
+    # -- called by kombu's poller
 
     @property
     def _in_poll(self) -> Any:
-        """kombu's word for the connection on which a reply is awaited."""
+        """kombu's name for the connection on which a reply is awaited."""
         consumer: Consumer | None = vars(self).get("consumer")
         return None if consumer is None else consumer.awaited_connection
 
     @_in_poll.setter
     def _in_poll(self, _none: None) -> None:
-        """Note, as kombu does, that no reply comes on that connection."""
+        """Drop the connection: kombu sets None when no reply can come on it."""
         if self._in_poll is not None:
             self.consumer.drop_connection()
 
     @property
     def _brpop_sent_at(self) -> float:
-        """kombu's word for when the commands were sent whose replies are awaited."""
+        """kombu's name for the time at which the awaited commands were sent."""
         return self.consumer.sent_at
 
     def _brpop_start(self, *_: Any, **__: Any) -> None:
-        """Ask for the next messages."""
+        """Request the next messages."""
         consumer = self.consumer
         if consumer.leased_queues:
             consumer.keeper = self.deliveries.keeper
         consumer.start()
 
     def _brpop_read(self, **_: Any) -> bool:
-        """Read replies, and hand messages out."""
+        """Read replies, and hand out messages."""
         consumer = self.consumer
         if consumer.awaited_connection is None:
-            # So this is the end of the connection, and the next request makes another one.
+            # No reply is awaited, so the event is the end of the connection. The next request
+            # connects again.
             self.client.connection.disconnect()
             if KOMBU_STOPS_POLLING:
                 raise ConnectionResetError("Redis has closed the connection")
@@ -516,7 +522,7 @@ class Channel(stock.Channel):
         try:
             popped = consumer.read()
         except self.connection_errors:
-            consumer.drop_connection()  # so that the next turn of the loop connects again
+            consumer.drop_connection()  # the next turn of the loop connects again
             raise
         finally:
             if hasattr(self, "_flush_brpop_reauth"):  # kombu 5.7 and newer
@@ -550,28 +556,36 @@ class Channel(stock.Channel):
             self.connection._deliver(raw, queue)
 
     def _handle_message(self, client: Any, response: Any) -> Any:
-        """Read a message of a fanout exchange; what is none of kombu's comes without its data."""
+        """Read a message of a fanout exchange. Set the data of a malformed message to None."""
         payload = super()._handle_message(client, response)
         if payload["data"] and bytes_to_str(payload["type"]).endswith("message"):
             try:
                 envelope.check_envelope(message_json.decode(payload["data"]))
-            except Exception as exc:  # whoever may publish may send anything
+            except Exception as exc:  # a publisher may send any bytes
                 logger.warning("dropped from channel %r: %s", payload["channel"], exc)
                 payload["data"] = None
         return payload
 
-    # -- messages that kombu keeps, or that cannot be read
+    # -- messages in kombu's "unacked", and undecodable messages
 
     def _do_restore_message(
         self, payload: Any, exchange: str, routing_key: str, pipe: Any, leftmost: bool = False
     ) -> None:
-        """Put back a message that kombu keeps; a reply without a bound queue is dropped."""
+        """Put a message of ``unacked`` back into its queues. Drop a reply that has no bound queue.
+
+        Raises
+        ------
+        LookupError
+            No queue is bound for the message.
+        RecordError
+            The message has no headers, or its envelope is malformed.
+        """
         queues = self.bound_queues(exchange, routing_key)
         if not queues:
             if is_for_replies(exchange):
-                return  # whoever asked the workers has gone
+                return  # the caller of the remote control has gone
             raise LookupError(f"no queue is bound to exchange {exchange!r} for {routing_key!r}")
-        # kombu would log what it cannot put back, and then forget it.
+        # kombu would log a message that cannot be put back, and then drop it.
         envelope.check_envelope(payload)
         if not isinstance(payload.get("headers"), dict):
             raise RecordError("the message has no headers")
@@ -582,20 +596,21 @@ class Channel(stock.Channel):
             (pipe.lpush if leftmost else pipe.rpush)(self._q_for_pri(queue, step), data)
 
     def unacked_place(self, tag: str | bytes) -> Unacked:
-        """Return where kombu keeps the message *tag* of a stock worker."""
+        """Return the keys under which kombu keeps the message *tag* of a stock worker."""
         stock_name = self.store.keys.stock
         return Unacked(stock_name(self.unacked_key), stock_name(self.unacked_index_key), tag)
 
     def add_dead_letter_unacked(self, tag: str | bytes, exc: Exception) -> None:
-        """Make a dead letter of a message that kombu keeps and that cannot be put back."""
+        """Make a dead letter of a message of ``unacked`` that cannot be put back."""
         unacked = self.unacked_place(tag)
         item = self.store.unacked_message(unacked)
         if item is not None:
             queue = _queue_of(item)
-            # The list of a queue that is called like kombu's hash would be that hash.
+            # Without a queue the dead letter is under the name of kombu's hash. That name must not
+            # be used as a queue: its ready list would be that hash.
             details = b"" if queue else pack_details({"unbound": []})
             self._add_undecodable(queue or self.unacked_key, item, exc, details)
-        # In this order: an index without its message does no harm.
+        # The message first: an index entry without its message is harmless.
         self.store.client.hdel(unacked.unacked, tag)
         self.store.client.zrem(unacked.unacked_index, tag)
 
@@ -609,7 +624,7 @@ class Channel(stock.Channel):
 
 
 def _queue_of(unacked: bytes) -> str | None:
-    """Return the routing key behind an unacknowledged message that cannot be read."""
+    """Return the routing key at the end of an item of ``unacked`` whose message is undecodable."""
     try:
         queue = message_json.decode(unacked.rpartition(b", ")[2].removesuffix(b"]"))
     except Exception:

@@ -1,4 +1,4 @@
-"""Classes of connections to Redis that a channel makes."""
+"""Classes of a channel's connections to Redis."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from celery_delayq.utils import native_threads
 def leave_poller_on_close(connection_class: type[Any], channel: Any) -> type[Any]:
     """Return a class of connections that leave the poller of *channel* before they close.
 
-    An epoll reports a closed socket for ever where another process has it open, as the children of
-    a prefork pool have that were forked meanwhile, and a closed descriptor cannot be unregistered.
-    The next connection with the number of that descriptor would be read, and waited for, where
-    nothing has come.
+    An epoll reports a closed socket for ever if another process still has the socket open, such as
+    a forked child of a prefork pool. A closed descriptor cannot be unregistered. The next
+    connection may get the number of that descriptor. The poller would then read that connection,
+    and wait, although no data has come.
     """
 
     class LeavingConnection(connection_class):
@@ -30,10 +30,11 @@ def leave_poller_on_close(connection_class: type[Any], channel: Any) -> type[Any
 
 
 def waking(connection_class: type[Any]) -> type[Any]:
-    """Return a class of connections that wake the greenlets of eventlet that wait for a reply.
+    """Return a class of connections that, when closed, wake the waiting greenlets of eventlet.
 
-    By itself eventlet wakes them when the number of the descriptor is used again, which may be
-    never. Celery's heartbeat would wait for ever with the lock that the worker needs to stop.
+    Without this, eventlet wakes a greenlet that waits for a reply only when another socket gets the
+    same descriptor, which may never happen. Celery's heartbeat would wait for ever, and hold the
+    lock that the worker needs to stop.
     """
     notify_opened = import_module("eventlet.hubs").notify_opened
 
@@ -47,4 +48,4 @@ def waking(connection_class: type[Any]) -> type[Any]:
 
 
 class ManagedTLSConnection(SentinelManagedConnection, TLSConnection):
-    """A connection over TLS to the master that Sentinels name."""
+    """A TLS connection to the master that Sentinels name."""

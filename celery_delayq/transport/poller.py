@@ -1,4 +1,4 @@
-"""kombu's poller, which also wakes up for messages that are here already."""
+"""kombu's poller, which also wakes up for messages that this process has fetched already."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kombu.transport import redis as stock
 
 from celery_delayq.transport.consumer import Consumer
 
-#: Whether kombu's event loop polls no more once a connection was closed, until all are made anew:
-#: before kombu 5.7.
+#: Whether kombu's event loop stops polling when a connection is closed, until kombu opens all
+#: connections again. True before kombu 5.7.
 KOMBU_STOPS_POLLING = not hasattr(stock.MultiChannelPoller, "_discard_paused_connection")
 
 
 def is_readable(sock: Any) -> bool:
-    """Return whether a socket has data, or has been closed, without reading."""
+    """Return whether a socket has data or has been closed. Reads nothing."""
     poller = stock.poll()
     try:
         poller.register(sock, stock.READ)
@@ -30,9 +30,9 @@ def is_readable(sock: Any) -> bool:
 
 
 class Wakeup:
-    """Makes a poll return. It stays set until it is taken back; any thread may give it."""
+    """Makes a poll return. Any thread may set the wakeup; it stays set until it is cleared."""
 
-    #: The one that signals give.
+    #: The wakeup that signals set.
     _for_signals: ClassVar[Wakeup | None] = None
 
     def __init__(self) -> None:
@@ -46,18 +46,18 @@ class Wakeup:
         return self._here.fileno()
 
     def give(self) -> None:
-        """Make the poll return, now or when it comes."""
+        """Set the wakeup: the current or next poll returns."""
         if not self._given:
             self._given = True
             with suppress(OSError):
                 self._there.send(b"!")
 
     def give_for_signals(self) -> None:
-        """Give it when a signal comes, unless the process has another use for ``set_wakeup_fd``.
+        """Let each signal set this wakeup, unless other code uses ``set_wakeup_fd``.
 
-        Else Python runs the signal's handler and then goes on waiting (PEP 475): a worker would
-        stop only when the poll ends. The same holds where other code of the process has taken
-        ``set_wakeup_fd`` over since, as an asyncio loop in a task of a solo worker does.
+        Without a wakeup Python runs the signal's handler and continues to poll (PEP 475), so that a
+        worker stops only when the poll ends. The same happens if other code takes over
+        ``set_wakeup_fd`` later, such as an asyncio loop in a task of a solo worker.
         """
         former = Wakeup._for_signals
         if _wake_by(self._there.fileno(), instead_of=former):
@@ -66,13 +66,17 @@ class Wakeup:
                 former.close()
 
     def take_back(self) -> None:
-        """Let polls wait again. Read what it may have been given for after this call."""
+        """Clear the wakeup, so that polls wait again. Look for messages only after this call."""
         with suppress(OSError):
             self._here.recv(64)
         self._given = False
 
     def close(self) -> None:
-        """Close both ends; if signals still write to them, when another wakeup takes over."""
+        """Close both ends.
+
+        Outside the main thread, a wakeup that signals set stays open: the wakeup that replaces it
+        closes it.
+        """
         if Wakeup._for_signals is self:
             if threading.current_thread() is not threading.main_thread():
                 return
@@ -83,11 +87,11 @@ class Wakeup:
 
 
 def _wake_by(fd: int, *, instead_of: Wakeup | None) -> bool:
-    """Have signals write to *fd*, -1 for none; False where someone else uses them already."""
+    """Let signals write to *fd*; -1: to none. Return False if other code uses ``set_wakeup_fd``."""
     try:
         former = signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
     except ValueError:
-        return False  # only the main thread may
+        return False  # this is not the main thread
     if former == -1 or (instead_of is not None and former == instead_of._there.fileno()):
         return True
     signal.set_wakeup_fd(former, warn_on_full_buffer=False)
@@ -95,7 +99,7 @@ def _wake_by(fd: int, *, instead_of: Wakeup | None) -> bool:
 
 
 def _forget_signals() -> None:
-    """Stop giving the parent's wakeup in a forked child."""
+    """Stop setting the parent's wakeup in a forked child."""
     if Wakeup._for_signals is not None:
         _wake_by(-1, instead_of=Wakeup._for_signals)
         Wakeup._for_signals = None
@@ -105,10 +109,10 @@ os.register_at_fork(after_in_child=_forget_signals)
 
 
 class Readers:
-    """An event loop as one connection uses it.
+    """An event loop with the readers, timers and callbacks of one connection.
 
-    Readers are added once: kombu adds all of them at each turn. Timers and callbacks can be taken
-    back: kombu leaves those of a lost connection in the loop of a worker, which connects anew.
+    kombu adds all readers at each turn of the loop; here each reader is added once. kombu leaves
+    the timers and callbacks of a lost connection in a worker's loop; :meth:`stop` removes them.
     """
 
     def __init__(self, loop: Any) -> None:
@@ -126,46 +130,46 @@ class Readers:
         return timer
 
     def note_callbacks(self) -> None:
-        """Note the callbacks that the connection has added; kombu may remove some itself."""
+        """Note the callbacks that the connection has added. kombu may remove some of them."""
         self._callbacks = frozenset(self._loop.on_tick - self._of_others)
 
     def stop(self) -> None:
-        """Take back all callbacks and timers."""
+        """Remove all callbacks and timers."""
         self._loop.on_tick -= self._callbacks
         for timer in self._timers:
             timer.cancel()
 
     def add_reader(self, fd: int, callback: Callable[..., Any], *args: Any) -> None:
-        """Add a reader that is not there yet."""
+        """Add a reader, unless the loop has the same reader already."""
         if self._loop.readers.get(fd) != (callback, args):
             self._loop.add_reader(fd, callback, *args)
 
 
 def _has_fetched(channel: Any) -> bool:
-    """Return whether messages of a channel are here that are not handed out."""
+    """Return whether a channel has fetched messages that are not handed out yet."""
     consumer: Consumer | None = vars(channel).get("consumer")
     return consumer is not None and bool(consumer.taken)
 
 
 class Poller(stock.MultiChannelPoller):
-    """Polls the connections of all channels, and the wakeup that stands for local messages."""
+    """Polls the connections of all channels, and the wakeup, which is set for fetched messages."""
 
-    #: Made on first use.
+    #: Created on first use.
     _poller: Any = None
 
     def __init__(self) -> None:
         super().__init__()
-        # kombu has opened an epoll. A failed attempt to connect would keep it until its garbage is
-        # collected, which may be late: a worker tries again for as long as Redis is away.
+        # kombu has opened an epoll. After a failed attempt to connect, the epoll would stay open
+        # until its garbage is collected. A worker makes such attempts for as long as Redis is away.
         self._poller.close()
         self._own = self._poller = None
         self._wakeup: Wakeup | None = None
-        #: The event loop that polls for us, where one does.
+        #: The event loop that polls these connections; None without one.
         self.loop: Readers | None = None
 
     @property
     def poller(self) -> Any:
-        """The poller: our own, opened on first use, or the event loop's."""
+        """The event loop's poller, or a poller of this object, opened on first use."""
         if self._poller is None:
             self.poller = self._own = stock.poll()
         return self._poller
@@ -176,7 +180,7 @@ class Poller(stock.MultiChannelPoller):
 
     @property
     def wakeup(self) -> Wakeup:
-        """Made when it is needed: a connection that only publishes does without."""
+        """The wakeup, created on first use: a connection that only publishes needs none."""
         if self._wakeup is None:
             self._wakeup = Wakeup()
             self.poller.register(self._wakeup.fileno(), self.eventflags)
@@ -184,7 +188,9 @@ class Poller(stock.MultiChannelPoller):
 
     @property
     def _is_parents(self) -> bool:
-        """Whether this is a forked child: what it takes out of the epoll its parent has no more."""
+        """Whether this process is a forked child. It shares the epoll with its parent, so a
+        descriptor that the child removes is missing in the parent too.
+        """
         return self._poller is not None and os.getpid() != self._pid
 
     def close(self) -> None:
@@ -207,7 +213,7 @@ class Poller(stock.MultiChannelPoller):
             super()._on_connection_disconnect(connection)
 
     def leave(self, fd: int) -> None:
-        """Stop polling a descriptor that is open still."""
+        """Stop polling a descriptor before it is closed."""
         if self._is_parents:
             return
         if self.loop is not None:
@@ -217,18 +223,18 @@ class Poller(stock.MultiChannelPoller):
                 self._poller.unregister(fd)
 
     def on_poll_init(self, poller: Any) -> None:
-        """Poll with an event loop's poller from now on."""
+        """Use an event loop's poller from now on."""
         super().on_poll_init(poller)
         if self._own is not None and poller is not self._own:
             self._own.close()
 
     def on_poll_start(self) -> None:
-        """Ask, listen and connect, if any channel needs it."""
+        """Connect, listen and request messages, if any channel needs one of these."""
         if getattr(self, "_paused_brpop", None) or not all(map(self._is_settled, self._channels)):
             super().on_poll_start()
 
     def _is_settled(self, channel: Any) -> bool:
-        """Return whether there is nothing to send, connect or register for a channel."""
+        """Return whether a channel has nothing to send, connect or register."""
         if channel.active_fanout_queues:
             listening = channel._in_listen and channel.subclient.connection
             if not (listening and listening._sock):
@@ -242,26 +248,32 @@ class Poller(stock.MultiChannelPoller):
         return consumer.is_content
 
     def _may_be_read(self, channel: Any) -> bool:
-        """Return whether a reply may be read when it comes; kombu pauses the poll else."""
+        """Return whether a reply may be read when it comes. If not, kombu pauses the poll."""
         return bool(channel.qos.can_consume())
 
     def get(self, callback: Callable[..., Any], timeout: float | None = None) -> Any:
-        """Deliver one message that is here, or wait for one. Raises Empty when none came."""
+        """Deliver a fetched message, or wait for a message.
+
+        Raises
+        ------
+        queue.Empty
+            No message came.
+        """
         for channel in tuple(self._channels):
             if self._deliver_by(channel, self.deliver_one):
                 return None
         return super().get(callback, timeout)
 
     def _deliver_by(self, channel: Any, deliver: Callable[[Any], Any]) -> Any:
-        """Hand out messages of a channel by a method of this object."""
+        """Hand out messages of a channel by *deliver*, a method of this object."""
         return deliver(channel)
 
     def deliver_one(self, channel: Any) -> bool:
-        """Hand out one message of a channel that is here; return whether there was one."""
+        """Hand out one fetched message of a channel. Return whether there was one."""
         return _has_fetched(channel) and channel.hand_out.one()
 
     def deliver(self, channel: Any) -> None:
-        """Hand out messages of a channel that are here: in an event loop for a moment, else one."""
+        """Hand out fetched messages of a channel: in an event loop for a short time, else one."""
         if self._in_protected_read:
             self.deliver_one(channel)
             return
@@ -276,12 +288,12 @@ class Poller(stock.MultiChannelPoller):
         return super().handle_event(fileno, event)
 
     def on_credit(self, channel: Any) -> None:
-        """Wake the poll where *channel* may wait until a message is done. For any thread."""
+        """Wake the poll if *channel* may be waiting until a message is settled. For any thread."""
         if not channel._in_poll or getattr(self, "_paused_brpop", None):
             self.wakeup.give()
 
     def on_wakeup(self) -> None:
-        """Deliver, from an event loop."""
+        """Deliver fetched messages, called by an event loop."""
         self.wakeup.take_back()
         for channel in tuple(self._channels):
             self._deliver_by(channel, self.deliver)

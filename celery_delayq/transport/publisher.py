@@ -1,5 +1,5 @@
-"""How a message is published: into the schedule, into its ready list, or in place of the message
-that it retries.
+"""Publishes a message into the schedule, into its ready list, or in place of the message that it
+retries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Publication(NamedTuple):
-    """A script call that publishes one message, and what reads its reply."""
+    """A script call that publishes one message, and the function that reads its reply."""
 
     call: Call
     read: Callable[[Any], None]
@@ -48,12 +48,13 @@ class Publisher:
     def publication(
         self, store: Store, queue: str, message: Mapping[str, Any], place: str
     ) -> Publication:
-        """Return how a message is published to a queue that lasts.
+        """Return the script call that publishes a message to a permanent queue.
 
         Parameters
         ----------
         place : str
-            Where the messages of the queue are. A retry of a message from elsewhere is a new one.
+            The place of the queue's messages, as in ``Channel.place_of``. If a retry's former
+            message is at another place, the retry is published as a new message.
         """
         lease = delivery.retry_of(message)
         if lease is not None:
@@ -65,7 +66,7 @@ class Publisher:
             ready = store.ready_call(queue)
             ready.add(store.layout.step_of(message), message_json.encode(message))
             return Publication(ready, _read_nothing)
-        # A retry that is refused would be lost where its message is acknowledged already.
+        # If Redis refused a retry whose former message is acknowledged, the task would be lost.
         call = store.puts(queue, retry=bool(message["headers"].get("retries")))
         call.add(entry)
         task_id = str(message["headers"]["id"])
@@ -74,7 +75,7 @@ class Publisher:
     def add_to(
         self, batch: PublishBatch, store: Store, queue: str, message: Mapping[str, Any]
     ) -> None:
-        """Add a message for a queue that lasts to a batch, in which a retry is a new message."""
+        """Add a message for a permanent queue to a batch. A retry is added as a new message."""
         message = delivery.without_retry_note(message)
         entry = self.entry_of(store, message)
         if entry is None:
@@ -84,9 +85,9 @@ class Publisher:
             batch.add_entry(store, queue, entry)
 
     def entry_of(self, store: Store, message: Mapping[str, Any]) -> Entry | None:
-        """Return the entry that the schedule is to have, None for a message that is to be ready.
+        """Return the entry for the schedule; None if the message goes to its ready list.
 
-        A task with an option that a script decides about, such as a unique key, is an entry too.
+        A task with an option that a script checks, such as a unique key, is an entry too.
         """
         due = envelope.due_when_sent(message)
         if envelope.is_special(message) or not (due is None or self._is_short(store, due)):
@@ -98,11 +99,11 @@ class Publisher:
         try:
             due = envelope.due_of(message)
         except InvalidETA:
-            return None  # Celery rejects it, with its own error in the log
+            return None  # Celery rejects the message, and logs its own error
         return None if due is None or self._is_short(store, due) else due
 
     def _is_short(self, store: Store, due: Due) -> bool:
-        """Return whether a delay is so short that the worker waits itself (``min_delay``)."""
+        """Return whether a delay is below ``min_delay``: the worker waits, without the schedule."""
         least = self._settings.min_delay
         if not least:
             return False
@@ -130,30 +131,30 @@ def entry_of_received(store: Store, message: Mapping[str, Any], due: Due) -> Ent
     Raises
     ------
     RecordError
-        Its data of ours is not what scripts expect.
+        The message's ``delayq`` property is not in the form that scripts expect.
     """
     check_own(message["properties"])
     return Entry.of(message, store.layout.step_of(message), due)
 
 
 def _is_first(message: Mapping[str, Any], queue: str) -> bool:
-    """Return whether *queue* is the first to which a message goes; a topic may have several."""
+    """Return whether *queue* is the first queue of a message: a topic may lead to several."""
     first: str = message["properties"][envelope.PROPERTY].setdefault("retried_to", queue)
     return first == queue
 
 
 def _read_nothing(_reply: Any) -> None:
-    """Read the reply to a push, which says nothing."""
+    """Ignore the reply to a push, which contains no outcome."""
 
 
 def _read_scheduled(queue: str, task_id: str, record: bytes, reply: Any) -> None:
-    """Note the outcome of an entry; raises what :func:`publish_outcome.note_outcome` does."""
+    """Note the outcome of an entry. Raises the errors of :func:`publish_outcome.note_outcome`."""
     _, [put], replaced = Puts.read(reply)
     publish_outcome.note_outcome(PublishOutcome(task_id, put, queue, record, replaced.get(0, b"")))
 
 
 def _read_retry(queue: str, task_id: str, reply: Any) -> None:
-    """Log why a retry is void, if it is."""
+    """Log the reason if Redis has not stored the retry."""
     if reply == b"superseded":
         publish_outcome.note_outcome(PublishOutcome(task_id, Put("superseded"), queue))
         logger.info("Task %r is not tried again: another one has taken its unique key", task_id)

@@ -38,10 +38,10 @@ class Transport(stock.Transport):
     Poller: type[Poller] = Poller
     cycle: Any
 
-    #: Promotes for several dispatchers.
+    #: The thread that promotes for several dispatchers; None: each dispatcher has a thread.
     _promotion_loop: PromotionLoop | None = None
 
-    #: Leave the URL to us, and ask :meth:`as_uri` for the form to show.
+    #: kombu leaves the URL to this class, and calls :meth:`as_uri` to show the URL.
     can_parse_url = True
 
     def __init__(self, client: Connection, **kwargs: Any) -> None:
@@ -49,11 +49,11 @@ class Transport(stock.Transport):
         self.settings = Settings.from_options(client.transport_options, ON_RABBITMQ)
         for text in misplaced(client.transport_options, self.Channel.from_transport_options):
             warn_once(logger, text)
-        #: Queues declared on this connection that do not last.
+        #: Temporary queues declared on this connection.
         self.temporary_queues: set[str] = set()
-        #: How many batches of producers are open on this connection.
+        #: Number of open batches of producers on this connection.
         self.batches = 0
-        #: By the place of a channel.
+        #: By place of their channels.
         self._dispatchers: dict[str, Dispatcher] = {}
         self._dispatching: set[RedisChannel] = set()
         if self.plain.transport_cls == "sentinel":
@@ -66,7 +66,7 @@ class Transport(stock.Transport):
 
     @property
     def place(self) -> str:
-        """Which Redis database this is, whatever the credentials."""
+        """The name of the Redis database: equal for all credentials."""
         plain = self.plain
         sentinel = plain.transport_cls == "sentinel"
         others = sorted(plain.alt or []) if sentinel else []
@@ -75,7 +75,7 @@ class Transport(stock.Transport):
         return f"{plain.transport_cls} {hosts} {master} {plain.virtual_host}"
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Have the event loop poll for us."""
+        """Let the event loop poll the connections."""
         self.cycle.loop = Readers(loop)
         super().register_with_event_loop(connection, self.cycle.loop)
         self.cycle.loop.note_callbacks()
@@ -83,9 +83,9 @@ class Transport(stock.Transport):
 
     @contextmanager
     def plain_client(self) -> Iterator[None]:
-        """Show kombu the plain connection while it reads host, port, TLS and Sentinels off it.
+        """Give kombu the plain connection while kombu reads host, port, TLS and Sentinels from it.
 
-        No I/O happens meanwhile, and a connection belongs to one thread.
+        Safe to swap: kombu does no I/O meanwhile, and only one thread uses a connection.
         """
         ours: Connection = self.__dict__["client"]
         self.client = self.plain
@@ -98,7 +98,7 @@ class Transport(stock.Transport):
         """Return the URL as :func:`~celery_delayq.transport.url.shown_url` gives it."""
         change_flower()
         shown: str = self.plain.as_uri(include_password, mask)
-        # kombu has made a transport to ask it, and that has opened an epoll.
+        # kombu has created a transport for this call, which has opened an epoll.
         self.plain.release()
         return url.shown_url(shown, include_password)
 
@@ -108,8 +108,8 @@ class Transport(stock.Transport):
         Raises
         ------
         NotAllowed
-            Redis refuses user or password. It ends a call at once; a worker waits until Redis takes
-            them.
+            Redis refuses user or password. Outside a worker the call ends at once. A worker
+            connects again until Redis accepts them.
         """
         try:
             with translate_errors():
@@ -134,7 +134,7 @@ class Transport(stock.Transport):
         Parameters
         ----------
         place : str
-            That of a channel.
+            The place of a channel.
         """
         dispatcher = self._dispatchers.get(place)
         return dispatcher is not None and dispatcher.ready_lists.fleet_looks
@@ -155,12 +155,12 @@ class Transport(stock.Transport):
             dispatcher.start()
 
     def _consumed_at(self, place: str) -> list[str]:
-        """Return the queues from which is leased at a place. For any thread."""
+        """Return the queues of a place whose messages are leased. For any thread."""
         channels = [each for each in self._dispatching.copy() if each.place == place]
         return [queue for channel in channels for queue in channel.consumer.leased_queues]
 
     def stop_dispatcher(self, channel: RedisChannel) -> None:
-        """Stop promoting when the last channel that consumes there has gone."""
+        """Stop promoting if no other channel consumes at the place of *channel*."""
         self._dispatching.discard(channel)
         if all(each.place != channel.place for each in self._dispatching):
             dispatcher = self._dispatchers.pop(channel.place, None)
@@ -170,8 +170,8 @@ class Transport(stock.Transport):
     def _keep_alternates(self, client: Connection) -> None:
         """Make a failover stay with this transport.
 
-        ``Connection.switch`` takes the scheme of the next URL for the name of the transport (that
-        of a plain ``redis://`` is stock kombu, without a schedule) and keeps the last database.
+        ``Connection.switch`` uses the scheme of the next URL as the transport's name: with a plain
+        ``redis://`` that is stock kombu, without a schedule. It also keeps the former database.
         """
         ours = url.own_urls(client.alt or [])
         if ours != (client.alt or []):
@@ -179,8 +179,8 @@ class Transport(stock.Transport):
             client.cycle = client.failover_strategy(client.alt)
             next(client.cycle)
         if "://" not in (client.hostname or ""):
-            client.uri_prefix = None  # else a clone of a switched connection has no host
+            client.uri_prefix = None  # with a prefix, a clone of a switched connection has no host
 
 
-# A worker needs these also without ``DelayQ(app)``.
+# A worker needs these changes even without ``DelayQ(app)``.
 make(TRANSPORT)

@@ -1,4 +1,4 @@
-"""The reason for which a message is rejected."""
+"""Rejects messages that cannot be decoded or handled, and gives the reason."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)
 
-#: What Celery raises on a task message that is not made as it expects.
+#: The errors that Celery raises for a malformed task message.
 MALFORMED_ERRORS = (*foreign.FOREIGN_ERRORS, DecodeError, ContentDisallowed)
 
 _JSON_TYPE = "application/json"
 
 
 class RejectsUndecodable:
-    """A message that is rejected if it is acknowledged because it cannot be decoded."""
+    """A message that is rejected instead of acknowledged if it cannot be decoded."""
 
     undecodable: BaseException | None = None
     errors: list[Any]
@@ -38,12 +38,12 @@ class RejectsUndecodable:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.errors:  # its body cannot be decompressed
+        if self.errors:  # the body cannot be decompressed
             _, self.undecodable, _ = self.errors[0]
 
     def _decode(self) -> Any:
         if self._is_usual_json:
-            with suppress(Exception):  # kombu finds it too, and raises its own
+            with suppress(Exception):  # kombu decodes again below, and raises its own error
                 return decode(self.body)
         try:
             return super()._decode()  # type: ignore[misc]
@@ -53,7 +53,7 @@ class RejectsUndecodable:
 
     @property
     def _is_usual_json(self) -> bool:
-        """Whether kombu would read the body as JSON, in its own way."""
+        """Whether kombu would decode the body with its own JSON decoder."""
         return (
             self.content_type == _JSON_TYPE
             and self.accept is not None
@@ -64,9 +64,11 @@ class RejectsUndecodable:
         )
 
     def ack(self, multiple: bool = False) -> None:
-        """Acknowledge; Celery and kombu also acknowledge messages that they cannot decode."""
+        """Acknowledge the message, or reject an undecodable one, which Celery and kombu would
+        acknowledge too.
+        """
         tag = (self.delivery_info or {}).get("consumer_tag")
-        # Nothing is settled of a consumer that does not acknowledge; kombu's reject does not look.
+        # A consumer with no_ack settles no message. kombu's ack checks no_ack, its reject does not.
         if self.undecodable is None or tag in (self.channel.no_ack_consumers or ()):
             super().ack(multiple)  # type: ignore[misc]
         else:
@@ -74,7 +76,7 @@ class RejectsUndecodable:
 
 
 def reason_of(message: Any) -> str:
-    """Return why a message is being rejected, as far as the current exception says."""
+    """Return the reason for rejecting a message, from its own or the current exception."""
     exc = getattr(message, "undecodable", None)
     if exc is not None:
         return f"undecodable message: {exc}"
@@ -91,19 +93,19 @@ def handle_or_refuse(
     refuse: Callable[[Exception], object],
     errors: tuple[type[Exception], ...] = (Exception,),
 ) -> Any:
-    """Handle a message, or refuse it after an error: the next delivery would meet that too.
+    """Handle a message. Refuse it after an error, since the next delivery would raise the same one.
 
-    A MemoryError ends the worker, and its messages go back.
+    A MemoryError is raised: it ends the worker, and its messages are requeued.
 
     Parameters
     ----------
     refuse : Callable[[Exception], object]
-        Called with the error, while it is handled.
+        Called with the error, inside the ``except`` clause.
 
     Returns
     -------
     Any
-        What *handle* returns; True for a message that is refused.
+        The result of *handle*; True for a refused message.
     """
     try:
         return handle(message)
@@ -115,7 +117,10 @@ def handle_or_refuse(
 
 
 def log_refused(exc: Exception, *, by_worker: bool) -> str:
-    """Return why a message is refused. Only a worker refuses one; others get the error."""
+    """Log the error and return the reason for refusing a message.
+
+    Outside a worker the error is raised.
+    """
     if not by_worker:
         raise exc
     logger.exception("Celery cannot handle a message")
@@ -123,16 +128,16 @@ def log_refused(exc: Exception, *, by_worker: bool) -> str:
 
 
 def log_undecodable(queue: str, item: bytes, exc: Exception) -> None:
-    """Log a message that is a dead letter since it cannot be read."""
+    """Log that an undecodable message is now a dead letter."""
     logger.error(
         "An undecodable message in queue %r is now a dead letter: %s: %r", queue, exc, item[:200]
     )
 
 
 def drop_malformed(callback: Callable[[Any], Any]) -> Callable[[Any], None]:
-    """Wrap what handles messages that nobody acknowledges: events, and commands to all workers.
+    """Wrap the callback for messages without acknowledgement: events, and commands to all workers.
 
-    One that Celery cannot handle ends no worker.
+    A message that Celery cannot handle does not end the worker.
     """
 
     def handle(message: Any) -> None:

@@ -1,9 +1,9 @@
-"""From a connection with a ``delayq+…`` URL to the plain one that kombu itself would make.
+"""Converts a connection with a ``delayq+…`` URL into the connection for kombu's own transport.
 
-kombu splits ``delayq+redis://host:1/2`` at the ``+`` and leaves the rest whole in
-``hostname``; its Redis channel then connects to localhost, silently. A clone keeps that form,
-a failover (``Connection.switch``) parses the URL but takes the whole scheme for the name of
-the transport. :func:`plain_connection` makes one thing of all of these.
+kombu splits ``delayq+redis://host:1/2`` at the ``+`` and stores the rest, ``redis://host:1/2``, in
+``hostname``. Its Redis channel would then connect to localhost, without an error. A clone of the
+connection keeps that form. A failover (``Connection.switch``) parses the URL, but uses the whole
+scheme as the transport's name. :func:`plain_connection` converts all these forms.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.integration.broker_urls import CLUSTER_SCHEMES, RABBITMQ_SCHEMES, SCHEMES
 from celery_delayq.utils.credentials import hide
 
-#: What stands before the ``+``, and the alias under which kombu knows the transport.
+#: The part of a scheme before the ``+``. Also kombu's alias of the transport.
 SCHEME_PREFIX = "delayq"
 
-#: Query options of a URL of a Unix socket, and of one over TCP.
+#: Query options of a URL for a Unix socket, and of a URL for TCP.
 _SOCKET_OPTIONS = ("virtual_host", "credential_provider")
 _TCP_OPTIONS = (
     "credential_provider",
@@ -35,7 +35,7 @@ _TCP_OPTIONS = (
     "ssl_password",
 )
 
-#: Those that py-amqp does not know.
+#: The options for TCP that py-amqp does not have.
 _REDIS_OPTIONS = (
     "credential_provider",
     "ssl_ca_data",
@@ -60,13 +60,13 @@ _DEFAULT_PORTS = {
 
 
 def plain_url(url: str) -> str:
-    """Return *url* with its stock scheme.
+    """Return *url* with kombu's own scheme.
 
     Raises
     ------
     ConfigError
-        The scheme, the port, the database or a query option is not one of ours. The message
-        shows nothing that may be a piece of a password.
+        The scheme, the port, the database or a query option is not valid. The message shows no
+        text that may be part of a password.
     """
     plain = url.removeprefix(f"{SCHEME_PREFIX}+")
     _checked(plain)
@@ -76,21 +76,21 @@ def plain_url(url: str) -> str:
 def own_urls(urls: Sequence[str]) -> list[str]:
     """Return *urls* in the form that ``Connection.switch`` reads correctly.
 
-    Our scheme, so that a failover does not end at stock kombu; port and database in full, as
-    kombu keeps those of the last URL where the next one has none. What the URL of a further
-    sentinel leaves out is that of the first: all of them name the same master.
+    Each URL has the scheme ``delayq+…``, so that a failover stays with this transport. Each URL has
+    a port and a database: without them, kombu would keep those of the former URL. All Sentinels
+    name the same master, so parts that a further URL lacks come from the first URL.
     """
     first = _checked(urls[0].removeprefix(f"{SCHEME_PREFIX}+")) if urls else None
     return [_own_url(_checked(url.removeprefix(f"{SCHEME_PREFIX}+")), first) for url in urls]
 
 
 def plain_connection(connection: Connection) -> Connection:
-    """Return an unopened connection with stock scheme to the same server.
+    """Return an unopened connection to the same server, with kombu's own scheme.
 
     Raises
     ------
     ConfigError
-        The URL is not one of ours.
+        The URL is not valid for this transport.
     """
     hostname = connection.hostname or ""
     alternates = [plain_url(url) for url in connection.alt or []]
@@ -111,7 +111,7 @@ def plain_connection(connection: Connection) -> Connection:
         this = plain_url(hostname)
         if this.startswith(CLUSTER_SCHEMES):
             return Connection(";".join(_node_urls([this, *alternates])), **options)
-        # All sentinels are asked for the master, not only the one that is this URL's.
+        # kombu asks all Sentinels for the master, not only the Sentinel of the current URL.
         others = [url for url in alternates if url != this and this.startswith("sentinel:")]
         return Connection(";".join([this, *others]), **options)
     scheme = str(connection.transport_cls).removeprefix(f"{SCHEME_PREFIX}+")
@@ -126,9 +126,9 @@ def plain_connection(connection: Connection) -> Connection:
 
 
 def _node_urls(urls: Sequence[str]) -> list[str]:
-    """Return the URLs of nodes of a Redis Cluster with the scheme of a single Redis.
+    """Return the URLs of a Redis Cluster's nodes, with the scheme of a single Redis.
 
-    What a further one leaves out is that of the first: all of them name the same cluster.
+    All nodes belong to one cluster, so parts that a further URL lacks come from the first URL.
     """
     first = _checked(urls[0])
     found = []
@@ -145,10 +145,10 @@ def _node_urls(urls: Sequence[str]) -> list[str]:
 
 
 def shown_url(plain: str, include_password: bool) -> str:
-    """Return the form of one URL, or of several, for ``Connection.as_uri``.
+    """Return one URL, or several joined by ``;``, for ``Connection.as_uri``.
 
-    Without the password it is for people, and has the scheme of ours. With the password it is for
-    programs such as Flower, which parse the stock form.
+    Without the password, people read the URL: its scheme is ``delayq+…``. With the password,
+    programs such as Flower parse the URL: its scheme is kombu's own.
     """
     if include_password:
         return plain
@@ -156,7 +156,7 @@ def shown_url(plain: str, include_password: bool) -> str:
 
 
 def node_addresses(plain: Connection) -> list[tuple[str, int]]:
-    """Return host and port of each node in the URLs of a Redis Cluster."""
+    """Return host and port of each node that the URLs of a Redis Cluster name."""
     others = (urlsplit(url) for url in plain.alt or [])
     told = [(plain.hostname, plain.port), *((each.hostname, each.port) for each in others)]
     return [*dict.fromkeys((str(host), int(port)) for host, port in told)]
@@ -177,7 +177,7 @@ def _checked(plain: str) -> SplitResult:
         parts = urlsplit(plain)
         parts.port  # noqa: B018  urllib looks at it only now
     except ValueError:
-        # urllib's own message would show what may be a piece of a password.
+        # urllib's message may show part of a password.
         raise ConfigError(
             f"a broker URL {scheme}://… cannot be read, or its port is no number from 0 to "
             f"65535; {_ENCODING_ADVICE}"
@@ -222,10 +222,10 @@ def _valid_schemes() -> str:
 
 def _own_url(parts: SplitResult, first: SplitResult | None) -> str:
     if parts.scheme == "redis+socket":
-        # kombu's parser refuses ?virtual_host= (it has a virtual host already, the path).
+        # kombu's parser refuses ?virtual_host=, since the path is a virtual host already.
         query = quote(f"?{parts.query}", safe="=&") if parts.query else ""
         userinfo = parts.netloc.rpartition("@")[0]
-        # A host, whatever it is, keeps kombu from warning that there is none.
+        # kombu warns about a URL without a host. The host is not used.
         netloc = f"{userinfo}@localhost" if userinfo else "localhost"
         return f"{SCHEME_PREFIX}+{parts._replace(netloc=netloc, query='').geturl()}{query}"
     netloc, path, query = parts.netloc, parts.path, parts.query
@@ -244,7 +244,7 @@ def _own_url(parts: SplitResult, first: SplitResult | None) -> str:
 
 
 def _socket_url(connection: Connection) -> str:
-    """Undo :func:`_own_url` after ``Connection.switch`` has taken the URL of a socket apart."""
+    """Undo :func:`_own_url` after ``Connection.switch`` has split the URL of a Unix socket."""
     path, mark, query = connection.virtual_host.partition("?")
     userinfo = ""
     if connection.userid or connection.password:

@@ -1,1 +1,1 @@
-"""The transport for RabbitMQ: delays wait in the broker, in a cascade of queues."""
+"""The transport for RabbitMQ: delayed messages wait in the broker, in a cascade of queues."""

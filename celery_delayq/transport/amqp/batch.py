@@ -1,4 +1,4 @@
-"""Behind :meth:`kombu.Producer.batch` (kombu 5.7 and newer): one wait for the confirms of many."""
+"""Implements :meth:`kombu.Producer.batch` (kombu 5.7 and newer): many messages, one wait."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from kombu import exceptions
 
 from celery_delayq.transport.amqp.messages import Routed
 
-#: Messages that are sent at most at once: what RabbitMQ has not read yet is late by then.
+#: Most messages sent at once. Messages in a larger batch would wait too long for RabbitMQ to read.
 _MAX_BATCH = 100
 
 
 class PublishBatch:
-    """Buffers what is published and sends it together, by kombu's rules for batches.
+    """Buffers messages and sends them together, by kombu's rules for batches.
 
     Parameters
     ----------
     channel : Channel
         Prepares the messages, and sends them.
     max_size : int
-        Messages at which they are sent, or fewer.
+        Number of buffered messages at which they are sent; at most 100.
     """
 
     def __init__(self, channel: Any, max_size: int) -> None:
@@ -34,9 +34,10 @@ class PublishBatch:
         self._transport.batches += 1
 
     def publish(self, message: Any, *, exchange: str, routing_key: str, **_: Any) -> None:
-        """Buffer a message; send all when there are enough.
+        """Buffer a message. Send all when the buffer is full.
 
-        The broker's answers are awaited when the next ones are sent, so that it works meanwhile.
+        The broker's answers are read before the next buffer is sent, so that the broker works while
+        the buffer fills.
         """
         self._check_usable()
         self._buffered.append(self.channel.routed(message, exchange, routing_key))
@@ -44,12 +45,12 @@ class PublishBatch:
             self._send()
 
     def flush(self) -> None:
-        """Send what is buffered and wait until the broker has taken all that was sent.
+        """Send the buffer and wait until the broker has stored all messages.
 
         Raises
         ------
         kombu.exceptions.BatchPublishError
-            The broker refused something or went away; what it has taken is uncertain.
+            The broker refused a message or went away. Which messages it has stored is unknown.
         """
         self._check_usable()
         self._send()
@@ -75,15 +76,15 @@ class PublishBatch:
             raise self._failed(error) from error
 
     def discard(self) -> None:
-        """Drop what was not sent yet."""
+        """Drop the unsent messages."""
         self._unusable = "is aborted"
         self._buffered.clear()
-        # The caller has an error already.
+        # The caller already handles an error.
         with suppress(Exception), self.channel.limit_wait():
             self.channel.refused()
 
     def close(self) -> None:
-        """Forget all."""
+        """Drop the unsent messages, and end the batch."""
         if self._unusable != "is closed":
             self._transport.batches -= 1
         self._unusable = "is closed"

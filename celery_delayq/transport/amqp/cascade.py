@@ -1,7 +1,8 @@
-"""How a delay is written as hops from delay queue to delay queue in RabbitMQ. No I/O, no clock.
+"""Writes a delay as hops from delay queue to delay queue in RabbitMQ. No I/O, no clock.
 
-A delay is a number of units in base 4. Each digit that is not 0 is one hop: it waits in the queue
-of that digit for ``digit * 4**level`` units. The digits travel as headers, the routing key stays.
+A delay is a number of units in base 4. Each digit except 0 is one hop: the message waits in the
+queue of that digit for ``digit * 4**level`` units. Headers of the message contain the digits. The
+routing key does not change.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from celery_delayq.errors import InvalidETA
 
 BASE = 4
 
-#: Digits of the longest delay: 3.4 years in units of 25 ms.
+#: Number of digits of the longest delay: 3.4 years in units of 25 ms.
 LEVELS = 16
 
 #: The longest delay in units.
 MAX_DELAY_UNITS = BASE**LEVELS - 1
 
-#: Headers must not begin with ``x-``: RabbitMQ's headers exchanges do not match those.
+#: No header begins with ``x-``: RabbitMQ's headers exchanges ignore such headers.
 _DIGIT_HEADERS = tuple(f"delayq-digit-{level}" for level in range(LEVELS))
 
-#: The exchange that a message goes to when it is due, "" for a queue by its name.
+#: The header with the exchange to which a due message goes; "" sends it to a queue by its name.
 TARGET_HEADER = "delayq-target"
 
-#: When the message is due, in ISO 8601, for people who look.
+#: The header with the due time in ISO 8601. Only people read it.
 DUE_HEADER = "delayq-due"
 
-#: What we add to the headers of a message on its way, and what RabbitMQ adds.
+#: Headers that this package and RabbitMQ add to a message in the cascade.
 _ROUTING_HEADERS = frozenset(
     {
         *_DIGIT_HEADERS,
@@ -47,14 +48,14 @@ _ROUTING_HEADERS = frozenset(
 
 
 class Hop(NamedTuple):
-    """One delay queue: the messages in it have *digit* at *level*."""
+    """One delay queue: for messages with *digit* at *level*."""
 
     level: int
     digit: int
 
     @property
     def units(self) -> int:
-        """How long a message waits in it."""
+        """Units for which a message waits in the queue."""
         return self.digit << (2 * self.level)  # digit * BASE**level
 
 
@@ -65,12 +66,12 @@ class Delay(NamedTuple):
 
     @classmethod
     def of(cls, ms: float, unit_ms: int, longest: int = MAX_DELAY_UNITS) -> Delay | None:
-        """Write *ms* in units of *unit_ms*, rounded up; None for no delay.
+        """Return *ms* as a delay in units of *unit_ms*, rounded up; None for no delay.
 
         Raises
         ------
         InvalidETA
-            It is longer than *longest* units.
+            The delay is longer than *longest* units.
         """
         units = -(-math.ceil(ms) // unit_ms)
         if units > longest:
@@ -82,12 +83,12 @@ class Delay(NamedTuple):
 
     @property
     def entry(self) -> Hop:
-        """The queue in which it begins: that of its highest digit."""
+        """The first delay queue: that of the highest digit."""
         level = (self.units.bit_length() - 1) // 2
         return Hop(level, self.units >> (2 * level))
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that lead a message through its queues after the first one."""
+        """Return the headers that route a message through its delay queues after the first."""
         units, found = self.units, {}
         for name in _DIGIT_HEADERS[: self.entry.level]:
             found[name] = "0123"[units & 3]
@@ -101,15 +102,15 @@ def has_digit(level: int, digit: int) -> dict[str, str]:
 
 
 def target_headers(exchange: str) -> dict[str, str]:
-    """Return the arguments of a binding for messages that go to *exchange* when they are due."""
+    """Return the arguments of a binding for messages whose target is *exchange*."""
     return {"x-match": "all", TARGET_HEADER: exchange}
 
 
 def original_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headers of a message without those of its way.
+    """Return the headers of a message without the headers of the cascade.
 
-    A message that is sent again with the old ``x-death`` looks to RabbitMQ like one that goes in a
-    circle, and is kept back.
+    If a message is published again with its former ``x-death``, RabbitMQ takes the message for one
+    in a cycle, and does not route it.
     """
     if _ROUTING_HEADERS.isdisjoint(headers):
         return dict(headers)

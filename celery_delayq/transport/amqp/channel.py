@@ -1,4 +1,4 @@
-"""The consuming half of the channel: what becomes of a message that a worker has."""
+"""The consuming half of the channel: delivers and settles messages, and makes dead letters."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Unacked:
-    """A message that is not acknowledged, and why it is about to be rejected."""
+    """An unacknowledged message, and the reason if the message is about to be rejected."""
 
     message: Message
     queue: str
@@ -73,7 +73,7 @@ class Channel(PublishChannel):
         self._unacked: dict[int, Unacked] = {}
         self._put_off_again_at = 0.0
         self._prefetch_grows = False
-        #: The connection on which RabbitMQ has not read yet that this channel is closed.
+        #: The connection on which RabbitMQ has not yet confirmed that this channel is closed.
         self._closed_on: Any = None
 
     # -- to consume
@@ -91,7 +91,7 @@ class Channel(PublishChannel):
             self._dead_letter_connection.check()
             if self.can_schedule(queue):
                 self.declarer.bind_again(queue)
-        if consumer_tag and callback is not None and not no_ack:  # our reader of streams has no tag
+        if consumer_tag and callback is not None and not no_ack:  # the reader of streams has no tag
             callback = partial(self._deliver, queue, callback)
         elif callback is not None and consumer_tag:
             callback = drop_malformed(callback)
@@ -102,15 +102,15 @@ class Channel(PublishChannel):
     def basic_qos(
         self, prefetch_size: int, prefetch_count: int, a_global: bool, **options: Any
     ) -> Any:
-        # A running consumer gets more only by a count of its channel. Celery asks for none with
-        # quorum queues, and kombu for none with RabbitMQ 4.
+        # Only a count of the whole channel (a_global) can grow while a consumer runs. Celery sets
+        # no such count with quorum queues, and kombu sets none with RabbitMQ 4.
         self._prefetch_grows = a_global
         return super().basic_qos(prefetch_size, prefetch_count, a_global, **options)
 
     def basic_cancel(self, consumer_tag: str, *args: Any, **options: Any) -> Any:
-        """Cancel a consumer; what comes before RabbitMQ has answered goes back.
+        """Cancel a consumer. Requeue messages that come before RabbitMQ has answered.
 
-        A solo worker that ends would run it in its signal handler.
+        A solo worker that ends would run such a message in its signal handler.
         """
         if isinstance(self.callbacks.get(consumer_tag), partial):
             self.callbacks[consumer_tag] = lambda message: self.basic_reject(
@@ -125,7 +125,7 @@ class Channel(PublishChannel):
         return found
 
     def _deliver(self, queue: str, callback: Callable[[Any], Any], message: Any) -> None:
-        """Hand a message out, unless it waits or is a dead letter now."""
+        """Hand out a message, unless it must wait or becomes a dead letter."""
         message.delivery_info["queue"] = queue
         settle = partial(self._is_settled, queue, callback)
         refuse = partial(self._refuse_malformed, message, queue)
@@ -136,21 +136,23 @@ class Channel(PublishChannel):
         self._refuse(message, queue, log_refused(exc, by_worker=self._serves_worker))
 
     def _refuse_unacked(self, message: Any, exc: Exception) -> None:
-        """Make a dead letter of a message that was handed out, unless it is settled or runs."""
+        """Make a dead letter of a message handed out, unless the message is settled or runs."""
         why = log_refused(exc, by_worker=self._serves_worker)
         unacked = self._unacked.get(message.delivery_tag)
         if unacked is not None and not_begun.refuse(unacked.message):
-            unacked.message._state = "REJECTED"  # so that nobody settles it again
+            unacked.message._state = "REJECTED"  # so that no other code settles the message
             self.add_dead_letter(message.delivery_tag, _id_of(unacked.message), why)
 
     @property
     def _serves_worker(self) -> bool:
-        """Whether Celery's worker consumes by it, and the connection lives."""
+        """Whether Celery's worker consumes by this channel, and the connection is open."""
         is_connected = self.connection is not None and self.connection.connected
         return is_connected and worker.consumes_tasks(self)
 
     def _is_settled(self, queue: str, callback: Callable[[Any], Any], message: Any) -> bool:
-        """Return whether a message that has come waits or is a dead letter by now."""
+        """Put a received message off if it must wait, or make a dead letter of it if it is
+        undecodable or was delivered too often. Return whether either was done.
+        """
         headers = message.properties.get("application_headers") or {}
         if UNREADABLE_HEADER in headers:
             self._refuse(message, queue, f"undecodable message: {headers[UNREADABLE_HEADER]}")
@@ -162,7 +164,7 @@ class Channel(PublishChannel):
             if self._put_off(message, queue, due):
                 return True
             if not self._prefetch_grows and worker.consumes_tasks(self):
-                # In Celery's memory it would take a place of the prefetch until it is due.
+                # In Celery's memory the message would use up one of the prefetch until it is due.
                 seconds = min(REPLY_SECONDS, max(due.ms / 1000 - time.time(), 0.1))
                 worker.call_later(seconds, self._deliver_again, queue, callback, message)
                 return True
@@ -174,23 +176,29 @@ class Channel(PublishChannel):
         return True
 
     def _deliver_again(self, queue: str, callback: Callable[[Any], Any], message: Any) -> None:
-        """Hand out a message that could not be put off; with its connection it goes back."""
+        """Hand out a message that could not be put off. RabbitMQ requeues the messages of a lost
+        connection.
+        """
         if self.connection is not None:
             self._deliver(queue, callback, message)
 
     def _refuse(self, message: Any, queue: str, why: str, details: bytes = b"") -> None:
-        """Make a dead letter of a message that nobody has handled yet."""
+        """Make a dead letter of a message that was not handed out."""
         if self.can_schedule(queue):
             unacked = Unacked(Message(message, channel=self), queue, reason=why, details=details)
             self._unacked[message.delivery_tag] = unacked
         self.basic_reject(message.delivery_tag)
 
     def _put_off(self, message: Any, queue: str, due: Due) -> bool:
-        """Put a message that a stock producer sent with an ETA into the cascade; return whether it
-        is there.
+        """Put a stock producer's message with an ETA into the cascade. Return whether it is stored.
 
-        A worker would keep it in memory and raise prefetch. Where the cascade cannot have it, a
-        worker does that, but not for years.
+        A message that is not put off waits in the worker's memory. The worker increases its
+        prefetch meanwhile.
+
+        Raises
+        ------
+        InvalidETA
+            The delay is longer than ``max_delay``.
         """
         if not self.can_schedule(queue) or time.monotonic() < self._put_off_again_at:
             return False
@@ -203,21 +211,21 @@ class Channel(PublishChannel):
             raise
         except (DelayQError, OperationalError, *self.connection.client.connection_errors) as exc:
             warn_once(logger, f"tasks with an ETA wait in this worker's memory: {exc}")
-            if not isinstance(exc, InvalidOption):  # which is about this message alone
+            if not isinstance(exc, InvalidOption):  # InvalidOption concerns only this message
                 self._put_off_again_at = time.monotonic() + REPLY_SECONDS
             return False
         self.basic_ack(message.delivery_tag)
         return True
 
     def _due_later(self, message: Any) -> Due | None:
-        """Return the ETA of a message that must wait, and take a past one out of its headers."""
+        """Return the ETA of a message that must wait. Move a past ETA to the ``delayq`` header."""
         headers = message.properties["application_headers"]
         if headers.get("eta") is None:
             return None
         try:
             due = envelope.due_of_eta(headers["eta"])
         except InvalidETA:
-            return None  # Celery rejects it, with its own error in the log
+            return None  # Celery rejects the message, and logs its own error
         if due.ms > time.time() * 1000 + self.settings.min_delay * 1000:
             return due
         headers[OWN_HEADER] = json.dumps({**own_of(message), "eta": headers["eta"]})
@@ -225,7 +233,7 @@ class Channel(PublishChannel):
         return None
 
     def message_to_python(self, raw_message: Any) -> Any:
-        """Decode a message, and note it as unacknowledged, if it has to be acknowledged."""
+        """Decode a message. Note the message as unacknowledged, if it must be acknowledged."""
         message = Message(raw_message, channel=self)
         queue = (raw_message.delivery_info or {}).get("queue")
         if queue and self.can_schedule(queue):
@@ -234,13 +242,14 @@ class Channel(PublishChannel):
         return message
 
     def close(self, *args: Any, **options: Any) -> Any:
-        """Close; the number is taken until RabbitMQ answers, which is not awaited while it reads
-        nothing.
+        """Close the channel. Its number stays in use until RabbitMQ answers.
+
+        The answer is not awaited while RabbitMQ blocks the connection.
         """
         connection = self.connection
         if not self.is_open or connection is None or not connection.connected:
             return super().close(*args, **options)
-        self.is_closing = True  # from now on only the answer counts
+        self.is_closing = True  # py-amqp now ignores all but the answer
         try:
             with connection.transport.having_timeout(WORKER_TIMEOUT_SECONDS):
                 self.send_method(spec.Channel.Close, "BsBB", (0, "", 0, 0))
@@ -253,13 +262,14 @@ class Channel(PublishChannel):
         return None
 
     def collect(self) -> None:
-        """Forget all; the number is free."""
+        """Drop the channel's state, and free its number."""
         self.connection, self._closed_on = self.connection or self._closed_on, None
         super().collect()
 
     def _on_close(self, reply_code: int, reply_text: str, *method: int) -> Any:
-        """Take a channel that RabbitMQ closes by itself, such as after ``consumer_timeout``, for a
-        lost connection: Celery connects again, and else ends the worker.
+        """Raise the error of a lost connection if RabbitMQ itself closes the channel, for example
+        after ``consumer_timeout``. With that error Celery connects again; another error would end
+        the worker.
         """
         try:
             return super()._on_close(reply_code, reply_text, *method)
@@ -272,7 +282,7 @@ class Channel(PublishChannel):
 
     @property
     def deliveries(self) -> Channel:
-        """What ends deliveries: RabbitMQ settles a message on the channel by which it came."""
+        """This channel: RabbitMQ settles a message only on the channel that delivered it."""
         return self
 
     def basic_ack(self, delivery_tag: Any, multiple: bool = False, **options: Any) -> Any:
@@ -291,24 +301,24 @@ class Channel(PublishChannel):
         return None
 
     def _is_last(self, unacked: Unacked) -> bool:
-        """Return whether a message has ended its process more often than it may."""
+        """Return whether a message has ended its process more than ``max_deliveries`` times."""
         deliveries: int = unacked.message.properties[PROPERTY]["deliveries"]
         return unacked.crashed and 0 < self.settings.max_deliveries < deliveries
 
     def note_failure(
         self, tag: Any, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
     ) -> bool:
-        """Note why a message is about to be requeued or rejected."""
+        """Note why a message is about to be requeued or rejected. Return False if it is settled."""
         unacked = self._unacked.get(tag)
         if unacked is not None:
             unacked.crashed, unacked.reason, unacked.details = crashed, reason, details
         return unacked is not None
 
     def note_cancelled(self, tag: Any) -> None:
-        """Do nothing: RabbitMQ gives back what a closed channel had."""
+        """Do nothing: RabbitMQ requeues the messages of a closed channel."""
 
     def add_dead_letter(self, tag: Any, id: str, reason: str) -> bool:
-        """Make a dead letter of an unacknowledged message; return whether there was one."""
+        """Make a dead letter of an unacknowledged message. Return whether there is one."""
         unacked = self._unacked.get(tag)
         if unacked is None or self.connection is None:
             return False
@@ -331,7 +341,7 @@ class Channel(PublishChannel):
     def add_dead_letter_copy(
         self, _tag: Any, queue: str, id: str, reason: str, message: bytes, details: bytes
     ) -> None:
-        """Make a dead letter of a task that failed after its acknowledgement, or before it."""
+        """Make a dead letter of a failed task. Leaves the task's message as it is."""
         self._dead_letter_connection.add(NewDeadLetter(queue, id, reason, message, details))
 
     def collect_unroutable(self) -> None:
@@ -353,16 +363,16 @@ class Channel(PublishChannel):
 
     @property
     def _dead_letter_connection(self) -> DeadLetterConnection:
-        """Where dead letters are stored; also of use after the channel was closed."""
+        """The connection that stores dead letters. Usable after the channel was closed."""
         found: DeadLetterConnection = self._transport.dead_letter_connection
         return found
 
     @property
     def dead_letters(self) -> DeadLetterStream:
-        """The dead letters of this broker, by this channel."""
+        """The dead letters of this broker, accessed over this channel."""
         return DeadLetterStream(self, self.topology)
 
 
 def _id_of(message: Message) -> str:
-    """Return the id that a dead letter gets from its message, whatever that is."""
+    """Return the id for a dead letter: that of its message as text, or a new id."""
     return text_of(message.headers.get("id") or f"refused-{uuid4()}")

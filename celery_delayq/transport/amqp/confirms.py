@@ -1,7 +1,7 @@
-"""Publisher confirms: which of a channel's messages the broker has taken.
+"""Publisher confirms: which messages of a channel the broker has stored.
 
-py-amqp's own wait takes any confirm for the one that it waits for: after a returned message the
-next publish would get the confirm of the one before.
+py-amqp's wait accepts any confirm. After a returned message, the next publish would get the confirm
+of the returned message.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _ACK_FRAME = Struct(">BHIHHQBB").pack
 
 
 class Confirms:
-    """The publishes of one channel, by their numbers.
+    """The published messages of one channel, by their numbers.
 
     Parameters
     ----------
     channel : amqp.Channel
-        It is put into confirm mode.
+        Put into confirm mode.
     """
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
         self._last_number = 0
         self._first_number = 1
-        #: Where each message was sent for that has no answer yet, by its number.
+        #: The target of each message without an answer, by the message's number.
         self._unconfirmed: dict[int, str] = {}
-        #: The error of each message that was refused, by its number.
+        #: The error of each refused message, by the message's number.
         self.refused: dict[int, Exception] = {}
-        #: By message id: the number of a message that may be returned.
+        #: The number of each message that may be returned, by message id.
         self._returnable_numbers: dict[str, int] = {}
         channel.confirm_select()
         channel.events["basic_ack"].add(self._on_ack)
@@ -43,31 +43,30 @@ class Confirms:
         channel.events["basic_return"].add(self._on_return)
 
     def note(self, message_id: str, target: str) -> int:
-        """Note that the next message is being published; return its number."""
+        """Note that the next message is being published. Return the message's number."""
         self._last_number += 1
         self._unconfirmed[self._last_number] = target
         self._returnable_numbers[message_id] = self._last_number
         return self._last_number
 
     def skip(self) -> None:
-        """Count a message that was published and whose answer nobody waits for, as RabbitMQ does.
+        """Count a published message whose answer is not awaited: RabbitMQ counts it too.
 
-        It is not among the places of :meth:`take_refused`.
+        The message has no index in :meth:`take_refused`.
         """
         self._last_number += 1
         if not self._unconfirmed:
             self._first_number = self._last_number + 1
 
     def wait(self, connection: Any) -> None:
-        """Wait until the broker has answered for all that was published, within the timeout of the
-        connection's socket.
+        """Wait until the broker has answered for all messages. The socket's timeout applies.
 
         Raises
         ------
         TimeoutError
-            It did not answer.
+            The broker did not answer.
         amqp.exceptions.RecoverableConnectionError
-            The connection was lost; what the broker has taken is not known.
+            The connection was lost. Which messages the broker has stored is unknown.
         """
         if len(self._unconfirmed) == 1 and connection.reads(
             _ACK_FRAME(
@@ -79,7 +78,7 @@ class Confirms:
             connection.drain_events()
 
     def take_refused(self) -> dict[int, Exception]:
-        """Return the errors of refused messages since the last call, by place; forget them."""
+        """Return and forget the errors of refused messages, by index since the former call."""
         errors = {
             number - self._first_number: self.refused[number] for number in sorted(self.refused)
         }
@@ -104,7 +103,7 @@ class Confirms:
             self.refused.setdefault(number, error)
 
     def _on_return(self, _exc: Exception, exchange: str, routing_key: str, message: Any) -> None:
-        # It comes before the confirm of the same message.
+        # The return of a message comes before its confirm.
         number = self._returnable_numbers.get(message.properties.get("message_id", ""))
         if number is not None:
             why = "declare the queue and its binding first"

@@ -1,4 +1,4 @@
-"""A connection of its own for dead letters: that of a worker is busy with deliveries."""
+"""A separate connection for dead letters: a worker's own connection is busy with deliveries."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Times that a call is tried, on a new connection each time.
+#: Most attempts of a call, each on a new connection.
 _CALL_ATTEMPTS = 2
 
-#: What RabbitMQ raises for a stream that another process has just declared, and when to try again,
-#: in seconds.
+#: The errors of RabbitMQ for a stream that another process has just declared, and the intervals, in
+#: seconds, between the attempts after such an error.
 _STREAM_START_ERRORS = (InternalError, PreconditionFailed)
 _STREAM_START_RETRIES: dict[str, Any] = {
     "max_retries": 5,
@@ -51,19 +51,19 @@ _STREAM_START_RETRIES: dict[str, Any] = {
     "interval_step": 0.1,
 }
 
-#: Seconds that a worker waits for RabbitMQ to take something before it goes on with other work.
+#: Most seconds that a worker waits for RabbitMQ's answer before it does other work.
 WORKER_TIMEOUT_SECONDS = 2.0
 
 #: Seconds between two attempts to store dead letters: in an outage, and after any other error.
 _OUTAGE_RETRY_SECONDS, _ERROR_RETRY_SECONDS = 1.0, 10.0
 
 
-#: Headers that say which task it is.
+#: Headers that identify a task.
 KEPT_HEADERS = frozenset({"id", "task", "root_id", "parent_id", "group", "retries", "argsrepr"})
 
 
 class NewDeadLetter(NamedTuple):
-    """What is stored of a dead letter."""
+    """The stored data of a dead letter."""
 
     queue: str
     id: str
@@ -73,13 +73,13 @@ class NewDeadLetter(NamedTuple):
 
 
 def _without_message(new: NewDeadLetter) -> NewDeadLetter:
-    """Return a dead letter without its message; its details have the headers, and the size."""
+    """Return a dead letter without its message. Its details get the message's headers and size."""
     size, details = len(new.message), dict[str, Any]()
     with suppress(RecordError, ValueError, TypeError):
         details.update(foreign.loads(new.details or b"{}"))
     with suppress(RecordError), record_errors("message"):
         headers = foreign.loads(new.message)["headers"]
-        # Those of a task are short; large ones may be why it is refused.
+        # A task's headers are short. Large headers may be the reason for the refusal.
         details["headers"] = {
             name: headers[name]
             for name in KEPT_HEADERS & headers.keys()
@@ -91,9 +91,9 @@ def _without_message(new: NewDeadLetter) -> NewDeadLetter:
 
 @dataclass(eq=False)
 class _Waiting:
-    """A dead letter that is to be stored.
+    """A dead letter that waits to be stored.
 
-    *channel* and *tag* are those of its message, if that stays unacknowledged until then.
+    *channel* and *tag* belong to its message, if the message stays unacknowledged until then.
     """
 
     dead_letter: NewDeadLetter
@@ -105,7 +105,7 @@ class _Waiting:
 
     @property
     def is_requeued(self) -> bool:
-        """Whether RabbitMQ has the message again."""
+        """Whether RabbitMQ has requeued the message, since its channel was closed."""
         return self.channel is not None and self.channel.connection is None
 
 
@@ -115,16 +115,16 @@ class DeadLetterConnection:
     Parameters
     ----------
     client : Connection
-        Cloned.
+        Cloned for the connection of this object.
     """
 
     def __init__(self, client: Connection) -> None:
-        # Nobody would send its heartbeats, and those of RabbitMQ make a wait endless.
+        # No code would send heartbeats, and RabbitMQ's heartbeats would make a wait endless.
         self._connection = client.clone(heartbeat=0)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._checked = False
-        #: Errors that the next dead letter would meet too.
+        #: Errors that the next dead letter would raise too.
         self._outages = (OperationalError, *self._connection.connection_errors)
         self._waiting: deque[_Waiting] = deque()
         self._waiting_lock = threading.Lock()
@@ -133,16 +133,16 @@ class DeadLetterConnection:
         self._thread: threading.Thread | None = None
 
     def ask(self, question: Callable[[DeadLetterStream], T]) -> T:
-        """Ask the stream of dead letters; once more where the connection was lost."""
+        """Call *question* with the stream of dead letters. Repeat it if the connection was lost."""
         return self._run(lambda channel: question(channel.dead_letters))
 
     def check(self) -> None:
-        """Check, once, that dead letters can be stored: better at a worker's start than later.
+        """Check, once, that dead letters can be stored. A worker calls this when it starts.
 
         Raises
         ------
         NotAllowed, ConfigError
-            The account lacks a right, or may not declare what is missing.
+            The account lacks a right, or a stream is missing and must not be declared.
         """
         if self._checked:
             return
@@ -151,13 +151,14 @@ class DeadLetterConnection:
         except NotAllowed:
             raise
         except self._outages as exc:
-            # Such a broker needs workers more than ever.
+            # The worker starts: a broker in trouble needs its workers.
             logger.warning("It is not known whether dead letters can be stored: %s", exc)
         self._checked = True
 
     def read(self, offset: int | None = None) -> Iterator[StoredDeadLetter]:
-        """Yield all dead letters, with due messages that have no queue any more, or the one at an
-        offset.
+        """Yield all dead letters or, with an *offset*, the dead letter at that offset.
+
+        Due messages whose queue was deleted become dead letters first.
         """
 
         def begin(channel: Any) -> View:
@@ -177,17 +178,17 @@ class DeadLetterConnection:
         offsets: Sequence[int] = (),
         timeout: float | None = None,
     ) -> dict[int, Exception]:
-        """Send messages to queues by their names, and settle the dead letters that they were.
+        """Send messages to queues by their names, and settle the dead letters of these messages.
 
         Parameters
         ----------
         offsets : Sequence[int]
-            The place of each dead letter in its stream.
+            The offset of each message's dead letter in its stream.
 
         Returns
         -------
         dict[int, Exception]
-            Why a message was refused, by place among *messages*; its dead letter stays.
+            The error of each refused message, by index in *messages*. Its dead letter stays.
 
         Raises
         ------
@@ -213,7 +214,7 @@ class DeadLetterConnection:
         return self._run(sent, timeout)
 
     def close(self) -> None:
-        """Close the connection, unless it is in use; the next question connects again."""
+        """Close the connection, unless it is in use. The next call connects again."""
         if self._pid == os.getpid() and self._lock.acquire(timeout=WORKER_TIMEOUT_SECONDS):
             try:
                 with suppress(*self._connection.connection_errors):
@@ -239,8 +240,9 @@ class DeadLetterConnection:
             self._lock.release()
 
     def _run_once(self, work: Callable[[Any], T], timeout: float) -> T:
-        """Wait *timeout* seconds at most for each reply; connect again where an old connection was
-        lost.
+        """Run *work*; wait at most *timeout* seconds for each reply.
+
+        If a connection that was already open is lost, connect and run *work* again.
         """
         connection = self._connection
         was_connected = connection.connected
@@ -262,23 +264,23 @@ class DeadLetterConnection:
             raise
 
     def _again(self, _exc: Exception, pauses: Iterator[float], _retries: int) -> float:
-        """Forget the connection; return when to connect again."""
+        """Drop the connection. Return the seconds until the next attempt."""
         self._connection.collect()
         return next(pauses)
 
     def add(self, dead_letter: NewDeadLetter, channel: Any = None, tag: Any = None) -> bool:
-        """Store a dead letter; return whether it is stored by now.
+        """Store a dead letter in a thread. Return whether it is stored already.
 
-        A thread stores it. This waits for at most :data:`WORKER_TIMEOUT_SECONDS`, and not at all
-        while an older one was not stored in that time. What RabbitMQ refuses is tried again and
-        again; one that is too large is stored without its message.
+        This call waits for at most :data:`WORKER_TIMEOUT_SECONDS`, and not at all while an older
+        dead letter is late by that time. A refused dead letter is tried again until RabbitMQ stores
+        it. A dead letter that is too large is stored without its message.
 
         Parameters
         ----------
         channel, tag : Any
-            The message, if it stays unacknowledged until then. If this returns False, the worker's
-            event loop calls ``channel.ack_stored(tag)`` later; nothing is stored if RabbitMQ has
-            the message again.
+            Channel and delivery tag of the message, if it stays unacknowledged until the storing
+            of the dead letter. If this call returns False, the worker's event loop calls
+            ``channel.ack_stored(tag)`` later. Nothing is stored if RabbitMQ requeues the message.
         """
         waiting = _Waiting(dead_letter, channel, tag)
         with self._waiting_lock:
@@ -320,7 +322,7 @@ class DeadLetterConnection:
             raise failure
 
     def _store(self, waiting: _Waiting) -> None:
-        """Store a dead letter, without its message where RabbitMQ refuses that."""
+        """Store a dead letter; without its message if RabbitMQ refuses the message."""
         new, died_ms = waiting.dead_letter, waiting.died_ms
         try:
             self.ask(lambda stream: stream.add(*new, died_ms=died_ms))
@@ -334,7 +336,7 @@ class DeadLetterConnection:
             self.ask(lambda stream: stream.add(*bare, died_ms=died_ms))
 
     def _has_waiting(self) -> bool:
-        """Return whether the thread goes on; else the next one to add something starts another."""
+        """Return whether the thread continues. If not, the next :meth:`add` starts a new thread."""
         with self._waiting_lock:
             if not self._waiting:
                 self._thread = None
@@ -357,14 +359,14 @@ class DeadLetterConnection:
         self._retry_now.clear()
 
     def end(self, until: float) -> None:
-        """Wait for what is not stored yet, and log what is lost: this process ends.
+        """Wait for the waiting dead letters when the process ends, and log the lost ones.
 
-        Unacknowledged messages go back.
+        A dead letter with an unacknowledged message is not lost: RabbitMQ requeues the message.
 
         Parameters
         ----------
         until : float
-            Monotonic time at which to give up.
+            Monotonic time, in seconds, at which the wait ends.
         """
         self._retry_now.set()
         for waiting in tuple(self._waiting):

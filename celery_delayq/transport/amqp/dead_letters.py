@@ -1,8 +1,8 @@
-"""Dead letters in RabbitMQ: a stream that everybody reads and nobody consumes.
+"""Dead letters in RabbitMQ: a stream, whose messages are read and never consumed.
 
-A dead letter is one message of the stream, in the form that Redis keeps too. Nothing can be removed
-from a stream. So a second stream has a mark for each dead letter that was replayed or purged, and
-both forget what is as old as ``dead_letters_age``.
+A dead letter is one message of the stream, in the same form as in Redis. No message can be removed
+from a stream. So a second stream has a mark for each dead letter that was replayed or purged. Both
+streams drop messages older than ``dead_letters_age``.
 """
 
 from __future__ import annotations
@@ -26,27 +26,31 @@ from celery_delayq.utils import foreign
 from celery_delayq.utils.foreign import record_errors
 from celery_delayq.utils.text import text_of
 
-#: Messages that a reader is sent ahead.
+#: Most unacknowledged messages that RabbitMQ sends to a reader.
 _PREFETCH = 500
 
-#: About so many bytes of dead letters are read at once.
+#: Bytes of dead letters after which a page ends.
 PAGE_BYTES = 4_000_000
 
-#: Seconds to wait for the last message of a stream, which has one unless its first writer died.
+#: Seconds to wait for the last message of a stream. A stream has one, unless its first writer died.
 _READ_SECONDS = 2.0
 
 #: Headers with the queue and the id of a dead letter.
 _QUEUE_HEADER, _ID_HEADER = "delayq-queue", "delayq-id"
 
-#: Characters of a dead letter's id that count.
+#: Characters to which a dead letter's id is cut.
 MAX_ID_CHARACTERS = 1000
 
-#: The header with the place of a message in its stream.
+#: The header with a message's offset in its stream.
 _OFFSET_HEADER = "x-stream-offset"
 
 
 class View(NamedTuple):
-    """What a stream of dead letters has at one moment; *marked* is the offset of the last mark."""
+    """The contents of the streams at one moment.
+
+    *settled* has the offsets of replayed and purged dead letters. *last_offset* is the offset of
+    the last dead letter, *marked* that of the last mark.
+    """
 
     settled: set[int]
     last_offset: int
@@ -54,7 +58,7 @@ class View(NamedTuple):
 
 
 class StoredDeadLetter(NamedTuple):
-    """A dead letter with its queue and its place in the stream."""
+    """A dead letter with its queue and its offset in the stream."""
 
     offset: int
     queue: str
@@ -62,12 +66,12 @@ class StoredDeadLetter(NamedTuple):
 
 
 class DeadLetterStream:
-    """The dead letters of a broker, over one channel of ours.
+    """The dead letters of a broker.
 
     Parameters
     ----------
     channel : Channel
-        Publishes; other channels of its connection read.
+        Publishes dead letters. Other channels of the same connection read them.
     topology : Topology
         Names the streams.
     """
@@ -87,19 +91,19 @@ class DeadLetterStream:
         *,
         died_ms: int | None = None,
     ) -> None:
-        """Append a dead letter, which died now or at *died_ms*, in ms since 1970.
+        """Append a dead letter that died now or at *died_ms*, in ms since 1970.
 
         Raises
         ------
         amqp.exceptions.AMQPError
-            The broker did not take it.
+            The broker did not store the dead letter.
         """
         died_ms = died_ms or int(time.time() * 1000)
         id = id[:MAX_ID_CHARACTERS]
         self.restore([(queue, id, DeadLetterRecord.of(id, died_ms, reason, message, details).data)])
 
     def restore(self, dead_letters: Iterable[tuple[str, str, bytes]]) -> None:
-        """Append dead letters: queue, id and what is stored of each; errors as of :meth:`add`."""
+        """Append dead letters: queue, id and record of each. Raises the errors of :meth:`add`."""
         self._append(
             self._name,
             [(data, {_QUEUE_HEADER: queue, _ID_HEADER: id}) for queue, id, data in dead_letters],
@@ -107,34 +111,34 @@ class DeadLetterStream:
 
     def settle(self, offsets: Sequence[int]) -> None:
         """Mark dead letters as replayed or purged."""
-        # In the body: a stream drops headers that are lists.
+        # The offsets are in the body, since a stream drops headers that are lists.
         self._append(self._marks, [(json.dumps(list(offsets)).encode(), {})])
 
     def seed(self) -> None:
-        """Put a first message into each stream: who reads an empty one has to wait for it."""
+        """Put a first message into each stream: a reader of an empty stream waits for a timeout."""
         for stream, body in ((self._name, b""), (self._marks, b"[]")):
             self._append(stream, [(body, {})])
 
     def view(self, marked: int = -1) -> View:
-        """Return which dead letters there are now.
+        """Return the current contents of the streams.
 
-        Of the settled ones it has those whose mark comes after the offset *marked*.
+        ``settled`` contains only dead letters whose mark comes after the offset *marked*.
         """
         last_mark = self._last_offset(self._marks)
         marks = self._messages(self._marks, marked + 1, last_mark)
         settled: set[int] = set()
         for mark in marks:
-            with suppress(RecordError), record_errors("mark"):  # anybody may send something else
+            with suppress(RecordError), record_errors("mark"):  # other clients may send anything
                 settled.update(foreign.loads(mark.body))
         return View(settled, self._last_offset(self._name), last_mark)
 
     def oldest(self) -> int:
-        """Return the offset of the first message that the stream still has, which has one."""
+        """Return the offset of the first message of the stream, which must not be empty."""
         with _Reading(self._channel.connection, self._name, "first", ahead=1) as reading:
             return int(next(iter(reading)).headers[_OFFSET_HEADER])
 
     def page(self, view: View, first: int) -> tuple[list[StoredDeadLetter], int]:
-        """Return some dead letters of a view, oldest first, and the *first* of the next page.
+        """Return the unsettled dead letters of one page, oldest first, and the next page's *first*.
 
         A page has about :data:`PAGE_BYTES`. After the last page, *first* is beyond
         ``view.last_offset``.
@@ -157,7 +161,7 @@ class DeadLetterStream:
     def read(self, view: View | None = None) -> Iterator[StoredDeadLetter]:
         """Yield the dead letters that are neither replayed nor purged, oldest first.
 
-        Those that are added meanwhile, or after *view*, are not among them.
+        Dead letters added after *view* are not among them; by default, *view* is the current one.
         """
         view, first = view or self.view(), 0
         while first <= view.last_offset:
@@ -181,7 +185,7 @@ class DeadLetterStream:
             )
             for body, headers in messages
         ]
-        for _ in range(2):  # again where the stream was deleted since it was declared
+        for _ in range(2):  # twice, since the stream may be deleted after its declaration
             self._channel.declarer.prepare_stream(stream)
             errors = self._channel.send(sent)
             if not any(isinstance(error, NoQueue) for error in errors.values()):
@@ -195,14 +199,14 @@ class DeadLetterStream:
             return
         with _Reading(self._channel.connection, stream, first) as reading:
             for message in reading:
-                # RabbitMQ begins with the chunk that has the first one.
+                # RabbitMQ begins with the chunk that contains the offset.
                 if message.headers[_OFFSET_HEADER] >= first:
                     yield message
                 if message.headers[_OFFSET_HEADER] >= last:
                     return
 
     def _last_offset(self, stream: str) -> int:
-        """Return the offset of the last message of a stream, -1 without one."""
+        """Return the offset of a stream's last message; -1 for an empty or missing stream."""
         try:
             with _Reading(self._channel.connection, stream, "last") as reading:
                 with suppress(TimeoutError):
@@ -215,7 +219,7 @@ class DeadLetterStream:
 
 
 class _Reading:
-    """Reads a stream on a channel of its own."""
+    """Reads a stream on a separate channel."""
 
     def __init__(
         self, connection: Any, stream: str, first: int | str, *, ahead: int = _PREFETCH
@@ -252,6 +256,6 @@ class _Reading:
     def _on_message(self, message: Any) -> None:
         self._arrived.append(message)
         self.last_offset = max(self.last_offset, message.headers[_OFFSET_HEADER])
-        # An acknowledgement has more of them sent.
+        # After an acknowledgement RabbitMQ sends more messages.
         if not self._done and message.delivery_tag % (_PREFETCH // 4) == 0:
             self.channel.basic_ack(message.delivery_tag, multiple=True)

@@ -1,4 +1,4 @@
-"""Declares in RabbitMQ what the way of a message needs, or checks that it is there."""
+"""Declares the queues, exchanges and bindings that a message needs, or checks that they exist."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from celery_delayq.transport.amqp.topology import (
     Topology,
 )
 
-#: Seconds in which a quorum queue finds a leader after its declaration.
+#: Seconds after its declaration in which a quorum queue elects a leader.
 _LEADER_SECONDS = 2.0
 
 
 class Declarer:
-    """Declares each thing once for each connection.
+    """Declares each queue, exchange and binding once for a connection.
 
     Parameters
     ----------
     connection : amqp.Connection
-        Declared on a channel of its own: an error closes it, and no other.
+        The declarer opens a separate channel, since an error closes the channel.
     declare : bool
-        False: only check that it exists.
+        False: only check that queues and exchanges exist.
     """
 
     def __init__(self, connection: Any, topology: Topology, *, declare: bool = True) -> None:
@@ -44,7 +44,7 @@ class Declarer:
         self.forget()
 
     def forget(self) -> None:
-        """Declare all again when it is needed: something may have been deleted."""
+        """Forget all declarations, so that they are repeated: a queue may have been deleted."""
         self._levels = -1
         self._queues: set[str] = set()
         self._exchanges: set[str] = set()
@@ -55,15 +55,15 @@ class Declarer:
         return time.monotonic() < self._declared_at + _LEADER_SECONDS
 
     def prepare(self, entry: int, exchange: str, routing_key: str) -> None:
-        """Declare all that a message passes which enters at level *entry*.
+        """Declare all queues and exchanges for a message that enters the cascade at level *entry*.
 
         Raises
         ------
         InvalidOption
-            There is no queue *routing_key*, no exchange of that name, or it is a fanout exchange.
+            The queue *routing_key* or the exchange does not exist, or is a fanout exchange.
         ConfigError
-            Something of ours is declared already with other arguments, or must not be declared
-            and does not exist.
+            A queue or exchange of the cascade has other arguments, or is missing and must not be
+            declared.
         NotAllowed
             The account lacks a right.
         """
@@ -90,9 +90,9 @@ class Declarer:
         known.add(target)
 
     def prepare_stream(self, name: str) -> None:
-        """Declare a stream of dead letters unless there is one, whatever its age limit is.
+        """Declare a stream of dead letters, unless a stream exists, with any age limit.
 
-        Errors as of :meth:`prepare`.
+        Raises the errors of :meth:`prepare`.
         """
         if name in self._streams:
             return
@@ -103,9 +103,9 @@ class Declarer:
         self._streams.add(name)
 
     def declare(self, items: Iterable[Item]) -> None:
-        """Declare *items*; errors as of :meth:`prepare`."""
+        """Declare *items*. Raises the errors of :meth:`prepare`."""
         try:
-            # Nothing but the end waits for an answer: one round trip in all.
+            # Only the last command waits for an answer: one round trip for all items.
             self._send(items)
             self._wait()
             self._declared_at = time.monotonic()
@@ -118,7 +118,7 @@ class Declarer:
             raise self._explained(exc) from exc
 
     def bind(self, queue: str) -> None:
-        """Let messages for a queue leave to it; errors as of :meth:`prepare`."""
+        """Let due messages for *queue* leave the cascade. Raises the errors of :meth:`prepare`."""
         try:
             self._channel.queue_bind(queue, self._topology.to_queue, routing_key=queue)
         except NotFound as exc:
@@ -130,10 +130,10 @@ class Declarer:
             raise self._explained(exc) from exc
 
     def bind_again(self, queue: str) -> None:
-        """Let messages leave to a queue that may have been deleted since a publisher bound it."""
+        """Bind a queue again: it may have been deleted after a publisher bound it."""
         with suppress(
             InvalidOption, NotAllowed
-        ):  # nobody has sent with a delay yet; publishers do it
+        ):  # no delayed message was sent yet: its publisher will bind the queue
             self.bind(queue)
 
     def _check_exchange(self, exchange: str) -> None:
@@ -146,7 +146,7 @@ class Declarer:
         except ChannelError as exc:
             raise self._explained(exc) from exc
         try:
-            # It exists, so this changes nothing: the answer tells its type.
+            # The exchange exists, so this changes nothing. The answer tells whether it is a fanout.
             self._channel.exchange_declare(exchange, "fanout", durable=True, auto_delete=False)
         except NotAllowed:
             return
@@ -179,11 +179,11 @@ class Declarer:
                     bind(target.name, source, arguments=dict(arguments), nowait=True)
 
     def _wait(self) -> None:
-        """Wait until the broker has done what was sent, or told what it refuses."""
+        """Wait until the broker has handled all commands, or has refused one."""
         self._channel.basic_qos(0, 0, False)
 
     def _explained(self, exc: ChannelError) -> Exception:
-        """Return the error that says what to do about one of RabbitMQ's."""
+        """Return our error for an error of RabbitMQ, with advice."""
         text: str = exc.reply_text
         if not isinstance(exc, PreconditionFailed):
             return DelayQError(text)
@@ -200,7 +200,7 @@ class Declarer:
 
 
 def not_allowed(exc: AccessRefused) -> NotAllowed:
-    """Return our form of the error of a missing right."""
+    """Return our error for RabbitMQ's error of a missing right."""
     return NotAllowed(
         f"{exc.reply_text}; docs/rabbitmq.md lists the rights that each account needs"
     )

@@ -1,4 +1,4 @@
-"""A publish as AMQP frames: encoded in a third of py-amqp's time, so that many are one write."""
+"""Encodes a publish as AMQP frames, in a third of py-amqp's time; one write sends many of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from celery_delayq.errors import InvalidOption
 #: The octet that ends a frame.
 _FRAME_END = b"\xce"
 
-#: Bytes of a frame beside its payload.
+#: Bytes of a frame without its payload.
 _FRAME_OVERHEAD_BYTES = 8
 
 _FRAME = Struct(">BHI").pack
@@ -30,13 +30,14 @@ _SHORT = Struct(">cI").pack
 _LONG = Struct(">I").pack
 _INTEGER = Struct(">ci").pack
 
-#: Headers with shorter texts, such as the digits of a delay, or with these are encoded once.
+#: Headers whose values are shorter texts, such as the digits of a delay, or have these types are
+#: encoded once.
 _MAX_CACHED_CHARACTERS = 24
 _SCALAR_TYPES = frozenset({type(None), bool, int})
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
-#: The class of ``basic`` and its method ``publish``.
+#: The numbers of the class ``basic`` and its method ``publish``.
 _BASIC_CLASS, _PUBLISH_METHOD = 60, 40
 
 
@@ -53,15 +54,15 @@ class _EncodingErrors:
             ) from exc
 
 
-#: A context that raises ``InvalidOption`` for what AMQP cannot write; a generator takes 10 times as
-#: long, and each acknowledgement goes through it.
+#: A context that raises ``InvalidOption`` for values that AMQP cannot encode. A context made of a
+#: generator takes 10 times as long, and each acknowledgement uses this context.
 encoding_errors = _EncodingErrors()
 
 
 class Content(NamedTuple):
-    """A message, encoded once and for all but its last headers."""
+    """An encoded message. Only its last headers are encoded later."""
 
-    #: ``""`` without one.
+    #: ``""`` for a message without an id.
     message_id: str
     flags: int
     #: The properties before the headers, the headers, and the properties after them.
@@ -77,7 +78,7 @@ def encoded(body: bytes | str, properties: Mapping[str, Any]) -> Content:
     Raises
     ------
     InvalidOption
-        AMQP cannot write it.
+        AMQP cannot encode the message.
     """
     get = properties.get
     content_type, encoding = get("content_type"), get("content_encoding")
@@ -104,15 +105,15 @@ def publish_frames(
     routing_key: str,
     more: Mapping[str, str] = NO_HEADERS,
 ) -> bytes:
-    """Return the frames of a publish; *more* are further headers, of which there are few values.
+    """Return the frames of a publish. *more* are further headers; they have few different values.
 
-    It is mandatory where the message has an id, by which we know one that comes back; tasks and
-    dead letters have one.
+    A message with an id is mandatory: RabbitMQ returns it if no queue gets it, and the id tells
+    which message was returned. Tasks and dead letters have an id.
 
     Raises
     ------
     InvalidOption
-        AMQP cannot write this, or the headers do not fit in a frame.
+        AMQP cannot encode the names, or the headers do not fit in a frame.
     """
     message_id, flags, before, headers, after, body = content
     with encoding_errors:
@@ -155,7 +156,7 @@ def _method(exchange: str, routing_key: str, mandatory: bool) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def _types(content_type: str | None, encoding: str | None) -> tuple[int, bytes]:
-    """Return the flags and the values of the properties before the headers, and their own flag."""
+    """Return the flags and values of the properties before the headers, and the headers' flag."""
     flags, values = 0x2000, b""
     for flag, value in ((0x8000, content_type), (0x4000, encoding)):
         if value is not None:
@@ -171,7 +172,7 @@ def _text(value: str) -> bytes:
     return _OCTET(len(data)) + data
 
 
-#: Names of headers are few.
+#: Cached: there are few header names.
 _name = functools.lru_cache(maxsize=1024)(_text)
 
 
@@ -193,14 +194,14 @@ def _value(value: Any) -> bytes:
     if kind is list or kind is tuple:
         items = b"".join(map(_value, value))
         return _SHORT(b"A", len(items)) + items
-    # Rare ones as py-amqp does it: in a table of one, behind its length and an empty name.
+    # py-amqp encodes rare types, as a table of one value: after a length and an empty name.
     table: bytes = dumps("F", [{"": value}])
     return table[5:]
 
 
 @functools.lru_cache(maxsize=4096, typed=True)
 def _pair(name: str, value: Any) -> bytes:
-    """Return a header that many messages have."""
+    """Return an encoded header that many messages have."""
     return _name(name) + _value(value)
 
 
@@ -215,7 +216,7 @@ def _pairs(values: Mapping[str, Any]) -> list[bytes]:
 
 
 def encoded_table(values: Mapping[str, Any]) -> bytes:
-    """Return a table with its length."""
+    """Return an encoded table, after its length."""
     data = b"".join(_pairs(values))
     return _LONG(len(data)) + data
 
@@ -227,7 +228,7 @@ _ENCODERS: Mapping[str, Callable[[Any], bytes]] = {
 }
 
 
-#: The flag of each property after the headers, its name, and how it is encoded.
+#: The flag, the name and the encoding function of each property after the headers.
 _PROPERTIES = [
     (0x8000 >> number, name, _ENCODERS[kind])
     for number, (name, kind) in enumerate(Message.PROPERTIES)

@@ -1,6 +1,7 @@
-"""Reads frames from RabbitMQ, also such as py-amqp cannot read: any client may write any bytes.
+"""Reads frames from RabbitMQ, also frames that py-amqp cannot read: clients may send any bytes.
 
-To py-amqp an unreadable property ends the connection. The message comes back and ends the next one.
+In py-amqp an unreadable property ends the connection. RabbitMQ then requeues the message, which
+ends the next connection.
 """
 
 from __future__ import annotations
@@ -18,29 +19,29 @@ from celery_delayq.errors import RecordError
 from celery_delayq.transport.amqp.frames import encoded_table
 from celery_delayq.utils.foreign import record_errors
 
-#: The header of a message that says which of its properties could not be read.
+#: The header with the error of a message whose properties could not be read.
 UNREADABLE_HEADER = "delayq-unreadable"
 
 #: Kinds of frames.
 _METHOD_FRAME, _PROPERTIES_FRAME = 1, 2
 
-#: The methods with names that another client has chosen, by their first bytes.
+#: The first bytes of the methods that contain names which another client has chosen.
 _DELIVERY_METHODS = tuple(
     class_id.to_bytes(2, "big") + method_id.to_bytes(2, "big")
     for class_id, method_id in (spec.Basic.Deliver, spec.Basic.GetOk, spec.Basic.Return)
 )
 
-#: The flag of the headers; the bytes of a frame of properties before its flags.
+#: The flag of the headers, and the number of bytes before the flags in a frame of properties.
 _HEADERS_FLAG, _BYTES_BEFORE_FLAGS = 0x2000, 12
 
-#: Bytes of a property by its type, and of a header's value by its type, where it has no length.
+#: Bytes of properties and of headers' values, by type. Types with a length field are not here.
 _PROPERTY_BYTES = {"o": 1, "L": 8}
 _VALUE_BYTES = {**dict.fromkeys("tbB", 1), **dict.fromkeys("Uus", 2), **dict.fromkeys("Iif", 4)}
 _VALUE_BYTES |= {**dict.fromkeys("LldT", 8), "D": 5, "V": 0}
 
 
 def tolerant_handler(connection: Any, callback: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return what py-amqp has a connection do with each frame; no message is unreadable to it."""
+    """Return py-amqp's handler of a connection's frames, changed to read every message."""
     handle = frame_handler(connection, callback)
 
     def on_frame(frame: tuple[int, int, bytes]) -> Any:
@@ -52,7 +53,7 @@ def tolerant_handler(connection: Any, callback: Callable[..., Any]) -> Callable[
         except Exception as exc:
             if kind != _PROPERTIES_FRAME or _is_readable(payload):
                 raise
-            # Its message has begun, and waits for properties.
+            # py-amqp has begun the message, and waits for its properties.
             return handle((kind, channel, readable_properties(payload, repr(exc))))
 
     return on_frame
@@ -68,7 +69,7 @@ def _is_readable(payload: bytes) -> bool:
 
 
 def _with_readable_names(payload: bytes) -> bytes:
-    """Return a delivery whose names, of which only ASCII is sure to be so, are UTF-8."""
+    """Return the payload of a delivery in which all names are UTF-8."""
     parts, at = [payload[:4]], 4
     form = {
         _DELIVERY_METHODS[0]: "sLoss",
@@ -87,7 +88,7 @@ def _with_readable_names(payload: bytes) -> bytes:
 
 
 def readable_properties(payload: bytes, why: str) -> bytes:
-    """Return a frame of properties without what cannot be read, and with a header that says so."""
+    """Return a frame of properties with only the readable ones, and a header with the error."""
     flags = int.from_bytes(payload[_BYTES_BEFORE_FLAGS : _BYTES_BEFORE_FLAGS + 2], "big")
     note = encoded_table({UNREADABLE_HEADER: why[:1000]})[4:]
     properties = b""
@@ -105,7 +106,7 @@ def readable_properties(payload: bytes, why: str) -> bytes:
 
 
 def _properties(payload: bytes, flags: int, note: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the flag and the readable bytes of each property, the headers without their length."""
+    """Yield the flag and readable bytes of each property; of the headers without their length."""
     at = _BYTES_BEFORE_FLAGS + 2
     for number, (_, kind) in enumerate(Message.PROPERTIES):
         flag = 0x8000 >> number
@@ -148,13 +149,13 @@ def _headers(data: bytes) -> Iterator[bytes]:
 
 
 def _short(data: bytes, at: int) -> tuple[bytes, int]:
-    """Return a short text, and where it ends."""
+    """Return the bytes of a short text, and the position after it."""
     start = at + 1
     end = start + data[at]
     return data[start:end], end
 
 
 def _utf8(data: bytes) -> bytes:
-    """Return a short text with its length; bytes that are no UTF-8 are replaced."""
+    """Return a short text after its length. Bytes that are not UTF-8 are replaced."""
     text = data.decode("utf-8", "replace").encode()[:255].decode("utf-8", "ignore").encode()
     return len(text).to_bytes(1, "big") + text

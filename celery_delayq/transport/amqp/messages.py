@@ -1,6 +1,6 @@
-"""Between AMQP messages and the envelope that kombu uses on Redis, the form of dead letters.
+"""Converts AMQP messages to and from kombu's envelope for Redis, which is the form of dead letters.
 
-AMQP has a fixed set of properties, so our own data travel in a header.
+AMQP has a fixed set of properties, so a header contains the ``delayq`` property.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from celery_delayq.transport.amqp.inbound import UNREADABLE_HEADER
 from celery_delayq.transport.rejected import RejectsUndecodable
 from celery_delayq.utils.foreign import loads, record_errors
 
-#: The header with our own data, as JSON.
+#: The header with the ``delayq`` property, as JSON.
 OWN_HEADER = "delayq"
 
-#: The count that quorum queues keep of a message's deliveries before this one.
+#: The header with the number of a message's earlier deliveries. Only quorum queues set it.
 _DELIVERY_COUNT_HEADER = "x-delivery-count"
 
-#: AMQP's properties that an envelope has too, by the same names.
+#: Properties of AMQP that an envelope has too, with the same names.
 _SHARED_PROPERTIES = (
     "priority",
     "correlation_id",
@@ -39,15 +39,15 @@ _SHARED_PROPERTIES = (
 )
 
 
-#: Encodings of bodies that are left as bytes; kombu reads those in UTF-8.
+#: Encodings of bodies that stay bytes. kombu decodes UTF-8.
 _BYTES_ENCODINGS = (None, "utf-8", "binary")
 
 
 class Routed(NamedTuple):
-    """A message, the exchange to which it goes, and its routing key.
+    """A message, its exchange and its routing key.
 
-    *due_ms* is when it goes there, in ms since 1970, if it waits: its delay is counted when it is
-    sent. A message that is encoded already is sent as it is.
+    *due_ms* is the due time of a delayed message, in ms since 1970. The delay is computed when the
+    message is sent. A message that is encoded already (``Content``) is sent unchanged.
     """
 
     message: Any | Content
@@ -63,14 +63,14 @@ def is_task(message: Any) -> bool:
 
 
 def deliveries_before(message: Any) -> int:
-    """Return how often an AMQP message was delivered before; a classic queue knows only whether."""
+    """Return the number of an AMQP message's earlier deliveries; from a classic queue 0 or 1."""
     count = (message.properties.get("application_headers") or {}).get(_DELIVERY_COUNT_HEADER)
     redelivered = bool((message.delivery_info or {}).get("redelivered"))
     return count if isinstance(count, int) else int(redelivered)
 
 
 class Message(RejectsUndecodable, pyamqp.Message):
-    """A received message, without the headers of its way through the cascade."""
+    """A received message, without the headers of the cascade."""
 
     headers: dict[str, Any]
     delivery_info: dict[str, Any]
@@ -78,11 +78,11 @@ class Message(RejectsUndecodable, pyamqp.Message):
     def __init__(self, msg: Any, channel: Any = None, **kwargs: Any) -> None:
         super().__init__(msg, channel, **kwargs)
         if isinstance(self.body, bytes) and self.content_encoding not in _BYTES_ENCODINGS:
-            # py-amqp would replace the bytes of the message too.
+            # Not by py-amqp, which would also replace the body of the received message.
             with suppress(RecordError), record_errors("text"):
                 self.body = self.body.decode(self.content_encoding)
         if self.headers.get(cascade.TARGET_HEADER) == "":
-            # A retry goes the way that the task was sent.
+            # So that a retry is sent to the queue by its name, as the task was.
             self.delivery_info = {**self.delivery_info, "exchange": ""}
         self.headers = cascade.original_headers(self.headers)
         for name in (_DELIVERY_COUNT_HEADER, OWN_HEADER, UNREADABLE_HEADER):
@@ -95,7 +95,7 @@ class Message(RejectsUndecodable, pyamqp.Message):
 
     @property
     def _raw(self) -> dict[str, Any]:
-        """The message as an envelope."""
+        """The message as kombu's envelope."""
         properties: dict[str, Any] = {
             name: self.properties[name] for name in _SHARED_PROPERTIES if name in self.properties
         }
@@ -115,7 +115,7 @@ class Message(RejectsUndecodable, pyamqp.Message):
         }
 
     def pack(self) -> bytes:
-        """Return the message as a dead letter has it."""
+        """Return the message in the form of a dead letter."""
         return delivery.pack_received(self._raw)
 
 
@@ -139,17 +139,18 @@ def from_envelope(envelope: Mapping[str, Any]) -> Any:
     )
 
 
-#: Parts of a message's own data that only Redis can follow, with the options that make them.
+#: Fields of the ``delayq`` property that only Redis supports, with the options that set them.
 REDIS_OPTIONS = {"unique": "unique_key", "skip_after": "skip_after", "budget": "retry_budget"}
 
-#: Parts that no message has here: those, and what a worker or Redis notes.
+#: Fields that no message on RabbitMQ has: :data:`REDIS_OPTIONS`, and fields that a worker or Redis
+#: sets.
 _UNSENT_FIELDS = frozenset(
     {*REDIS_OPTIONS, *("place", "queue", "deliveries", "label", "task", "retry_of")}
 )
 
 
 def own_of(message: Any) -> dict[str, Any]:
-    """Return our own data in an AMQP message, empty where anybody wrote something else."""
+    """Return the ``delayq`` property of an AMQP message; empty if it is missing or malformed."""
     text = (message.properties.get("application_headers") or {}).get(OWN_HEADER)
     own = None
     if isinstance(text, str):

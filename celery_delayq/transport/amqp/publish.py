@@ -1,4 +1,4 @@
-"""The publishing half of the channel: publishes are confirmed, an ETA leads into the cascade."""
+"""The publishing half of the channel: waits for confirms, puts delayed tasks into the cascade."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class PublishChannel(pyamqp.Channel):
 
     def __init__(self, connection: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(connection, *args, **kwargs)
-        self.auto_decode = False  # a dead letter has the bytes of its message
-        # Tasks may end after the connection was closed.
+        self.auto_decode = False  # a dead letter contains the bytes of its message
+        # Kept, since tasks may end after the connection was closed.
         self._transport = connection.delayq
         #: The ``delayq`` settings of the connection.
         self.settings: Settings = self._transport.settings
@@ -71,21 +71,21 @@ class PublishChannel(pyamqp.Channel):
         mandatory: bool = False,
         **options: Any,
     ) -> Any:
-        """Send a message; return when the broker has taken it, if it is a task.
+        """Send a message. For a task, wait until the broker has stored it.
 
         Raises
         ------
         InvalidETA
-            Its ETA cannot be read, or is too far away.
+            The ETA is malformed, or too far away.
         InvalidOption
-            AMQP cannot write it, or there is no such exchange.
+            AMQP cannot encode the message, or the exchange does not exist.
         InvalidOption, ConfigError, NotAllowed
-            It has an ETA, and its way cannot be declared: see
+            The message has an ETA, and its delay queues cannot be declared: see
             :meth:`celery_delayq.transport.amqp.declarer.Declarer.prepare`.
         NotSupported
-            It has a unique key, or another option that needs Redis.
+            The message has a unique key, or another option that needs Redis.
         NotAllowed, QueueFull, NoQueue, BrokerBlocked, BrokerTimeout
-            The broker refuses it, no queue gets it, or nothing is said for 30 s.
+            The broker refuses the message, no queue gets it, or the broker does not answer in 30 s.
         """
         timeout = options.pop("confirm_timeout", None) or options.get("timeout")
         if not is_task(message):
@@ -103,9 +103,10 @@ class PublishChannel(pyamqp.Channel):
     def routed(
         self, message: Any, exchange: str, routing_key: str, due: Due | None = None
     ) -> Routed:
-        """Return how a message is sent; all that it passes on its way is declared by then.
+        """Return a message with its exchange, routing key and due time.
 
-        *due* takes the place of its ETA.
+        Declares the delay queues, exchanges and bindings that the message needs. *due* replaces the
+        message's ETA.
         """
         if not is_task(message):
             return Routed(encoded(message.body, message.properties), exchange, routing_key)
@@ -131,12 +132,13 @@ class PublishChannel(pyamqp.Channel):
         Returns
         -------
         dict[int, Exception]
-            Why it refused a message, or AMQP cannot write it, by place among *messages*.
+            The error of each message that the broker refused or AMQP cannot encode, by index in
+            *messages*.
 
         Raises
         ------
         BrokerBlocked, BrokerTimeout
-            It says nothing for 30 s.
+            The broker does not answer in 30 s.
         """
         with self.limit_wait():
             try:
@@ -153,7 +155,10 @@ class PublishChannel(pyamqp.Channel):
         }
 
     def confirmed(self, messages: Sequence[Routed]) -> dict[int, Exception]:
-        """Wait, within :meth:`limit_wait`, for answers to what was posted last; as :meth:`send`."""
+        """Wait for the answers to the messages posted last. Return their errors, as :meth:`send`.
+
+        Call it within :meth:`limit_wait`.
+        """
         errors = self.refused()
         while (
             again := [
@@ -162,7 +167,7 @@ class PublishChannel(pyamqp.Channel):
                 if messages[n].due_ms is not None and isinstance(error, QueueFull)
             ]
         ) and self.declarer.has_just_declared():
-            # A new delay queue refuses everything until it has a leader.
+            # A new delay queue refuses all messages until it has a leader.
             time.sleep(_LEADER_RETRY_SECONDS)
             self.post([messages[n] for n in again])
             later = self.refused()
@@ -171,11 +176,14 @@ class PublishChannel(pyamqp.Channel):
         return errors
 
     def post(self, messages: Sequence[Routed]) -> None:
-        """Send messages in one write, within :meth:`limit_wait`, without waiting for an answer."""
+        """Send messages in one write, without waiting for answers.
+
+        Call it within :meth:`limit_wait`.
+        """
         connection = self._connected()
         if self._confirms is None:
             self._confirms = Confirms(self)
-        # Encoded here, many at once: that takes half of the time.
+        # Encoding all messages together takes half of the time.
         contents = [_content(each) for each in messages]
         frames = [
             self._frames(each, content, connection.frame_max)
@@ -184,10 +192,10 @@ class PublishChannel(pyamqp.Channel):
         for each, content in zip(messages, contents, strict=True):
             self._confirms.note(content.message_id, each.routing_key)
         connection.transport.write(b"".join(frames))
-        connection.bytes_sent += 1  # what heartbeats go by
+        connection.bytes_sent += 1  # py-amqp's heartbeats check whether this number has changed
 
     def _frames(self, routed: Routed, content: Content, frame_max: int) -> bytes:
-        """Return the frames of a message, with its delay as of now."""
+        """Return the frames of a message, with the delay computed now."""
         _, exchange, routing_key, due_ms = routed
         more = NO_HEADERS
         if due_ms is not None and (
@@ -197,7 +205,7 @@ class PublishChannel(pyamqp.Channel):
         return publish_frames(self.channel_id, frame_max, content, exchange, routing_key, more)
 
     def refused(self) -> dict[int, Exception]:
-        """Wait until the broker has answered for all that was posted; as :meth:`confirmed`."""
+        """Wait until the broker has answered for all posted messages. Return their errors."""
         if self._confirms is None:
             return {}
         try:
@@ -220,11 +228,11 @@ class PublishChannel(pyamqp.Channel):
         return errors
 
     def limit_wait(self, seconds: float | None = None) -> AbstractContextManager[None]:
-        """Return the context of what is sent: see :func:`limit_wait`."""
+        """Return the context in which messages are posted: see :func:`limit_wait`."""
         return limit_wait(self._connected(), seconds)
 
     def _do_revive(self) -> None:
-        """Open the channel again after RabbitMQ has closed it: nothing is confirmed on it yet."""
+        """Open the channel again after RabbitMQ has closed it, without confirm mode."""
         self._confirms = None
         self.events.clear()
         super()._do_revive()
@@ -242,9 +250,9 @@ class PublishChannel(pyamqp.Channel):
         amqp.exceptions.RecoverableConnectionError
             An exclusive queue that an earlier connection of this process declared is still locked:
             RabbitMQ has not noticed yet that the connection was lost, or that its node is down.
-            A worker connects again, and declares the queue when the lock is gone.
+            A worker connects again, and declares the queue after the lock.
         amqp.exceptions.ResourceLocked
-            Another process has declared the exclusive queue, as a worker of the same name does.
+            Another process has declared the exclusive queue, such as a worker with the same name.
         """
         try:
             result = super().queue_declare(queue, passive=passive, **options)
@@ -270,8 +278,8 @@ class PublishChannel(pyamqp.Channel):
         Raises
         ------
         amqp.exceptions.RecoverableConnectionError
-            A queue that does not last was declared here and has gone, as where RabbitMQ still
-            removes what a node had that was lost. A worker declares it anew when it connects.
+            A temporary queue that this connection declared is gone: RabbitMQ may remove queues of a
+            lost node late. A worker connects again, and declares the queue.
         """
         try:
             return super().queue_bind(queue, *args, **options)
@@ -286,7 +294,7 @@ class PublishChannel(pyamqp.Channel):
         Raises
         ------
         NotAllowed
-            The account lacks the right to what was asked.
+            The account lacks a right.
         """
         try:
             with silence_ends(self.connection):
@@ -296,22 +304,22 @@ class PublishChannel(pyamqp.Channel):
             raise not_allowed(exc) from exc
 
     def can_schedule(self, queue: str) -> bool:
-        """Return whether *queue* lasts, so that a task may wait for it for a year."""
+        """Return whether *queue* is permanent, so that a task for it may wait for a year."""
         return queue not in self._transport.temporary_queues
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
-        """Return a batch that is sent when it has *max_size* messages, and by ``flush``."""
+        """Return a batch. It is sent by ``flush``, and when it has *max_size* messages."""
         return PublishBatch(self, max_size)
 
     @property
     def topology(self) -> Topology:
-        """The names of what is ours in the broker."""
+        """The names of our queues and exchanges in the broker."""
         topology: Topology = self._transport.topology
         return topology
 
     @property
     def declarer(self) -> Declarer:
-        """Knows what is declared on this connection."""
+        """Declares queues, exchanges and bindings once for the connection."""
         connection = self._connected()
         if connection.declarer is None:
             connection.declarer = Declarer(connection, self.topology, declare=self.settings.declare)
@@ -326,9 +334,9 @@ class PublishChannel(pyamqp.Channel):
 
 
 def _content(routed: Routed) -> Content:
-    """Return a message as it goes to the broker.
+    """Return a message in the form that is sent.
 
-    kombu publishes the same message again after an error, so it stays as it is.
+    The message itself does not change, since kombu publishes it again after an error.
     """
     message, exchange, _, due_ms = routed
     if isinstance(message, Content):
@@ -341,7 +349,7 @@ def _content(routed: Routed) -> Content:
         own["eta"] = headers["eta"]
         headers["eta"] = None
     if due_ms is not None:
-        # It would end the message in a delay queue; workers look at `expires`.
+        # `expiration` would end the message in a delay queue. Workers check `expires`.
         properties["expiration"] = None
         headers[cascade.TARGET_HEADER] = exchange
         headers[cascade.DUE_HEADER] = _iso(due_ms)

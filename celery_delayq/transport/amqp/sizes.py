@@ -1,4 +1,4 @@
-"""How many messages RabbitMQ's queues have."""
+"""The number of messages in RabbitMQ's queues."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from amqp.exceptions import NotFound, RecoverableConnectionError
 
 
 def new_channel(connection: Any) -> Any:
-    """Return a new channel of a connection, None being one that was lost.
+    """Return a new channel of a connection.
 
     Raises
     ------
     amqp.exceptions.RecoverableConnectionError
-        It was lost.
+        The connection was lost, or is None.
     """
     if connection is None or not connection.connected:
         raise RecoverableConnectionError("the connection to RabbitMQ was lost")
@@ -25,8 +25,8 @@ def new_channel(connection: Any) -> Any:
 def ready_messages(connection: Any, queues: Iterable[str]) -> dict[str, int]:
     """Return the number of ready messages of each queue that exists.
 
-    Messages of a worker are not among them, nor what RabbitMQ itself is moving from a delay queue
-    to the next.
+    Unacknowledged messages are not counted. Nor are messages that RabbitMQ is moving from a delay
+    queue to the next queue.
     """
     sizes: dict[str, int] = {}
     channel = new_channel(connection)

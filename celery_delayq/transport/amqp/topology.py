@@ -2,11 +2,11 @@
 
 ::
 
-    entry 2.1 ───► delay 2.1 ─┐      A message is sent to the entry of the queue of its highest
-    entry 2.2 ───► delay 2.2 ─┤      digit. A queue lets its messages go after its time to live,
-    entry 2.3 ───► delay 2.3 ─┤      to the next level. Each level is a headers exchange. It leads
-       ┌──────────────────────┘      a message into the queue of its digit, or on to the next level
-       ▼                             where that is 0.
+    entry 2.1 ───► delay 2.1 ─┐      A message is sent to the entry exchange of its highest digit.
+    entry 2.2 ───► delay 2.2 ─┤      When a delay queue's time to live is over, RabbitMQ moves the
+    entry 2.3 ───► delay 2.3 ─┤      message to the next level. Each level is a headers exchange.
+       ┌──────────────────────┘      The level routes the message to the queue of its digit, or to
+       ▼                             the next level if the digit is 0.
     level 1 ──1──► delay 1.1 …
        │   ──2──► delay 1.2 …
        0   ──3──► delay 1.3 …
@@ -28,13 +28,13 @@ from celery_delayq.settings import Settings
 from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.cascade import BASE, LEVELS, Delay, Hop
 
-#: The command that declares all.
+#: The command that declares all queues, exchanges and bindings.
 APPLY_COMMAND = "celery -A app delayq topology --apply"
 
-#: RabbitMQ's limit of a name, in bytes.
+#: RabbitMQ's limit for the length of a name, in bytes.
 _MAX_NAME_BYTES = 255
 
-#: The arguments of a queue that has a message until the next one has it.
+#: The arguments of a queue that keeps a message until the next queue has stored it.
 _QUORUM_ARGUMENTS: Mapping[str, Any] = {
     "x-queue-type": "quorum",
     "x-dead-letter-strategy": "at-least-once",
@@ -42,15 +42,15 @@ _QUORUM_ARGUMENTS: Mapping[str, Any] = {
 }
 
 
-#: Digits with a queue.
+#: The digits that have a queue.
 _QUEUE_DIGITS = range(1, BASE)
 
-#: The type of an entry, and the type by which it takes no messages.
+#: The type of an entry exchange, and the type with which the exchange routes no messages.
 OPEN_TYPE, CLOSED_TYPE = "fanout", "direct"
 
 
 class ExchangeItem(NamedTuple):
-    """An exchange of ours."""
+    """An exchange to declare."""
 
     name: str
     type: str
@@ -58,14 +58,14 @@ class ExchangeItem(NamedTuple):
 
 
 class QueueItem(NamedTuple):
-    """A queue of ours."""
+    """A queue to declare."""
 
     name: str
     arguments: Mapping[str, Any]
 
 
 class Binding(NamedTuple):
-    """A binding: *target* gets from *source* what matches the arguments."""
+    """A binding: *target* gets the messages of *source* that match the arguments."""
 
     source: str
     target: ExchangeItem | QueueItem
@@ -76,7 +76,7 @@ Item = ExchangeItem | QueueItem | Binding
 
 
 class Topology:
-    """The names of all that is declared, and how.
+    """The names and arguments of all queues, exchanges and bindings to declare.
 
     Raises
     ------
@@ -111,37 +111,37 @@ class Topology:
         return range(next(n for n in range(1, LEVELS + 1) if self.longest < BASE**n))
 
     def delay(self, ms: float) -> Delay | None:
-        """Return a delay of at least *ms*, None for no delay; raises what :meth:`Delay.of` does."""
+        """Return a delay of at least *ms*; None for no delay. Raises errors of :meth:`Delay.of`."""
         return Delay.of(ms, self.unit_ms, self.longest)
 
     def entry(self, hop: Hop) -> str:
-        """Return the exchange for messages that begin in the queue of *hop*."""
+        """Return the entry exchange of the delay queue of *hop*."""
         return f"{self.prefix}.entry.{hop.level}.{hop.digit}"
 
     def entries(self) -> list[str]:
-        """Return the exchanges of all entries."""
+        """Return all entry exchanges."""
         return [self.entry(Hop(level, digit)) for level in self.levels for digit in _QUEUE_DIGITS]
 
     def level(self, level: int) -> str:
-        """Return the exchange of a level; below the lowest one is the exit."""
+        """Return the exchange of a level; for a level below 0, the exit."""
         return self.exit if level < 0 else f"{self.prefix}.level.{level}"
 
     def delay_queues(self) -> list[str]:
-        """Return the names of the queues in which tasks wait, the last of their way first."""
+        """Return the names of all delay queues, from the lowest level to the highest."""
         items = (item for level in self.levels for item in self.at_level(level))
         return [item.name for item in items if isinstance(item, QueueItem)]
 
-    # -- what to declare, in this order
+    # -- items to declare, in this order
 
     def all(self) -> Iterator[Item]:
-        """Yield all but the exit queues."""
+        """Yield all items except the exit queues."""
         yield from self.ends()
         for level in self.levels:
             yield from self.at_level(level)
         yield from self.streams()
 
     def ends(self) -> Iterator[Item]:
-        """Yield where messages leave."""
+        """Yield the exits of due messages."""
         yield ExchangeItem(self.exit, "headers", {})
         yield ExchangeItem(self.unroutable, "fanout", {})
         kept = QueueItem(self.unroutable, {"x-queue-type": "quorum"})
@@ -152,7 +152,9 @@ class Topology:
         yield Binding(self.exit, by_name, cascade.target_headers(""))
 
     def at_level(self, level: int) -> Iterator[Item]:
-        """Yield the exchange of a level, its queues, the ways into them, and the way past them."""
+        """Yield the exchange of a level, its queues, and the bindings to the queues and the next
+        level.
+        """
         found = ExchangeItem(self.level(level), "headers", {})
         yield found
         below = ExchangeItem(self.level(level - 1), "headers", {})
@@ -161,7 +163,7 @@ class Topology:
             yield from self.at_hop(Hop(level, digit))
 
     def at_hop(self, hop: Hop) -> Iterator[Item]:
-        """Yield the delay queue of a digit, its place at its level, and the way into it."""
+        """Yield the delay queue of a digit, its binding to its level, and its entry exchange."""
         arguments: dict[str, Any] = {
             "x-message-ttl": hop.units * self.unit_ms,
             "x-dead-letter-exchange": self.level(hop.level - 1),
@@ -176,11 +178,11 @@ class Topology:
         yield Binding(self.entry(hop), queue, {})
 
     def at_exchange(self, exchange: str) -> Iterator[Item]:
-        """Yield the exit queue of an exchange of the app."""
+        """Yield the exit queue for an exchange of the app."""
         name = f"{self.prefix}.exit.{exchange}"
         if len(name.encode()) > _MAX_NAME_BYTES:
             name = f"{self.prefix}.exit.{sha256(exchange.encode()).hexdigest()}"
-        # Always a quorum queue: a classic one drops what the exchange cannot route yet.
+        # Always a quorum queue: a classic queue drops messages that the exchange cannot route.
         arguments = {"x-message-ttl": 0, "x-dead-letter-exchange": exchange, **_QUORUM_ARGUMENTS}
         queue = QueueItem(name, arguments)
         yield queue
@@ -194,5 +196,5 @@ class Topology:
             yield QueueItem(name, {"x-queue-type": "stream", **limit})
 
     def _kept(self) -> Mapping[str, Any]:
-        """Return what keeps messages while they go from one queue to the next."""
+        """Return the arguments that keep messages while they move from one queue to the next."""
         return {"x-queue-type": "classic"} if self._queue_type == "classic" else _QUORUM_ARGUMENTS

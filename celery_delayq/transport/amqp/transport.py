@@ -30,18 +30,19 @@ from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
 
-#: By URL and settings. A forked child makes its own.
+#: By URL and settings. A forked child opens its own connections.
 _CONNECTIONS: dict[tuple[str, Settings], DeadLetterConnection] = {}
 os.register_at_fork(after_in_child=_CONNECTIONS.clear)
 
-#: Seconds that a process which ends waits for RabbitMQ to take its last dead letters.
+#: Seconds that an ending process waits until RabbitMQ has stored its last dead letters.
 SHUTDOWN_SECONDS = 5.0
 
-#: At-least-once dead-lettering is new in it.
+#: The first version with at-least-once dead-lettering.
 _MIN_RABBITMQ = (3, 10)
 
 
-#: In place of the event loop, where kombu's reader would read on: the connection does that itself.
+#: Replaces the event loop in kombu's reader, so that kombu does not continue to read: the
+#: connection does so itself.
 _NO_LOOP = SimpleNamespace(call_soon=lambda *_: None)
 
 
@@ -50,13 +51,14 @@ class Connection(WaitingConnection):
 
     Channel = Channel
 
-    #: The transport that it belongs to.
+    #: The transport of this connection.
     delayq: Transport
-    #: What is declared on it already; another connection may reach another broker.
+    #: Knows the queues and exchanges declared on this connection. Another connection may reach
+    #: another broker.
     declarer: Declarer | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Our channels confirm all; py-amqp's confirming publish would take the place of theirs.
+        # py-amqp would replace the publish method of our channels, which wait for confirms already.
         kwargs.pop("confirm_publish", None)
         super().__init__(*args, frame_handler=tolerant_handler, **kwargs)
 
@@ -71,8 +73,8 @@ class Connection(WaitingConnection):
         try:
             return super().connect(*args, **options)
         except exceptions.InternalError as exc:
-            # Such as a virtual host that is down on one node of a cluster. py-amqp calls it
-            # irrecoverable, and kombu would never come to the next URL.
+            # For example, a virtual host is down on one node of a cluster. For py-amqp this error
+            # is irrecoverable, so that kombu would not try the next URL.
             self.collect()
             raise exceptions.RecoverableConnectionError(exc.reply_text) from exc
 
@@ -85,25 +87,25 @@ class Transport(pyamqp.Transport):
 
     implements = pyamqp.Transport.implements.extend(batch_publish=True)
 
-    #: Leave the URL to us, and ask :meth:`as_uri` for the form to show.
+    #: kombu leaves the URL to this class, and calls :meth:`as_uri` to show the URL.
     can_parse_url = True
 
     def __init__(self, client: KombuConnection, **kwargs: Any) -> None:
         self.plain = url.plain_connection(client)
         if isinstance(self.plain.ssl, dict):
-            # Options of a URL have the names that redis-py gives them.
+            # The options of a URL have redis-py's names.
             named = {name.removeprefix("ssl_"): value for name, value in self.plain.ssl.items()}
             self.plain.ssl = named
         elif self.plain.transport_cls == "amqps" and not self.plain.ssl:
-            # As kombu's own transport of this scheme does.
+            # kombu's own transport for this scheme does the same.
             self.plain.ssl = True
         self.settings = Settings.from_options(client.transport_options, ON_REDIS)
         for text in misplaced(client.transport_options, ()):
             warn_once(logger, text)
         self.topology = Topology(self.settings)
-        #: Queues declared on this connection that do not last.
+        #: Temporary queues declared on this connection.
         self.temporary_queues: set[str] = set()
-        #: How many batches of producers are open on this connection.
+        #: Number of open batches of producers on this connection.
         self.batches = 0
         super().__init__(client, **kwargs)
 
@@ -116,13 +118,13 @@ class Transport(pyamqp.Transport):
         return _CONNECTIONS[key]
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Have a worker's event loop read."""
+        """Let a worker's event loop read from the connection."""
         change_loop(loop)
         connection.loop = loop
         super().register_with_event_loop(connection, loop)
 
     def on_readable(self, connection: Any, _loop: Any) -> None:
-        """Read an event; the connection goes on where it has more."""
+        """Read an event. If more data has been read, the connection continues itself."""
         super().on_readable(connection, _NO_LOOP)
 
     def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
@@ -138,7 +140,7 @@ class Transport(pyamqp.Transport):
         NotAllowed
             RabbitMQ refuses the account, or has no such virtual host.
         UnsupportedServer
-            It is too old, or no RabbitMQ.
+            The broker is too old, or is not RabbitMQ.
         amqp.exceptions.RecoverableConnectionError
             This node cannot serve the virtual host now; another node may.
         """
@@ -160,12 +162,12 @@ class Transport(pyamqp.Transport):
 
 
 def check_version(server: Mapping[str, Any]) -> None:
-    """Refuse brokers that cannot keep delays.
+    """Refuse brokers that cannot delay messages.
 
     Raises
     ------
     UnsupportedServer
-        By its properties it is no RabbitMQ 3.10 or newer.
+        The server's properties do not name RabbitMQ 3.10 or newer.
     """
     product, version = str(server.get("product")), str(server.get("version"))
     numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
@@ -177,7 +179,7 @@ def check_version(server: Mapping[str, Any]) -> None:
 
 @atexit.register
 def _end_connections() -> None:
-    """Store the rest before the process ends."""
+    """Store the waiting dead letters before the process ends."""
     until = time.monotonic() + SHUTDOWN_SECONDS
     for connection in _CONNECTIONS.values():
         connection.end(until)

@@ -1,4 +1,4 @@
-"""Reads from RabbitMQ, and how long to wait for it: it may hang, or block those who publish."""
+"""Reads from RabbitMQ, and limits each wait: RabbitMQ may hang, or block publishing connections."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kombu.transport import pyamqp
 
 from celery_delayq.errors import BrokerBlocked, BrokerTimeout
 
-#: Seconds of silence after which a connection is given up.
+#: Seconds without data after which a connection is closed.
 REPLY_SECONDS = 30.0
 
-#: Bytes that are read at once: with TLS, no more than this is ready and unseen by a poller.
+#: Bytes to read at once. TLS decrypts at most this many bytes, which a poller does not see.
 _READ_BYTES = 16_384
 
-#: Seconds after which a worker looks at other things than messages that are there.
+#: Seconds for which a worker's event loop handles read messages before it does other work.
 _TURN_SECONDS = 0.01
 
 
@@ -30,25 +30,25 @@ _CONNECTIONS: WeakSet[WaitingConnection] = WeakSet()
 
 
 class WaitingConnection(pyamqp.Connection):
-    """A connection that knows whether RabbitMQ blocks it, and waits for no reply for ever."""
+    """A connection that knows whether RabbitMQ blocks it, and limits each wait for a reply."""
 
-    #: Why RabbitMQ reads nothing from it, in its words, such as "low on memory".
+    #: RabbitMQ's reason for blocking the connection, such as "low on memory"; None: not blocked.
     blocked: str | None = None
 
-    #: Seconds that it waits for a reply.
+    #: Most seconds to wait for a reply.
     reply_timeout = REPLY_SECONDS
 
-    # py-amqp leaves the reason unread.
+    # py-amqp does not read the reason.
     _METHODS = pyamqp.Connection._METHODS | {
         spec.Connection.Blocked: spec.method(spec.Connection.Blocked, "s")
     }
 
-    #: The event loop that reads from it, if any.
+    #: The event loop that reads from the connection, if any.
     loop: Any = None
     _goes_on = False
 
     def connect(self, *args: Any, **options: Any) -> Any:
-        """Connect; from then on read much at once, where py-amqp reads nine times a message."""
+        """Connect. Afterwards read many bytes at once; py-amqp reads nine times for a message."""
         result = super().connect(*args, **options)
         _CONNECTIONS.add(self)
         receive = self.transport._quick_recv
@@ -56,15 +56,17 @@ class WaitingConnection(pyamqp.Connection):
         return result
 
     def _has_frame(self) -> bool:
-        """Return whether all of a frame has been read already."""
+        """Return whether a whole frame has been read already."""
         if self._transport is None:
             return False
         read = self._transport._read_buffer
         return len(read) > 7 and len(read) > 7 + int.from_bytes(read[3:7], "big")
 
     def reads(self, frame: bytes) -> bool:
-        """Return whether RabbitMQ says this and nothing else, in a fraction of the time in which a
-        frame is read; what else it says is still to be read.
+        """Read from RabbitMQ, and return whether the data is exactly *frame*.
+
+        This takes a fraction of the time in which py-amqp reads a frame. Other data stays in the
+        read buffer.
         """
         transport = self.transport
         if transport._read_buffer:
@@ -73,17 +75,19 @@ class WaitingConnection(pyamqp.Connection):
         if read != frame:
             transport._read_buffer = read
             return False
-        self.bytes_recv += 1  # what heartbeats go by
+        self.bytes_recv += 1  # py-amqp's heartbeats check whether this number has changed
         return True
 
     def blocking_read(self, timeout: float | None = None) -> Any:
-        """Read a frame; without a change of the socket's timeout where it is here already."""
+        """Read a frame. The socket's timeout is not changed if the frame has been read already."""
         if self._has_frame():
             return self.on_inbound_frame(self.transport.read_frame())
         return super().blocking_read(timeout)
 
     def drain_events(self, timeout: float | None = None) -> None:
-        """Read until something has happened; the event loop goes on, since no poller sees more."""
+        """Read until an event. The event loop reads the other frames in the buffer, which a poller
+        does not see.
+        """
         try:
             super().drain_events(timeout)
         finally:
@@ -93,7 +97,7 @@ class WaitingConnection(pyamqp.Connection):
 
     def _go_on(self) -> None:
         self._goes_on = False
-        # A lost connection's messages come again, and the loop runs what it has left.
+        # The loop may call this after the connection was lost. RabbitMQ then requeues the messages.
         if not self.connected or self.sock.fileno() not in self.loop.readers:
             return
         end = time.monotonic() + _TURN_SECONDS
@@ -107,11 +111,11 @@ class WaitingConnection(pyamqp.Connection):
             return super().wait(*args, timeout=timeout or self.reply_timeout, **options)
 
     def close(self, *args: Any, **options: Any) -> Any:
-        """Close, at once where RabbitMQ reads nothing."""
+        """Close the connection; without waiting if RabbitMQ blocks it."""
         return self.collect() if self.why_blocked() else super().close(*args, **options)
 
     def why_blocked(self) -> str | None:
-        """Return :attr:`blocked` by what RabbitMQ has said until now."""
+        """Read the data that has come, and return :attr:`blocked`."""
         if self.connected:
             with suppress(OSError, AMQPError):
                 self.drain_events(timeout=0.001)  # with 0, py-amqp spins in half a frame
@@ -125,10 +129,10 @@ class WaitingConnection(pyamqp.Connection):
 
 
 def _leave_to_parent() -> None:
-    """Give up the connections that a forked child shares with its parent.
+    """Drop, in a forked child, the connections that it shares with its parent.
 
-    Nothing is sent to RabbitMQ. If both processes read from one connection, each would miss what
-    the other has read.
+    Nothing is sent to RabbitMQ. If both processes read from one connection, each would miss the
+    data that the other has read.
     """
     nowhere = os.open(os.devnull, os.O_RDWR)
     for connection in _CONNECTIONS:
@@ -143,7 +147,10 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 @contextmanager
 def silence_ends(connection: WaitingConnection) -> Iterator[None]:
-    """Lose a connection on which a reply did not come: a worker that ends asks for many."""
+    """Close a connection on which a reply did not come.
+
+    A worker that ends waits for many replies, and would wait for each.
+    """
     try:
         yield
     except TimeoutError:
@@ -154,13 +161,15 @@ def silence_ends(connection: WaitingConnection) -> Iterator[None]:
 
 @contextmanager
 def limit_wait(connection: WaitingConnection, seconds: float | None = None) -> Iterator[None]:
-    """Wait so many seconds for each reply, by default its ``reply_timeout``, and close a
-    connection that is lost or silent: publishes on it are uncertain.
+    """Wait at most *seconds* for each reply, by default the connection's ``reply_timeout``.
+
+    A lost or silent connection is closed: whether RabbitMQ has its last messages is unknown.
 
     Raises
     ------
     BrokerBlocked
-        RabbitMQ has blocked it. kombu does not repeat the publish: RabbitMQ may still read it.
+        RabbitMQ has blocked the connection. kombu does not repeat the publish: RabbitMQ may still
+        read the message.
     BrokerTimeout
         RabbitMQ did not answer.
     """
@@ -174,7 +183,7 @@ def limit_wait(connection: WaitingConnection, seconds: float | None = None) -> I
     except (OSError, RecoverableConnectionError) as exc:
         if not connection.connected and not isinstance(exc, TimeoutError):
             raise
-        reason = connection.why_blocked()  # it may have said so while a large message was written
+        reason = connection.why_blocked()  # RabbitMQ may block it while a large message is written
         connection.collect()
         if reason:
             raise BrokerBlocked(
@@ -190,5 +199,5 @@ def limit_wait(connection: WaitingConnection, seconds: float | None = None) -> I
     finally:
         connection.reply_timeout = before
         if timeout != seconds:
-            with suppress(OSError):  # it is closed
+            with suppress(OSError):  # the socket is closed
                 sock.settimeout(timeout)

@@ -1,1 +1,1 @@
-"""The transport for a Redis Cluster: a channel for each hash tag, behind that which kombu sees."""
+"""The transport for a Redis Cluster: a channel for each hash tag, behind the channel for kombu."""

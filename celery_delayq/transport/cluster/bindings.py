@@ -1,4 +1,4 @@
-"""Bindings of kombu that are stored or removed later, since the shard that has them is away."""
+"""Stores and removes kombu's bindings; later if the shard of the bindings is away."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ logger = logging.getLogger(__name__)
 #: Seconds between two attempts.
 RETRY_SECONDS = 0.5
 
-#: Seconds after a failure for which nobody waits for the shard again.
+#: Seconds after a failure for which bindings are put off without another attempt.
 SKIP_SECONDS = 5.0
 
 
 class LateBindings:
-    """Stores and removes bindings at once or, where the shard is away, as soon as it is back.
+    """Stores and removes bindings at once or, if the shard is away, as soon as it is back.
 
-    Queues that are reached by their name need none: bindings are for other exchanges.
+    Messages for a queue by its name need no binding. Messages for an exchange do.
 
     Parameters
     ----------
     name : str
-        The shard, for log lines.
+        The name of the shard in log lines.
     errors : tuple[type[Exception], ...]
-        Say that it is away.
+        Raised while the shard is away.
     is_wanted : Callable[[], bool]
-        Whether to go on trying.
+        Returns whether to continue the attempts.
     """
 
     def __init__(
@@ -46,8 +46,14 @@ class LateBindings:
         self._is_running = False
 
     def store(self, binding: Callable[[], Any]) -> None:
-        """Store or remove a binding by this call, now or later."""
-        # In their order: a queue may be deleted whose binding waits.
+        """Store or remove a binding, now or later.
+
+        Parameters
+        ----------
+        binding : Callable[[], Any]
+            Stores or removes the binding.
+        """
+        # In the order of the calls: a queue may be deleted while its binding waits.
         if not self._waiting and time.monotonic() - self._failed > SKIP_SECONDS:
             try:
                 binding()

@@ -1,4 +1,4 @@
-"""The channel of a Redis Cluster that kombu and Celery use."""
+"""The channel to a Redis Cluster that kombu and Celery use."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from celery_delayq.transport.cluster.slot import Slot, slot_pool, slot_prefix, u
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which a publish fails whose shard is away: kombu waits between two attempts only
-#: where it cannot connect, and any node will do for that.
+#: Seconds to wait before a publish raises the error of a shard that is away. kombu itself waits
+#: between two attempts only if no node accepts a connection.
 FAILURE_PAUSE_SECONDS = 0.2
 
 
 class ClusterChannel(Channel):
-    """Sends each message to the shard of its queue, and consumes by a channel for each shard.
+    """Sends each message to the shard of its queue, and consumes by one channel for each hash tag.
 
-    The bindings of kombu have one hash tag, so that its transactions stay in one slot.
+    All bindings of kombu have the same hash tag, so that kombu's transactions stay in one slot.
     """
 
     QoS = TolerantQoS
@@ -45,7 +45,7 @@ class ClusterChannel(Channel):
     global_keyprefix = slot_prefix
     pool = slot_pool
 
-    #: Whether it declares a queue now.
+    #: Whether the channel is declaring a queue now.
     _declares = False
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
@@ -53,11 +53,11 @@ class ClusterChannel(Channel):
         self.tag = self.tags[0]
         self.slot = Slot(self.tag)
         self._parts: dict[str, ShardChannel] = {}
-        #: By consumer tag.
+        #: Channels by consumer tag.
         self._consuming: dict[str, ShardChannel] = {}
         with unpinged(self):
             super().__init__(connection, **kwargs)
-        _ = self.pool  # makes `nodes`
+        _ = self.pool  # sets the transport's `nodes`
         self._bindings = LateBindings(
             self.slot.name, self.connection_errors, lambda: not (self.closed or self._closing)
         )
@@ -67,22 +67,22 @@ class ClusterChannel(Channel):
         nodes = self.connection.nodes_by(params)
         return self.slot.options(nodes, params, asynchronous=asynchronous)
 
-    # -- where things are
+    # -- stores
 
     @cached_property
     def stores(self) -> Stores:
-        """Our data of all queues."""
+        """The stores of all queues."""
         return self.new_stores()
 
     @cached_property
     def _hurried_stores(self) -> Stores:
-        """The same for a worker that starts, and does not wait for a silent shard."""
+        """The stores with short timeouts, for a worker that starts while a shard is silent."""
         return self._new_stores(**HURRIED_OPTIONS)
 
     def new_stores(self) -> Stores:
-        """Return our data of all queues, by connections of their own, which outlive this channel.
+        """Return the stores of all queues, with connections as in :meth:`new_store`.
 
-        As many as there are threads that use it, as for :meth:`new_store`.
+        The connections stay open when this channel closes. Each thread that uses a store has one.
         """
         return self._new_stores()
 
@@ -95,11 +95,11 @@ class ClusterChannel(Channel):
         )
 
     def store_of(self, queue: str) -> Store:
-        """Return our data of a queue."""
+        """Return the store of a queue."""
         return self.stores.of(queue)
 
     def place_of(self, queue: str) -> str:
-        """Return the :attr:`place` where the messages of a queue are."""
+        """Return the :attr:`place` of a queue's messages."""
         place: str = self._place_by(self.store_of(queue).keys)
         return place
 
@@ -126,7 +126,7 @@ class ClusterChannel(Channel):
             return
         part = self._consuming[consumer_tag] = self.part_of(queue)
         part.basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
-        self._active_queues.append(queue)  # kombu keeps the bindings of these alive
+        self._active_queues.append(queue)  # kombu extends the expiry of the bindings of these
 
     def basic_cancel(self, consumer_tag: str) -> Any:
         part = self._consuming.pop(consumer_tag, None)
@@ -139,11 +139,11 @@ class ClusterChannel(Channel):
 
     @property
     def active_queues(self) -> list[str]:
-        """None: the parts consume them."""
+        """An empty list: the parts consume the queues."""
         return []
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
-        """Return one message of *queue*, leased unless *no_ack*, or None."""
+        """Return one message of *queue* or None. The message is leased unless *no_ack*."""
         return self.part_of(queue).basic_get(queue, no_ack, **kwargs)
 
     def close(self) -> None:
@@ -155,10 +155,10 @@ class ClusterChannel(Channel):
         for name in {"stores", "_hurried_stores"} & vars(self).keys():
             getattr(self, name).disconnect()
 
-    # -- the end of a delivery; a message itself knows the part by which it came
+    # -- to settle a message by its tag; a message object uses its own part
 
     def _part_with(self, tag: str) -> ShardChannel | None:
-        """Return the part by which a message came, None for one of a fanout exchange."""
+        """Return the part that delivered a message; None for a message of a fanout exchange."""
         return next((part for part in self._parts.values() if part.has(tag)), None)
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> Any:
@@ -169,10 +169,10 @@ class ClusterChannel(Channel):
         part = self._part_with(delivery_tag)
         return (part.basic_reject if part else super().basic_reject)(delivery_tag, requeue)
 
-    # -- what kombu asks of a queue
+    # -- queues and bindings
 
     def queue_declare(self, *args: Any, **kwargs: Any) -> Any:
-        """Declare a queue; where its shard is away the number of messages is 0."""
+        """Declare a queue. If its shard is away, the returned number of messages is 0."""
         self._declares = True
         try:
             return super().queue_declare(*args, **kwargs)
@@ -181,12 +181,12 @@ class ClusterChannel(Channel):
 
     def _queue_bind(self, *binding: Any) -> None:
         exchange, routing_key, _, queue = binding
-        if self.typeof(exchange).type == "fanout":  # kombu notes this only where Redis answers
+        if self.typeof(exchange).type == "fanout":  # kombu notes this only if Redis answers
             self._fanout_queues[queue] = exchange, routing_key.replace("#", "*")
         self._bindings.store(partial(super()._queue_bind, *binding))
 
     def _size(self, queue: str) -> int:
-        """Return how many messages wait in *queue*, ready and scheduled, as on stock."""
+        """Return the number of ready and scheduled messages of *queue*."""
         try:
             return self._total_size(queue)
         except self.connection_errors:
@@ -204,9 +204,9 @@ class ClusterChannel(Channel):
         return bool(store.client.exists(*store.keys.ready_lists(queue, self.layout)))
 
     def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> Any:
-        """Publish a message; a reply of remote control is dropped where its shard is away.
+        """Publish a message. Drop a reply of remote control if its shard is away.
 
-        Kombu would try again and again, and a worker's event loop would wait for that shard.
+        kombu would try again without end, and a worker's event loop would wait for that shard.
         """
         publish = partial(super().basic_publish, message, exchange, routing_key, **kwargs)
         if not is_for_replies(exchange):
@@ -219,12 +219,12 @@ class ClusterChannel(Channel):
             logger.warning("reply of remote control dropped, the shard is away: %s", exc)
 
     def bound_queues(self, exchange: str, routing_key: str) -> list[str]:
-        """Return the queues that get a message, sorted."""
+        """Return the queues bound to an exchange for a routing key, sorted."""
         try:
             return super().bound_queues(exchange, routing_key)
-        except self.connection_errors:  # the bindings are away
+        except self.connection_errors:  # the shard of the bindings is away
             if is_for_replies(exchange):
-                return [f"{routing_key}.{exchange}"]  # kombu's name for the queue of an asker
+                return [f"{routing_key}.{exchange}"]  # kombu's name of a reply queue
             raise
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
@@ -246,14 +246,15 @@ class ClusterChannel(Channel):
         return self.part_of(queue)._purge(queue)
 
     def _delete(self, queue: str, exchange: str, *args: Any, **kwargs: Any) -> None:
-        kwargs.pop("client", None)  # kombu's goes to any node
+        kwargs.pop("client", None)  # kombu's client sends to any node
         unbind = partial(super()._delete, queue, exchange, *args, **kwargs)
         if self.can_schedule(queue):
             unbind()
             return
         self._bindings.store(unbind)
         store = self.store_of(queue)
-        # After each call of remote control: what was answered counts, whatever shard is away.
+        # kombu deletes a reply queue after each call of remote control. If the queue's shard is
+        # away, the call still returns the replies that came.
         may_be_away = self.connection_errors if is_for_replies(exchange) else ()
         with suppress(*may_be_away):
             store.client.unlink(*store.keys.ready_lists(queue, self.layout))
@@ -262,12 +263,12 @@ class ClusterChannel(Channel):
 
     @cached_property
     def subclient(self) -> Any:
-        """The subscription to fanout exchanges, at any node: each gets what is published."""
+        """The subscription to fanout exchanges, at any node: each node gets all messages."""
         return self.Client(connection_pool=self._any_node(asynchronous=True)).pubsub()
 
     def _any_node(self, *, asynchronous: bool = False) -> Any:
         pool = self._get_pool(asynchronous)
-        # A silent node holds the event loop up once: the next connection goes to another one.
+        # A silent node delays the event loop once: the next connection goes to another node.
         pool.connection_kwargs.update(slot=None, **quick(pool.connection_kwargs))
         return pool
 
@@ -284,7 +285,7 @@ class ClusterChannel(Channel):
             self._publisher.publish(topic, dumps(message))
 
     def ping(self) -> None:
-        """Raise an error of a connection if no node answers; not of a channel that is closed."""
-        if (connection := self.connection) is not None:  # closed meanwhile, by another thread
+        """Raise a connection error if no node answers. Do nothing if the channel is closed."""
+        if (connection := self.connection) is not None:  # None: another thread has closed it
             with connection.nodes.briefly(None) as client:
                 client.ping()

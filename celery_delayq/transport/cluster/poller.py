@@ -1,4 +1,4 @@
-"""Polls the connections to all shards: one that is away does not hold up the others."""
+"""Polls the connections to all shards. A shard that is away does not delay the others."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from celery_delayq.utils import native_threads
 
 logger = logging.getLogger(__name__)
 
-#: To which redis-py knows the reply.
+#: Text of a PING. redis-py recognizes the reply to this text.
 PING_TEXT = PubSub.HEALTH_CHECK_MESSAGE
 
-#: Seconds between two looks at whether a lost shard is back.
+#: Seconds between two checks whether a lost shard is back.
 PROBE_SECONDS = 0.25
 
-#: Seconds between two looks for connections without a reply.
+#: Seconds between two checks for connections whose reply is overdue.
 LOOK_SECONDS = 0.5
 
 
 class Turns(dict[Any, None]):
-    """Channels in the order of their turns; kombu takes it for a set."""
+    """Channels in the order of their turns. kombu uses this as a set."""
 
     def add(self, channel: Any) -> None:
         """Add a channel as the last one."""
@@ -45,9 +45,9 @@ class Turns(dict[Any, None]):
 
 
 class ClusterPoller(Poller):
-    """A poller that outlives lost connections, and gives each channel its turn.
+    """A poller that continues after a connection is lost, and gives each channel its turn.
 
-    On a single Redis a lost connection makes Celery connect anew, with all its channels.
+    On a single Redis, Celery opens all its channels again after a lost connection.
     """
 
     def __init__(self) -> None:
@@ -55,15 +55,15 @@ class ClusterPoller(Poller):
         self._channels = Turns()
         #: Channels whose shard is away.
         self._away: set[Any] = set()
-        #: Channels whose last error of a connection is that of a callback for a message. The error
-        #: itself would keep the message alive.
+        #: Channels whose last connection error was raised by a message's callback. The error itself
+        #: is not kept, since it refers to the message.
         self._failed: set[Any] = set()
-        #: By channel: when the node of its subscription was asked for a sign of life.
+        #: By channel: the time of the last PING to the node of its subscription.
         self._pinged_at: dict[Any, float] = {}
         self._look_at = 0.0
 
     def _had_its_turn(self, channel: Any) -> None:
-        """Let the other channels deliver, and ask for messages, before this one."""
+        """Let the other channels deliver and request messages before this channel."""
         if channel in self._channels:
             self._channels.discard(channel)
             self._channels.add(channel)
@@ -76,7 +76,7 @@ class ClusterPoller(Poller):
         self._pinged_at.pop(channel, None)
 
     def on_poll_start(self) -> None:
-        """Ask, listen and connect for each channel that needs it."""
+        """Connect, listen and request messages for each channel that needs one of these."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
@@ -88,7 +88,7 @@ class ClusterPoller(Poller):
             asking = [
                 each for each in self._channels if not (each in away or self._is_settled(each))
             ]
-        # Only where there is credit: else kombu would stop to poll all descriptors each time.
+        # Only if a message may be taken. Otherwise kombu would stop polling all descriptors.
         paused = getattr(self, "_paused_brpop", None)
         if paused and next(iter(paused.values()))[0].qos.can_consume():
             self._update_brpop_polling()
@@ -100,7 +100,7 @@ class ClusterPoller(Poller):
                 self._register_LISTEN(channel)
 
     def _leave_silent(self) -> None:
-        """Close connections without a reply: no timeout of a socket ends a poll."""
+        """Close connections whose reply is overdue: a socket's timeout does not end a poll."""
         for channel in tuple(self._channels):
             overdue = _overdue_seconds(channel)
             if channel not in self._away and overdue > NODE_TIMEOUT_SECONDS:
@@ -111,9 +111,9 @@ class ClusterPoller(Poller):
                 self.note_away(channel, exc)
 
     def _watch_subscription(self, channel: Any) -> None:
-        """Leave a node that is silent, and ask the one that is subscribed to for a sign of life.
+        """Send a PING to the node of the subscription, and leave the node if it is silent.
 
-        No timeout of a socket ends the wait for a message.
+        A socket's timeout does not end the wait for a message.
         """
         connection = channel._in_listen and channel.subclient.connection
         if not (connection and connection._sock):
@@ -141,9 +141,9 @@ class ClusterPoller(Poller):
         self._register_by(channel, super()._register_LISTEN)
 
     def _register_by(self, channel: Any, register: Callable[[Any], Any]) -> None:
-        """Connect a channel and ask; where its shard is away, leave it alone.
+        """Connect a channel and request messages, unless its shard is away.
 
-        Before 5.7, kombu also calls this by itself, for all channels.
+        kombu before 5.7 also calls this itself, for all channels.
         """
         if channel in self._away:
             return
@@ -155,32 +155,32 @@ class ClusterPoller(Poller):
             self.note_away(channel, exc)
 
     def on_readable(self, fileno: int) -> Any:
-        """Read what has come."""
+        """Read the data of a descriptor."""
         channel, _ = self._fd_to_chan.get(fileno, (None, None))
         try:
             return super().on_readable(fileno)
         except getattr(channel, "connection_errors", ()) as exc:
             self.note_away(channel, exc)
-            raise Empty() from exc  # else `drain_events` would end, and a caller count anew
+            raise Empty() from exc  # with another error `drain_events` ends before its timeout
 
     def _may_be_read(self, _channel: Any) -> bool:
-        """Return True: a reply that comes while nothing may be taken is left for later."""
+        """Return True: a reply that comes while no message may be taken is read later."""
         return True
 
     def deliver_one(self, channel: Any) -> bool:
-        """Hand out one message of a channel that is here; return whether there was one."""
+        """Hand out one fetched message of a channel. Return whether there was one."""
         delivered = super().deliver_one(channel)
         if delivered:
             self._had_its_turn(channel)
         return delivered
 
     def deliver(self, channel: Any) -> None:
-        """Hand out messages of a channel that are here: in an event loop for a moment, else one."""
+        """Hand out fetched messages of a channel: in an event loop for a short time, else one."""
         super().deliver(channel)
         self._had_its_turn(channel)
 
     def _deliver_by(self, channel: Any, deliver: Callable[[Any], Any]) -> Any:
-        """Hand out messages of a channel; leave it alone where its shard goes away meanwhile."""
+        """Hand out messages of a channel by *deliver*. Note if its shard goes away meanwhile."""
         try:
             return deliver(channel)
         except channel.connection_errors as exc:
@@ -188,8 +188,8 @@ class ClusterPoller(Poller):
             return False
 
     def note_failures(self, channel: Any, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Wrap what handles messages of a channel: note a lost connection of its own, such as that
-        of a result backend.
+        """Wrap the callback for a channel's messages: note a connection error of the callback, such
+        as one of a result backend.
         """
 
         def handle(message: Any) -> Any:
@@ -202,7 +202,7 @@ class ClusterPoller(Poller):
         return handle
 
     def on_credit(self, _channel: Any) -> None:
-        """Wake the poll: any shard may wait for it, since all share one prefetch."""
+        """Wake the poll. Any shard may be waiting, since all shards share one prefetch."""
         self.wakeup.give()
 
     def is_away(self, channel: Any) -> bool:
@@ -210,15 +210,15 @@ class ClusterPoller(Poller):
         return channel in self._away
 
     def note_away(self, channel: Any, exc: Exception) -> None:
-        """Leave a channel alone until its shard is back.
+        """Note that the shard of a channel is away, and probe it until it is back.
 
-        An error of whoever got a message is raised: only a new connection gives that back.
+        An error of a message's callback is raised: only a new connection requeues the message.
         """
         of_callback = channel in self._failed
         self._failed.discard(channel)
         if channel.closed or of_callback:
             raise exc
-        if channel in self._away:  # a message that was here already needed the shard
+        if channel in self._away:  # a fetched message needed the shard
             _disconnect(channel)
             return
         logger.warning("%s is away, its queues wait: %s", channel.slot.name, exc)
@@ -227,10 +227,10 @@ class ClusterPoller(Poller):
         native_threads.start(partial(self._probe, channel, self.wakeup))
 
     def _probe(self, channel: Any, wakeup: Any) -> None:
-        """Wait until a shard is back, in a thread: a host that is gone answers nothing."""
+        """Wait until a shard is back. Runs in a thread, since a lost host never answers."""
         while channel in self._away and not channel.closed:
             native_threads.sleep(PROBE_SECONDS)
-            with suppress(Exception):  # whatever is wrong, it is not back
+            with suppress(Exception):  # after any error the shard is not back
                 channel.ping()
                 break
         if channel in self._away and not channel.closed:
@@ -239,7 +239,7 @@ class ClusterPoller(Poller):
             wakeup.give()
 
     def _on_connection_disconnect(self, connection: Any) -> None:
-        """Forget a closed connection, which has left the poller."""
+        """Forget a closed connection. It has left the poller already."""
         if hasattr(self, "_discard_paused_connection"):  # kombu 5.7 and newer
             self._discard_paused_connection(connection)
         for channel, client, kind in [*self._chan_to_sock]:
@@ -250,22 +250,22 @@ class ClusterPoller(Poller):
 
 
 def _overdue_seconds(channel: Any) -> float:
-    """Return for how long the reply that a channel awaits has been missing."""
+    """Return the seconds for which the reply that a channel awaits has been overdue."""
     consumer: Consumer | None = vars(channel).get("consumer")
     sock = None if consumer is None else socket_of(consumer.awaited_connection)
     if consumer is None or sock is None:
         return 0.0
     wait = consumer.idle.wait_seconds if consumer.state is State.WAITING else 0.0
     seconds = time.monotonic() - consumer.sent_at - wait
-    # It may be here: the event loop was busy, or nothing may be taken now.
+    # The reply may have come, unread: the event loop was busy, or no message may be taken.
     return 0.0 if seconds <= 0 or is_readable(sock) else seconds
 
 
 def _disconnect(channel: Any) -> None:
-    """Close the connections that the poller has, and forget requests without a reply."""
+    """Close the connections of a channel in the poller, and drop requests without a reply."""
     consumer: Consumer | None = vars(channel).get("consumer")
     if consumer is not None:
-        # They would take up the prefetch of all shards for as long as this one is away.
+        # The requests would use up the prefetch of all shards while this shard is away.
         consumer.abandon()
     for name in ("client", "subclient"):
         connection = getattr(vars(channel).get(name), "connection", None)

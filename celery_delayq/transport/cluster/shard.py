@@ -13,13 +13,13 @@ from celery_delayq.transport.qos import QoS
 
 
 class TolerantQoS(QoS):
-    """The messages of a channel whose shard may be away when kombu looks for lost ones."""
+    """The messages of a channel whose shard may be away when kombu looks for lost messages."""
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
-        """Put back messages that kombu keeps for killed workers; where the shard is away, later.
+        """Put back the messages that kombu keeps for killed workers, unless the shard is away.
 
-        It keeps those that were popped only, and its event loop waits here: a silent shard, of
-        which all is leased, would hold up the others.
+        kombu keeps only popped messages. If all messages of the shard are leased, this returns at
+        once: kombu's event loop would wait for a silent shard, and delay the other shards.
         """
         channel = self.channel
         if channel.consumer.leased_queues.issuperset(channel.consumer.queues):
@@ -29,7 +29,7 @@ class TolerantQoS(QoS):
 
 
 class SharedQoS(TolerantQoS):
-    """The messages of one shard, which count for the prefetch of the whole channel."""
+    """The messages of one shard. They count for the prefetch of the whole channel."""
 
     def __init__(self, channel: ShardChannel, main_qos: QoS) -> None:
         super().__init__(channel)
@@ -39,12 +39,12 @@ class SharedQoS(TolerantQoS):
 
     @property
     def prefetch_count(self) -> int:
-        """The most messages that the whole channel may have handed out, 0 for no limit."""
+        """Most unacknowledged messages of the whole channel; 0 for no limit."""
         return int(self._main_qos.prefetch_count)
 
     @prefetch_count.setter
     def prefetch_count(self, _count: int) -> None:
-        pass  # kombu's constructor
+        pass  # set by kombu's constructor
 
     def can_consume(self) -> bool:
         """Return whether another message may be handed out."""
@@ -54,23 +54,23 @@ class SharedQoS(TolerantQoS):
         """Put back the unacknowledged messages of this shard."""
         self.hand_back_leased()
         own = [tag for tag, each in self._delivered.items() if each.channel is self.channel]
-        for tag in own:  # what kombu keeps
+        for tag in own:  # the messages in kombu's "unacked"
             self.restore_by_tag(tag)
             del self._delivered[tag]
 
     def restore_unacked_once(self, _stderr: Any = None) -> None:
-        """Do it when the channel closes."""
+        """Put the messages back when the channel closes."""
         self._on_collect.cancel()
         self.restore_unacked()
 
 
 class ShardChannel(Channel):
-    """Consumes the queues of one hash tag, as a channel of its own to a Redis of its own.
+    """Consumes the queues of one hash tag, as a separate channel to a separate Redis.
 
     Parameters
     ----------
-    whole : ClusterChannel
-        The channel that Celery knows.
+    main_channel : ClusterChannel
+        The channel that Celery uses.
     tag : str
         The hash tag.
     """
@@ -80,13 +80,13 @@ class ShardChannel(Channel):
     global_keyprefix = slot_prefix
     pool = slot_pool
 
-    #: As a process has a lease keeper for each shard, each looks more rarely.
+    #: Longer than on a single Redis, since a process has a lease keeper for each shard.
     ack_interval = 0.05
 
-    #: Each of many shards gets idle again and again while the worker is busy.
+    #: False, since each of many shards becomes idle often while the worker is busy.
     looks_after_work = False
 
-    #: So that the dispatchers of all shards together promote as often as that of a single Redis.
+    #: Longer than on a single Redis. All dispatchers of a process promote at the same moments.
     gather = 0.02
 
     _qos: SharedQoS | None
@@ -94,13 +94,13 @@ class ShardChannel(Channel):
     def __init__(self, main_channel: Any, tag: str) -> None:
         self.tag = tag
         self.slot = Slot(tag)
-        #: Queues to begin with when the shard is back.
+        #: Queues to register when the shard is back.
         self._late: list[str] = []
         with unpinged(self):
             super().__init__(main_channel.connection)
         self.main_channel = main_channel
         self.prefetch = main_channel.prefetch
-        # Which of its queues do not last.
+        # Both name temporary queues.
         self._expires, self.auto_delete_queues = (
             main_channel._expires,
             main_channel.auto_delete_queues,
@@ -118,7 +118,7 @@ class ShardChannel(Channel):
         super().basic_consume(queue, no_ack, handle, *args, **kwargs)
 
     def _begin(self, queue: str) -> None:
-        """Begin to consume a queue; where the shard is away, when it is back."""
+        """Register a consumed queue, and dispatch; if the shard is away, when it is back."""
         self._late.append(queue)
         cycle = self.connection.cycle
         if not cycle.is_away(self):
@@ -128,29 +128,29 @@ class ShardChannel(Channel):
                 cycle.note_away(self, exc)
 
     def resume(self) -> None:
-        """Begin with the queues that could not be consumed while the shard was away."""
+        """Register the queues that were not registered while the shard was away."""
         while self._late:
             if self._late[0] in self.consumer.queues:
                 super()._begin(self._late[0])
             del self._late[0]
 
     def ping(self) -> None:
-        """Raise an error of a connection if the shard is away."""
+        """Raise a connection error if the shard is away."""
         connection = self.connection
-        if connection is not None:  # closed meanwhile, by another thread
+        if connection is not None:  # None: another thread has closed the channel
             self.slot.ping(connection.nodes)
 
     def has(self, tag: str) -> bool:
-        """Return whether a message came by this channel."""
+        """Return whether this channel delivered a message."""
         message = self.qos._delivered.get(tag)
         return self.leased(tag) or (message is not None and message.channel is self)
 
     def maybe_refresh_binding_expiry(self) -> None:
-        """Leave bindings to the channel that Celery knows."""
+        """Do nothing: the channel that Celery uses has the bindings."""
 
     @property
     def qos(self) -> Any:
-        """The messages of this shard that are handed out."""
+        """The unacknowledged messages of this shard."""
         if self._qos is None:
             self._qos = SharedQoS(self, self.main_channel.qos)
         return self._qos

@@ -1,4 +1,4 @@
-"""The hash tag of a Redis Cluster to which a channel goes."""
+"""The slot of a Redis Cluster to which a channel connects."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from celery_delayq.model.cluster_tags import slot_of
 from celery_delayq.store.cluster.nodes import HURRIED_OPTIONS, NODE_OPTIONS, Nodes, quick
 from celery_delayq.store.keys import Keys
 
-#: Seconds to connect where ``socket_connect_timeout`` says nothing: a host may be gone.
+#: Most seconds to connect if ``socket_connect_timeout`` is not set: a host may be lost.
 CONNECT_SECONDS = 2.0
 
-#: Seconds to wait for a reply where ``socket_timeout`` says nothing, in threads of their own.
+#: Most seconds to wait for a reply if ``socket_timeout`` is not set. Not for event loops.
 REPLY_SECONDS = 10.0
 
 
 class Slot:
-    """The slot of a hash tag, at whichever node has it.
+    """The slot of a hash tag. Any node may have the slot.
 
     Parameters
     ----------
@@ -33,42 +33,43 @@ class Slot:
 
     def __init__(self, tag: str) -> None:
         self.tag = tag
-        #: What a user sets: the tag goes behind it.
+        #: The user's ``global_keyprefix``. The hash tag follows it.
         self.users_prefix = ""
 
     @property
     def prefix(self) -> str:
-        """What kombu puts before the names of its keys."""
+        """The prefix of kombu's keys."""
         return self.keys.of_tag(self.tag).prefix
 
     @property
     def keys(self) -> Keys:
-        """Names of keys as a single Redis has them, without a hash tag."""
+        """The names of keys without a hash tag, as on a single Redis."""
         return Keys(self.users_prefix)
 
     @property
     def name(self) -> str:
-        """What log lines call it."""
+        """The name in log lines."""
         return f"shard of {self.tag}"
 
     def options(
         self, nodes: Nodes, params: dict[str, Any], *, asynchronous: bool
     ) -> dict[str, Any]:
-        """Return what connections are made with, for kombu's *params*."""
+        """Return the options of connections, from kombu's *params*."""
         params = {name: params[name] for name in params if name not in ("host", "port")}
         params["socket_connect_timeout"] = params.get("socket_connect_timeout") or CONNECT_SECONDS
         params |= {"nodes": nodes, "slot": slot_of(self.tag)}
-        if asynchronous:  # else redis-py connects again by itself, unknown to the poller
+        if asynchronous:  # no retry: redis-py would connect again, and the poller would not know
             return {**_hurried(params), "retry": Retry(NoBackoff(), 0)}
         return {**params, "socket_timeout": params.get("socket_timeout") or REPLY_SECONDS}
 
     def ping(self, nodes: Nodes) -> None:
-        """Raise an error of a connection if the shard is away.
+        """Raise a connection error if the shard is away.
 
-        Its node must serve the slot, or it would be lost and back again and again.
+        The node must serve the slot. A plain PING would succeed at a node that does not serve it,
+        and the shard would be lost again at the next command.
         """
         absent = self.keys.of_tag(self.tag).interrupt("probe")
-        # An account that may not look has an answer too.
+        # An account without the right to EXISTS gets an error reply, which is an answer too.
         with nodes.briefly(slot_of(self.tag), **NODE_OPTIONS) as client, suppress(ResponseError):
             client.exists(absent)
         nodes.note_heard(nodes.master_of(slot_of(self.tag)))
@@ -87,15 +88,15 @@ def _pool_of(channel: Any) -> Any:
     return channel._pool
 
 
-#: ``global_keyprefix`` of a channel with a slot; kombu sets it to what the user gives.
+#: ``global_keyprefix`` of a channel with a slot. kombu sets the user's value.
 slot_prefix = property(lambda channel: channel.slot.prefix, _set_prefix)
 
-#: ``pool`` of a channel with a slot: for commands. A worker's event loop asks a silent node once.
+#: ``pool`` of a channel with a slot, for commands. A worker's event loop asks a silent node once.
 slot_pool = property(_pool_of)
 
 
 class _Silent:
-    """Stands for a client until there is one."""
+    """Replaces kombu's client while a channel is created."""
 
     def ping(self) -> None:
         """Do nothing."""
@@ -103,12 +104,12 @@ class _Silent:
 
 @contextmanager
 def unpinged(channel: Any) -> Iterator[None]:
-    """Make a channel, which kombu would refuse where its PING has no answer, without that PING."""
+    """Create a channel without kombu's PING. With it, kombu refuses the channel of a lost shard."""
     vars(channel)["client"] = _Silent()
     yield
     del vars(channel)["client"]
 
 
 def _hurried(params: dict[str, Any]) -> dict[str, Any]:
-    """Return what connections of an event loop are made with: it serves the other shards too."""
+    """Return the options of an event loop's connections: the loop must also serve other shards."""
     return {**params, **HURRIED_OPTIONS, **quick(params)}

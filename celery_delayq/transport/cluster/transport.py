@@ -19,18 +19,18 @@ from celery_delayq.transport.cluster.channel import ClusterChannel
 from celery_delayq.transport.cluster.poller import ClusterPoller
 from celery_delayq.transport.redis import Transport
 
-#: What connections of kombu are made with that is not for asking where a slot is.
+#: Options of kombu's connections that :class:`Nodes` does not take.
 _KOMBU_OPTIONS = ("connection_class", "host", "port", "db", "max_connections")
 
 
 class ClusterTransport(Transport):
-    """kombu's Redis transport, on a Redis Cluster, with a schedule."""
+    """kombu's Redis transport on a Redis Cluster, with a schedule."""
 
     Channel = ClusterChannel
     Poller = ClusterPoller
 
-    # Without these kombu gives up where an error comes again after it has connected anew: here a
-    # new connection says nothing of the shard that is away.
+    # By default kombu stops if an error is raised again on a new connection. Here a new connection
+    # may reach another shard than the one that is away, so kombu continues to try.
     recoverable_connection_errors = Transport.connection_errors
     recoverable_channel_errors = ()
 
@@ -42,17 +42,17 @@ class ClusterTransport(Transport):
 
     @property
     def place(self) -> str:
-        """Which Redis Cluster this is, whatever the credentials."""
+        """The name of the Redis Cluster: equal for all credentials."""
         return f"cluster {sorted(url.node_addresses(self.plain))}"
 
     @property
     def nodes(self) -> Nodes:
-        """The masters of all slots; known when there is a channel."""
+        """The masters of all slots. Set as soon as there is a channel."""
         assert self._nodes is not None
         return self._nodes
 
     def nodes_by(self, params: dict[str, Any]) -> Nodes:
-        """Return :attr:`nodes`, made with parameters of a connection of kombu."""
+        """Return :attr:`nodes`. Create it with *params* of a kombu connection if it is not set."""
         if self._nodes is None:
             options = {name: params[name] for name in params if name not in _KOMBU_OPTIONS}
             seeds = [Address(*each) for each in url.node_addresses(self.plain)]
@@ -78,18 +78,19 @@ class ClusterTransport(Transport):
         return connection
 
     def check_server(self, _client: Any) -> None:
-        """Refuse a server that lacks what the scripts need; `Nodes` refuses a single Redis.
+        """Refuse a server that lacks what the scripts need. :class:`Nodes` refuses a single Redis.
 
-        Any master does, as one of them may be away.
+        Any one master is checked, since another master may be away.
         """
         with translate_errors(), self.nodes.briefly(None) as client:
             server_checks.check_server(client, in_cluster=True)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Have the event loop poll for us."""
+        """Let the event loop poll the connections."""
         super().register_with_event_loop(connection, loop)
-        vars(self.cycle).pop("_on_connection_disconnect", None)  # kombu's: see ours
+        # kombu has set its own method, which would hide that of ClusterPoller.
+        vars(self.cycle).pop("_on_connection_disconnect", None)
 
     def _keep_alternates(self, client: Connection) -> None:
-        """Have kombu not change to the URL of another node: each connection asks all nodes."""
+        """Stop kombu from switching to another node's URL: each connection asks all nodes."""
         client.cycle = None

@@ -1,1 +1,1 @@
-"""Redis on an event loop: many calls share few connections, whose replies come in order."""
+"""Redis on an asyncio event loop: many calls share few connections."""

@@ -1,5 +1,7 @@
-"""A client of Redis whose commands do not block a loop: in a greenlet of a bridge they are awaited
-on shared connections, elsewhere it is the usual client.
+"""A Redis client that does not block an event loop.
+
+In a greenlet of a bridge, commands are awaited on shared connections. Elsewhere this is the usual
+client.
 """
 
 from __future__ import annotations
@@ -23,18 +25,18 @@ from celery_delayq.utils.bridge import Bridge
 
 
 class LoopConnections:
-    """Connections that many calls of one loop share.
+    """Connections that many calls of one event loop share.
 
     Parameters
     ----------
     pool : redis.ConnectionPool
-        Makes the connections; none is taken out of it.
+        Its class and options are used for new connections. No connection is taken from the pool.
     bridge : Bridge
-        Connecting blocks, so that a thread does it.
+        Connects in a thread, since connecting blocks.
     size : int
         Most connections.
     new_socket : Callable
-        Makes the socket of a connection.
+        Creates the socket object of a connection.
     """
 
     def __init__(
@@ -50,11 +52,11 @@ class LoopConnections:
         self._new_socket = new_socket
         self._sockets: list[LoopSocket] = []
         self._opening: asyncio.Task[None] | None = None
-        #: Whether they are closed for good.
+        #: Whether the connections are closed for good.
         self.is_closed = False
 
     def get_connection(self, *_command_name: str) -> LoopConnection:
-        """Return the socket with the fewest waiting requests as a connection, in a greenlet.
+        """Return a connection over the socket with the fewest waiting requests. For greenlets.
 
         Raises
         ------
@@ -70,10 +72,10 @@ class LoopConnections:
         return LoopConnection(_least_busy(sockets), self._checked)
 
     def release(self, _connection: LoopConnection) -> None:
-        """Take a connection back: others share its socket all the time."""
+        """Do nothing: other calls share the connection's socket."""
 
     async def fetch(self, request: bytes) -> Any:
-        """Send a request and return the reply, in a coroutine.
+        """Send a request and return the reply. For coroutines.
 
         Raises
         ------
@@ -89,14 +91,14 @@ class LoopConnections:
         return [each for each in self._sockets if each.is_open]
 
     async def open(self) -> None:
-        """Open the connections that are missing; raises the errors of :meth:`fetch`."""
+        """Open the missing connections. Raises the errors of :meth:`fetch`."""
         if len(self.open_sockets()) < self._size:
             with translate_errors():
-                # A caller that is cancelled leaves it to the others.
+                # If this caller is cancelled, the task continues for other callers.
                 await asyncio.shield(self._open_missing())
 
     def close(self) -> None:
-        """Close them for good; calls without a reply get an error."""
+        """Close the connections for good. Calls without a reply get an error."""
         self.is_closed = True
         self._drop()
 
@@ -106,7 +108,7 @@ class LoopConnections:
             each.close()
 
     def _open_missing(self) -> asyncio.Task[None]:
-        """Open connections, once for all who want it at the same time."""
+        """Open the missing connections. Simultaneous callers share one task."""
         if self._opening is None or self._opening.done():
             self._opening = asyncio.ensure_future(self._open())
             self._opening.add_done_callback(bridge.read_error)
@@ -124,7 +126,7 @@ class LoopConnections:
             self._drop()
 
     def _checked(self, reply: Any) -> Any:
-        """Return a reply, or raise it; ask a server no more that is no master any more."""
+        """Return a reply, or raise an error reply. Drop all connections to a former master."""
         if not isinstance(reply, Exception):
             return reply
         if refusal_of(reply) is Refusal.RECONNECT:
@@ -133,17 +135,17 @@ class LoopConnections:
 
 
 class LoopConnection:
-    """What a :class:`Wire` needs of a connection to send one request and read its reply.
+    """A connection for a :class:`Wire` that sends one request and reads its reply.
 
     Parameters
     ----------
     socket : LoopSocket
-        Others send over it too.
+        Other calls use the same socket.
     checked : Callable[[Any], Any]
-        Returns a reply, or raises it.
+        Returns a reply, or raises an error reply.
     """
 
-    #: None: kombu, or the session, repeats a lost request.
+    #: None: redis-py repeats no request. kombu, or the session, repeats a lost request.
     retry = None
 
     def __init__(self, socket: LoopSocket, checked: Callable[[Any], Any]) -> None:
@@ -156,11 +158,11 @@ class LoopConnection:
         self._reply = self._socket.ask(request)
 
     def read_response(self) -> Any:
-        """Wait for the reply in a greenlet, and return it; raises an error reply."""
+        """Wait in a greenlet for the reply. Return it, or raise an error reply."""
         return self._checked(bridge.wait(self._reply))
 
     def disconnect(self) -> None:
-        """Leave the socket to the others."""
+        """Do nothing: other calls use the socket."""
 
 
 def _least_busy(sockets: list[LoopSocket]) -> LoopSocket:
@@ -170,7 +172,7 @@ def _least_busy(sockets: list[LoopSocket]) -> LoopSocket:
 
 
 def _connected(pool: ConnectionPool) -> Any:
-    """Return a new connection, logged in, to the server that the pool's connections go to."""
+    """Return a new, logged-in connection with the class and options of a pool."""
     connection = pool.connection_class(**_with_resp2(pool.connection_kwargs))
     with translate_errors():
         connection.connect()
@@ -178,16 +180,16 @@ def _connected(pool: ConnectionPool) -> Any:
 
 
 def _with_resp2(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of connections with the protocol that ReplyReader reads."""
+    """Return connection options with RESP2, the protocol that ReplyReader reads."""
     found = dict(options)
     if VERSION >= (5, 0):
         found["protocol"] = 2
-        found.pop("maint_notifications_config", None)  # those want RESP3
+        found.pop("maint_notifications_config", None)  # needs RESP3
     return found
 
 
 class LoopClient(Client):
-    """A client that awaits the reply to each command where it runs on a loop."""
+    """A client that awaits replies on an event loop, and blocks elsewhere."""
 
     connections: LoopConnections
 
@@ -198,23 +200,29 @@ class LoopClient(Client):
         wire = self.wire()
         wire.send(pack([args]))
         reply = wire.read()
-        options.pop("keys", None)  # for redis-py's own cache
+        options.pop("keys", None)  # only for redis-py's cache
         read: Callable[..., Any] | None = self.response_callbacks.get(args[0])
         return reply if read is None else read(reply, **options)
 
     def wire(self) -> Wire:
-        """Return a connection for one command at a time; calls on a loop share it."""
+        """Return a wire for one command at a time. On an event loop, calls share its connection."""
         return Wire(self.connections) if bridge.is_running() else super().wire()
 
     def pipeline(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a pipeline, which needs a connection alone and so blocks: not on a loop."""
+        """Return a pipeline. On an event loop this is an error: a pipeline blocks.
+
+        Raises
+        ------
+        RuntimeError
+            The call runs on an event loop.
+        """
         if bridge.is_running():
             raise RuntimeError("a pipeline blocks the event loop: mark the function off_loop")
         return super().pipeline(*args, **kwargs)
 
 
 def new_loop_client(pool: ConnectionPool, threads: Bridge, size: int) -> LoopClient:
-    """Return a client for a loop, with connections of its own beside those of a new pool."""
+    """Return a client for an event loop. Elsewhere the client uses the connections of *pool*."""
     pool.connection_kwargs = _with_resp2(pool.connection_kwargs)
     client = LoopClient(connection_pool=pool)
     client.connections = LoopConnections(pool, threads, size)

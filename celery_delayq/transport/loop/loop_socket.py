@@ -1,4 +1,4 @@
-"""A connection to Redis on an event loop: requests of many callers, replies in the same order."""
+"""A connection to Redis on an event loop, shared by many callers. Replies come in request order."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from redis.exceptions import ConnectionError, TimeoutError
 from celery_delayq.transport.loop.replies import ReplyReader
 from celery_delayq.utils.bridge import read_error
 
-#: Bytes of requests at which they are sent at once, not when the loop turns.
+#: Bytes of waiting requests from which they are sent at once. Fewer wait for the loop's next turn.
 _SEND_BYTES = 16384
 
-#: Most bytes that one callback reads or sends: more would hold the loop for longer.
+#: Most bytes that one callback reads or sends: more would block the loop for longer.
 _MAX_PIECE_BYTES = 65536
 
-#: Raised by a socket that has nothing to read, or no room to write.
+#: Errors of a socket that has no data to read, or no room to write.
 _NOT_READY_ERRORS = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Request = tuple["asyncio.Future[Any]", bytes]
 
 
 class LoopSocket:
-    """A connection that redis-py has made, with its login, TLS and database, served by a loop.
+    """A connection opened by redis-py, with login, TLS and database, and served by an event loop.
 
     Parameters
     ----------
     connection : redis.Connection
-        Connected; nothing else uses it.
+        Connected. No other code may use it.
     loop : asyncio.AbstractEventLoop
         The running loop.
     """
@@ -42,11 +42,11 @@ class LoopSocket:
         self._socket = connection._sock
         self._socket.setblocking(False)
         self._replies = ReplyReader(connection._parser.parse_error)
-        #: Requests of which nothing is sent: a cancelled one never is.
+        #: Requests of which no byte is sent. A cancelled request is never sent.
         self._unsent: list[Request] = []
         self._unsent_size = 0
         self._is_scheduled = False
-        #: Bytes that had no room in the socket.
+        #: Bytes to send for which the socket had no room.
         self._rest = memoryview(b"")
         self._unanswered: deque[asyncio.Future[Any]] = deque()
         self._timeout: float | None = connection.socket_timeout
@@ -56,16 +56,16 @@ class LoopSocket:
         loop.add_reader(self._socket, self._read)
 
     def __len__(self) -> int:
-        """How many requests have no reply yet."""
+        """Return the number of requests without a reply."""
         return len(self._unanswered) + len(self._unsent)
 
     def ask(self, request: bytes) -> asyncio.Future[Any]:
-        """Send a request; the result is its reply, which may be an exception of redis-py.
+        """Send a request. The future's result is the reply, which may be an exception of redis-py.
 
         Raises
         ------
         redis.exceptions.ConnectionError, redis.exceptions.TimeoutError
-            In the result: the connection was lost before the reply, or was silent for longer than
+            By the future: the connection was lost before the reply, or was silent for longer than
             ``socket_timeout``.
         """
         answer: asyncio.Future[Any] = self._loop.create_future()
@@ -82,11 +82,11 @@ class LoopSocket:
         return answer
 
     def tell(self, request: bytes) -> None:
-        """Send a request whose reply nobody needs."""
+        """Send a request and ignore its reply."""
         self.ask(request).add_done_callback(read_error)
 
     def close(self, error: Exception | None = None) -> None:
-        """Close the connection; calls without a reply get the error."""
+        """Close the connection. Calls without a reply get *error*."""
         if not self.is_open:
             return
         self.is_open = False
@@ -95,7 +95,7 @@ class LoopSocket:
         if not self._loop.is_closed():
             self._loop.remove_reader(self._socket)
             self._loop.remove_writer(self._socket)
-        with suppress(Exception):  # one with TLS may want to say goodbye
+        with suppress(Exception):  # TLS may try to send a last record
             self._connection.disconnect()
         error = error or ConnectionError("the connection was closed")
         unanswered = [*self._unanswered, *(answer for answer, _ in self._unsent)]
@@ -111,7 +111,7 @@ class LoopSocket:
         self._send()
 
     def _send(self) -> None:
-        """Send all requests that are still wanted, in one piece where the socket has room."""
+        """Send all requests that are not cancelled, in one piece if the socket has room."""
         if self._rest or not self._unsent or not self.is_open:
             return
         wanted = [(answer, data) for answer, data in self._unsent if not answer.done()]
@@ -126,7 +126,7 @@ class LoopSocket:
         self._write()
 
     def _write(self) -> None:
-        """Send what waits, a piece at a time."""
+        """Send one piece of the waiting bytes."""
         try:
             sent = self._socket.send(self._rest[:_MAX_PIECE_BYTES])
         except _NOT_READY_ERRORS:
@@ -142,7 +142,7 @@ class LoopSocket:
             self._send()
 
     def _read(self) -> None:
-        """Read a piece, and hand out the replies in it."""
+        """Read one piece, and hand out its replies."""
         try:
             data = self._socket.recv(_MAX_PIECE_BYTES)
         except _NOT_READY_ERRORS:
@@ -160,7 +160,7 @@ class LoopSocket:
         except ValueError as exc:
             self.close(ConnectionError(f"a reply could not be read: {exc}"))
             return
-        # A TLS record may be decrypted already, so that the socket does not tell of it.
+        # TLS may have decrypted more data, which the loop does not see at the socket.
         pending = getattr(self._socket, "pending", None)
         if self.is_open and pending is not None and pending():
             self._loop.call_soon(self._read_more)
@@ -170,7 +170,7 @@ class LoopSocket:
             self._read()
 
     def _answer(self, reply: Any) -> None:
-        """Hand out a reply."""
+        """Hand out a reply to the oldest request."""
         if not self._unanswered:
             raise ValueError("nothing was asked")
         answer = self._unanswered.popleft()
@@ -183,7 +183,7 @@ class LoopSocket:
         self.close(error)
 
     def _watch(self) -> None:
-        """Close the connection when it is silent for too long."""
+        """Start the timer that closes the connection if it is silent for too long."""
         self._heard = self._loop.time()
         if self._timeout is not None and self._timer is None:
             self._timer = self._loop.call_later(self._timeout, self._check_silence)

@@ -1,4 +1,4 @@
-"""A producer for Celery whose messages go to Redis without blocking a loop."""
+"""A producer for Celery that publishes to Redis without blocking an event loop."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from celery_delayq.transport.loop.client import LoopClient, new_loop_client
 from celery_delayq.utils import bridge
 from celery_delayq.utils.bridge import Bridge
 
-#: Methods of kombu's channel that ask Redis.
+#: Methods of kombu's channel that send commands to Redis.
 _BLOCKING_METHODS = ("exchange_declare", "queue_declare", "queue_bind", "get_table", "_put_fanout")
 
 
 class LoopPublisher:
-    """Celery's own producer on a channel of ours, which runs in greenlets of a bridge.
+    """Celery's own producer on our channel, for greenlets of a bridge.
 
-    All that the channel asks Redis for is awaited: messages and scripts on shared connections,
-    what kombu does itself (bindings, fanout) in a thread.
+    All replies of Redis are awaited. Messages and scripts use shared connections. kombu's own
+    commands (bindings, fanout) run in a thread.
 
     Parameters
     ----------
     app : Celery
-        The app, with ``DelayQ``. Connects, so it is made in a thread.
+        The app, with ``DelayQ``. The constructor connects: call it in a thread.
     threads : Bridge
-        For what blocks.
+        Runs blocking calls in threads.
     size : int
-        Connections for messages and scripts.
+        Number of connections for messages and scripts.
     retries : Mapping[str, Any]
-        How often it tries to connect, as in ``task_publish_retry_policy``.
+        Number and intervals of attempts to connect, as in ``task_publish_retry_policy``.
     """
 
     def __init__(self, app: Celery, threads: Bridge, size: int, retries: Mapping[str, Any]) -> None:
@@ -46,7 +46,8 @@ class LoopPublisher:
         self.client: LoopClient = new_loop_client(channel.pool, threads, size)
         store = channel.store
         channel.store = Store(self.client, store.keys, store.layout, store.limits)
-        # Each as a whole: a call that is cancelled meanwhile leaves the thread its connection.
+        # Each whole method runs in a thread. If its call is cancelled, the thread still has its
+        # connection until the method ends.
         for name in _BLOCKING_METHODS:
             setattr(channel, name, bridge.off_loop(getattr(channel, name)))
         commands = channel._create_client()
@@ -56,7 +57,7 @@ class LoopPublisher:
 
     @property
     def store(self) -> Store:
-        """Our data, asked in greenlets of the bridge."""
+        """The store, for greenlets of the bridge."""
         store: Store = self._channel.store
         return store
 
@@ -65,11 +66,11 @@ class LoopPublisher:
         await self.client.connections.open()
 
     def close(self) -> None:
-        """Close the connections for messages and scripts; calls without a reply get an error."""
+        """Close the connections for messages and scripts. Calls without a reply get an error."""
         self.client.connections.close()
 
     def release(self) -> None:
-        """Close the connection of kombu, which no call uses any more."""
+        """Close kombu's connection. No call may use it any more."""
         self._connection.release()
 
     def _ensure(
@@ -83,9 +84,9 @@ class LoopPublisher:
         interval_max: float = 1,
         **_: Any,
     ) -> Callable[..., Any]:
-        """Take the place of ``Connection.ensure``, which sleeps and connects where it runs.
+        """Replace ``Connection.ensure``, which blocks while it sleeps and connects.
 
-        The connections open by themselves again; so only the wait is left.
+        The shared connections open again by themselves. So this only waits between two attempts.
         """
 
         lost = self._connection.recoverable_connection_errors
@@ -106,13 +107,13 @@ class LoopPublisher:
 
 
 def _load(app: Celery) -> None:
-    """Import and make what the first call would, which takes long."""
+    """Import modules and create objects now that the first call would need: that takes long."""
     amqp = app.amqp
     _ = amqp.send_task_message, amqp.router, app.producer_pool.connections.connection.transport
 
 
 def _intervals(count: int | None, start: float, step: float, most: float) -> Iterator[float]:
-    """Yield the seconds before each further try."""
+    """Yield the seconds before each further attempt."""
     done = 0
     while count is None or done < count:
         yield min(start + done * step, most)

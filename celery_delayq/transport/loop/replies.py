@@ -1,21 +1,21 @@
-"""Reads replies of Redis (RESP2) out of the pieces in which they arrive."""
+"""Reads replies of Redis (RESP2) from pieces of any size."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-#: Bytes that are read before they are dropped from the front of the buffer.
+#: Number of parsed bytes from which they are dropped from the front of the buffer.
 _DROP_BYTES = 65536
 
 
 class ReplyReader:
-    """Takes bytes, gives replies.
+    """Parses bytes into replies.
 
     Parameters
     ----------
     error_of : Callable[[str], Exception]
-        Makes an error of the text of one; it is a reply, too.
+        Returns an exception for the text of an error reply. The exception is the reply.
     """
 
     def __init__(self, error_of: Callable[[str], Exception]) -> None:
@@ -25,7 +25,7 @@ class ReplyReader:
         self._reading: Generator[None, None, Any] | None = None
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """Yield the replies that are complete with *data*."""
+        """Add *data*, and yield the replies that are now complete."""
         self._buffer += data
         while self._reading is not None or self._at < len(self._buffer):
             reading = self._reading = self._reading or self._reply()
@@ -41,7 +41,7 @@ class ReplyReader:
                 return
 
     def _reply(self) -> Generator[None, None, Any]:
-        """Read one reply; yield where bytes are missing."""
+        """Return one reply. Yield while bytes are missing."""
         buffer = self._buffer
         while (end := buffer.find(b"\r\n", self._at)) < 0:
             yield

@@ -1,4 +1,4 @@
-"""Waits on an event loop for what is published to channels of Redis, and reads keys."""
+"""Waits on an event loop for messages of Redis channels, and reads keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Notice:
         self._event = asyncio.Event()
 
     async def wait(self, seconds: float) -> None:
-        """Return when something was published, or after so many seconds."""
+        """Return when a message was published, or after *seconds*."""
         timer = asyncio.get_running_loop().call_later(seconds, self.give)
         try:
             await self._event.wait()
@@ -31,12 +31,12 @@ class Notice:
         self._event.clear()
 
     def give(self) -> None:
-        """Wake it, or let its next wait return at once."""
+        """Wake the coroutine, or let its next wait return at once."""
         self._event.set()
 
 
 class _SubscribedSocket(LoopSocket):
-    """A connection whose messages wake those who wait for their channel."""
+    """A connection whose messages wake the coroutines that wait for their channel."""
 
     waiting: Mapping[bytes, set[Notice]]
 
@@ -49,16 +49,16 @@ class _SubscribedSocket(LoopSocket):
 
 
 class Subscription:
-    """One connection with all channels that coroutines of a loop wait for, and one for reading.
+    """One connection subscribed to all channels that an event loop waits for, and one for reading.
 
-    A notification is a hint: who waits reads now and then.
+    A notification is a hint and may be lost: a waiting coroutine also reads at intervals.
 
     Parameters
     ----------
     pool : redis.ConnectionPool
-        Makes the connections; none is taken out of it.
+        Its class and options are used for new connections. No connection is taken from the pool.
     bridge : Bridge
-        Connecting blocks, so that a thread does it.
+        Connects in a thread, since connecting blocks.
     """
 
     def __init__(self, pool: ConnectionPool, bridge: Bridge) -> None:
@@ -69,7 +69,7 @@ class Subscription:
     def _new_socket(self, connection: Any, loop: asyncio.AbstractEventLoop) -> LoopSocket:
         found = _SubscribedSocket(connection, loop)
         found.waiting = self._waiting
-        for channel in self._waiting:  # those of a connection that was lost
+        for channel in self._waiting:  # the channels of a lost connection
             found.tell(pack([("SUBSCRIBE", channel)]))
         return found
 
@@ -80,7 +80,7 @@ class Subscription:
         Raises
         ------
         BrokerUnavailable, CommandRefused
-            Redis is away, or refuses it.
+            Redis is away, or refuses the subscription.
         """
         notice = Notice()
         others = self._waiting.setdefault(channel, set())
@@ -97,7 +97,7 @@ class Subscription:
                     each.tell(pack([("UNSUBSCRIBE", channel)]))
 
     async def read(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of keys; raises the errors of :meth:`to`."""
+        """Return the values of keys. Raises the errors of :meth:`to`."""
         await self._subscribed.open()
         values: list[bytes | None] = await self._reading.fetch(pack([("MGET", *keys)]))
         return values
