@@ -1,1 +1,1 @@
-"""The only code that talks to Redis."""
+"""The only code that sends commands to Redis."""

@@ -35,43 +35,44 @@ from celery_delayq.store.scripting.runner import ScriptRunner, StorePart, ran
 from celery_delayq.utils import foreign
 from celery_delayq.utils.portions import batches
 
-#: Most ids of one script call, and most names that it looks at. Many messages with one id take
-#: several calls.
+#: Most ids of one script call, and most messages that the call looks at. Many messages with one id
+#: take several calls.
 ID_BATCH = 40
 
-#: Most keys that one call of ``control/queues_with.lua`` looks at, once for each id.
+#: Most keys in which one call of ``control/queues_with.lua`` looks for the ids.
 MAX_CALL_KEYS = 1000
 
-#: The first message with an id: see ``include/find.lua``.
+#: The start of a search among the messages with one id: see ``include/find.lua``.
 _FIRST_MESSAGE = b"["
 
-#: Messages that one call of ``schedule/exists.lua`` looks for.
+#: Most messages that one call of ``schedule/exists.lua`` looks for.
 EXISTS_BATCH = 100
 
 #: Most revoked ids that one call reads or looks for.
 REVOKED_BATCH = 1000
 
-#: Most calls for a part of a page that return no entry: most are of other priorities.
+#: Most calls in a row without an entry for a page: entries of other priorities are skipped.
 MAX_EMPTY_CALLS = 4
 
 
 class ControlStore(StorePart):
-    """The part of the gateway for those who manage the schedule."""
+    """The part of the store for managing the schedule."""
 
     def __init__(self, runner: ScriptRunner) -> None:
         super().__init__(runner)
         self._scan = ScanStore(runner)
 
-    # -- to look at
+    # -- reads
 
     def exists(self, queue: str, messages: Iterable[tuple[str, str]]) -> str:
-        """Return a code of ``schedule/exists.lua`` for each id and message id: whether that is
-        there."""
+        """Return a code of ``schedule/exists.lua`` for each id and message id: whether the message
+        exists.
+        """
         keys = [*self._keys.queue(queue).state]
         messages, codes = iter(messages), []
         part: list[tuple[str, str]] = []
         while part := part or [*islice(messages, EXISTS_BATCH)]:
-            # Together: redis-py takes longer for many arguments than Redis does for all the rest.
+            # Joined: packing many arguments takes longer than the whole script.
             ids = "".join([f"{entry_id(id)}\0" for id, _ in part])
             message_ids = "".join([f"{message_id}\0" for _, message_id in part])
             codes.append(self._run("schedule/exists", keys, [ids, message_ids]).decode())
@@ -79,7 +80,7 @@ class ControlStore(StorePart):
         return "".join(codes)
 
     def queues_with_steps(self, queues: Sequence[str], ids: Sequence[str]) -> Steps[list[str]]:
-        """Return those of *queues* that may have messages with one of *ids*: mostly one."""
+        """Return the queues of *queues* that may have messages with one of *ids*."""
         names = [to_bytes(id if isinstance(id, Name) else entry_id(id)) for id in ids]
         found: set[str] = set()
         for some in batches(names, ID_BATCH):
@@ -123,20 +124,20 @@ class ControlStore(StorePart):
         began: int | None = None,
         goes_on: bool = False,
     ) -> Steps[FoundPage]:
-        """Return up to *limit* entries in order of due.
+        """Return up to *limit* entries, sorted by due.
 
-        There may be fewer and more behind them, where a priority is given or entries were moved.
+        With a priority, or if entries were moved, a page that is not the last one may be shorter.
 
         Parameters
         ----------
         after, upto : Position | None
-            Only entries behind the one, and not behind the other.
+            Only entries after *after*, up to *upto*.
         records : bool
-            Without them these are empty.
+            If False, records are empty.
         began : int | None
-            When the reading began (:attr:`Stretch.began`).
+            The time at which the reading began (:attr:`Stretch.began`).
         goes_on : bool
-            Whether the reading goes on after the last page.
+            Whether the caller continues the reading after the last page.
         """
         stretch = Stretch.of(queue, where, began).finite()._replace(after=after, upto=upto)
         entries: list[ListedEntry] = []
@@ -159,13 +160,13 @@ class ControlStore(StorePart):
     page = ran(page_steps)
 
     def records_steps(self, queue: str, names: Sequence[str]) -> Steps[dict[str, bytes]]:
-        """Return the records of those entries that are still scheduled, by name."""
+        """Return the records of the entries that are still scheduled, by name."""
         fields = [to_bytes(name) for name in names]
         found = yield from self._scan.values_steps(self._keys.queue(queue).entries, fields)
         return {name: data for name, data in zip(names, found, strict=True) if data is not None}
 
     def count_steps(self, queue: str, where: EntryCondition) -> Steps[int]:
-        """Return how many entries of a queue there are; *where* names no step."""
+        """Return the number of entries of a queue. *where* must not have a priority step."""
         pieces = Stretch.of(queue, where).pieces()
         return sum(answered((yield [self._scan.size_command(piece) for piece in pieces])))
 
@@ -178,7 +179,7 @@ class ControlStore(StorePart):
         tasks = {task_name(name[1:]): since for name, since in names.items() if name[:1] == "t"}
         return PausedNames(revision, queues, tasks)
 
-    # -- to change
+    # -- changes
 
     def cancel_steps(
         self,
@@ -190,17 +191,16 @@ class ControlStore(StorePart):
         ready: ReadyAction = "cancel",
         token: str | None = None,
     ) -> Steps[list[StatusCode]]:
-        """Cancel entries.
+        """Cancel entries. Return the outcome of each, as :meth:`reschedule` and :meth:`run_now` do.
 
-        This and the others return the outcome of each. Called again with the same *token*, they
-        change nothing more and return the same, for a minute.
+        For a minute, a repeated call with the same *token* changes nothing and returns the same.
 
         Parameters
         ----------
         ready : ReadyAction
-            What to do with tasks that are ready and leased to no process.
+            The action for ready tasks that no process has leased.
         if_due : int | Sequence[int | None] | None
-            Only entries that are due then (ms): one time for all, or one for each.
+            Only entries with this due time (ms): one for all, or one for each.
         """
         key = self._keys.queue(queue)
         keys = [key.quarantined, *self._keys.ready_lists(queue, layout)]
@@ -212,8 +212,8 @@ class ControlStore(StorePart):
     def reschedule_steps(
         self, queue: str, moves: Sequence[tuple[str, Due, int | None]], token: str | None = None
     ) -> Steps[list[StatusCode]]:
-        """Move entries: id, new due, and the one that it must have now (ms), if any."""
-        # A countdown that is over leads to the past.
+        """Move entries: id, new due time, and required due time (ms) or None, of each."""
+        # An elapsed countdown is due at once.
         items = [
             (id, due.ms if not due.relative else f"+{due.ms}" if due.ms > 0 else 0, if_due)
             for id, due, if_due in moves
@@ -232,7 +232,7 @@ class ControlStore(StorePart):
         if_due: IfDue = None,
         token: str | None = None,
     ) -> Steps[list[StatusCode]]:
-        """Make entries ready at once, to run next: the last one first."""
+        """Make entries ready at once, to run next. The last one of *ids* runs first."""
         key = self._keys.queue(queue)
         keys = [*key.moves, key.wake, self._keys.control]
         keys += self._keys.ready_lists(queue, layout)
@@ -250,7 +250,7 @@ class ControlStore(StorePart):
         args: list[Any],
         items: Sequence[tuple[Any, ...]],
     ) -> Steps[list[StatusCode]]:
-        """Call a script for all *items*, some at a time: each has an id, then its arguments."""
+        """Call a script for all *items*, in parts. Each item is an id and its arguments."""
         key = self._keys.queue(queue)
         token = token or uuid4().hex
         codes: list[StatusCode] = []
@@ -262,16 +262,17 @@ class ControlStore(StorePart):
             its_args = [queue, ID_BATCH, start, *args, *flat]
             found, _, more = (yield Call(name, its_keys, its_args)).partition(b"\n")
             told = cast("list[StatusCode]", list(found.decode()))
-            # The first code may be for more messages of the id that the last call has begun.
+            # The first code may be for further messages of the former call's last id.
             codes[number:] = [worst_code([*codes[number:], told[0]]), *told[1:]]
             number, start = len(codes) - bool(more), more or _FIRST_MESSAGE
             calls += 1
         return codes
 
     def use_retry_budget(self, budget: str, most: int, what: str, seconds: int) -> bool:
-        """Use one of at most *most* retries of a canvas; False when none is left.
+        """Use one of at most *most* retries of a canvas; False if none is left.
 
-        The same again, *what* says which, costs nothing. It is remembered for so many seconds.
+        *what* names the retry. Using the same retry again costs nothing. Redis remembers the used
+        retries for *seconds*.
         """
         args = [what, most, seconds]
         return bool(self._run("leases/use_retry_budget", [self._keys.budget(budget)], args))
@@ -285,9 +286,9 @@ class ControlStore(StorePart):
         resume: bool = False,
         token: str | None = None,
     ) -> bool:
-        """Pause a queue or a task, or let it go on; False when it was so already.
+        """Pause or resume a queue or a task; False if this changes nothing.
 
-        *queues* are looked at when it goes on: they may have paused and due entries. *token* as for
+        A resume plans a look at *queues*, which may have paused and due entries. *token* as in
         :meth:`cancel`.
         """
         field = f"q{queue}" if queue is not None else f"t{task_field(task or '')}"
@@ -304,23 +305,25 @@ class ControlStore(StorePart):
         stamps: Mapping[str, Any] | None = None,
         canvas: Canvas | None = None,
     ) -> int:
-        """Remember ids, stamps, a canvas for so many seconds; return how many are remembered."""
+        """Remember ids, stamps and a canvas as revoked, for *seconds*. Return the number of all
+        remembered revokes.
+        """
         members = _revoked_members(ids, stamps)
         if canvas is not None:
             members.append(to_bytes(canvas.text))
         return self.remember_revoked(seconds, members)
 
     def remember_revoked(self, seconds: float, members: Iterable[bytes]) -> int:
-        """Remember members of the set of revokes; return how many are remembered."""
+        """Add members to the set of revokes. Return the number of members of the set."""
         keys = [self._keys.control, self._keys.revoked]
         return int(self._run("control/revoke", keys, [int(seconds * 1000), *members]))
 
     def not_revoked(self, ids: Sequence[str], stamps: Mapping[str, Any] | None = None) -> list[str]:
-        """Return which of ids, and of stamps in JSON, are not remembered as revoked."""
+        """Return the ids, and the stamps in JSON, that are not remembered as revoked."""
         return [to_text(each[1:]) for each in self.not_remembered(_revoked_members(ids, stamps))]
 
     def not_remembered(self, members: Iterable[bytes]) -> list[bytes]:
-        """Return which members the set of revokes lacks."""
+        """Return the members that the set of revokes lacks."""
         new: list[bytes] = []
         for some in batches(members, REVOKED_BATCH):
             scores = cast(
@@ -331,7 +334,7 @@ class ControlStore(StorePart):
         return new
 
     def revoked(self, since_ms: int = 0) -> Revoked:
-        """Return ids, stamps and canvases that were revoked since then."""
+        """Return ids, stamps and canvases that were revoked since *since_ms*."""
         parts = [*self.revoked_members(since_ms)]
         members = [member for some, _ in parts for member in some]
         ids = [to_text(member[1:]) for member in members if member[:1] == b"i"]
@@ -341,8 +344,8 @@ class ControlStore(StorePart):
         return Revoked(ids, stamps, canvases, parts[-1][1])
 
     def revoked_members(self, since_ms: int = 0) -> Iterator[tuple[list[bytes], int]]:
-        """Yield members of the set of revokes since then, and the time of the last of each part."""
-        # From the last time on: Redis walks over all that it is to leave out.
+        """Yield parts of the set of revokes since *since_ms*: members, and the time of the last."""
+        # Each part begins at the former part's last time: Redis walks over all skipped members.
         last, seen = since_ms, 0
         while True:
             found = cast(
@@ -360,13 +363,13 @@ class ControlStore(StorePart):
 
 
 def _each(ids: Sequence[str], if_due: IfDue) -> list[tuple[str, int | None]]:
-    """Return ids, each with the due that it must have."""
+    """Return ids, each with its required due time or None."""
     dues = if_due if isinstance(if_due, Sequence) else [if_due] * len(ids)
     return [*zip(ids, dues, strict=True)]
 
 
 def _stamp(member: bytes) -> dict[str, Any]:
-    """Return a stamp that was revoked; none for anything else."""
+    """Return the revoked stamp of a member; empty for another member."""
     if member[:1] == b"s":
         with suppress(ValueError):
             stamp = foreign.loads(member[1:])
@@ -381,7 +384,7 @@ def _revoked_members(ids: Iterable[str], stamps: Mapping[str, Any] | None) -> li
 
 
 def _target(id: str) -> bytes:
-    """Return an id, or the name of one message: only a name contains a NUL."""
+    """Return an id, or the name of one message, which contains a NUL."""
     if isinstance(id, Name):
         return to_bytes(id if "\0" in id else f"{id}\0")
     return to_bytes(entry_id(id))

@@ -24,18 +24,18 @@ from celery_delayq.store.scripting.runner import StorePart, ran
 
 logger = logging.getLogger(__name__)
 
-#: Dead letters that are read in one call, if they are small.
+#: Most dead letters that one call reads. Large dead letters end a page earlier.
 PAGE_DEAD_LETTERS = 100
 
-#: Dead letters that one call makes ready again without reading them.
+#: Most dead letters that one call makes ready again without reading their messages.
 REPLAY_BATCH = 75
 
-#: Dead letters that one call forgets at most, and calls that follow each other.
+#: Most dead letters that one call deletes, and most such calls in a row.
 TRIM_BATCH, MAX_TRIM_CALLS = 200, 10
 
 
 class Replay(NamedTuple):
-    """A dead letter, by id and when it died (ms), and the entry that it becomes."""
+    """The id and time of death (ms) of a dead letter, and the entry that replaces it."""
 
     id: str
     died_ms: int
@@ -43,8 +43,18 @@ class Replay(NamedTuple):
 
 
 class ReplayedInPlace(NamedTuple):
-    """How many dead letters are ready again, id and death (ms) of the others, the death of the last
-    one that was looked at (ms), and whether there are more.
+    """The reply of ``deadletters/replay_in_place.lua``.
+
+    Attributes
+    ----------
+    done : int
+        Number of dead letters that are ready again.
+    left : list[tuple[bytes, float]]
+        Id and time of death (ms) of dead letters whose messages must be read.
+    last : float
+        Time of death (ms) of the last dead letter that was looked at.
+    more : bool
+        Whether there are more dead letters.
     """
 
     done: int
@@ -54,15 +64,15 @@ class ReplayedInPlace(NamedTuple):
 
 
 def read_codes(reply: bytes) -> list[StatusCode]:
-    """Return what became of each dead letter by the reply of a script."""
+    """Return the outcome of each dead letter in the reply of a script."""
     return cast("list[StatusCode]", list(reply.decode()))
 
 
 class DeadLetterStore(StorePart):
-    """The part of the gateway for messages that will not run any more."""
+    """The part of the store for dead letters."""
 
     def add(self, queue: str, id: str, reason: str, message: bytes, details: bytes = b"") -> None:
-        """Keep a message that is nowhere else as a dead letter."""
+        """Add a dead letter for a message that is not in Redis."""
         key = self._keys.queue(queue)
         layout = self._runner.layout_of(queue).text
         args = [dead_letter_text(id), dead_letter_text(reason), message, queue, layout]
@@ -78,7 +88,7 @@ class DeadLetterStore(StorePart):
         ahead: bool = False,
         ask: Ask | None = None,
     ) -> Iterator[DeadLetterRecord]:
-        """Yield the dead letters of a queue, as :meth:`pages` has them."""
+        """Yield the dead letters of a queue. Parameters of :meth:`pages`."""
         return chain.from_iterable(self.pages(queue, died_from, died_to, ahead=ahead, ask=ask))
 
     def pages(
@@ -91,25 +101,27 @@ class DeadLetterStore(StorePart):
         ahead: bool = False,
         ask: Ask | None = None,
     ) -> Iterator[list[DeadLetterRecord]]:
-        """Yield the dead letters of a queue in order of when they died, in ms since 1970.
+        """Yield the dead letters of a queue, by time of death.
 
-        Those that come or go meanwhile are among them or not; all others are there once.
+        Each dead letter comes once. Dead letters added or removed meanwhile may be missing.
 
         Parameters
         ----------
+        died_from, died_to : int | None
+            Only dead letters that died between both times, in ms since 1970; None for no limit.
         page : int
             Most dead letters of a page.
         ahead : bool
-            Whether Redis reads the next page while this one is worked on. Then it has a connection
-            for itself until it ends.
+            Whether Redis reads the next page while the caller handles this page. The iterator then
+            uses a separate connection until its end.
         ask : Callable
-            Calls a function with the stores, once more on new connections when a server is gone;
-            without one a lost connection is an error.
+            Calls a function with the stores; if a server is gone, again on new connections.
+            Without *ask* a lost connection is an error.
         """
         ask = ask or (lambda question: question(self._runner))
         low: float | str = "-inf" if died_from is None else died_from
         high: float | str = "+inf" if died_to is None else died_to
-        after = b""  # the last one, since several may have died at that moment
+        after = b""  # id of the last dead letter: several may have died at one moment
         replies: deque[Any] = deque()
 
         def send() -> None:
@@ -143,15 +155,17 @@ class DeadLetterStore(StorePart):
         page: int,
         after: bytes,
     ) -> Call:
-        """Return the call for one of the :meth:`pages`: dead letters that died between *low* and
-        *high*, behind the one named *after* that died at *low*.
+        """Return the call that reads one of the :meth:`pages`.
+
+        The page has dead letters that died between *low* and *high* (ms). The one with the id
+        *after*, which died at *low*, was the last of the former page.
         """
         key = self._keys.queue(queue)
         args = [low, high, page, after]
         return Call("deadletters/page", [key.dead, key.dead_at], args)
 
     def read_steps(self, queue: str, ids: Sequence[bytes]) -> Steps[list[DeadLetterRecord]]:
-        """Return those of the dead letters that are there."""
+        """Return the existing dead letters of *ids*."""
         dead = self._keys.queue(queue).dead
         found = yield from ScanStore(self._runner).values_steps(dead, ids)
         return [
@@ -163,14 +177,14 @@ class DeadLetterStore(StorePart):
     read = ran(read_steps)
 
     def get(self, queue: str, id: str) -> DeadLetterRecord | None:
-        """Return one dead letter."""
+        """Return one dead letter; None if it does not exist."""
         found = self.read(queue, [to_bytes(id)])
         return found[0] if found else None
 
     def count_steps(
         self, queue: str, died_from: int | None = None, died_to: int | None = None
     ) -> Steps[int]:
-        """Return how many dead letters of a queue died then (ms)."""
+        """Return the number of a queue's dead letters that died between two times (ms)."""
         low: float | str = "-inf" if died_from is None else died_from
         high: float | str = "+inf" if died_to is None else died_to
         number: int = yield Command.of("ZCOUNT", self._keys.queue(queue).dead_at, low, high)
@@ -181,20 +195,20 @@ class DeadLetterStore(StorePart):
     def extent_steps(
         self, queue: str, died_from: int | None, died_to: int | None
     ) -> Steps[tuple[int, int | None]]:
-        """Return how many dead letters died then, and when the last one of these died at most (ms):
-        those that die from now on are later.
+        """Return the number of dead letters that died between two times, and the latest possible
+        time of their deaths (ms). All later dead letters die after that time.
         """
         number = yield from self.count_steps(queue, died_from, died_to)
         if not number:
             return 0, died_to
         seconds, micros = yield Command.of("TIME")
         last_ms = int(seconds) * 1000 + int(micros) // 1000
-        # A clock that was set back since, or a failover, leaves some that died later than now.
+        # If the clock was set back, or after a failover, some dead letters died later than now.
         dead_at = self._keys.queue(queue).dead_at
         if (yield Command.of("ZCOUNT", dead_at, last_ms + 1, "+inf")):
             newest = (yield Command.of("ZRANGE", dead_at, -1, -1, "WITHSCORES"))[-1]
             at = float(newest[-1] if isinstance(newest, list) else newest)
-            if math.isinf(at):  # as nobody of ours writes it: then there is no bound
+            if math.isinf(at):  # other code wrote this score: there is no latest time
                 return number, died_to
             last_ms = int(at)
         if died_to is not None:
@@ -204,16 +218,15 @@ class DeadLetterStore(StorePart):
     def replay_call(
         self, queue: str, to: str, layout: Layout, dead_letters: Sequence[Replay], token: str
     ) -> Call:
-        """Return the call that makes entries of dead letters again, on the queue *to*.
+        """Return the call that turns dead letters, at most about a hundred, into entries of *to*.
 
-        About a hundred of them at most. Asked again with the same *token*, it changes nothing more
-        and gives the same answer, for a minute: a :data:`~celery_delayq.model.lookup.StatusCode`
-        for each.
+        The reply has a :data:`~celery_delayq.model.lookup.StatusCode` for each dead letter. For a
+        minute, a repeated call with the same *token* changes nothing and returns the same reply.
 
         Parameters
         ----------
         layout : Layout
-            That of the queue *to*.
+            The layout of the queue *to*.
         """
         key, dead = self._keys.queue(to), self._keys.queue(queue)
         lists = (key.quarantined, *self._keys.ready_lists(to, layout))
@@ -240,17 +253,18 @@ class DeadLetterStore(StorePart):
         token: str,
         limit: int = REPLAY_BATCH,
     ) -> ReplayedInPlace:
-        """Make the tasks of dead letters ready again, as far as their messages need not be read.
+        """Make tasks of dead letters ready again, except those whose messages must be read.
 
-        Asked again with the same *token*, it changes nothing more and gives the same answer, for a
-        minute.
+        For a minute, a repeated call with the same *token* changes nothing and returns the same
+        reply.
 
         Parameters
         ----------
         died_from, died_to
             In ms since 1970; *died_from* may be ``-inf``.
         after : bytes
-            Id of one that died at *died_from*, after which to begin; ``b""`` for none.
+            The call begins after the dead letter with this id that died at *died_from*; ``b""``
+            for none.
         """
         key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
         keys = [key.wake, key.dead, key.dead_at, key.answer(token), key.totals, *lists]
@@ -265,9 +279,9 @@ class DeadLetterStore(StorePart):
         return ReplayedInPlace(int(done), left, float(last), more == b"1")
 
     def delete_call(self, queue: str, dead_letters: Sequence[tuple[str, int]], token: str) -> Call:
-        """Return the call that forgets dead letters, by id and when they died (ms).
+        """Return the call that deletes dead letters, by id and time of death (ms).
 
-        *token* as for :meth:`replay_call`.
+        *token* as in :meth:`replay_call`.
         """
         key = self._keys.queue(queue)
         args = [part for id, died_ms in dead_letters for part in (to_bytes(id), died_ms)]
@@ -276,7 +290,7 @@ class DeadLetterStore(StorePart):
     def delete(
         self, queue: str, dead_letters: Sequence[tuple[str, int]], token: str | None = None
     ) -> list[StatusCode]:
-        """Make the :meth:`delete_call`, and say what became of each."""
+        """Run the :meth:`delete_call`, and return the outcome of each dead letter."""
         if not dead_letters:
             return []
         return read_codes(
@@ -284,10 +298,9 @@ class DeadLetterStore(StorePart):
         )
 
     def trim_by(self, queue: str, layout: Layout) -> None:
-        """Forget dead letters beyond the limits of a queue, some of them, and tell of it in the
-        log.
+        """Delete dead letters beyond the limits of a queue, and log how many.
 
-        Where they go to an archive, none is forgotten.
+        One call deletes a limited number. If dead letters go to an archive, none is deleted.
         """
         age, most = layout.limits.dead_letters_age, layout.limits.dead_letters_max
         if layout.limits.archived or not (age or most):
@@ -310,14 +323,14 @@ class DeadLetterStore(StorePart):
             )
 
     def trim(self, queue: str, age: float, most: int, limit: int) -> tuple[int, int]:
-        """Forget up to *limit* dead letters; return how many were too old, how many too many.
+        """Delete up to *limit* dead letters. Return the numbers beyond *age* and beyond *most*.
 
         Parameters
         ----------
         age : float
-            Seconds for which a dead letter is kept, 0 for ever.
+            Seconds for which a dead letter is kept; 0: for ever.
         most : int
-            Dead letters that are kept, 0 for no limit.
+            Most dead letters to keep; 0: no limit.
         """
         key = self._keys.queue(queue)
         args = [int(age * 1000), most, limit]
@@ -327,9 +340,9 @@ class DeadLetterStore(StorePart):
     def restore(
         self, queue: str, dead_letters: Sequence[tuple[str, int, bytes]], token: str | None = None
     ) -> list[StatusCode]:
-        """Keep dead letters as they were: id, when it died (ms), stored bytes.
+        """Add dead letters that were exported: id, time of death (ms) and stored bytes of each.
 
-        The code is ``d`` for a new one and ``k`` for one that was there. *token* as for
+        The code is ``d`` for an added dead letter and ``k`` for an existing one. *token* as in
         :meth:`replay_call`.
         """
         if not dead_letters:
@@ -342,9 +355,9 @@ class DeadLetterStore(StorePart):
         return read_codes(self._run("deadletters/restore", keys, args))
 
     def take_turn(self, who: str, seconds: float) -> bool:
-        """Return whether it is the turn of *who* to archive, for so many seconds.
+        """Return whether *who* has the turn to archive, for *seconds*.
 
-        It only saves work: several may archive at once.
+        The turn only saves work: several processes may archive at once.
         """
         key, client, turn_ms = self._keys.archiving, self._runner.client, int(seconds * 1000)
         if client.set(key, who, nx=True, px=turn_ms):

@@ -19,7 +19,7 @@ from redis.exceptions import (
 from celery_delayq.errors import BrokerUnavailable, DelayQError
 from celery_delayq.store.scripting.refusals import Refusal, is_denied, refusal_of
 
-#: What the broker, or the way to it, may raise.
+#: Errors of the broker, and of the connection to it.
 BROKER_ERRORS = (OperationalError, RedisError)
 
 #: redis-py's message when it cannot connect: address and reason.
@@ -38,7 +38,7 @@ def is_away(exc: BaseException) -> bool:
 
 
 def describe_error(exc: BaseException, app: Celery | None = None) -> str:
-    """Return an error as a sentence; a failed connection with its address, without password."""
+    """Return an error as a sentence. For a failed connection, add its address without password."""
     if is_denied(exc):
         return f"docs/accounts.md lists the rights that an account of Redis needs: {exc}"
     if refusal_of(exc) is Refusal.LATER:
@@ -68,5 +68,5 @@ def broker_address(app: Celery) -> str:
             uri = connection.as_uri()
     except Exception:  # a URL may be anything
         return ""
-    # Up to the last @: a password that should have been quoted may have anything in it.
+    # Up to the last @: an unquoted password may contain any character.
     return ";".join(re.sub(r"//.*@", "//", each) for each in uri.split(";"))

@@ -1,4 +1,4 @@
-"""Reads the numbers of all queues in three round trips, and samples ready messages."""
+"""Reads numbers of all queues in three round trips, and samples ready messages."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ T = TypeVar("T")
 #: Most worker ids of a queue that ``schedule/counts`` returns.
 MAX_WORKER_IDS = 1000
 
-#: Queues whose ready messages are read together, up to 1 MB of each queue at a time.
+#: Most queues whose ready messages are read together, up to 1 MB of each queue at a time.
 SAMPLED_QUEUES = 50
 
-#: Ready messages of a queue and priority that are read at most. Of a longer list, about as many are
-#: read as a sample.
+#: Most ready messages of a queue and priority that are read. From a longer list a sample of about
+#: this size is read.
 SAMPLE_MESSAGES = 1000
 
-#: Number of stretches in which a sample is read, spread evenly over the list.
+#: Number of stretches in which a sample is read.
 SAMPLE_STRETCHES = 10
 
-#: Most messages between a stretch and an end of the list: Redis walks there, node by node.
+#: Most messages between the beginning of a stretch and the nearer end of the list: Redis walks
+#: there node by node.
 MAX_STRETCH_DEPTH = 50_000
 
-#: ms after its due from which the tick of a periodic entry is late.
+#: ms after its due time from which the tick of a periodic entry counts as late.
 LATE_TICK_MS = 10_000
 
 
 class ServerGauges(NamedTuple):
-    """Numbers about Redis.
+    """Numbers of a Redis server, and of data that belongs to no queue.
 
     Attributes
     ----------
@@ -50,19 +51,19 @@ class ServerGauges(NamedTuple):
     skew : float
         Seconds by which this machine's clock is ahead of Redis' clock.
     registry : Mapping[str, bytes]
-        Stored layout of each queue.
+        The stored layout of each queue.
     paused : frozenset[str]
         The paused queues.
     ticks : TickTotals
-        What became of the ticks of periodic entries.
+        The outcomes of the ticks of periodic entries.
     dispatched : int | None
-        When a dispatcher last had nothing left to move, or moved something (ms), None if never.
+        The time at which a dispatcher last moved an entry, or had none to move (ms); None if never.
     memory : tuple[int, int] | None
-        Bytes that Redis uses, and its limit or 0; None where Redis does not say.
+        Bytes that Redis uses, and its limit, 0 for none; None if Redis does not tell.
     lineage : str
-        Another text after each failover and restart of Redis; ``""`` where Redis does not say.
+        A text that changes at each failover and restart of Redis; ``""`` if Redis does not tell.
     broken : Sequence[str]
-        Keys of a wrong type: what stands in them is as if they were not there.
+        Keys of a wrong type. They are read as empty.
     """
 
     now: int
@@ -79,7 +80,7 @@ class ServerGauges(NamedTuple):
 class QueueGauges(NamedTuple):
     """Sizes and counters of a queue at one moment, and the number of leased messages.
 
-    None for what has a key of a wrong type.
+    Counters and leased messages are None if their keys have a wrong type.
     """
 
     sizes: Sizes
@@ -88,19 +89,19 @@ class QueueGauges(NamedTuple):
 
 
 class GaugeStore(StorePart):
-    """The part of the gateway for metrics: it reads only."""
+    """The part of the store for metrics. It only reads."""
 
     def __init__(self, runner: ScriptRunner) -> None:
         super().__init__(runner)
         self._scan = ScanStore(runner)
 
     def server(self) -> ServerGauges:
-        """Return the numbers that are not of one queue, in one round trip.
+        """Return the numbers that belong to no queue, in one round trip.
 
         Raises
         ------
         CommandRefused
-            The account may not read them.
+            The account may not read the keys.
         """
         keys = (self._keys.queues, self._keys.control, self._keys.ticks, self._keys.clock)
         began = time.time()
@@ -116,7 +117,7 @@ class GaugeStore(StorePart):
         (seconds, micros), registry, control, ticks, clock = (
             {} if _is_broken(each) else each for each in found
         )
-        # An account may be without INFO.
+        # The account may lack the right to INFO.
         told = {} if isinstance(memory, Exception) else memory
         used = (int(told["used_memory"]), int(told.get("maxmemory", 0))) if told else None
         replid = "" if isinstance(replication, Exception) else replication.get("master_replid", "")
@@ -144,7 +145,7 @@ class GaugeStore(StorePart):
         Raises
         ------
         CommandRefused
-            The account may not read them.
+            The account may not read the queues.
         """
         found: dict[str, QueueGauges | CommandRefused] = {}
         sizes: dict[str, Sizes] = {}
@@ -172,7 +173,7 @@ class GaugeStore(StorePart):
         return found
 
     def periodic(self, now: int) -> tuple[dict[str, int], int]:
-        """Return the number of periodic entries by status, and how many of them are late."""
+        """Return the number of periodic entries by status, and the number of late entries."""
         late = self._runner.client.zcount(self._keys.periodic_at, "-inf", now - LATE_TICK_MS)
         statuses: dict[str, int] = {}
         for _, record in self._scan.fields(self._keys.periodic):
@@ -183,13 +184,13 @@ class GaugeStore(StorePart):
     def leased_steps(self, queue: str, size: Sizes) -> Steps[int]:
         """Return the number of leased messages of a queue."""
         key, worker_ids = self._keys.queue(queue), size.worker_ids
-        if len(worker_ids) >= MAX_WORKER_IDS:  # then there may be more
+        if len(worker_ids) >= MAX_WORKER_IDS:  # there may be more
             found = yield Command.of("ZRANGE", key.leases, 0, -1)
             worker_ids = tuple(map(to_text, found))
         return sum(answered((yield [Command.of("HLEN", key.leased(name)) for name in worker_ids])))
 
     def memory_steps(self, queue: str) -> Steps[int | None]:
-        """Return about how many bytes the schedule of a queue takes, None where not told."""
+        """Return the approximate bytes of a queue's schedule; None if Redis does not tell."""
         sizes = yield [Command.of("MEMORY", "USAGE", key) for key in self._keys.queue(queue).state]
         is_told = not any(isinstance(each, Exception) for each in sizes)
         return sum(size or 0 for size in sizes) if is_told else None
@@ -197,8 +198,10 @@ class GaugeStore(StorePart):
     def sample_steps(
         self, queue: str, layout: Layout, read: Callable[[bytes], T]
     ) -> Steps[list[tuple[float, list[T]]]]:
-        """Return what is read of some ready messages of a queue, and for how many each of them
-        stands.
+        """Return samples of a queue's ready messages, for each non-empty list.
+
+        A sample is a weight and the results of *read*: each result stands for as many messages as
+        the weight.
         """
         lists = self._keys.ready_lists(queue, layout)
         lengths = answered((yield [Command.of("LLEN", name) for name in lists]))
@@ -216,7 +219,7 @@ class GaugeStore(StorePart):
                 places = [range(start, start + size) for start in starts]
             found: list[T] = []
             for place in places:
-                # One call a stretch: it ends after about 1 MB, so large messages are few.
+                # One call for a stretch. The call ends after about 1 MB: fewer large messages.
                 reply = yield self._scan.messages_call(name, -place.start - 1, len(place))
                 found += map(read, cut(*reply))
             if found:
@@ -226,13 +229,13 @@ class GaugeStore(StorePart):
 
 @lru_cache(maxsize=32)
 def _packed(keys: Keys, layouts: tuple[tuple[str, Layout], ...]) -> bytes:
-    """Return the commands that read queues: the same for each scrape, and it takes long."""
+    """Return the commands that read queues. Cached for each scrape, since packing takes long."""
     calls = [_counts_call(keys, name, layout) for name, layout in layouts]
     return pack(with_sources(calls))
 
 
 def _counts_call(keys: Keys, queue: str, layout: Layout) -> Call:
-    """Return the call whose reply has sizes and counters of a queue."""
+    """Return the call that reads sizes and counters of a queue."""
     key = keys.queue(queue)
     names = [*key.state, key.dead, key.leases, keys.clock, key.quarantined]
     return Call("schedule/counts", [*names, *keys.ready_lists(queue, layout)], [])
@@ -244,7 +247,7 @@ def _totals(text: bytes) -> Totals:
 
 
 def _is_broken(reply: Any) -> bool:
-    """Return whether a reply says that a key is of a wrong type; raises any other refusal."""
+    """Return whether a reply is the error of a wrong type. Raises any other refusal."""
     if not isinstance(reply, Exception):
         return False
     if "WRONGTYPE" not in str(reply):

@@ -9,42 +9,42 @@ from celery_delayq.store.scripting.runner import StorePart
 
 
 def joined(runs: Iterable[bytes]) -> bytes:
-    """Return lines as one argument of a script: each takes a client, and Redis, its time."""
+    """Return lines as one argument of a script: many arguments take client and Redis longer."""
     return b"\n".join([*runs, b""])
 
 
 class HistoryStore(StorePart):
-    """The part of the gateway for the history: a stream, the oldest runs of which are forgotten.
+    """The part of the store for the history: a stream, whose oldest runs are deleted.
 
-    Runs whose messages are acknowledged after them are written by the scripts that do that:
-    :class:`~celery_delayq.store.leases.LeaseStore`.
+    If a message is acknowledged after its run, the script that acknowledges the message also writes
+    the run: :class:`~celery_delayq.store.leases.LeaseStore`.
     """
 
     def add(self, worker_id: str, number: int, most: int, runs: Sequence[bytes]) -> int:
-        """Note runs whose messages were acknowledged before them; return how many were new.
+        """Add runs whose messages were acknowledged before them. Return the number of new runs.
 
-        *number* grows with each call that a worker id makes, and is the same when one is
-        repeated; *most* is about how many runs to keep.
+        *number* grows with each call of a worker id; a repeated call has the same number. *most* is
+        the approximate number of runs to keep.
         """
         keys = [self._keys.history, self._keys.worker_id(worker_id)]
         args = [most, number, joined(runs)]
         return int(self._run("history/add", keys, args))
 
     def read(self, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:
-        """Return offset and bytes of the next *limit* runs after one offset, up to another one."""
+        """Return offset and bytes of the first *limit* runs after *after*, up to *upto*."""
         found = self._runner.client.xrange(self._keys.history, f"({after}", upto, limit)
         return [_entry(item) for item in cast("list[Any]", found)]
 
     def count(self) -> int:
-        """Return how many runs are kept."""
+        """Return the number of stored runs."""
         return cast(int, self._runner.client.xlen(self._keys.history))
 
     def first(self) -> str | None:
-        """Return the offset of the oldest run that is kept, None when there is none."""
+        """Return the offset of the oldest run; None if there is none."""
         return _offset(self._runner.client.xrange(self._keys.history, count=1))
 
     def last(self) -> str | None:
-        """Return the offset of the newest run, None when there is none."""
+        """Return the offset of the newest run; None if there is none."""
         return _offset(self._runner.client.xrevrange(self._keys.history, count=1))
 
 

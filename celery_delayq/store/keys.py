@@ -1,9 +1,9 @@
-"""The only place that spells the name of a Redis key.
+"""The only place that builds names of Redis keys.
 
-Our own keys carry the queue's name as a hash tag, so that all of a queue's keys share one
-slot. The ready lists keep the names that kombu gives them: stock producers, stock workers
-and Flower use the same lists. On a Redis Cluster each name begins with a hash tag
-(:mod:`celery_delayq.model.cluster_tags`), so that all keys of its queues share one slot.
+The name of each of our keys contains the queue's name as a hash tag, so that all keys of a queue
+share one slot. The ready lists have kombu's names, since stock producers, stock workers and Flower
+use the same lists. On a Redis Cluster each name begins with a hash tag
+(:mod:`celery_delayq.model.cluster_tags`), so that all keys of the tag's queues share one slot.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from celery_delayq.model.lookup import to_bytes
 from celery_delayq.settings import Limits
 from celery_delayq.utils import foreign
 
-#: What kombu puts between a queue's name and a priority step.
+#: kombu's separator between a queue's name and a priority step.
 DEFAULT_SEPARATOR = "\x06\x16"
 
 #: Keys of the layouts before 0.1.0 that have other names now.
@@ -33,15 +33,15 @@ DEFAULT_STEPS = (0, 3, 6, 9)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a queue's ready lists are laid out, and how fast they are filled.
+    """The names of a queue's ready lists, and the queue's limits.
 
     Attributes
     ----------
     sep, steps : str, tuple[int, ...]
         kombu's ``sep`` and ``priority_steps``.
     limits : Limits
-        Limits that its consumers have set. Other processes promote its entries, and trim its
-        dead letters, by them.
+        Limits that the queue's consumers have set. All processes that promote the queue's entries
+        or trim its dead letters keep these limits.
     """
 
     sep: str = DEFAULT_SEPARATOR
@@ -49,11 +49,13 @@ class Layout:
     limits: Limits = field(default_factory=Limits)
 
     def step(self, priority: int) -> int:
-        """Return the step whose list takes *priority*, by kombu's rule."""
+        """Return the priority step of the ready list for *priority*, by kombu's rule."""
         return self.steps[bisect(self.steps, priority) - 1]
 
     def step_of(self, message: Mapping[str, Any]) -> int:
-        """Return the step whose list takes a message, as kombu chooses it: 0 without a priority."""
+        """Return the priority step of a message's ready list, by kombu's rule. A message without a
+        priority has priority 0.
+        """
         try:
             priority = int(message["properties"]["priority"])
         except (TypeError, ValueError, OverflowError, KeyError):
@@ -62,7 +64,7 @@ class Layout:
 
     @property
     def text(self) -> str:
-        """The form in which the registry keeps this layout."""
+        """The layout in the form of the registry."""
         return _layout_text(self)
 
     @classmethod
@@ -72,7 +74,7 @@ class Layout:
         Raises
         ------
         RecordError
-            The text is something else.
+            The text is not a layout.
         """
         with foreign.record_errors(f"queue layout {text[:200]!r} in the registry"):
             data = foreign.loads(text)
@@ -101,47 +103,48 @@ class QueueKeys:
     """Full names of the keys of one queue.
 
     due
-        Sorted set: entry id, scored by the moment it is due in ms since 1970.
+        Sorted set: entry id, scored by its due time in ms since 1970.
     entries
         Hash: entry id to record (see :mod:`celery_delayq.model.envelope`).
     tasks
         Sorted set, all scores 0: ``task NUL due NUL id``, to count and find by task.
     paused_due
-        Sorted set like ``tasks``, of those whose task is paused and whose moment has passed.
+        Sorted set like ``tasks``: due entries of paused tasks.
     unique
-        Hash: unique key to the id that has it (``include/tracking.lua``).
+        Hash: unique key to the id of the task that has it (``include/tracking.lua``).
     duplicate_ids
-        Sorted set, all scores 0: ``id NUL message_id`` of entries whose id was taken when they
-        came.
+        Sorted set, all scores 0: ``id NUL message_id`` of entries whose id already belonged to
+        another message when they were added.
     ready_index
-        Hash: entry id to its record in the ready index (``include/tracking.lua``).
+        Hash: entry id to the state of a ready message (``include/tracking.lua``).
     leased_index
-        Hash: the same while the message is leased.
+        Hash: entry id to the state of a leased message.
     pace
-        Hash: how much of the queue may be promoted now (``include/dispatch/rate_limit.lua``).
+        Hash: the number of entries that may be promoted now (``include/dispatch/rate_limit.lua``).
     dead
         Hash: dead letter id to dead letter.
     dead_at
-        Sorted set: dead letter id, scored by the moment it died in ms since 1970.
+        Sorted set: dead letter id, scored by its time of death in ms since 1970.
     wake
-        List of one empty element while something may be ready: idle consumers block on it.
+        List with one empty element while a message may be ready. Idle consumers block on the list.
     leases
         Sorted set: worker id, scored by the end of its lease in ms of lease time.
     deliveries
-        Hash: SHA1 of a message that came back to how often (``include/lease.lua``).
+        Hash: SHA1 of a requeued or reclaimed message to its delivery counts
+        (``include/lease.lua``).
     request_numbers
-        Hash: worker id to the last request number for which it got something.
+        Hash: worker id to the last request number for which it got messages.
     quarantined
-        List: messages to deliver alone.
+        List: quarantined messages, which are delivered alone.
     quarantine_turn
-        String: the worker id that makes itself free for one of them.
+        String: the worker id that settles its messages to take a quarantined message.
     totals
-        Hash: what was counted in the queue (``include/totals.lua``).
+        Hash: the queue's counters (``include/totals.lua``).
     readers
-        Sorted set: when each reading of the schedule by pages began (µs), scored by until when it
-        is taken to go on (ms).
+        Sorted set: the time (µs) at which each reading of the schedule by pages began, scored by
+        the time (ms) until which the reading may continue.
     moved, moved_before
-        Sorted sets: which entries were moved meanwhile (``include/pages/reading.lua``).
+        Sorted sets: entries that were moved during readings (``include/pages/reading.lua``).
     """
 
     own: str
@@ -169,36 +172,36 @@ class QueueKeys:
 
     @property
     def schedule(self) -> tuple[str, str, str]:
-        """The keys that hold the scheduled entries."""
+        """The keys of the scheduled entries."""
         return self.due, self.entries, self.tasks
 
     @property
     def moves(self) -> tuple[str, str, str]:
-        """The keys of what is moved while somebody reads."""
+        """The keys of readings, and of entries moved during readings."""
         return self.readers, self.moved, self.moved_before
 
     @property
     def state(self) -> tuple[str, ...]:
-        """The keys with which scripts about entries begin (``include/tracking.lua``)."""
+        """The first keys of all scripts for entries (``include/tracking.lua``)."""
         return _STATE_KEYS(self)
 
     @property
     def by_id(self) -> tuple[str, str, str, str]:
-        """The keys in which a message is found by its id."""
+        """The keys that contain messages by id."""
         return self.entries, self.ready_index, self.leased_index, self.duplicate_ids
 
     def answer(self, token: str) -> str:
-        """String: the reply of a call, in case it was lost; expires."""
+        """String: the reply of a call, for a repeated call with the same token; expires."""
         return f"{self.own}answer:{token}"
 
     def turning(self, ready_list: str) -> str:
-        """String: how many messages of a ready list ``drop_cancelled`` has not looked at yet."""
+        """String: number of messages of a ready list that ``drop_cancelled`` has still to check."""
         return f"{self.own}turning:{ready_list}"
 
     def leased(self, worker_id: str) -> bytes:
         """Hash: field to message of all messages leased to a process (``include/lease.lua``).
 
-        In bytes, since a worker id that somebody else wrote may be no text.
+        In bytes, since a worker id that other code wrote may not be UTF-8.
         """
         return f"{self.own}leased:".encode() + to_bytes(worker_id)
 
@@ -212,69 +215,70 @@ def _queue_keys(own: str) -> QueueKeys:
 
 
 class Keys:
-    """Key names under one ``global_keyprefix`` in one database, or in a hash tag of a cluster."""
+    """Names of keys with a ``global_keyprefix`` in a database, or for a hash tag of a cluster."""
 
     def __init__(self, prefix: str = "", database: int = 0, tag: str = "") -> None:
         self.prefix, self.database, self.tag = prefix, database, tag
         own = f"{prefix}delayq:"
-        #: Sorted set: queue name, scored by when to look at its schedule next (ms).
+        #: Sorted set: queue name, scored by the time of the next look at its schedule (ms).
         self.next_due = f"{own}next_due"
         #: Hash, the registry: queue name to :class:`Layout`.
         self.queues = f"{own}queues"
-        #: Sorted set: queue name, scored by when to look for ended leases (ms of lease time).
+        #: Sorted set: queue name, scored by the next look for ended leases (ms of lease time).
         self.lease_ends = f"{own}lease_ends"
-        #: Hash of lease time: ``seen`` and ``stood``, both in ms (``include/lease.lua``); and
-        #: ``dispatched``, when a dispatcher last had nothing left to move, or moved something (ms).
+        #: Hash of lease time: ``seen`` and ``stood``, both in ms (``include/lease.lua``). Also
+        #: ``dispatched``: the time (ms) at which a dispatcher last moved an entry, or had none to
+        #: move.
         self.clock = f"{own}clock"
-        #: Hash: ``revision``; ``q<queue>`` and ``t<task>``: paused since then (ms).
+        #: Hash: ``revision``; ``q<queue>`` and ``t<task>``: the time of the pause (ms).
         self.control = f"{own}control"
-        #: Sorted set: ``i<task id>``, ``s<stamps in JSON>``, ``r<root id>`` or ``g<group id>``, by
-        #: when it was revoked (ms).
+        #: Sorted set: ``i<task id>``, ``s<stamps in JSON>``, ``r<root id>`` or ``g<group id>``,
+        #: scored by the time of the revoke (ms).
         self.revoked = f"{own}revoked"
-        #: Stream: the runs that have ended (:mod:`celery_delayq.model.history`).
+        #: Stream: the ended runs (:mod:`celery_delayq.model.history`).
         self.history = f"{own}history"
-        #: String: there while it is a worker's turn to archive dead letters; expires.
+        #: String: the worker that has the turn to archive dead letters; expires.
         self.archiving = f"{own}archiving"
         #: Hash: name of a periodic entry to its record (:mod:`celery_delayq.periodic.policy`).
         self.periodic = f"{own}periodic"
-        #: Sorted set: name of a periodic entry, scored by when to look at it next (ms).
+        #: Sorted set: name of a periodic entry, scored by the time of the next look at it (ms).
         self.periodic_at = f"{own}periodic_at"
-        #: Hash: what was counted of the ticks of periodic entries (``periodic/fire.lua``).
+        #: Hash: counters of the ticks of periodic entries (``periodic/fire.lua``).
         self.ticks = f"{own}ticks"
-        #: Hash: which versions of the periodic entries in code are about
-        #: (``periodic/announce_version.lua``).
+        #: Hash: the announced code versions (``periodic/announce_version.lua``).
         self.code_versions = f"{own}code_versions"
-        #: Sorted set: each ``celery beat`` that runs, scored by until when it is said to (ms).
+        #: Sorted set: each running ``celery beat``, scored by the time until which it is announced
+        #: (ms).
         self.celery_beats = f"{own}celery_beats"
-        #: Channel: ``<µs until due> <queue>`` when an entry came that is due earlier. Redis'
-        #: channels span its databases, so the name holds the database.
+        #: Channel: ``<µs until due> <queue>`` for a new entry that is due before all others. All
+        #: databases of Redis share its channels, so the name contains the database.
         self.wake = f"{own}wake:{database}"
-        #: Channel: the heartbeat of the dispatcher on duty (``dispatch/next_queue.lua``).
-        #: Dispatchers listen to it to be counted, too. Only the one on duty listens to
-        #: :attr:`wake`, so that a message does not wake them all.
+        #: Channel: the heartbeat of the dispatcher on duty (``dispatch/next_queue.lua``). All
+        #: dispatchers subscribe, also to be counted. Only the dispatcher on duty subscribes to
+        #: :attr:`wake`, so that a wake-up does not wake all dispatchers.
         self.fleet = f"{own}fleet:{database}"
-        #: Channel: a message when periodic entries were written.
+        #: Channel: a message for each write of periodic entries.
         self.periodic_wake = f"{own}periodic_wake:{database}"
-        #: String, on a Redis Cluster: how many hash tags there are.
+        #: String, on a Redis Cluster: the number of hash tags.
         self.cluster_tags = f"{own}cluster_tags"
 
     def __repr__(self) -> str:
         return f"Keys(prefix={self.prefix!r}, database={self.database})"
 
     def named(self, service: str) -> str:
-        """Return the name of a service for log lines, with its shard on a Redis Cluster."""
+        """Return the name of a service for log lines; on a Redis Cluster with its shard."""
         return f"{service} for the shard of {self.tag}" if self.tag else service
 
     def of_tag(self, tag: str) -> Keys:
         """Return the names for the queues of one hash tag of a Redis Cluster.
 
-        Each is that of a single Redis behind the tag, ``{dq07-5}:{mail}:due``, and so none is that
-        of another queue's list. Redis goes by the first braces.
+        Each name is the tag and then the name on a single Redis, such as ``{dq07-5}:{mail}:due``.
+        So no name is that of another queue's list. Redis uses only the first braces.
 
         Raises
         ------
         ConfigError
-            The prefix has a brace.
+            The prefix contains a brace.
         """
         if "{" in self.prefix:
             raise ConfigError(
@@ -284,26 +288,26 @@ class Keys:
         return Keys(f"{self.prefix}{{{tag}}}:", tag=tag)
 
     def answer(self, token: str) -> str:
-        """String: the same for a call that concerns no queue."""
+        """String: the reply of a call that concerns no queue; expires."""
         return f"{self.prefix}delayq:answer:{token}"
 
     def interrupt(self, name: str) -> str:
-        """List: an element that ends the wait of one idle consumer; expires."""
+        """List: one element ends the wait of one idle consumer; expires."""
         return f"{self.prefix}delayq:interrupt:{name}"
 
     def budget(self, name: str) -> str:
-        """Set: the retries of all members of a canvas, where they share a number of them."""
+        """Set: the used retries of a canvas whose members share a retry budget."""
         return f"{self.prefix}delayq:budget:{name}"
 
     def worker_id(self, name: str) -> str:
-        """String: there while a process with that worker id lives.
+        """String: exists while the process of a worker id lives.
 
-        The number of its last call of ``history/add.lua``, or 1.
+        The value is the number of the process' last call of ``history/add.lua``, or 1.
         """
         return f"{self.prefix}delayq:worker_id:{name}"
 
     def queue(self, name: str) -> QueueKeys:
-        """Return the names of our keys of the queue *name*."""
+        """Return the names of our keys for the queue *name*."""
         return _queue_keys(f"{self.prefix}{{{name}}}:")
 
     def ready(self, name: str, step: int, layout: Layout) -> str:
@@ -315,5 +319,5 @@ class Keys:
         return [self.ready(name, step, layout) for step in layout.steps]
 
     def stock(self, name: str) -> str:
-        """Return the full name of a key that kombu spells without the prefix."""
+        """Return the full name of a kombu key that is given without the prefix."""
         return f"{self.prefix}{name}"

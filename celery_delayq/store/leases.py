@@ -21,8 +21,8 @@ from celery_delayq.utils.foreign import record_errors
 #: Most messages that one call requeues.
 REQUEUE_BATCH = 50
 
-#: What happens when an entry that replaces a leased message is already due: the entry becomes
-#: ready, nothing is changed, or the entry is scheduled all the same.
+#: The action if an entry that replaces a leased message is already due: the entry becomes ready,
+#: nothing changes, or the entry is scheduled.
 WhenDue = Literal["push", "leave", "keep"]
 
 #: The count that a requeue raises: none, requeued, crashed (the message killed a pool process), or
@@ -31,7 +31,7 @@ Counted = Literal["nothing", "requeued", "crashed", "died"]
 
 
 class DeliveryCounts(NamedTuple):
-    """Numbers of earlier deliveries of a message, by the way they ended."""
+    """Numbers of earlier deliveries of a message, by their end."""
 
     reclaimed: int = 0
     crashed: int = 0
@@ -39,7 +39,7 @@ class DeliveryCounts(NamedTuple):
 
     @classmethod
     def read(cls, text: bytes) -> DeliveryCounts:
-        """Read what ``write_deliveries`` in ``include/lease.lua`` wrote."""
+        """Read the text of ``write_deliveries`` in ``include/lease.lua``."""
         return cls(*map(int, text.split())) if text else cls()
 
 
@@ -47,14 +47,14 @@ NO_DELIVERIES = DeliveryCounts()
 
 
 class Mark(NamedTuple):
-    """Why a leased message does not run: *late_ms* is known where it was skipped."""
+    """Why a leased message does not run. A skipped message is *late_ms* too late."""
 
     why: Literal["cancelled", "replaced", "skipped"]
     late_ms: int = 0
 
     @classmethod
     def of(cls, field: str) -> Mark:
-        """Read the mark behind a field: ``include/tracking.lua`` has the marks."""
+        """Read the mark after a field. ``include/tracking.lua`` lists the marks."""
         _, _, mark = field.partition("!")
         if mark[:2] == "!!":
             return cls("skipped", int(mark[2:]))
@@ -67,21 +67,23 @@ class AcquireReply(NamedTuple):
     Attributes
     ----------
     more : int
-        The number of the first ready list with more messages, 0 for none.
+        The number of the first ready list with more messages, from 1; 0 for none.
     alone : bool
-        Whether the message is quarantined: no other may be taken until it is done.
+        Whether the message is quarantined. The process may take no other message until it is
+        settled.
     room : bool
-        Whether a quarantined message waits: none may be taken while messages are leased.
+        Whether a quarantined message waits. The process may take none until it has settled all its
+        messages.
     messages : list[tuple[str, bytes, DeliveryCounts]]
         Field, bytes and earlier deliveries of each message, in the order in which to run them.
     revision : int
         The revision of pauses and revokes.
     promoted : Mapping[str, int]
-        By field: when the message became ready, in ms since 1970, if that is known.
+        By field: the time at which the message became ready, in ms since 1970, if known.
     others : bool
         Whether stock producers have pushed some of the messages.
     marks : Mapping[str, Mark]
-        By field: why the message does not run.
+        By field: the reason for which the message does not run.
     """
 
     more: int
@@ -94,7 +96,7 @@ class AcquireReply(NamedTuple):
     marks: Mapping[str, Mark] = MappingProxyType({})
 
     def about(self, field: str) -> tuple[int | None, Mark | None]:
-        """Return when a message became ready, and why it does not run; None for neither."""
+        """Return when a message became ready, and why it does not run; each may be None."""
         return self.promoted.get(field), self.marks.get(field)
 
     @staticmethod
@@ -149,8 +151,10 @@ class Acked(NamedTuple):
 
 
 class Reclaimed(NamedTuple):
-    """What one call of ``leases/reclaim_expired.lua`` did; *more* says that the queue has another
-    ended lease."""
+    """The reply of ``leases/reclaim_expired.lua``: numbers of messages.
+
+    *more*: the queue has more messages to reclaim.
+    """
 
     more: bool
     requeued: int
@@ -159,7 +163,7 @@ class Reclaimed(NamedTuple):
 
 
 class LeaseStore(StorePart):
-    """The part of the gateway for messages that are leased to a process by its *worker_id*.
+    """The part of the store for messages leased to a process by its *worker_id*.
 
     A leased message is the field ``<request_number>:<place>`` of the hash
     ``{queue}:leased:<worker_id>``.
@@ -181,16 +185,16 @@ class LeaseStore(StorePart):
         Parameters
         ----------
         lease : float
-            Seconds.
+            Seconds until the lease ends.
         request_number : str
-            A number that is new for the worker id, or that of a call whose reply was lost.
+            A new number for the worker id, or the number of a call whose reply was lost.
         lists : int
-            From how many of the ready lists to take, from the most urgent on.
+            Number of ready lists to take from, beginning with the most urgent.
         others : int
-            Number of messages that the process has or may get, of all queues; -1 when
-            it cannot make room for a message that is to be delivered alone.
+            Number of messages that the process has or may get, of all queues; -1 if the process
+            cannot settle all of them for a quarantined message.
         reports : bool
-            Whether to lease messages, too, that do not run, since the process reports that.
+            Whether to lease messages that do not run too, since the process reports them.
         """
         key, shared, layout = self._keys.queue(queue), self._keys, self._runner.layout
         keys = [*key.state, shared.next_due, key.wake, key.leased(worker_id), key.leases]
@@ -210,15 +214,15 @@ class LeaseStore(StorePart):
         limit: int,
         others: int = 0,
     ) -> AcquireReply:
-        """Lease up to *limit* messages of all priorities, and wait for them."""
+        """Lease up to *limit* messages of all priorities. Parameters of :meth:`acquire_call`."""
         lists = len(self._runner.layout.steps)
         call = self.acquire_call(queue, worker_id, lease, request_number, limit, lists, others)
         return AcquireReply.read(self._runner.run(call))
 
     def ack_call(self, queue: str, worker_id: str, runs: Mapping[str, bytes]) -> Call:
-        """Return the call that forgets messages; :class:`Acked` reads its reply.
+        """Return the call that acknowledges messages. Its reply is an :class:`Acked`.
 
-        *runs* are the lines of their runs for the history by field, ``b""`` where there is none.
+        *runs* has a line for the history by field of each message; ``b""`` for no line.
         """
         key = self._keys.queue(queue)
         keys = [*key.state, key.leased(worker_id), key.deliveries, self._keys.history]
@@ -227,14 +231,16 @@ class LeaseStore(StorePart):
         return Call("leases/ack", keys, [most, lines, *runs])
 
     def extend(self, queue: str, worker_id: str, lease: float) -> int:
-        """Extend the lease on a queue to *lease* seconds from now; return its leased messages."""
+        """Extend the lease on a queue to *lease* seconds from now. Return the number of leased
+        messages.
+        """
         key = self._keys.queue(queue)
         keys = [key.leased(worker_id), key.leases, self._keys.lease_ends, self._keys.clock]
         args = [queue, worker_id, _ms(lease)]
         return int(self._run("leases/extend", keys, args))
 
     def leased_fields(self, queue: str, worker_id: str) -> set[str]:
-        """Return the fields of all messages leased to a worker id: at most its prefetch."""
+        """Return the fields of all messages leased to a worker id."""
         found = self._runner.client.hkeys(self._keys.queue(queue).leased(worker_id))
         return {*map(to_text, cast("list[bytes]", found))}
 
@@ -256,11 +262,10 @@ class LeaseStore(StorePart):
         ----------
         most : int
             A message that killed its process more than *most* times becomes a dead letter; with 0
-            never.
-            A message that was leased as often to workers that *died* is first delivered alone, as
-            for :meth:`reclaim_expired`.
+            never. A message that was leased more than *most* times to workers that *died* is
+            delivered alone first, as in :meth:`reclaim_expired`.
         details : bytes
-            How the process of a message ended.
+            Details for the dead letter: how the process of the message ended.
 
         Returns
         -------
@@ -296,7 +301,7 @@ class LeaseStore(StorePart):
     ) -> bool:
         """Make a dead letter of a message; False if it is not leased.
 
-        *details* are JSON for those who look at it, *run* is the line of its run for the history.
+        *details* are JSON that people and commands show. *run* is a line for the history.
         """
         key = self._keys.queue(queue)
         keys = [*key.state, key.leased(worker_id), key.deliveries]
@@ -321,8 +326,8 @@ class LeaseStore(StorePart):
     ) -> Call:
         """Return the call that schedules *entry* on *queue* in place of a leased message.
 
-        The message is one of the queue *held_in*; *head* is its beginning up to its label
-        (:func:`~celery_delayq.model.envelope.head_of`), *run* the line of its run for the history.
+        The message belongs to the queue *held_in*. *head* is its beginning up to its label
+        (:func:`~celery_delayq.model.envelope.head_of`). *run* is a line for the history.
         The reply is ``scheduled``, ``ready``, ``due``, ``gone``, ``duplicate`` or ``superseded``.
         """
         call = self._runner.puts(queue, alone=True)
@@ -335,23 +340,26 @@ class LeaseStore(StorePart):
         return call
 
     def claim(self, worker_id: str, seconds: float) -> bool:
-        """Take a worker id for so many seconds; False when it is in use."""
+        """Claim a worker id for *seconds*; False if it is in use."""
         name = self._keys.worker_id(worker_id)
         return bool(self._runner.client.set(name, "1", px=_ms(seconds), nx=True))
 
     def renew(self, worker_id: str, seconds: float) -> None:
-        """Tell that a worker id lives on. A full server takes this, but not a claim."""
+        """Note that the process of a worker id lives, for *seconds*.
+
+        A full server accepts this, but refuses a claim.
+        """
         if not self._runner.client.pexpire(self._keys.worker_id(worker_id), _ms(seconds)):
             with suppress(CommandRefused):
                 self.claim(worker_id, seconds)
 
     def disclaim(self, worker_id: str) -> None:
-        """Tell that a worker id has ended."""
+        """Note that the process of a worker id has ended."""
         self._runner.client.delete(self._keys.worker_id(worker_id))
 
     def leases_steps(self, queue: str) -> Steps[list[tuple[str, int, int]]]:
-        """Return worker id, end of its lease in ms of lease time, and how many it holds, of each
-        process.
+        """Return of each process: worker id, end of its lease in ms of lease time, and number of
+        leased messages.
         """
         key = self._keys.queue(queue)
         found = yield Command.of("ZRANGE", key.leases, 0, -1)
@@ -380,11 +388,11 @@ class LeaseStore(StorePart):
         most: int,
         max_gap: float = 10.0,
     ) -> Reclaimed:
-        """Take back up to about *limit* messages of a worker id whose lease has ended.
+        """Reclaim up to about *limit* messages of a worker id whose lease has ended.
 
         A message that was leased more than *most* times by processes that died is delivered alone.
-        If its next process dies too, it becomes a dead letter. With *most* 0 there is no limit.
-        *max_gap* as for :meth:`~celery_delayq.store.schedule.Store.next_queue`.
+        If its next process dies too, the message becomes a dead letter. With *most* 0 there is no
+        limit. *max_gap* as in :meth:`~celery_delayq.store.schedule.Store.next_queue`.
         """
         key, shared = self._keys.queue(queue), self._keys
         keys = [*key.state, key.leased(worker_id), key.leases, shared.lease_ends, shared.clock]
@@ -396,7 +404,7 @@ class LeaseStore(StorePart):
 
 
 def place_of(field: str) -> tuple[int, ...]:
-    """Return by what to sort fields in the order of their leases; other fields come first."""
+    """Return a key that sorts fields in the order of their leases; other fields come first."""
     try:
         with record_errors("field"):
             return tuple(map(int, field.split(":")))

@@ -1,4 +1,4 @@
-"""Pages of the schedule, of one queue or merged of several."""
+"""Pages of the schedule: of one queue, or merged from several."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ T = TypeVar("T")
 #: Calls a function with the stores.
 Ask = Callable[[Callable[[Stores], T]], T]
 
-#: Behind every name of an entry: names are text.
+#: A text that sorts after every name of an entry.
 _MAX_NAME = "\U0010ffff"
 
-#: Names that are read of each of several queues first, at least; and how often more are read.
+#: Least number of names that the first round reads of each of several queues; most rounds.
 MIN_NAMES, MAX_ROUNDS = 4, 8
 
 
 def queues_of(stores: Stores, queue: str | None) -> Mapping[str, Layout]:
-    """Return the queues to look in: one, or all that the registry knows."""
+    """Return layouts by queue: of one queue, or of all queues of the registry."""
     check_name("queue", queue)
     if queue is None:
         return layouts(stores.registry())
@@ -38,18 +38,18 @@ def queues_of(stores: Stores, queue: str | None) -> Mapping[str, Layout]:
 
 
 def counts_of(stores: Stores, queues: Iterable[str], where: EntryCondition) -> dict[str, int]:
-    """Return how many entries each of the queues has; *where* names no step."""
+    """Return the number of entries of each queue. *where* must not have a priority step."""
     return stores.run_each(queues, lambda store, name: store.control.count_steps(name, where))
 
 
 def with_entries(stores: Stores, queues: Iterable[str], where: EntryCondition) -> list[str]:
-    """Return those of the queues that have entries, of any priority."""
+    """Return the queues that have entries of any priority."""
     counts = counts_of(stores, queues, where._replace(step=None))
     return [queue for queue, number in counts.items() if number]
 
 
 def scheduled_among(store: Store, queue: str, ids: Sequence[str]) -> list[ScheduledTask]:
-    """Return those of *ids* that are scheduled in a queue, with messages."""
+    """Return the scheduled tasks of a queue that have one of *ids*, with messages."""
     return [
         ScheduledTask.of_place(queue, place)
         for place in store.control.find(queue, ids)
@@ -67,16 +67,16 @@ def listed_pages(
     records: bool = True,
     goes_on: bool = False,
 ) -> Iterator[FoundPage]:
-    """Yield all entries of a queue that are meant, each once, up to *size* at a time.
+    """Yield all entries of a queue that match *where*, each once, up to *size* at a time.
 
     Parameters
     ----------
     ask : Callable
         Calls a function with the stores.
     began : int
-        When the reading began (:meth:`Stores.began_us`).
+        The time at which the reading began (:meth:`Stores.began_us`).
     goes_on : bool
-        Whether they are read once more after the last page.
+        Whether the caller reads the entries once more after the last page.
     """
     end: Position | None = None
     last_due: int | None = None
@@ -96,14 +96,14 @@ def listed_pages(
 
 @dataclass(slots=True)
 class _Queue:
-    """What was read of a queue, and behind what there is more."""
+    """The entries read from a queue, and the position after which there are more."""
 
     entries: list[ListedEntry]
     end: Position | None
 
 
 def read_page(stores: Stores, filter: Filter, limit: int, after: Cursor | None) -> Page:
-    """Merge the pages of all queues: by due, then by queue and name."""
+    """Return a page merged from all queues: sorted by due, then by queue and name."""
     if after is None:
         after = Cursor.first(stores.began_us())
     where = filter.where().due_by(after.last_due)
@@ -116,7 +116,7 @@ def read_page(stores: Stores, filter: Filter, limit: int, after: Cursor | None) 
         for name, its in found.items()
         if its.end is not None
     ]
-    # Beyond the first end of a queue nothing is known of it.
+    # After this position, the entries of at least one queue are unknown.
     limit_key = min(ends, default=None)
     shown = [
         each
@@ -137,7 +137,7 @@ def read_page(stores: Stores, filter: Filter, limit: int, after: Cursor | None) 
     tasks = []
     for _, name, each in shown:
         data = each.record if single else records.get((name, each.name), b"")
-        if data:  # else it has gone since
+        if data:  # without data, the entry has left the schedule meanwhile
             state: State = "paused" if each.score != each.due_ms else "scheduled"
             tasks.append(ScheduledTask.of_record(name, each.name, state, each.due_ms, data))
     return Page(tasks, cursor)
@@ -146,9 +146,10 @@ def read_page(stores: Stores, filter: Filter, limit: int, after: Cursor | None) 
 def _read(
     stores: Stores, where: EntryCondition, names: Sequence[str], limit: int, after: Cursor
 ) -> tuple[dict[str, _Queue], int | None]:
-    """Return the first entries of each queue, and the highest due of all.
+    """Return the first entries of each queue, and the highest due of all queues.
 
-    It reads a few entries of each of many queues, then more where the first ones stand.
+    The first round reads a few entries of each queue. The next rounds read more of the queues whose
+    entries may belong to the page.
     """
     single = len(names) == 1
     found: dict[str, _Queue] = {}
@@ -164,7 +165,7 @@ def _read(
             its.end = page.end
             if page.last_due is not None:
                 last_due = max(page.last_due, last_due or page.last_due)
-        # What is before the last one of the page must be known of each queue.
+        # Of each queue, all entries before the last entry of the page must be known.
         keys = heapq.nsmallest(limit, (e.place_ms for its in found.values() for e in its.entries))
         begin = {
             name: its.end
@@ -191,7 +192,7 @@ def _page(
 
 
 def _after(queue: str, after: Cursor, task: str | None) -> Position | None:
-    """Return where a queue goes on behind a cursor that may be that of another queue."""
+    """Return the position in a queue that corresponds to a cursor, maybe of another queue."""
     if after.is_first:
         return None
     if queue == after.queue:

@@ -1,4 +1,4 @@
-"""The gateway to periodic entries in Redis."""
+"""Periodic entries in Redis: read, write, fire."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ WRITE_BATCH = 100
 
 
 class Upcoming(NamedTuple):
-    """Periodic entries to look at.
+    """The periodic entries to look at now.
 
     Attributes
     ----------
     now : int
-        Redis' clock, µs.
+        Redis' clock in µs.
     next : int | None
-        When to look at the next one (ms).
+        The time of the look at the next entry (ms).
     records : list[tuple[str, str]]
-        Name and record of each.
+        Name and record of each entry.
     set_back : str
-        The latest look of anybody when Redis' clock was set back since, else ``""``.
+        If Redis' clock was set back: the time of the fleet's latest look before (ms); else ``""``.
     fleet : int
-        How many listen to changes, 0 where Redis does not say.
+        Number of runners that listen to changes; 0 if Redis does not tell.
     """
 
     now: int
@@ -59,11 +59,11 @@ class Writing(NamedTuple):
     Attributes
     ----------
     line : str
-        The expected first line of its record, ``""`` where no entry is expected.
+        The expected first line of the record; ``""`` if no entry is expected.
     record : str
-        The new record, ``""`` to remove it.
+        The new record; ``""`` to remove the entry.
     look : int | None
-        When to look at it (ms), None for never.
+        The time of the next look at the entry (ms); None for never.
     """
 
     name: str
@@ -78,11 +78,11 @@ class EntryTicks(NamedTuple):
     Attributes
     ----------
     line : str
-        The expected first line of the record; where it is another one, nothing is done.
+        The expected first line of the record. If the record has another line, nothing changes.
     then, then_look : str, int | None
-        The line after that, and when to look at the entry next (ms, None for never).
+        The new first line, and the time of the next look at the entry (ms; None for never).
     refused, refused_look : str, int | None
-        The same where no tick was stored, since another task has the entry's unique key.
+        The same if no tick is stored, since another task has the entry's unique key.
     entries : Sequence[Entry]
         The messages of the ticks.
     """
@@ -97,16 +97,17 @@ class EntryTicks(NamedTuple):
 
 
 class ActiveVersion(NamedTuple):
-    """The active one of the versions of the entries in code.
+    """The active code version.
 
     Attributes
     ----------
     version : str
-        The version that came last among the live ones.
+        The live version that was announced first most recently.
     mark : str
-        The version whose entries were written last, or the process that writes; ``""`` at first.
+        The version whose entries were written last, or the process that is writing; ``""`` at
+        first.
     since : int
-        When the asking version was announced first (ms).
+        The time at which the calling version was announced first (ms).
     others : tuple[str, ...]
         Other sources that have a live version.
     """
@@ -118,15 +119,15 @@ class ActiveVersion(NamedTuple):
 
 
 class WrittenEntries(NamedTuple):
-    """The entries in code that were written last.
+    """The entries of the code version that was written last.
 
     Attributes
     ----------
     mark : str
         As in :class:`ActiveVersion`.
     definition_hashes : Mapping[str, str]
-        Definition hash by name. While a process writes: only of entries that no version has
-        changed since.
+        Definition hash by name. While a process is writing: only of entries that no version has
+        changed meanwhile.
     """
 
     mark: str
@@ -134,7 +135,7 @@ class WrittenEntries(NamedTuple):
 
 
 class PeriodicStore(StorePart):
-    """The part of the gateway for periodic entries."""
+    """The part of the store for periodic entries."""
 
     def __init__(self, runner: ScriptRunner) -> None:
         super().__init__(runner)
@@ -144,9 +145,9 @@ class PeriodicStore(StorePart):
     def claim_due(
         self, limit: int, leave_ms: int, but: Iterable[str] = (), *, put_right: str = ""
     ) -> Upcoming:
-        """Return entries to look at, which others leave alone for so many ms; none of *but*.
+        """Return entries to look at now, except *but*. Other callers get them after *leave_ms*.
 
-        *put_right* is the ``set_back`` after which :meth:`put_right` was done.
+        *put_right* is the former ``set_back``, if :meth:`put_right` was called for it.
         """
         args = [limit, leave_ms, put_right, self._keys.periodic_wake, *map(to_bytes, but)]
         keys = [*self._pair, self._keys.clock]
@@ -161,14 +162,14 @@ class PeriodicStore(StorePart):
         )
 
     def put_right(self, now: int, right: Callable[[str, str], Writing | None]) -> None:
-        """Let entries go on that wait for a time which Redis' clock has left again.
+        """Correct the entries that wait for a late time, after Redis' clock was set back.
 
         Parameters
         ----------
         now : int
             Redis' clock (ms).
         right : Callable[[str, str], Writing | None]
-            Gives by name and record how an entry is to be; None leaves it as it is.
+            Returns the correct state for an entry's name and record; None for no change.
         """
         for page in portions(self.all(), WRITE_BATCH, lambda entry: len(entry[1])):
             names = [to_bytes(name) for name, _ in page]
@@ -197,17 +198,17 @@ class PeriodicStore(StorePart):
         return written
 
     def edit(self, name: str, edit: Callable[[str | None], Writing | None]) -> str | None:
-        """Change an entry by a function of its record, again if it was changed meanwhile.
+        """Change an entry by a function of its record. Repeat this if the entry changed meanwhile.
 
         Parameters
         ----------
         edit : Callable[[str | None], Writing | None]
-            Gets None where there is no entry of that name, and gives None to leave it as it is.
+            Called with the record, or None if the entry does not exist. Returns None for no change.
 
         Returns
         -------
         str | None
-            The record that was there before.
+            The record before the change.
         """
         while True:
             before = self.get(name)
@@ -221,11 +222,12 @@ class PeriodicStore(StorePart):
         edit: Callable[[str, str | None], Writing | None],
         check: Callable[[], object],
     ) -> Iterator[int]:
-        """Change entries by a function of their name and record, as :meth:`edit` does; yield how
-        many of a batch were changed, after each.
+        """Change entries by a function of name and record, as :meth:`edit` does.
 
-        *check* is called after each reading, so that what changes later is seen when it writes; it
-        raises an error to end this.
+        Yield the number of changed entries after each batch.
+
+        *check* is called after each read and before the write, which notices later changes. *check*
+        raises an error to stop.
         """
         for start in range(0, len(names), WRITE_BATCH):
             batch = names[start : start + WRITE_BATCH]
@@ -243,7 +245,7 @@ class PeriodicStore(StorePart):
             yield changed
 
     def fire_call(self, queue: str, some: Sequence[EntryTicks]) -> Puts:
-        """Return the call that schedules ticks which go to one queue; repeated it does nothing."""
+        """Return the call that schedules ticks for one queue. A repeated call changes nothing."""
         keys, layout = self._keys, self._runner.layout
         key = keys.queue(queue)
         call = Puts(
@@ -261,14 +263,16 @@ class PeriodicStore(StorePart):
         return call
 
     def fire_in_all(self, ticks: EntryTicks, queues: Mapping[str, Sequence[Entry]]) -> str:
-        """Schedule ticks of one entry that go to several queues each.
+        """Schedule ticks of one entry that each go to several queues.
 
-        A script knows one queue, so several are called in one transaction: all of them, or none
-        when somebody was first. Ids do not do for that: they are forgotten when a task has ended,
-        and one that comes late would store it anew.
+        A script works on one queue, so one transaction calls a script for each queue: either all
+        scripts store their ticks or, if another process was first, none does. Task ids cannot
+        prevent a second run: Redis forgets the id of an ended task, and a late caller would store
+        its tick again.
 
-        The first queue decides whether the unique key of the entry is free. In another one that is
-        broken its ticks become dead letters: to try again would store them twice in the others.
+        The first queue decides whether the unique key of the entry is free. If another queue is
+        broken, its ticks become dead letters: another attempt would store the ticks of all other
+        queues twice.
 
         Returns
         -------
@@ -281,7 +285,7 @@ class PeriodicStore(StorePart):
             Nothing was stored, since Redis is full or away, or the first queue is broken.
         """
         (first, entries), *others = queues.items()
-        # A line that only this transaction knows: who was first may have written the same `then`.
+        # A line unique to this transaction: another process may have written the same `then`.
         between = ticks._replace(
             line=f"{ticks.then} {uuid4().hex}", refused=ticks.then, refused_look=ticks.then_look
         )
@@ -305,7 +309,7 @@ class PeriodicStore(StorePart):
     def _dead_letter(
         self, queue: str, name: str, entries: Sequence[Entry], error: Exception
     ) -> None:
-        """Keep ticks that a broken queue has refused as its dead letters."""
+        """Make dead letters of the ticks that a broken queue has refused."""
         logger.error(
             "Queue %r refused ticks of periodic entry %r, they are dead letters: %s",
             queue,
@@ -318,17 +322,17 @@ class PeriodicStore(StorePart):
             DeadLetterStore(self._runner).add(queue, entry.id, reason, message)
 
     def get(self, name: str) -> str | None:
-        """Return the record of an entry."""
+        """Return the record of an entry; None if it does not exist."""
         found = cast("bytes | None", self._runner.client.hget(self._pair[0], to_bytes(name)))
         return None if found is None else to_text(found)
 
     def all(self) -> Iterator[tuple[str, str]]:
-        """Yield name and record of every entry, in no order, perhaps some twice (HSCAN)."""
+        """Yield name and record of every entry, unordered; some may come twice (HSCAN)."""
         for name, record in self._scan.fields(self._pair[0]):
             yield to_text(name), to_text(record)
 
     def count(self) -> int:
-        """Return how many entries there are."""
+        """Return the number of entries."""
         return cast(int, self._runner.client.hlen(self._pair[0]))
 
     def announce_version(
@@ -341,13 +345,16 @@ class PeriodicStore(StorePart):
         before: str = "",
         then: WrittenEntries | None = None,
     ) -> ActiveVersion:
-        """Announce a version of the entries in code: see
-        ``periodic/announce_version.lua``.
+        """Announce a code version (``periodic/announce_version.lua``). Return the active version.
 
         Parameters
         ----------
+        since : int | None
+            The time at which the version was announced first, if known (ms).
+        alive_ms : int
+            ms for which an announced version is live.
         then : WrittenEntries | None
-            To store as the last written entries, if the mark is still *before*.
+            Stored as the last written entries, if the mark is still *before*.
         """
         args: list[Any] = [source, version, _ms(since), alive_ms, to_bytes(before)]
         args += ["", ""] if then is None else [then.mark, json.dumps({**then.definition_hashes})]
@@ -358,7 +365,7 @@ class PeriodicStore(StorePart):
         )
 
     def written_entries(self, source: str) -> WrittenEntries:
-        """Return the entries in code that were written last."""
+        """Return the entries of the code that were written last."""
         fields = [f"{source}\0", f"{source}\0\0"]
         mark, definition_hashes = self._runner.client.hmget(self._keys.code_versions, fields)
         try:
@@ -369,7 +376,7 @@ class PeriodicStore(StorePart):
 
 
 def fired(reply: Any) -> list[str]:
-    """Return the codes of ``periodic/fire.lua`` of each entry."""
+    """Return the codes of ``periodic/fire.lua`` for each entry."""
     return [each.decode() for each in reply]
 
 

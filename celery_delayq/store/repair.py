@@ -1,7 +1,7 @@
 """Finds and repairs drift between our keys in Redis, and gives messages back to stock.
 
-Each script looks at one batch and, with *repair*, repairs what it finds at the same moment, so it
-is safe while workers run.
+Each script checks one batch. With *repair*, the same script repairs the drift that it finds, so
+that repairing is safe while workers run.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 from celery_delayq.utils import foreign
 from celery_delayq.utils.portions import batches
 
-#: About how many members a script looks at in one call.
+#: Approximate number of members that one script call checks.
 CALL_MEMBERS = 50
 
-#: How many ids to tell of each kind of drift (``include/repair/report.lua``).
+#: Most ids that are reported for each kind of drift (``include/repair/report.lua``).
 MAX_EXAMPLES = 3
 
-#: How many keys ``SCAN`` looks at in one call, and how many members of a key the others.
+#: Number of keys that one call of ``SCAN`` reads, and of members that ``HSCAN`` and ``ZSCAN`` read.
 SCAN_COUNT = 500
 
 _NAMES = "|".join(QUEUE_KEYS - {"answer", "leased", "wake", "quarantine_turn"})
@@ -39,7 +39,7 @@ _OWN_KEY = re.compile(rf"\{{(.*)\}}:(?:(?:{_NAMES})|leased:(.+))", re.DOTALL)
 
 
 class Found(NamedTuple):
-    """One kind of drift in a batch; *examples* are ids of a few."""
+    """One kind of drift in a batch. *examples* are a few ids."""
 
     kind: str
     number: int
@@ -48,8 +48,8 @@ class Found(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The findings of one call. The next calls look at the names *left*, then go on at *cursor*,
-    0 at the end.
+    """The findings of one call. The next calls check the names *left*, and then continue at
+    *cursor*; 0 at the end.
     """
 
     cursor: int
@@ -68,7 +68,7 @@ class Batch(NamedTuple):
 
 
 class Release(NamedTuple):
-    """An entry as it was read, and the message that is to take its place in a ready list."""
+    """An entry as it was read, and the message that replaces it in a ready list."""
 
     name: str
     score: float
@@ -77,17 +77,17 @@ class Release(NamedTuple):
 
 
 class RepairPart(StorePart):
-    """A part of the gateway that finds and repairs drift."""
+    """A part of the store that finds and repairs drift."""
 
     def __init__(self, runner: ScriptRunner) -> None:
         super().__init__(runner)
         self._scan = ScanStore(runner)
 
     def _look(self, name: str, keys: Sequence[Any], args: Sequence[Any]) -> Batch:
-        """Look at a batch of a key, in several calls if they have much to read."""
+        """Check a batch of a key, in several calls if there is much to read."""
         first = part = Batch.read(self._run(name, [*keys], [*args]))
         found, looked = first.found, first.looked
-        for _ in first.left:  # each call looks at one at least
+        for _ in first.left:  # each call checks at least one
             if not part.left:
                 break
             part = Batch.read(self._run(name, [*keys], [*args, *part.left]))
@@ -96,28 +96,28 @@ class RepairPart(StorePart):
 
 
 class RepairStore(RepairPart):
-    """The part of the gateway for drift between keys."""
+    """The part of the store for drift between keys."""
 
     # -- queues and processes
 
     def holders(self, queue: str | None = None) -> dict[str, set[str]]:
-        """Return the queues with keys of ours, one or all, and the processes with leased messages.
+        """Return the queues that have keys of ours, with the worker ids that have leased messages.
 
-        In one walk over the database (SCAN).
+        Reads the whole database once (SCAN). With *queue*, only that queue is returned.
         """
         holders: dict[str, set[str]] = {}
         prefix = self._keys.prefix
         pattern = f"{_literally(prefix)}{{{'*' if queue is None else _literally(queue)}}}:*"
         for key in self._runner.client.scan_iter(pattern, count=SCAN_COUNT):
             match = _OWN_KEY.fullmatch(to_text(key)[len(prefix) :])
-            # Names of queues are text; those of processes may be anything.
+            # Names of queues are UTF-8. Worker ids may be any bytes.
             if match and queue in (None, match[1]) and is_utf8(match[1]):
                 worker_ids = [match[2]] if match[2] is not None else []
                 holders.setdefault(match[1], set()).update(worker_ids)
         return holders
 
     def named(self) -> set[str]:
-        """Return the queues that the next-due index or the index of leases names."""
+        """Return the queues in the next-due index or the index of leases."""
         indexes = (self._keys.next_due, self._keys.lease_ends)
         members = chain.from_iterable(
             self._runner.client.zscan_iter(key, count=SCAN_COUNT) for key in indexes
@@ -127,11 +127,11 @@ class RepairStore(RepairPart):
             try:
                 names.add(name.decode())
             except UnicodeDecodeError:
-                continue  # dispatchers remove it
+                continue  # dispatchers remove such names
         return names
 
     def leaseholders(self, queue: str) -> set[str]:
-        """Return the worker ids that have a lease on a queue, or had one of late."""
+        """Return the worker ids that have a lease on a queue, or had a lease recently."""
         key, client = self._keys.queue(queue), self._runner.client
         found = chain(
             client.zscan_iter(key.leases, count=SCAN_COUNT),
@@ -140,29 +140,31 @@ class RepairStore(RepairPart):
         return {to_text(name) for name, _ in found}
 
     def sizes(self, queue: str) -> list[int]:
-        """Return how many members there are to look at, in no order of the keys."""
+        """Return the numbers of members to check, one for each key, in no fixed order."""
         key = self._keys.queue(queue)
         with self._runner.client.pipeline(transaction=False) as pipe:
             for zset in (key.due, key.tasks, key.dead_at, key.paused_due):
                 pipe.zcard(zset)
             for hash_ in (key.entries, key.dead, key.ready_index, key.leased_index):
                 pipe.hlen(hash_)
-            # A key of another type is reported when its turn comes.
+            # A key of a wrong type is reported by its own check.
             replies = pipe.execute(raise_on_error=False)
         return [reply for reply in replies if isinstance(reply, int)]
 
     # -- drift
 
     def index(self, queue: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of the index by task; before the records, so that it tells their dues."""
+        """Check a batch of the index by task. Do this before the records, which may get their due
+        times from the index.
+        """
         key = self._keys.queue(queue)
         keys = [*key.schedule, self._keys.next_due]
         return self._look("repair/index", keys, [queue, cursor, CALL_MEMBERS, int(repair)])
 
     def entries(self, queue: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of the records.
+        """Check a batch of the records.
 
-        One that is not in the schedule is due when its message says; now, if that says nothing.
+        A record that is not in the schedule is due at the ETA of its message; without an ETA, now.
         """
         keys = list(self._keys.queue(queue).state)
         args = [cursor, CALL_MEMBERS, int(repair)]
@@ -178,7 +180,7 @@ class RepairStore(RepairPart):
         return batch
 
     def schedule(self, queue: str, records: Mapping[bytes, bytes | None]) -> Batch:
-        """Put records that are not in the schedule back into it, by what their messages say."""
+        """Put records that are not in the schedule back into it, by the ETAs of their messages."""
         key = self._keys.queue(queue)
         args: list[Any] = [queue]
         for id, record in records.items():
@@ -186,17 +188,17 @@ class RepairStore(RepairPart):
         return self._look("repair/schedule", [*key.schedule, self._keys.next_due], args)
 
     def due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of the schedule."""
+        """Check a batch of the schedule."""
         key = self._keys.queue(queue)
         keys = [key.due, key.entries, self._keys.next_due, key.dead, key.dead_at, key.totals]
         return self._look("repair/due", keys, [queue, cursor, CALL_MEMBERS, int(repair)])
 
     def dead_letters(self, queue: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of the dead letters."""
+        """Check a batch of the dead letters."""
         return self._dead_letters(queue, 1, cursor, repair)
 
     def deaths(self, queue: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of the moments at which dead letters died."""
+        """Check a batch of the dead letters' times of death."""
         return self._dead_letters(queue, 2, cursor, repair)
 
     def _dead_letters(self, queue: str, which: int, cursor: int, repair: bool) -> Batch:
@@ -205,24 +207,24 @@ class RepairStore(RepairPart):
         return self._look("repair/dead_letters", [key.dead, key.dead_at], args)
 
     def periodic_size(self) -> int:
-        """Return how many periodic entries there are to look at, 0 for a key of another type."""
+        """Return the number of periodic entries to check; 0 for a key of a wrong type."""
         try:
             return cast(int, self._runner.client.hlen(self._keys.periodic))
         except CommandRefused:
             return 0
 
     def periodic(self, _: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of the periodic entries, which are of no queue."""
+        """Check a batch of the periodic entries, which belong to no queue."""
         keys = [self._keys.periodic, self._keys.periodic_at]
         return self._look("repair/periodic", keys, [cursor, CALL_MEMBERS, int(repair)])
 
     def leases(self, queue: str, worker_ids: Sequence[str], lease: float, *, repair: bool) -> Batch:
-        """Look at the leases of some processes on a queue.
+        """Check the leases of some processes on a queue.
 
         Parameters
         ----------
         lease : float
-            Seconds, for a process that has none.
+            Seconds of the lease that a process without a lease gets.
         """
         key = self._keys.queue(queue)
         keys: list[Any] = [key.leases, self._keys.lease_ends, self._keys.clock]
@@ -231,14 +233,17 @@ class RepairStore(RepairPart):
         return self._look("repair/leases", keys, args)
 
     def forget_empty_leases(self, queue: str, worker_ids: Sequence[str]) -> None:
-        """Forget the leases of the given processes that have no leased message."""
+        """Delete the leases of those given processes that have no leased message."""
         key = self._keys.queue(queue)
         keys: list[Any] = [key.leases, self._keys.lease_ends, key.request_numbers]
         keys += [key.leased(worker_id) for worker_id in worker_ids]
         self._run("leases/forget_empty", keys, [queue, *map(to_bytes, worker_ids)])
 
     def queue(self, queue: str, layout: Layout, deferred: float, *, repair: bool) -> Batch:
-        """Look at what leads to a queue, which may be left alone for *deferred* seconds."""
+        """Check the entries of a queue in the next-due index and the registry.
+
+        The planned look at the queue may be up to *deferred* seconds late.
+        """
         key = self._keys.queue(queue)
         shared = [self._keys.next_due, self._keys.queues]
         keys = [*key.schedule, *shared, key.leases, key.quarantined, key.dead]
@@ -249,10 +254,10 @@ class RepairStore(RepairPart):
     # -- counts of deliveries, after a purge
 
     def forget_counts(self, queue: str, layout: Layout) -> None:
-        """Remove the counts of deliveries whose messages are gone, as after a purge."""
+        """Delete the counts of deliveries whose messages are gone, for example after a purge."""
         deliveries = self._keys.queue(queue).deliveries
         stale = dict(self._runner.client.hscan_iter(deliveries, count=SCAN_COUNT))
-        # A message that was put back while the others were read is found the second time.
+        # A message that is put back during the first reading is found by the second one.
         for _ in range(2):
             if stale:
                 there = self._digests(queue, layout)
@@ -264,7 +269,7 @@ class RepairStore(RepairPart):
     def _digests(self, queue: str, layout: Layout) -> set[bytes]:
         """Return the digests of all messages that are ready, quarantined or leased.
 
-        One that is taken meanwhile is among them; one that is put back meanwhile may not be.
+        A message that is leased meanwhile is among them. One that is put back meanwhile may not be.
         """
         key = self._keys.queue(queue)
         found: set[bytes] = set()
@@ -278,14 +283,14 @@ class RepairStore(RepairPart):
         return found
 
     def _in_list(self, key: str) -> Iterator[bytes]:
-        """Yield the items of a list, each that stays at least once."""
+        """Yield the items of a list. Each item that stays in the list comes at least once."""
         parts = self._scan.messages(key, 0, sys.maxsize, PAGE_MESSAGES, newest=True)
         return chain.from_iterable(parts)
 
-    # -- to move over
+    # -- migration to stock
 
     def lengths(self, queue: str, names: Sequence[str]) -> list[int]:
-        """Return how many bytes the record of each entry has."""
+        """Return the size, in bytes, of each entry's record."""
         hash_ = self._keys.queue(queue).entries
         with self._runner.client.pipeline(transaction=False) as pipe:
             for name in names:
@@ -295,7 +300,7 @@ class RepairStore(RepairPart):
     def scheduled(
         self, queue: str, names: Sequence[str]
     ) -> list[tuple[str, float | None, bytes | None]]:
-        """Return name, score and record of entries at one moment, None for missing values."""
+        """Return name, score and record of entries at one moment; None for a missing value."""
         key, members = self._keys.queue(queue), [to_bytes(name) for name in names]
         with self._runner.client.pipeline(transaction=True) as pipe:
             pipe.zmscore(key.due, members)
@@ -306,13 +311,14 @@ class RepairStore(RepairPart):
     def give_back(
         self, queue: str, layout: Layout, some: Sequence[Release], token: str | None = None
     ) -> list[StatusCode]:
-        """Push messages to the ready lists in place of entries that are as they were read.
+        """Push messages to the ready lists in place of unchanged entries.
 
         Returns
         -------
         list[StatusCode]
-            ``d`` for done, ``c`` for an entry that was replaced or moved meanwhile, ``u`` for one
-            that is gone. Asked again with the same *token*, the same, for a minute.
+            ``d`` for done, ``c`` for an entry that was replaced or moved meanwhile, ``u`` for an
+            entry that is gone. For a minute, a repeated call with the same *token* changes nothing
+            and returns the same.
         """
         key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
         keys = [*key.state, self._keys.next_due, key.wake, key.answer(token or uuid4().hex)]
@@ -326,13 +332,16 @@ class RepairStore(RepairPart):
         return cast("list[StatusCode]", list(reply.decode()))
 
     def quarantined(self, queue: str) -> int:
-        """Return how many messages wait to be delivered alone."""
+        """Return the number of quarantined messages."""
         return cast(int, self._runner.client.llen(self._keys.queue(queue).quarantined))
 
     def release_quarantined(
         self, queue: str, layout: Layout, limit: int = CALL_MEMBERS
     ) -> tuple[int, int]:
-        """Put up to *limit* of them into their ready lists; return how many, and how many died."""
+        """Put up to *limit* quarantined messages back into their ready lists.
+
+        Return the numbers of messages put back and of messages that became dead letters.
+        """
         key = self._keys.queue(queue)
         keys = [key.quarantined, key.wake, key.dead, key.dead_at, key.totals]
         lists = self._keys.ready_lists(queue, layout)
@@ -341,12 +350,14 @@ class RepairStore(RepairPart):
         return int(moved), int(dead_lettered)
 
     def lives(self, worker_id: str) -> bool:
-        """Return whether a process may still run: it does not when it told so, or long ago."""
+        """Return whether a process may still run. Redis forgets it at its end, or when it is silent
+        for long.
+        """
         return bool(self._runner.client.exists(self._keys.worker_id(worker_id)))
 
 
 def _literally(text: str) -> str:
-    """Return the glob that matches *text* alone."""
+    """Return the glob pattern that matches only *text*."""
     return re.sub(r"([\\*?\[\]])", r"\\\1", text)
 
 
@@ -355,7 +366,7 @@ def _digest(message: bytes) -> bytes:
 
 
 def _due_ms(record: bytes | None) -> int | str:
-    """Return when an entry is due by the ETA that its message keeps, "" if it keeps none."""
+    """Return the ETA of an entry's message in ms; "" for a message without an ETA."""
     try:
         message = foreign.loads(Record.unpack(record or b"").message)
         return due_of_eta(message["properties"][PROPERTY]["eta"]).ms

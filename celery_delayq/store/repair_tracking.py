@@ -1,7 +1,7 @@
-"""Finds and repairs drift of the indexes beyond the schedule.
+"""Finds and repairs drift of the indexes outside the schedule.
 
-These are: paused and due entries, unique keys, duplicate ids, and ready and leased messages.
-Each script looks at one batch, as those of :mod:`celery_delayq.store.repair` do.
+These indexes are: paused and due entries, unique keys, duplicate ids, and ready and leased
+messages. Each script looks at one batch, as in :mod:`celery_delayq.store.repair`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import CALL_MEMBERS, SCAN_COUNT, Batch, RepairPart
 from celery_delayq.store.scan import Index
 
-#: Most bytes of messages that a script reads to be sure that some are gone: about 10 ms. Other
-#: calls read less; this one must read all messages of a process at one moment.
+#: Most bytes of messages that a script reads to check that messages are gone: about 10 ms. Other
+#: scripts read less, but this one must read all messages of a process at one moment.
 MAX_READ_BYTES = 4 * 1024 * 1024
 
-#: Most leased messages that a script looks at to count them at one moment.
+#: Most leased messages that a script counts at one moment.
 MAX_LEASED_MESSAGES = 4_000
 
 
@@ -33,8 +33,7 @@ class Tracked(NamedTuple):
 
     @property
     def message(self) -> bytes:
-        """The message that is meant, as ``duplicate_name`` of ``include/tracking.lua`` spells
-        it."""
+        """The message's name, in the form of ``duplicate_name`` in ``include/tracking.lua``."""
         entry = IndexEntry.unpack(self.value)
         return self.name.partition(b"\0")[0] + b"\0" + (entry.message_id if entry else b"")
 
@@ -46,16 +45,16 @@ class Tracked(NamedTuple):
 
 
 def cancelled_in(message: bytes, cancelled: Mapping[bytes, Tracked]) -> Tracked | None:
-    """Return which of some cancelled messages this one is, None if it is none of them."""
+    """Return the index entry of *message* among *cancelled*; None if it is not cancelled."""
     label = Label.of(message)
     return None if label is None else cancelled.get(label.name)
 
 
 class RepairTracking(RepairPart):
-    """The part of the gateway for drift between indexes and the messages themselves."""
+    """The part of the store for drift between indexes and the messages themselves."""
 
     def wrong_types(self, queue: str, layout: Layout) -> list[str]:
-        """Return a sentence about each key of a queue that has another type."""
+        """Return a sentence for each key of a queue that has a wrong type."""
         key = self._keys.queue(queue)
         zsets = (key.due, key.tasks, key.paused_due, key.duplicate_ids, key.dead_at, key.leases)
         indexes = (key.unique, key.ready_index, key.leased_index)
@@ -67,7 +66,7 @@ class RepairTracking(RepairPart):
         return self._wrong({**wanted, key.quarantine_turn: "string"})
 
     def wrong_shared_types(self) -> list[str]:
-        """Return the same of the keys of all queues."""
+        """Return a sentence for each shared key that has a wrong type."""
         keys = self._keys
         hashes = (keys.control, keys.clock, keys.ticks, keys.queues, keys.periodic)
         zsets = (keys.next_due, keys.lease_ends, keys.revoked, keys.periodic_at, keys.celery_beats)
@@ -76,7 +75,7 @@ class RepairTracking(RepairPart):
         return self._wrong({**wanted, **strings, keys.history: "stream"})
 
     def _wrong(self, wanted: Mapping[str, str]) -> list[str]:
-        """Return the texts of ``expect_type`` in ``include/types.lua``."""
+        """Return a sentence for each key of a wrong type, as ``expect_type`` in scripts does."""
         with self._runner.client.pipeline(transaction=False) as pipe:
             for key in wanted:
                 pipe.type(key)
@@ -90,15 +89,15 @@ class RepairTracking(RepairPart):
     # -- the indexes
 
     def paused_due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of the entries that are listed as paused and due."""
+        """Check a batch of the paused and due entries."""
         return self._page("repair/paused_and_due", queue, cursor, repair)
 
     def waiting(self, queue: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of the ready index."""
+        """Check a batch of the ready index."""
         return self._page("repair/tracking", queue, cursor, repair, "waiting")
 
     def running(self, queue: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of the leased index."""
+        """Check a batch of the leased index."""
         return self._page("repair/tracking", queue, cursor, repair, "running")
 
     def _page(self, script: str, queue: str, cursor: int, repair: bool, *first: str) -> Batch:
@@ -108,9 +107,10 @@ class RepairTracking(RepairPart):
     def totals(
         self, queue: str, layout: Layout, worker_ids: Sequence[str], *, repair: bool
     ) -> Batch | None:
-        """Compare the counters with the messages; *worker_ids* may have leased some.
+        """Compare the counters with the messages.
 
-        None if other processes have leased messages, or too many messages are leased.
+        *worker_ids* are processes that may have leased some. Return None if other processes have
+        leased messages, or if too many messages are leased.
         """
         key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
         keys: list[Any] = [key.due, key.totals, key.quarantined, key.leases, *lists]
@@ -122,8 +122,9 @@ class RepairTracking(RepairPart):
     # -- the messages
 
     def leased(self, queue: str, worker_id: str) -> Iterator[bytes | None]:
-        """Yield the messages leased to a process, as :attr:`Tracked.message` spells them; None for
-        a message without a label.
+        """Yield the names of the messages leased to a process, as :attr:`Tracked.message`.
+
+        Yield None for a message without a label.
         """
         for _, value in self._scan.leased(queue, worker_id):
             label = Label.of(split_leased(value)[1])
@@ -132,39 +133,41 @@ class RepairTracking(RepairPart):
     def forget_ready(
         self, queue: str, layout: Layout, some: Iterable[tuple[Tracked, bytes]] = ()
     ) -> int:
-        """Remove messages from the ready index; return how many were removed from their lists.
+        """Remove messages from the ready index. Return the number removed from their lists too.
 
         Parameters
         ----------
         some : Iterable[tuple[Tracked, bytes]]
-            Each with its message, where that was cancelled and is to be removed, else ``b""``.
+            The index entries. A cancelled message follows, to remove it from its list; else
+            ``b""``.
         """
         keys = [*self._keys.queue(queue).state, *self._keys.ready_lists(queue, layout)]
         args = [part for tracked, message in some for part in (*tracked, message)]
         return cast(int, self._run("repair/forget_ready", keys, args))
 
     def is_turning(self, queue: str, ready_list: str) -> bool:
-        """Return whether :meth:`drop_cancelled` has begun with a list and not finished it."""
+        """Return whether :meth:`drop_cancelled` has begun a list and not finished it."""
         return bool(self._runner.client.exists(self._keys.queue(queue).turning(ready_list)))
 
     def drop_cancelled(
         self, queue: str, ready_list: str, cancelled: Mapping[bytes, Tracked]
     ) -> None:
-        """Remove cancelled messages from a ready list, in a time that grows with its length only.
+        """Remove cancelled messages from a ready list. The time depends only on the list's length.
 
-        The list is turned around once, so its order stays. If that is interrupted, the next call
-        goes on. What others add meanwhile may come in between.
+        Each message moves from one end of the list to the other once, so that the order stays. An
+        interrupted call is continued by the next call. Messages that are added meanwhile may come
+        between the others.
 
         Parameters
         ----------
         cancelled : Mapping[bytes, Tracked]
-            By the name of the message that is meant.
+            The index entries by the names of their messages.
         """
         key = self._keys.queue(queue)
         keys = [*key.state, ready_list, key.turning(ready_list)]
         left = self._run("repair/drop_cancelled", keys, ["", 0])
         while left:
-            # In one call, and so perhaps less than a batch.
+            # One call of the script, which may return less than a batch.
             found = next(
                 self._scan.messages(ready_list, 0, min(left, CALL_MEMBERS), CALL_MEMBERS), []
             )
@@ -175,7 +178,7 @@ class RepairTracking(RepairPart):
             left = self._run("repair/drop_cancelled", keys, args)
 
     def tracked(self, queue: str, index: Index) -> Iterator[Tracked]:
-        """Yield all messages that count as ready or as leased (HSCAN)."""
+        """Yield all entries of the ready or the leased index (HSCAN)."""
         for item in self._runner.client.hscan_iter(self._index(queue, index), count=SCAN_COUNT):
             yield Tracked(*item)
 
@@ -186,9 +189,10 @@ class RepairTracking(RepairPart):
     def gone(
         self, queue: str, worker_ids: Iterable[str], seen: Iterable[Tracked], *, repair: bool
     ) -> Batch | None:
-        """Look at messages that are gone if no process has them and they are as *seen*.
+        """Check messages of the leased index that were not found in any process.
 
-        None when there are too many bytes to read.
+        A message is gone if no process of *worker_ids* has it and its index entry is as *seen*.
+        Return None if there are too many bytes to read.
         """
         key = self._keys.queue(queue)
         keys = [*key.state, *(key.leased(name) for name in worker_ids)]

@@ -1,4 +1,4 @@
-"""Which rights of an ACL an account has, found without running anything."""
+"""Finds which rights of an ACL an account has, without running a command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redis.retry import Retry
 
 from celery_delayq.store.scripting.refusals import is_denied
 
-#: Arguments of commands that read them before they look at rights.
+#: Arguments of commands that Redis checks before the account's rights.
 _COMMAND_ARGUMENTS = {
     "eval": ["return 0", "1", "{key}"],
     "evalsha": ["0" * 40, "1", "{key}"],
@@ -27,22 +27,22 @@ _COMMAND_ARGUMENTS = {
     "publish": ["{channel}", "x"],
     "time": [],
 }
-#: Rights of these show only outside of a transaction, or by patterns.
+#: Commands whose rights cannot be checked in a transaction, or need a pattern.
 _UNTRIED_COMMANDS = {"psubscribe", "punsubscribe", "unsubscribe"}
 
 
 def missing(client: Redis, rules: Sequence[str]) -> list[str] | None:
-    """Return which of the *rules* the client's account lacks; None where it cannot be known.
+    """Return the *rules* that the client's account lacks; None if that cannot be found out.
 
-    Redis checks rights when a transaction queues a command; this one is discarded.
+    Redis checks rights when a transaction queues a command. The transaction is discarded.
 
     Parameters
     ----------
     rules : Sequence[str]
-        As :func:`celery_delayq.admin.accounts.rules` returns them.
+        The result of :func:`celery_delayq.admin.accounts.rules`.
     """
     with client.client() as own:
-        own.response_callbacks = {}  # they would read QUEUED as a result
+        own.response_callbacks = {}  # callbacks would read the reply QUEUED as a result
         names = [rule[1:] for rule in rules if rule[0] == "+" and rule[1] != "@"]
         names = [name for name in names if name not in _UNTRIED_COMMANDS]
         try:
@@ -54,7 +54,7 @@ def missing(client: Redis, rules: Sequence[str]) -> list[str] | None:
             if is_denied(exc):
                 return None
             raise
-        # On a new connection there would be no transaction: the rest would run.
+        # No retries: a new connection has no transaction, so that the commands would run.
         connection = own.connection
         retry, connection.retry = connection.retry, Retry(NoBackoff(), 0)
         try:
@@ -62,7 +62,7 @@ def missing(client: Redis, rules: Sequence[str]) -> list[str] | None:
             return [rule for rule, command in trials if _is_denied(own, command)]
         finally:
             connection.retry = retry
-            with suppress(ResponseError):  # on a new connection: the lost one has none any more
+            with suppress(ResponseError):  # a new connection has no transaction to discard
                 own.execute_command("DISCARD")
 
 
@@ -75,7 +75,7 @@ def _is_denied(client: Redis, command: Sequence[str]) -> bool:
 
 
 def _trials(rules: Sequence[str], arity: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
-    """Yield rules with commands that need them and, if possible, no others that may be lacking."""
+    """Yield each rule with a command that needs this rule and, if possible, no other one."""
     key = next(_sample(each) for each in rules if each.startswith("~"))
     channel = next((_sample(each) for each in rules if each.startswith("&")), "")
     for rule in rules:

@@ -1,4 +1,4 @@
-"""Reads large parts of the data in calls of about 1 MB, at least one message each."""
+"""Reads large parts of the data. Each call reads about 1 MB, and at least one message."""
 
 from __future__ import annotations
 
@@ -20,45 +20,46 @@ from celery_delayq.store.scripting.calls import Call, Command, Steps
 from celery_delayq.store.scripting.replies import cut, in_threes
 from celery_delayq.store.scripting.runner import StorePart, ran
 
-#: The hashes of messages that have left the schedule.
+#: The index of ready messages, and the index of leased messages.
 Index = Literal["waiting", "running"]
 
-#: Most fields of a hash that one call reads, most values that it gets by their fields, most records
-#: of entries: about 2 ms on a slow machine if they have 1 KB each.
+#: Most fields or values of a hash, or records of entries, that one call reads. With 1 KB for each,
+#: a call takes about 2 ms on a slow machine.
 PAGE_FIELDS = 100
 
-#: Most messages of a list that one call reads: more, since each call walks to its place.
+#: Most messages of a list that one call reads. More than for hashes, since each call first walks to
+#: its position in the list.
 PAGE_MESSAGES = 150
 
-#: Most entries that one call returns without their records.
+#: Most entries that one call returns without records.
 PAGE_NAMES = 200
 
-#: How long a reader may take for a page: as in ``include/pages/reading.lua``.
+#: Most ms that a reader may take for a page, as in ``include/pages/reading.lua``.
 MAX_READING_MS = 3_600_000
 
-#: Most entries that one call looks at to find some of a priority.
+#: Most entries that one call looks at to find entries of a priority.
 MAX_LOOKED_ENTRIES = 250
 
 
-#: Scores without an end, and what is read instead.
+#: Infinite scores, and the finite scores that replace them.
 _FINITE_SCORES = {b"-inf": b"%d" % -PAUSED_OFFSET_MS, b"+inf": b"%d" % (2 * PAUSED_OFFSET_MS)}
 
 
 class Stretch(NamedTuple):
-    """Entries of one queue that stand side by side, in the schedule or in the index by task.
+    """Contiguous entries of one queue, in the schedule or in the index by task.
 
     Attributes
     ----------
     ranges : tuple[tuple[bytes, bytes], ...]
-        First and last score, or member, of each range, as Redis takes them.
+        First and last score, or member, of each range, in Redis' notation.
     after, upto : Position | None
-        Only entries behind the one, and not behind the other.
+        Only entries after *after*, up to *upto*.
     began : int | None
-        When the reading began, in µs since 1970 by Redis' clock: an entry that was moved since is
-        where it was then. None: where it is.
+        The time at which the reading began, in µs since 1970 by Redis' clock. Entries that were
+        moved later are read at their former position. None: at their current position.
     moved : tuple[str, int, int] | None
-        The task, ``""`` for any, and the first and last due of entries that were moved; None for
-        none of them.
+        The moved entries to read: their task, ``""`` for any, and their first and last due; None
+        for no moved entries.
     """
 
     queue: str
@@ -71,9 +72,9 @@ class Stretch(NamedTuple):
 
     @classmethod
     def of(cls, queue: str, where: EntryCondition, began: int | None = None) -> Stretch:
-        """Return the entries of a task, None for any, that are due then; of any priority.
+        """Return the stretch of the entries that match *where*, of any priority.
 
-        Those that are paused and due have scores of their own.
+        Paused and due entries have a range of their own, since their scores have an offset.
         """
         task, low, high, _ = where
         first_due = -PAUSED_OFFSET_MS if low is None else low
@@ -93,26 +94,28 @@ class Stretch(NamedTuple):
         return cls(queue, False, ranges, began=began, moved=moved)
 
     def finite(self) -> Stretch:
-        """Return it without infinite scores, which somebody set manually: they are no times, and a
-        page could not go on behind them.
+        """Return the stretch without infinite scores, which other code may have set: a page cannot
+        continue after an infinite score.
         """
         ranges = tuple((_FINITE_SCORES.get(a, a), _FINITE_SCORES.get(b, b)) for a, b in self.ranges)
         return self._replace(ranges=ranges)
 
     def pieces(self) -> list[Stretch]:
-        """Return a stretch for each of the ranges; the first one has what was moved."""
+        """Return a stretch for each range. The first one has the moved entries."""
         first, *others = [self._replace(ranges=(each,)) for each in self.ranges]
         return [first, *(each._replace(moved=None) for each in others)]
 
 
 class Part(NamedTuple):
-    """Some entries, and where the rest begins, None at the end.
+    """Some entries of a stretch.
 
     Attributes
     ----------
     entries : list[tuple[bytes, bytes | None, bytes, bytes]]
-        Name, record, score, and for one that was moved the due by which it is here. A record is
-        None where it is missing or was not asked for.
+        Name, record, score and, for a moved entry, its former due. A record is None if it is
+        missing or was not requested.
+    end : Position | None
+        The position after which the next part begins; None at the end.
     last_due : int | None
         The highest due in the stretch (ms), on the first page of a reading.
     """
@@ -135,22 +138,23 @@ class Part(NamedTuple):
 
 
 class ScanStore(StorePart):
-    """The part of the gateway that reads large parts."""
+    """The part of the store that reads large parts of the data."""
 
     def sizes(self, pieces: Sequence[Stretch]) -> list[int]:
-        """Return how many entries stand in each of some stretches of one range."""
+        """Return the number of entries in each of some stretches with one range."""
         return answered(self._runner.run_all([self.size_command(each) for each in pieces]))
 
     def size_command(self, piece: Stretch) -> Command:
-        """Return the command that counts the entries of a stretch of one range."""
+        """Return the command that counts the entries of a stretch with one range."""
         key, [(first, last)] = self._keys.queue(piece.queue), piece.ranges
         if piece.by_task:
             return Command.of("ZLEXCOUNT", key.tasks, first, last)
         return Command.of("ZCOUNT", key.due, first, last)
 
     def position(self, piece: Stretch, place: int) -> Position | None:
-        """Return the entry at a place of a stretch of one range, from 0; None where there are fewer
-        by now.
+        """Return the position of an entry in a stretch with one range; None if there are fewer.
+
+        *place* is the entry's index, from 0.
         """
         key, client = self._keys.queue(piece.queue), self._runner.client
         [(first, last)] = piece.ranges
@@ -167,7 +171,7 @@ class ScanStore(StorePart):
         return Position(repr(due).encode(), pairs[0][0])
 
     def part(self, *args: Any, **options: Any) -> Part:
-        """Return the first entries of a stretch: parameters of :meth:`part_call`."""
+        """Return the first entries of a stretch. Parameters of :meth:`part_call`."""
         return self.read_part(self._runner.run(self.part_call(*args, **options)))
 
     def part_call(
@@ -181,9 +185,9 @@ class ScanStore(StorePart):
     ) -> Call:
         """Return the call that reads the first entries of a stretch.
 
-        One call reads at most :data:`PAGE_FIELDS` or :data:`PAGE_NAMES`, and with a priority
-        *step* it looks at :data:`MAX_LOOKED_ENTRIES`. With *goes_on* the reading goes on after the
-        end of this stretch.
+        One call reads at most :data:`PAGE_FIELDS` entries with records, or :data:`PAGE_NAMES`
+        without. With a priority *step* it looks at :data:`MAX_LOOKED_ENTRIES`. *goes_on*: the
+        reading continues after the end of this stretch.
         """
         limit = min(limit, PAGE_FIELDS if records else PAGE_NAMES)
         args = [
@@ -204,7 +208,7 @@ class ScanStore(StorePart):
 
     @staticmethod
     def read_part(reply: Sequence[Any]) -> Part:
-        """Return what the reply to :meth:`part_call` says."""
+        """Read the reply to :meth:`part_call`."""
         more, score, name, sizes, text, last_due = reply
         entries = []
         for id, record, scores in in_threes(cut(sizes, text)):
@@ -214,7 +218,7 @@ class ScanStore(StorePart):
         return Part(entries, end, int(last_due) if last_due else None)
 
     def entries(self, stretch: Stretch, limit: int) -> Iterator[list[tuple[bytes, bytes, bytes]]]:
-        """Yield name, record and score of all entries of a stretch, so many at a time."""
+        """Yield name, record and score of all entries of a stretch, up to *limit* at a time."""
         end: Position | None = stretch.after
         while True:
             part = self.part(stretch._replace(after=end), limit, goes_on=True)
@@ -228,22 +232,23 @@ class ScanStore(StorePart):
                 return
 
     def note_reading(self, queues: Iterable[str], began: int) -> None:
-        """Note that several read the entries of some queues, from that time on (µs)."""
+        """Note in Redis that a reading of the entries of some queues began at *began* (µs)."""
         calls: list[Call | Command] = []
         for queue in queues:
             name = self._keys.queue(queue).readers
             calls.append(Command.of("ZADD", name, began // 1000 + MAX_READING_MS, began))
             calls.append(Command.of("PEXPIRE", name, MAX_READING_MS))
-        self._runner.run_all(calls)  # a refusal does not matter
+        self._runner.run_all(calls)  # refusals are ignored
 
     def died_ms(self, queue: str, low: int | None, place: int) -> int | None:
-        """Return when the dead letter at a place died (ms), counted from 0 among the ones that died
-        at *low* or later; None where there are fewer by now.
+        """Return the time of death (ms) of a dead letter; None if there are fewer dead letters.
+
+        *place* is its index, from 0, among the dead letters that died at *low* or later.
         """
         args = "-inf" if low is None else low, "+inf", place, 1
         name = self._keys.queue(queue).dead_at
         found = self._runner.client.zrangebyscore(name, *args, withscores=True)
-        # The score may have been set manually.
+        # Other code may have set the score.
         return int(max(0, min(found[0][1], MAX_DUE_MS))) if found else None
 
     # -- lists
@@ -255,9 +260,11 @@ class ScanStore(StorePart):
     def messages(
         self, name: str, start: int, end: int, limit: int, *, newest: bool = False
     ) -> Iterator[list[bytes]]:
-        """Yield messages of a list, so many at a time: from place *start* to before *end*, counted
-        from where they are taken out, or with *newest* from where they come in. So each that stays
-        is there at least once, while others take some out.
+        """Yield messages of a list, up to *limit* at a time.
+
+        The messages are those from index *start* to before *end*. Indexes begin at the oldest
+        message or, with *newest*, at the newest. With *newest*, each message that stays in the list
+        comes at least once, although workers take others meanwhile.
         """
         longest = 0
         while start < end:
@@ -272,7 +279,7 @@ class ScanStore(StorePart):
 
     @staticmethod
     def messages_call(name: str, first: int, limit: int, longest: int = 0) -> Call:
-        """Return the call that reads messages of a list from an index on: arguments of
+        """Return the call that reads messages of a list from an index on. Parameters of
         ``scan/list_range``.
         """
         return Call("scan/list_range", [name], [first, limit, longest])
@@ -280,9 +287,9 @@ class ScanStore(StorePart):
     # -- hashes
 
     def fields(self, name: str | bytes, page: int = PAGE_FIELDS) -> Iterator[tuple[bytes, bytes]]:
-        """Yield all fields of a hash with their values, in no order, perhaps some twice (HSCAN).
+        """Yield all fields of a hash with their values, unordered; some may come twice (HSCAN).
 
-        Fields that come or go meanwhile may be missing.
+        Fields that are added or removed meanwhile may be missing.
         """
         cursor = b"0"
         while True:
@@ -293,7 +300,7 @@ class ScanStore(StorePart):
                 return
 
     def values_steps(self, name: str, fields: Sequence[bytes]) -> Steps[list[bytes | None]]:
-        """Return the values of fields of a hash, None for missing ones."""
+        """Return the values of fields of a hash; None for a missing field."""
         found: list[bytes | None] = []
         while len(found) < len(fields):
             page = fields[len(found) : len(found) + PAGE_FIELDS]
@@ -307,21 +314,21 @@ class ScanStore(StorePart):
     def leased(self, queue: str, worker_id: str) -> Iterator[tuple[bytes, bytes]]:
         """Yield field and value of each message that is leased to a process, each once."""
         name = self._keys.queue(queue).leased(worker_id)
-        seen: set[bytes] = set()  # at most its prefetch
+        seen: set[bytes] = set()  # at most the prefetch of the process
         for field, value in self.fields(name):
             if field not in seen:
                 seen.add(field)
                 yield field, value
 
     def tracked(self, queue: str, index: Index, names: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of names in the ready or the leased index."""
+        """Return the values of *names* in the ready or leased index; None for a missing name."""
         key = self._keys.queue(queue)
         name = key.ready_index if index == "waiting" else key.leased_index
         return cast("list[bytes | None]", self._runner.client.hmget(name, names) if names else [])
 
 
 def answered(replies: list[Any]) -> list[Any]:
-    """Return replies; raises the first refusal among them."""
+    """Return *replies*. Raises the first refusal among them."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
@@ -329,5 +336,5 @@ def answered(replies: list[Any]) -> list[Any]:
 
 
 def _is_paused(first: bytes) -> bool:
-    """Return whether a range that begins with that score is of entries that are paused and due."""
+    """Return whether a range that begins at a score is the range of paused and due entries."""
     return not first.startswith(b"-") and float(first) >= PAUSED_OFFSET_MS

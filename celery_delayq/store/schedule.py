@@ -1,4 +1,4 @@
-"""The gateway to Redis: one typed method per operation, the only caller for our data."""
+"""The store: one typed method for each operation on our data in Redis."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from celery_delayq.store.scripting.runner import Part, ScriptRunner
 
 logger = logging.getLogger(__name__)
 
-#: ms by which the next look at a queue may be later than something is due there: after an error, or
-#: by ``max_ready``.
+#: Most ms by which the planned look at a queue may be later than its first due: after an error, or
+#: because of ``max_ready``.
 MAX_LOOK_DELAY_MS = 2000
 
-#: Tasks whose entries one call counts.
+#: Most tasks whose entries one call counts.
 COUNT_TASKS = 100
 
 #: Most leased messages whose unique keys one call of a purge looks at.
@@ -49,9 +49,10 @@ PURGE_MESSAGES = 500
 
 
 class Store(ScriptRunner):
-    """Our data in one Redis database: entries and queues here, all else in its parts.
+    """Our data in one Redis database.
 
-    A part is an attribute with the name of its module.
+    The methods are for entries and queues. All other data belongs to a part: an attribute with the
+    name of its module.
     """
 
     leases = Part(LeaseStore)
@@ -64,20 +65,20 @@ class Store(ScriptRunner):
     repair = Part(RepairStore)
     repair_tracking = Part(RepairTracking)
 
-    # -- from one state to the next
+    # -- changes of state
 
     def schedule(self, queue: str, entry: Entry) -> tuple[Stored, int]:
-        """Keep a message until it is due; one that is due goes to the ready list.
+        """Store a message until it is due. A due message goes to its ready list.
 
         Returns
         -------
         (state, due in ms)
-            ``"duplicate"`` if the same message waits already or is leased.
+            The state is ``"duplicate"`` if the same message is scheduled, ready or leased.
 
         Raises
         ------
         StoreFull
-            Redis has no memory left; nothing was stored.
+            Redis has no memory left. Nothing was stored.
         """
         call = self.puts(queue)
         call.add(entry)
@@ -88,8 +89,10 @@ class Store(ScriptRunner):
     def import_call(
         self, queue: str, entries: Iterable[Entry], token: str, *, retry: bool = False
     ) -> Puts:
-        """Return the call that schedules entries as :meth:`puts` does; asked again with the same
-        *token*, it gives the same answer, for a minute: the codes of ``replies.STATES``.
+        """Return the call that schedules entries as :meth:`puts` does.
+
+        Its reply has the codes of ``replies.STATES``. For a minute, a repeated call with the same
+        *token* returns the same reply.
         """
         call = self.puts(queue, retry=retry)
         call.name = "schedule/import"
@@ -108,7 +111,7 @@ class Store(ScriptRunner):
         )
 
     def promote(self, *args: Any, **options: Any) -> Promoted:
-        """Move due entries of a queue to its ready lists: parameters of :meth:`promote_call`."""
+        """Move due entries of a queue to its ready lists. Parameters of :meth:`promote_call`."""
         return self.read_promoted(self.run(self.promote_call(*args, **options)))
 
     def promote_call(
@@ -123,9 +126,9 @@ class Store(ScriptRunner):
     ) -> Call:
         """Return the call that moves up to *limit* due entries of a queue to its ready lists.
 
-        With *note* the time is stored, as ``dispatched`` of ``keys.clock``. If any moved,
-        *dispatcher* is on duty then; with ``""`` that does not change. None of the queues in *left*
-        is named as the next one.
+        With *note* the script stores the time, as ``dispatched`` of ``keys.clock``. If an entry
+        moves, *dispatcher* goes on duty; ``""`` for no change. The reply names none of the queues
+        *skipped* as the next one.
         """
         key, limits = self.keys.queue(queue), layout.limits
         keys = [*key.state, self.keys.next_due, key.dead, key.dead_at, key.wake, self.keys.control]
@@ -136,13 +139,13 @@ class Store(ScriptRunner):
         return Call("dispatch/promote", keys, args)
 
     def read_promoted(self, reply: Sequence[Any]) -> Promoted:
-        """Return what the reply to :meth:`promote_call` says."""
+        """Read the reply to :meth:`promote_call`."""
         *head, moved, dead_lettered, on_duty = reply
         look = self._look(head)._replace(on_duty=bool(on_duty))
         return Promoted(look, int(moved), int(dead_lettered))
 
     def take_from_unacked(self, queue: str, entry: Entry, unacked: Unacked) -> Adopted:
-        """Take a message out of kombu's unacked keys into the schedule or, if due, to ready."""
+        """Move a message from kombu's ``unacked`` to the schedule or, if due, to its ready list."""
         call = self.puts(queue, alone=True)
         call.add(entry)
         call.name = "migration/take_from_unacked"
@@ -150,7 +153,7 @@ class Store(ScriptRunner):
         call.args.append(unacked.tag)
         return cast(Adopted, self.run(call).decode())
 
-    # -- when to look at what
+    # -- for dispatchers
 
     def next_queue(
         self,
@@ -161,22 +164,22 @@ class Store(ScriptRunner):
         ready_every: float = 0.0,
         skipped: Iterable[str] = (),
     ) -> Look:
-        """Return which queue to look at next, and let lease time pass.
+        """Return which queue to look at next, and advance lease time.
 
         Parameters
         ----------
         max_gap : float
             Most seconds since the last call of any process. After a longer gap Redis was away, or
-            its clock was set, and lease time has stood still.
+            its clock was set. Lease time does not advance over such a gap.
         dispatcher : str
             The id of a dispatcher that goes on duty if no other one is; ``""`` for none.
-        listens : bool
-            Whether the dispatcher listens to the fleet, and is counted.
+        is_subscribed : bool
+            Whether the dispatcher listens to the fleet's channel, and counts the listeners.
         ready_every : float
             Seconds after the last look of the fleet at the ready lists from which it is this
-            dispatcher's turn; 0: it does not look at them.
-        left : Iterable[str]
-            Queues that the dispatcher leaves to others.
+            dispatcher's turn to look; 0: this dispatcher never looks at them.
+        skipped : Iterable[str]
+            Queues that this dispatcher leaves to others.
         """
         keys = [self.keys.next_due, self.keys.lease_ends, self.keys.clock, self.keys.queues]
         channel = self.keys.fleet if is_subscribed else ""
@@ -192,7 +195,7 @@ class Store(ScriptRunner):
         )
 
     def ready_of(self, queues: Sequence[tuple[str, Layout]]) -> list[tuple[str, Layout]]:
-        """Return those of the queues in which something is ready, or quarantined."""
+        """Return the queues that have a ready or quarantined message."""
         lists = [self._ready_keys(*each) for each in queues]
         if not lists or not self.client.exists(*chain.from_iterable(lists)):
             return []
@@ -203,12 +206,12 @@ class Store(ScriptRunner):
         return [queue for queue, count in zip(queues, counts, strict=True) if count]
 
     def wake_ready(self, queues: Iterable[tuple[str, Layout]]) -> None:
-        """Wake consumers of each of the queues in which something is ready.
+        """Wake the consumers of each queue that has a ready message.
 
         Raises
         ------
         CommandRefused
-            Of one queue or more; others are done.
+            Redis refused the call of one queue or more. The other calls were made.
         """
         calls = [self.wake_ready_call(*each) for each in queues]
         for reply in self.run_all(calls):
@@ -216,11 +219,11 @@ class Store(ScriptRunner):
                 raise reply
 
     def forget_ready_look(self) -> None:
-        """Note that nobody looks at the ready lists: the dispatcher whose turn it was may not."""
+        """Note that no dispatcher has looked at the ready lists: an account may lack the right."""
         self.client.hdel(self.keys.clock, "ready_looked")
 
     def wake_ready_call(self, queue: str, layout: Layout) -> Call:
-        """Return the call that does it for one queue."""
+        """Return the call of :meth:`wake_ready` for one queue."""
         key = self.keys.queue(queue)
         keys = [key.wake, self.keys.control, key.quarantined, key.quarantine_turn]
         keys += self.keys.ready_lists(queue, layout)
@@ -242,16 +245,16 @@ class Store(ScriptRunner):
         self.run(Call("dispatch/resign", [self.keys.clock], [dispatcher]))
 
     def defer_queue(self, queue: str, seconds: float, skipped: Iterable[str] = ()) -> Look:
-        """Look at *queue* only *seconds* from now; return what to look at before, except *left*."""
+        """Put off the look at *queue* for *seconds*. Return the next look, except at *skipped*."""
         args = [queue, int(seconds * 1000), *skipped]
         return self._look(self.run(Call("dispatch/defer_queue", [self.keys.next_due], args)))
 
     def register(self, queue: str) -> None:
-        """Note the layout of a queue: who consumes it decides to which lists to promote."""
+        """Store the layout of a consumed queue. All dispatchers promote to its lists."""
         text = self.layout_of(queue).text
         try:
             self.client.hset(self.keys.queues, queue, text)
-        except StoreFull:  # who connects anew to a full server must be able to go on
+        except StoreFull:  # a worker that connects again to a full server must not stop
             if self.client.hget(self.keys.queues, queue) != text.encode():
                 raise
 
@@ -261,15 +264,15 @@ class Store(ScriptRunner):
         return {name: layout for queue, layout in found.items() if (name := _name(queue))}
 
     def registered(self, queue: str) -> dict[str, bytes]:
-        """Return the part of the registry that is about one queue."""
+        """Return the registry's entry for one queue; empty if it has none."""
         layout = cast("bytes | None", self.client.hget(self.keys.queues, queue))
         return {} if layout is None else {queue: layout}
 
     def repair_types(self) -> list[str]:
-        """Delete shared keys of another type, without which nothing is dispatched; say which.
+        """Delete shared keys of a wrong type, which stop all dispatchers. Return a text for each.
 
-        What they had is gone by then. Indexes are made again: all queues are looked at. Pauses are
-        lost, and lease time begins anew.
+        The contents of the keys are lost already. Indexes are filled again: all queues get a look.
+        Pauses are lost, and lease time starts again.
         """
         keys = self.keys
         wanted = dict.fromkeys((keys.next_due, keys.lease_ends), "zset")
@@ -297,9 +300,9 @@ class Store(ScriptRunner):
             pipe.execute(raise_on_error=False)
 
     def announce_missing(self, queues: Sequence[tuple[str, Layout]], now_ms: int) -> list[str]:
-        """Have queues looked at that the next-due index has not, or too late; return them.
+        """Plan a look at queues that the next-due index lacks, or has too late. Return them.
 
-        A look that comes too early does no harm, so the calls need not be one step.
+        A look that is too early is harmless, so the two calls need not be atomic.
         """
         late: dict[str, float] = {}
         planned = self._planned_looks([queue for queue, _ in queues])
@@ -309,7 +312,7 @@ class Store(ScriptRunner):
             due = float(first)
             rate = layout.limits.promote_rate
             latest = max(due, now_ms) + MAX_LOOK_DELAY_MS + (1000 / rate if rate else 0)
-            # No look is planned, or one that comes too late.
+            # No look is planned, or the planned look is too late.
             if due < MAX_TIME_MS and (not look or float(look) > latest):
                 late[queue] = due
         if late:
@@ -317,14 +320,14 @@ class Store(ScriptRunner):
         return [*late]
 
     def _planned_looks(self, queues: Sequence[str]) -> Sequence[tuple[bytes, bytes, int]]:
-        """Return what ``dispatch/planned_looks.lua`` tells of each queue; ``""`` for the dues of
-        one that the account may not read.
+        """Return the reply of ``dispatch/planned_looks.lua`` for each queue; ``""`` as the times of
+        a queue that the account may not read.
         """
         if not queues:
             return []
         try:
             return cast("list[tuple[bytes, bytes, int]]", self.run(self._planned_call(*queues)))
-        except CommandRefused:  # of one queue, so of all
+        except CommandRefused:  # one refused queue refuses the whole call
             alone = self.run_all([self._planned_call(queue) for queue in queues])
             return [(b"", b"", 0) if isinstance(each, Exception) else each[0] for each in alone]
 
@@ -333,19 +336,19 @@ class Store(ScriptRunner):
         keys = [self.keys.next_due, self.keys.control, *dues]
         return Call("dispatch/planned_looks", keys, [*queues])
 
-    # -- to look at
+    # -- reads
 
     def now_ms(self) -> int:
         """Return Redis' clock in ms since 1970."""
         return self.now_us() // 1000
 
     def now_us(self) -> int:
-        """Return the same in µs."""
+        """Return Redis' clock in µs since 1970."""
         seconds, micros = cast("tuple[int, int]", self.client.time())
         return seconds * 1_000_000 + micros
 
     def scheduled(self, queue: str, task: str | None = None) -> int:
-        """Return how many entries of a queue, or of one task in it, wait to be due."""
+        """Return the number of scheduled entries of a queue, or of one task in it."""
         key = self.keys.queue(queue)
         if task is None:
             return cast(int, self.client.zcard(key.due))
@@ -353,7 +356,7 @@ class Store(ScriptRunner):
         return cast(int, self.client.zlexcount(key.tasks, f"[{field}\0", f"({field}\1"))
 
     def scheduled_tasks_steps(self, queue: str) -> Steps[dict[str, int]]:
-        """Return how many entries of each task of a queue wait to be due."""
+        """Return the number of scheduled entries of a queue, by task."""
         keys = [self.keys.queue(queue).tasks]
         counts: dict[str, int] = {}
         start: bytes = b"-"
@@ -368,7 +371,7 @@ class Store(ScriptRunner):
         return cast(int, self.client.hlen(unacked))
 
     def unacked_message(self, unacked: Unacked) -> bytes | None:
-        """Return the message that kombu keeps there; None if it is gone."""
+        """Return a message of kombu's ``unacked``; None if it is gone."""
         return cast("bytes | None", self.client.hget(unacked.unacked, unacked.tag))
 
     def ready_messages(self, queue: str, layout: Layout, limit: int) -> Iterator[bytes]:
@@ -380,20 +383,20 @@ class Store(ScriptRunner):
                 limit -= len(found)
 
     def server_memory(self) -> tuple[int | None, int | None]:
-        """Return the bytes that the server uses and may use at most; None where not told."""
+        """Return the server's used bytes and its limit; None for no limit or an unknown number."""
         try:
             info = cast("dict[str, int]", self.client.info("memory"))
         except CommandRefused:
             return None, None
         return info.get("used_memory"), info.get("maxmemory") or None
 
-    # -- to clear
+    # -- deletions
 
     def purge(self, queue: str, *, deleted: bool = False) -> tuple[int, int]:
-        """Forget what waits in a queue; return how many were scheduled, and how many ready.
+        """Delete the waiting messages of a queue. Return the numbers of scheduled and ready ones.
 
-        Messages that wait to be delivered alone count as scheduled. Dead letters stay. With
-        *deleted* the registry forgets the queue too, if it has none.
+        Quarantined messages count as scheduled. Dead letters stay. With *deleted*, a queue without
+        dead letters is removed from the registry too.
         """
         key = self.keys.queue(queue)
         shared = [self.keys.next_due, self.keys.queues]
@@ -406,24 +409,24 @@ class Store(ScriptRunner):
         return scheduled + alone, ready
 
     def forget_unowned(self, queue: str) -> None:
-        """Forget unique keys that no message has, and names of second messages that are gone."""
+        """Delete unique keys that no message has, and duplicate ids of messages that are gone."""
         keys = [*self.keys.queue(queue).state]
         for which in ("keys", "names"):
             cursor = None
             while cursor != b"0":
                 cursor = self.run(Call("schedule/forget_unowned", keys, [which, cursor or 0]))
 
-    # -- how
+    # -- helpers
 
     def _look(self, reply: Sequence[Any], lease_ends: Sequence[bytes] = ()) -> Look:
         now, member, due, *_ = reply
         name = self._queue(self.keys.next_due, member)
         ended = (self._queue(self.keys.lease_ends, each) for each in lease_ends)
-        when = read_time(due) if due else None  # also of what was removed: the next one may be due
+        when = read_time(due) if due else None  # kept for a removed name: the next may be due
         return Look(int(now), name, when, tuple(each for each in ended if each))
 
     def _queue(self, index: str, member: bytes) -> str | None:
-        """Return the queue at the head of an index; remove anything else, or it would stay."""
+        """Return the queue at the head of an index. Remove a member that is not a queue's name."""
         name = _name(member)
         if name is None:
             logger.error("Removed %r from %s: it is no name of a queue", member, index)
@@ -432,7 +435,7 @@ class Store(ScriptRunner):
 
 
 def _name(queue: bytes) -> str | None:
-    """Return the name of a queue, None for bytes that are no text: no queue of ours."""
+    """Return the name of a queue; None for bytes that are not UTF-8, so not a queue of ours."""
     try:
         return queue.decode()
     except UnicodeDecodeError:
@@ -440,7 +443,7 @@ def _name(queue: bytes) -> str | None:
 
 
 def layouts(registry: Mapping[str, bytes]) -> dict[str, Layout]:
-    """Return the layout of each queue of a registry, kombu's default for an unreadable one."""
+    """Return the layout of each queue of a registry; kombu's default for an unreadable layout."""
     return {queue: _layout(text) for queue, text in registry.items()}
 
 

@@ -1,4 +1,4 @@
-"""Checks of the Redis server, made when a connection opens or a worker starts."""
+"""Checks of the Redis server when a connection opens or a worker starts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
 
-#: What is said of a policy that evicts.
+#: The warning about a policy that evicts keys.
 EVICTION_TEXT = (
     "Redis evicts keys when it is full (maxmemory-policy %s): scheduled tasks can be lost; set "
     "maxmemory-policy to noeviction"
 )
 
-#: What is said of a node of a cluster where a single Redis is meant.
+#: The error text for a node of a cluster in place of a single Redis.
 _CLUSTER_NODE_TEXT = (
     "this Redis is a node of a Redis Cluster: use a delayq+rediscluster:// URL for it, or "
     "delayq+redisclusters:// over TLS"
@@ -33,17 +33,17 @@ MIN_REDIS = (6, 2)
 
 
 def check_server(client: Redis, *, in_cluster: bool = False) -> None:
-    """Refuse a server older than Redis 6.2; one that hides its version passes.
+    """Refuse a server older than Redis 6.2. A server that hides its version passes.
 
     Parameters
     ----------
     in_cluster : bool
-        Whether it may be, and is, a node of a Redis Cluster.
+        Whether the server is expected to be a node of a Redis Cluster.
 
     Raises
     ------
     UnsupportedServer
-        The server is too old, or a node of a cluster though it may be none.
+        The server is too old, or is a node of a cluster although *in_cluster* is False.
     """
     try:
         told = cast("dict[str, object]", client.info("server"))
@@ -60,23 +60,23 @@ def check_server(client: Redis, *, in_cluster: bool = False) -> None:
             f"Redis {version} is too old for celery_delayq: "
             f"use {'.'.join(map(str, MIN_REDIS))} or newer, or a Valkey"
         )
-    # Valkey says server_mode unless it is to look like Redis.
+    # Valkey calls this server_mode, unless Valkey is configured to look like Redis.
     if "cluster" in (told.get("redis_mode"), told.get("server_mode")) and not in_cluster:
         raise UnsupportedServer(_CLUSTER_NODE_TEXT)
 
 
 def check_refusal(exc: ResponseError) -> None:
-    """Explain why a server refuses the connection itself.
+    """Raise an error with advice if the server refuses the connection itself.
 
     Raises
     ------
     UnsupportedServer
-        The server does not know HELLO, with which redis-py 8 begins: it is older than Redis 6. Or
-        it does not have the database of the URL, such as a node of a cluster, which has 0 alone.
+        The server is older than Redis 6: it lacks HELLO, which redis-py 8 sends first. Or the
+        server lacks the database of the URL: a node of a cluster has only database 0.
     """
     if "SELECT is not allowed in cluster mode" in str(exc):
         raise UnsupportedServer(_CLUSTER_NODE_TEXT) from exc
-    if "DB index is out of range" in str(exc):  # Valkey 9 says so on a node too
+    if "DB index is out of range" in str(exc):  # also the reply of a Valkey 9 node
         raise UnsupportedServer(
             f"this Redis does not have the database of the broker URL ({exc}): use a lower number. "
             f"Or {_CLUSTER_NODE_TEXT}"
@@ -89,12 +89,12 @@ def check_refusal(exc: ResponseError) -> None:
 
 
 def check_layout(client: Redis, keys: Keys) -> None:
-    """Refuse a database with the keys of a version before 0.1.0; nothing of it was released.
+    """Refuse a database with keys of a version before 0.1.0, which was not released.
 
     Raises
     ------
     EarlierLayout
-        There are such keys.
+        The database has such keys.
     """
     names = [keys.stock(name) for name in EARLIER_KEYS]
     try:
@@ -102,7 +102,7 @@ def check_layout(client: Redis, keys: Keys) -> None:
             return
         found = [name for name in names if client.exists(name)]
     except ResponseError:
-        return  # the account has no rights on these keys
+        return  # the account lacks the rights to these keys
     raise EarlierLayout(
         f"Redis has keys of a version before 0.1.0 ({', '.join(found)}), which this version cannot "
         "read. Let workers of that version drain the queues or move them back to stock, then "
@@ -111,12 +111,12 @@ def check_layout(client: Redis, keys: Keys) -> None:
 
 
 def check_writable(client: Redis, keys: Keys) -> None:
-    """Make a write that changes nothing: a replica and a full server or disk refuse it.
+    """Send a write command that changes nothing: a replica and a full server or disk refuse it.
 
     Raises
     ------
     StoreFull, CommandRefused
-        It is refused, by something else than the rights of the account.
+        The server refuses the command, for another reason than a missing right.
     """
     try:
         client.zadd(keys.next_due, {"": 0}, xx=True)
@@ -142,8 +142,8 @@ def warn_of_settings(client: Redis) -> None:
 
 
 def closes_idle_after(client: Redis) -> float | None:
-    """Return after how many seconds Redis closes a connection without commands (``timeout``);
-    infinite for never, None where it does not say.
+    """Return the seconds after which Redis closes a connection without commands (``timeout``);
+    infinite for never, None if Redis does not tell.
     """
     try:
         seconds = float(cast("dict[str, str]", client.config_get("timeout"))["timeout"])

@@ -1,4 +1,4 @@
-"""A Celery app and its stores: the one object that all parts of ``DelayQ`` share."""
+"""A Celery app and its stores: the object that all parts of ``DelayQ`` share."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ T = TypeVar("T")
 
 
 class Session:
-    """The app, and connections of its own to the app's broker.
+    """The app, and separate connections to the app's broker.
 
-    It connects when it is first asked, and again when it is asked after :meth:`close`. Threads may
-    share one, but not a native thread and greenlets.
+    The session connects on first use, and again on first use after :meth:`close`. Threads may share
+    a session. A native thread and greenlets must not share one.
 
     Parameters
     ----------
     app : Celery | None
-        The app; without one, call :meth:`bind` later.
+        The app. If None, call :meth:`bind` later.
     """
 
     def __init__(self, app: Celery | None = None) -> None:
@@ -49,7 +49,7 @@ class Session:
         Raises
         ------
         ConfigError
-            There is none yet.
+            The session has no app yet.
         """
         if self._app is None:
             raise ConfigError("DelayQ() has no app yet; call init_app(app) first")
@@ -57,19 +57,19 @@ class Session:
 
     @property
     def has_app(self) -> bool:
-        """Whether there is an app yet."""
+        """Whether the session has an app."""
         return self._app is not None
 
     @property
     def stores(self) -> Stores:
-        """Our data in the app's broker: one store, or several on a Redis Cluster.
+        """The stores of the app's broker: one, or several on a Redis Cluster.
 
         Raises
         ------
         NotSupported
-            The app's broker is not one of ours.
+            The app's broker URL is not one for this package, or is one for RabbitMQ.
         ConfigError
-            There is no app yet.
+            The session has no app yet.
         """
         with self._lock:
             if self._stores is None:
@@ -77,27 +77,27 @@ class Session:
             return self._stores
 
     def new_stores(self) -> Stores:
-        """Return the same by connections of their own; raises what :attr:`stores` does."""
+        """Return stores with separate connections. Raises the errors of :attr:`stores`."""
         with self.app.connection_for_write() as connection:
             _check_broker(connection)
             stores: Stores = connection.default_channel.new_stores()
-        if stores.has_one:  # no earlier version knew a Redis Cluster
+        if stores.has_one:  # earlier versions did not support a Redis Cluster
             check_layout(stores.only.client, stores.only.keys)
         return stores
 
     @property
     def store(self) -> Store:
-        """Our data in the app's single Redis; raises NotSupported also on a Redis Cluster."""
+        """The store of the app's single Redis. Raises NotSupported also on a Redis Cluster."""
         return self.stores.only
 
     def check_broker(self) -> None:
-        """Raise NotSupported where the app's broker is not one of ours; it makes no connection."""
+        """Raise NotSupported if the app's broker has no stores. Opens no connection."""
         with self.app.connection_for_write() as connection:
             _check_broker(connection)
 
     @property
     def dead_letter_connection(self) -> Any:
-        """The connection for dead letters where the broker is RabbitMQ, else None."""
+        """The connection for dead letters if the broker is RabbitMQ, else None."""
         with self.app.connection_for_write() as connection:
             found = getattr(connection.transport, "dead_letter_connection", None)
         self._dead_letter_connection = found
@@ -111,7 +111,7 @@ class Session:
     def now_ms(self) -> int:
         """Return the time of the clock that decides what is due, in ms since 1970.
 
-        That of Redis; RabbitMQ has none, so there it is that of this machine.
+        This is Redis' clock or, with RabbitMQ, the clock of this machine.
         """
         if self.on_rabbitmq:
             return int(time.time() * 1000)
@@ -119,16 +119,17 @@ class Session:
 
     @property
     def has_store(self) -> bool:
-        """Whether the app's broker is one of ours."""
+        """Whether the app's broker has stores: a Redis with a URL for this package."""
         try:
             return self.stores is not None
         except NotSupported:
             return False
 
     def ask(self, question: Callable[[Stores], T]) -> T:
-        """Ask the stores; once more on new connections where one was lost.
+        """Call *question* with the stores.
 
-        So a question must be one that may be asked twice.
+        If a connection is lost, *question* is called again on new connections, so it must be
+        repeatable.
         """
         stores = self.stores
         try:
@@ -139,7 +140,7 @@ class Session:
             with self._lock:
                 if self._stores is stores:
                     self._stores = None
-            # Other threads may still read from their connections, which end by themselves.
+            # Other threads may still use their connections, and close them.
             stores.disconnect(inuse=False)
             return question(self.stores)
 

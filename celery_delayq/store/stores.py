@@ -1,4 +1,4 @@
-"""The stores of one broker: one on a single Redis, one for each hash tag of a Redis Cluster."""
+"""The stores of a broker: one for a single Redis, or one for each hash tag of a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 class Stores:
-    """A store for each hash tag: to its queues what the store of a single Redis is to all queues.
+    """A store for each hash tag, with the tag's queues. A single Redis has one store.
 
-    Each has its own next-due index, registry, lease time, pauses, history and counters.
+    Each store has its own next-due index, registry, lease time, pauses, history and counters.
 
     Parameters
     ----------
     stores : Mapping[str, Store]
-        By tag; a single Redis has one without a name.
+        Stores by tag. The tag of a single Redis is ``""``.
     """
 
     def __init__(self, stores: Mapping[str, Store]) -> None:
@@ -38,7 +38,7 @@ class Stores:
 
     @classmethod
     def single(cls, store: Store) -> Stores:
-        """Return the store of a single Redis."""
+        """Return the stores of a single Redis: *store* only."""
         return cls({"": store})
 
     def of(self, queue: str) -> Store:
@@ -50,11 +50,11 @@ class Stores:
         return self._stores.items()
 
     def own(self, store: Store, queues: Iterable[str]) -> frozenset[str]:
-        """Return those of the queues that belong to a store."""
+        """Return the queues of *queues* that belong to a store."""
         return frozenset(queue for queue in queues if self._find(queue) is store)
 
     def without(self, tags: Collection[str]) -> Stores:
-        """Return the others than those of some hash tags; each queue keeps its tag."""
+        """Return the stores without those of *tags*. Each queue keeps its tag."""
         found = Stores({tag: store for tag, store in self.by_tag() if tag not in tags})
         found._tags = self._tags
         return found
@@ -72,13 +72,13 @@ class Stores:
 
     @property
     def common(self) -> Store:
-        """The store of what belongs to no queue."""
+        """The store of the data that belongs to no queue."""
         return next(iter(self))
 
     def address(self) -> str:
         """Return host, port, database and prefix of the broker, without secrets.
 
-        A Redis Cluster is known by the nodes in its URL, since its masters change.
+        For a Redis Cluster these are the nodes in its URL, since its masters change.
         """
         pool, keys = self.common.client.connection_pool, self.common.keys
         known = pool.connection_kwargs
@@ -90,7 +90,7 @@ class Stores:
         return f"{address}/{keys.database}{f', prefix {prefix}' if prefix else ''}"
 
     def now_ms(self) -> int:
-        """Return Redis' clock in ms since 1970: that of the first store that answers."""
+        """Return Redis' clock in ms since 1970, from the first store that answers."""
         *others, last = self
         for store in others:
             with suppress(BrokerUnavailable):
@@ -98,25 +98,25 @@ class Stores:
         return last.now_ms()
 
     def began_us(self) -> int:
-        """Return when a reading of them all begins, in µs since 1970: by the clock that is the
-        furthest behind.
+        """Return the time at which a reading of all stores begins, in µs since 1970. This is the
+        earliest time of all stores' clocks.
         """
         return min(store.now_us() for store in self)
 
     def ask_each(
         self, queues: Iterable[str], question: Callable[[Store, frozenset[str]], T]
     ) -> tuple[list[T], str]:
-        """Ask each store about those of the queues that belong to it.
+        """Call *question* with each store and the queues that belong to the store.
 
         Returns
         -------
         (list[T], str)
-            The answers, and which stores are away and why: ``""`` if none is.
+            The answers, and a text about stores that are away; ``""`` if none is away.
 
         Raises
         ------
         BrokerUnavailable
-            All are away.
+            All stores are away.
         """
         answers: list[T] = []
         away: dict[str, BrokerUnavailable] = {}
@@ -146,17 +146,17 @@ class Stores:
         Parameters
         ----------
         refused : dict[str, Exception] | None
-            Gets the errors of queues a call of which was refused; None to raise the first one.
+            Gets the errors of queues with a refused call; None to raise the first error.
 
         Returns
         -------
         dict[str, T]
-            The results of the others, in the order of *queues*.
+            The results of the other queues, in the order of *queues*.
 
         Raises
         ------
         CommandRefused
-            A call of one queue was refused; those of all others were made.
+            A call of one queue was refused. The calls of all other queues were made.
         BrokerUnavailable
             A server is gone.
         """
@@ -178,12 +178,12 @@ class Stores:
         return done
 
     def queues_with(self, queues: Collection[str], ids: Sequence[str]) -> Collection[str]:
-        """Return the queues that may have messages with one of *ids*; of one it is not asked.
+        """Return the queues that may have messages with one of *ids*. One queue is not checked.
 
         Raises
         ------
         CommandRefused, BrokerUnavailable
-            As by :meth:`run_each`.
+            As in :meth:`run_each`.
         """
         if len(queues) < 2:
             return queues
@@ -210,7 +210,7 @@ class Stores:
         Raises
         ------
         NotSupported
-            There are several.
+            The broker is a Redis Cluster.
         """
         if not self.has_one:
             raise NotSupported("the broker is a Redis Cluster: this needs a single Redis")
@@ -224,7 +224,7 @@ class Stores:
         return found
 
     def controls(self) -> PausedNames:
-        """Return the paused queues and tasks: a pause is written to all stores."""
+        """Return the paused queues and tasks of all stores."""
         found = [store.control.controls() for store in self]
         return PausedNames(
             max(each.revision for each in found),
@@ -235,10 +235,10 @@ class Stores:
     def pause(
         self, queue: str | None, task: str | None, *, resume: bool = False, token: str
     ) -> bool:
-        """Pause a queue or a task, or resume it; return whether that changed anything.
+        """Pause a queue or a task, or resume it. Return whether this changed any store.
 
-        Every store has all pauses, and the first one is written first: ``fsck`` finishes an
-        interrupted call as that one says. So it is with revokes.
+        Each pause is written to all stores, to the first store first. After an interrupted call
+        ``fsck`` copies the pauses of the first store to the others. The same holds for revokes.
         """
         written = [write_pause(store, queue, task, resume=resume, token=token) for store in self]
         return any(written)
@@ -250,7 +250,7 @@ class Stores:
         stamps: Mapping[str, Any] | None = None,
         canvas: Canvas | None = None,
     ) -> None:
-        """Remember ids, stamps and a canvas as revoked, on each shard.
+        """Remember ids, stamps and a canvas as revoked, in each store.
 
         See :meth:`~celery_delayq.store.control.ControlStore.revoke`.
         """
@@ -260,24 +260,24 @@ class Stores:
     def not_revoked(
         self, ids: Sequence[str], stamps: Mapping[str, Any] | None = None
     ) -> Sequence[str]:
-        """Return which of ids, and of stamps in JSON, are not remembered as revoked everywhere."""
+        """Return the ids, and the stamps in JSON, that some store does not remember as revoked."""
         found = (store.control.not_revoked(ids, stamps) for store in self)
         return [*dict.fromkeys(chain.from_iterable(found))]
 
     @property
     def histories(self) -> Mapping[str, HistoryStore]:
-        """The histories of runs, by name; that of a single Redis is named ``""``."""
+        """The histories of runs, by tag; ``""`` for a single Redis."""
         return {tag: store.history for tag, store in self.by_tag()}
 
     def last_run(self) -> str | None:
-        """Return the offset of the newest run of all histories, None when there is none."""
+        """Return the offset of the newest run of all histories; None if there is none."""
         found = [offset for each in self.histories.values() if (offset := each.last()) is not None]
         return max(found, key=place_of, default=None)
 
     def read_runs(self, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:
-        """Return offset and bytes of about *limit* runs after one offset, up to another one.
+        """Return offset and bytes of about *limit* runs after *after*, up to *upto*.
 
-        Runs of several histories may have the same offset: all of them come together.
+        Runs of several histories may have the same offset. All of these runs are returned together.
         """
         found = [run for each in self.histories.values() for run in each.read(after, upto, limit)]
         found.sort(key=lambda run: place_of(run[0]))
@@ -287,13 +287,13 @@ class Stores:
         return found[:end]
 
     def disconnect(self, *, inuse: bool = True) -> None:
-        """Close the connections, with *inuse* also those in use."""
+        """Close the idle connections and, with *inuse*, the connections in use."""
         for store in self:
             store.client.connection_pool.disconnect(inuse_connections=inuse)
 
 
 def find_steps_of(ids: Sequence[str]) -> Callable[[Store, str], Steps[list[Location]]]:
-    """Return the steps that find the places of all messages with one of *ids* in a queue."""
+    """Return steps that find the places of all messages of a queue with one of *ids*."""
     return lambda store, queue: store.control.find_steps(queue, ids)
 
 
@@ -305,6 +305,6 @@ def write_pause(
     resume: bool = False,
     token: str | None = None,
 ) -> bool:
-    """Pause a queue or a task in one store, or resume it; return whether that changed anything."""
+    """Pause a queue or a task in one store, or resume it. Return whether this changed the store."""
     queues = [each for each in store.registry() if queue in (None, each)] if resume else []
     return store.control.pause(queues, queue=queue, task=task, resume=resume, token=token)

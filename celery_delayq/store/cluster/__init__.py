@@ -1,1 +1,1 @@
-"""Redis Cluster: a store for each hash tag, on whichever node has its slot."""
+"""Redis Cluster: a store for each hash tag, on the node that has the tag's slot."""

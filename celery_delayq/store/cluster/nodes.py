@@ -1,7 +1,7 @@
-"""Connections to whichever node of a Redis Cluster is the master of a slot.
+"""Connections to the master of a slot of a Redis Cluster.
 
-To all above it, a slot is a single Redis whose address may change, as with Sentinel: a moved slot
-is a lost connection, and the next one goes to its new master.
+For all code above, a slot is a single Redis whose address may change, as with Sentinel. A moved
+slot is a lost connection. The next connection goes to the slot's new master.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from celery_delayq.store.scripting.client import TLSConnection
 from celery_delayq.store.scripting.refusals import Refusal, code_of, refusal_of
 from celery_delayq.utils import native_threads
 
-#: Seconds to connect to a node in order to ask it for all others; another one may answer.
+#: Most seconds to wait for one node when another node may answer too.
 NODE_TIMEOUT_SECONDS = 2.0
 
-#: The same as options of a connection.
+#: The same timeout as options of a connection.
 NODE_OPTIONS: dict[str, Any] = {
     "socket_connect_timeout": NODE_TIMEOUT_SECONDS,
     "socket_timeout": NODE_TIMEOUT_SECONDS,
@@ -35,48 +35,48 @@ NODE_OPTIONS: dict[str, Any] = {
 
 
 def quick(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return :data:`NODE_OPTIONS`, or shorter timeouts of *options*."""
+    """Return :data:`NODE_OPTIONS`, with the shorter timeouts of *options*, if any."""
     return {
         name: min(options.get(name) or NODE_TIMEOUT_SECONDS, NODE_TIMEOUT_SECONDS)
         for name in NODE_OPTIONS
     }
 
 
-#: Options where others wait meanwhile: a silent node is asked once.
+#: Options for callers that delay other work while they wait: a silent node is asked once.
 HURRIED_OPTIONS: dict[str, Any] = {
     **NODE_OPTIONS,
     "hurried": True,
     "retry": Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
 }
 
-#: Seconds for which a node that did not answer is asked after all others.
+#: Seconds for which a node that did not answer is asked after all other nodes.
 SILENT_NODE_SECONDS = 10.0
 
-#: Codes of what a node answers that does not serve the slot, or not now. ASK too is waited for and
-#: not followed: while a slot moves, both nodes refuse a script some of whose keys are missing.
+#: Error codes of a node that does not serve the slot, or not now. ASK is not followed: while a slot
+#: moves, both nodes refuse a script if they lack some of its keys.
 _WAIT_CODES = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}
-#: Codes of a node that is no longer the master.
+#: Error codes of a node that is no longer the master.
 _MOVED_CODES = {"MOVED", "READONLY"}
 
-#: Name and version of the client, read once: redis-py reads its version from disk for each
-#: connection, and while a shard is away many are tried.
+#: Name and version of the client, read once. redis-py would read its version from disk for each
+#: connection, and many connections are tried while a shard is away.
 _DRIVER_INFO: dict[str, Any] = {}
-with suppress(ImportError):  # older ones read it once
+with suppress(ImportError):  # older versions of redis-py read their version once
     from redis.driver_info import DriverInfo
 
     _DRIVER_INFO["driver_info"] = DriverInfo()
 
 
 def _named(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options of a connection with the name of the client, unless they have one."""
+    """Return connection options with name and version of the client, unless they have these."""
     return options if options.keys() & {"lib_name", "lib_version"} else {**_DRIVER_INFO, **options}
 
 
-#: By seeds, for all connections of a process: new ones need not ask, and find a cluster whose seeds
-#: have all gone.
+#: By seeds, for all connections of a process. So a new connection need not read the table, and
+#: finds a cluster whose seeds are all gone.
 _SLOT_TABLES: dict[frozenset[Address], SlotTable] = {}
 
-#: Until when nodes are asked last that did not answer, in monotonic time.
+#: By silent node: the monotonic time until which it is asked after all others.
 _SILENT_UNTIL: dict[Address, float] = {}
 
 
@@ -86,18 +86,18 @@ class Nodes:
     Parameters
     ----------
     seeds : Sequence[Address]
-        Nodes to ask. Later all masters and replicas are asked too.
+        Nodes to ask at first. Later, all masters and replicas are asked too.
     tls : bool
         Whether all connections are over TLS.
     options : Any
-        What all connections are made with, such as a password or timeouts.
+        Options of all connections, such as a password or timeouts.
     """
 
     def __init__(self, seeds: Sequence[Address], *, tls: bool = False, **options: Any) -> None:
         self._seeds = seeds
         self._tls = tls
         self._options = options
-        #: The slots, read when they are needed.
+        #: The slots, read on first use.
         self.table = _SLOT_TABLES.setdefault(frozenset(seeds), SlotTable())
 
     def master_of(self, slot: int) -> Address:
@@ -106,9 +106,9 @@ class Nodes:
         Raises
         ------
         redis.exceptions.ConnectionError
-            No node answers, or none has the slot. That may pass.
+            No node answers, or none has the slot. A later call may succeed.
         ConfigError
-            A node is no part of a cluster.
+            A node is not part of a cluster.
         """
         table = self._fresh()
         if master := table.master_of(slot):
@@ -117,23 +117,23 @@ class Nodes:
         raise ConnectionError(f"no node of the Redis Cluster has slot {slot}")
 
     def masters(self) -> list[Address]:
-        """Return all masters; raises what :meth:`master_of` does.
+        """Return all masters: first the silent ones, then the others in random order.
 
-        They are in any order, behind those that are silent.
+        Raises the errors of :meth:`master_of`.
         """
         return self._in_turn(self._fresh().masters())[::-1]
 
     def _in_turn(self, nodes: Iterable[Address]) -> list[Address]:
-        """Return nodes in the order in which to ask: any, then those that are silent."""
+        """Return nodes in the order in which to ask them: random, but silent nodes last."""
         found = [*nodes]
         return sorted(random.sample(found, len(found)), key=self.is_silent)
 
     def is_silent(self, address: Address) -> bool:
-        """Return whether a node did not answer a moment ago."""
+        """Return whether a node did not answer in the last :data:`SILENT_NODE_SECONDS`."""
         return _SILENT_UNTIL.get(address, 0.0) > time.monotonic()
 
     def note_silent(self, address: Address) -> None:
-        """Note that a node does not answer, so that others are asked first."""
+        """Note that a node does not answer: other nodes are then asked first."""
         _SILENT_UNTIL[address] = time.monotonic() + SILENT_NODE_SECONDS
 
     def note_heard(self, address: Address) -> None:
@@ -142,11 +142,11 @@ class Nodes:
 
     @property
     def seeds(self) -> tuple[Address, ...]:
-        """The nodes by which the cluster is known, in order of their names."""
+        """The seeds, sorted."""
         return tuple(sorted(self._seeds))
 
     def client(self, slot: int | None, **options: Any) -> Redis:
-        """Return a client with connections of its own to the master of a slot, or to any master.
+        """Return a client with separate connections to the master of a slot; None: to any master.
 
         Parameters
         ----------
@@ -154,7 +154,7 @@ class Nodes:
             Override the options of all connections.
         """
         kind = SlotSSLConnection if self._tls else SlotConnection
-        # Another master may answer, where any will do.
+        # Without a slot another master may answer.
         shorter = {} if slot is not None else quick(self._options)
         options = {**self._options, **shorter, **options}
         pool = ConnectionPool(kind, nodes=self, slot=slot, **options)
@@ -163,18 +163,18 @@ class Nodes:
 
     @contextmanager
     def briefly(self, slot: int | None, **options: Any) -> Iterator[Redis]:
-        """Yield a client as :meth:`client` returns it, and close its connections then."""
+        """Yield a client of :meth:`client`, and close its connections afterwards."""
         client = self.client(slot, **options)
         try:
             yield client
         finally:
-            client.connection_pool.disconnect()  # `close` leaves a pool that was given
+            client.connection_pool.disconnect()  # `close` does not close a given pool
 
     def _fresh(self) -> SlotTable:
         """Return the slots, read again if they may have changed."""
         table = self.table
         if table.is_stale or not table.ranges:
-            table.is_stale = False  # first: it may become stale while it is read
+            table.is_stale = False  # before reading: the table may become stale meanwhile
             try:
                 table.ranges = self._read()
             except BaseException:
@@ -185,7 +185,7 @@ class Nodes:
     def _read(self) -> list[SlotRange]:
         """Ask one node after the other."""
         problems = []
-        # Another one each time: a node that is cut off from the others tells of old masters.
+        # In random order: a node that is cut off from the others returns former masters.
         for address in self._in_turn(self.table.nodes().union(self._seeds)):
             try:
                 found = [*self._ask(address)]
@@ -204,7 +204,7 @@ class Nodes:
         kind = TLSConnection if self._tls else Connection
         pool = ConnectionPool(kind, host=address.host, port=address.port, **options)
         try:
-            # In two words, else redis-py has the reply in a form that depends on its version.
+            # Two arguments: for a single one, redis-py's version decides the form of the reply.
             reply = Redis(connection_pool=pool).execute_command("CLUSTER", "SLOTS")
             found = cast("list[Any]", reply)
         except ResponseError as exc:
@@ -217,7 +217,7 @@ class Nodes:
         finally:
             pool.disconnect()
         for first, last, *nodes in found:
-            # A node that was not told its own address says none.
+            # A node that does not know its own address returns none.
             master, *replicas = (
                 Address(host.decode() if host else address.host, port) for host, port, *_ in nodes
             )
@@ -225,9 +225,9 @@ class Nodes:
 
 
 class SlotConnection(Connection):
-    """A connection to the master of one slot; a slot that has moved is a lost connection.
+    """A connection to the master of one slot or, without a slot, to any master.
 
-    Without a slot it goes to any master.
+    A moved slot is a lost connection.
 
     Parameters
     ----------
@@ -236,20 +236,20 @@ class SlotConnection(Connection):
     slot : int | None
         The slot.
     hurried : bool
-        Whether to fail at once where the master did not answer a moment ago.
+        Whether to fail at once if the master is silent.
     """
 
     def __init__(
         self, *, nodes: Nodes, slot: int | None, hurried: bool = False, **options: Any
     ) -> None:
-        # redis-py's own pauses would hold up those who wait for other nodes.
+        # redis-py's own pauses would delay callers that wait for other nodes.
         options.setdefault("retry", Retry(NoBackoff(), 1))
         super().__init__(**_named(options))
         self._nodes, self._slot, self._hurried = nodes, slot, hurried
 
     @property
     def address(self) -> Address:
-        """The node that it goes to, or went to."""
+        """The node of the current or last connection."""
         return Address(self.host, self.port)
 
     def note_silent(self) -> None:
@@ -282,7 +282,7 @@ class SlotConnection(Connection):
                 self._nodes.table.note_away(self.address, self._slot)
                 if masters:
                     continue
-                if is_silent:  # redis-py would not say which node it is
+                if is_silent:  # redis-py's error does not name the node
                     raise TimeoutError(self._error_message(exc)) from exc
                 raise
 
@@ -291,7 +291,7 @@ class SlotConnection(Connection):
         table = self._nodes.table
         try:
             reply = super().read_response(*args, **options)
-        except AuthenticationError as exc:  # a node may have another password than others
+        except AuthenticationError as exc:  # nodes may have different passwords
             raise type(exc)(f"{self.host}:{self.port}: {exc}") from exc
         except TimeoutError as exc:
             self.note_silent()
@@ -312,10 +312,10 @@ class SlotConnection(Connection):
             raise ConnectionError(
                 f"slot {self._slot} is not served by {self.host}:{self.port}: {exc}"
             ) from exc
-        if _SILENT_UNTIL:  # hardly ever
+        if _SILENT_UNTIL:  # rarely
             self._nodes.note_heard(self.address)
         return reply
 
 
 class SlotSSLConnection(SlotConnection, TLSConnection):
-    """The same over TLS."""
+    """A :class:`SlotConnection` over TLS."""

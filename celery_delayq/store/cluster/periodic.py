@@ -1,4 +1,4 @@
-"""The periodic entries of all stores: each is in that of its queue, where a tick is one script."""
+"""The periodic entries of all stores: each is in its queue's store, so a tick is one script."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from celery_delayq.store.stores import Stores
 
 
 class PeriodicStores:
-    """Periodic entries of several stores, by the methods of :class:`PeriodicStore`.
+    """Periodic entries of several stores, with the methods of :class:`PeriodicStore`.
 
-    Where an entry should be in another store since its route has changed, it stays where it is
-    until a runner looks at it, which moves it.
+    If the route of an entry has changed to another store, the entry stays in its store until a
+    runner looks at it and moves it.
 
     Parameters
     ----------
@@ -28,11 +28,11 @@ class PeriodicStores:
         self._gates = [store.periodic for store in stores]
 
     def get(self, name: str) -> str | None:
-        """Return the record of an entry."""
+        """Return the record of an entry; None if it does not exist."""
         return self._find(name)[1]
 
     def all(self) -> Iterator[tuple[str, str]]:
-        """Yield name and record of every entry, in no order, perhaps some twice."""
+        """Yield name and record of every entry, unordered; some may come twice."""
         return chain.from_iterable(gate.all() for gate in self._gates)
 
     def edit(self, name: str, edit: Callable[[str | None], Writing | None]) -> str | None:
@@ -69,12 +69,12 @@ class PeriodicStores:
         before: str = "",
         then: WrittenEntries | None = None,
     ) -> ActiveVersion:
-        """Announce a version of the entries in code, as :class:`PeriodicStore` does."""
+        """Announce a code version, as :meth:`PeriodicStore.announce_version` does."""
         first = self._gates[0]
         return first.announce_version(source, version, since, alive_ms, before=before, then=then)
 
     def written_entries(self, source: str) -> WrittenEntries:
-        """Return the entries in code that were written last."""
+        """Return the entries of the code that were written last."""
         return self._gates[0].written_entries(source)
 
     def _find(self, name: str) -> tuple[PeriodicStore | None, str | None]:
@@ -85,7 +85,7 @@ class PeriodicStores:
         return None, None
 
     def _write(self, gate: PeriodicStore | None, writing: Writing) -> bool:
-        """Write an entry where it is; return whether it was as expected."""
+        """Write an entry in its store. Return whether its state was the expected one."""
         if gate is None:
             gate = self._stores.of(self._queue_of(writing)).periodic
         return gate.write([writing]) != ["changed"]

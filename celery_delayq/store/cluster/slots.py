@@ -1,4 +1,4 @@
-"""Which node of a Redis Cluster has which slots, and when to read that again. No I/O."""
+"""The slots of each node of a Redis Cluster, and when to read them again. No I/O."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-#: Seconds between two reads for one master that is away, or for one slot that no master has. Less
+#: Seconds between two reads for one master that is away, or for one slot without a master. Less
 #: than the pause between two attempts of a publish.
 REREAD_SECONDS = 0.15
 
 
 class Address(NamedTuple):
-    """Where a node is."""
+    """The address of a node."""
 
     host: str
     port: int
 
 
 class SlotRange(NamedTuple):
-    """Slots with the same master, both ends included."""
+    """Slots with the same master, from *first* to *last* inclusive."""
 
     first: int
     last: int
@@ -32,14 +32,14 @@ class SlotRange(NamedTuple):
 class SlotTable:
     """The slots of a cluster, shared by all connections of a process.
 
-    Without a lock: threads and greenlets share it, and a second reading does no harm.
+    Threads and greenlets share the table without a lock: reading it twice is harmless.
     """
 
     ranges: list[SlotRange] = field(default_factory=list)
-    #: Whether to read it again.
+    #: Whether the table must be read again.
     is_stale: bool = True
     monotonic: Callable[[], float] = time.monotonic
-    #: By master or slot: the earliest next read for it, in the time of *monotonic*.
+    #: By master or slot: the earliest time of the next read, by *monotonic*.
     _quiet: dict[Address | int, float] = field(default_factory=dict)
 
     def master_of(self, slot: int) -> Address | None:
@@ -51,20 +51,23 @@ class SlotTable:
         return {each.master for each in self.ranges}
 
     def nodes(self) -> set[Address]:
-        """Return all nodes. Replicas too: all masters may have gone when they are needed."""
+        """Return all nodes, including replicas: all masters may be gone at the next read."""
         return {node for each in self.ranges for node in (each.master, *each.replicas)}
 
     def note_moved(self, node: Address, slot: int | None) -> None:
-        """Note that a node no longer has *slot* or, without one, is no master any more.
+        """Note that a node no longer has *slot* or, without *slot*, is no master any more.
 
-        Many connections notice one change. A table that is right already is not read again.
+        Many connections notice the same change. A table that has the change already is not read
+        again.
         """
         if self._names(node, slot):
             self.is_stale = True
 
     def note_away(self, node: Address, slot: int | None) -> None:
-        """Note that a node does not answer now. A replica takes over after some seconds, and many
-        connections try meanwhile.
+        """Note that a node does not answer.
+
+        A replica takes over after some seconds. Many connections try meanwhile, so the table is
+        read again only every :data:`REREAD_SECONDS`.
         """
         if self._names(node, slot) and self._may_read_for(node):
             self.is_stale = True
@@ -75,7 +78,7 @@ class SlotTable:
             self.is_stale = True
 
     def _names(self, node: Address, slot: int | None) -> bool:
-        """Return whether the table names *node* as the master of *slot*, or of any slot."""
+        """Return whether *node* is the master of *slot* in the table or, without one, of any."""
         return node == self.master_of(slot) if slot is not None else node in self.masters()
 
     def _may_read_for(self, what: Address | int) -> bool:

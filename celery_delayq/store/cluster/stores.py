@@ -18,7 +18,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.client import Client
 from celery_delayq.store.stores import Stores
 
-#: Keys that have the number of tags.
+#: Number of keys that store the number of tags.
 TAG_COUNT_KEYS = 3
 
 
@@ -40,18 +40,18 @@ def cluster_stores(
     keys : Keys
         Names of keys on a single Redis, with the same prefix.
     layout : Layout
-        How this connection lays out the ready lists of its queues.
+        The ready lists of this connection's queues.
     limits : Callable[[str], Limits]
         Returns the limits of a queue.
     number : int
-        How many tags there are.
+        The number of tags.
     options : Any
         Override the options of all connections.
 
     Raises
     ------
     ConfigError
-        The prefix has a ``{``.
+        The prefix contains a ``{``.
     """
     return Stores(
         {
@@ -67,7 +67,7 @@ def address_of(store: Store) -> str:
     Raises
     ------
     redis.exceptions.ConnectionError
-        No node of the cluster knows it.
+        No node of the cluster tells it.
     """
     nodes: Nodes = store.client.connection_pool.connection_kwargs["nodes"]
     master = nodes.master_of(slot_of(store.keys.tag))
@@ -75,9 +75,9 @@ def address_of(store: Store) -> str:
 
 
 def number_keys(keys: Keys) -> list[str]:
-    """Return the keys that have the number of tags: one in each third of the slots.
+    """Return the keys that store the number of tags: one in each third of the slots.
 
-    So one of them can be read while a master is away.
+    So one of these keys can be read while a master is away.
     """
     names = [keys.cluster_tags, *(f"{keys.cluster_tags}:{number}" for number in range(64))]
     thirds: dict[int, str] = {}
@@ -87,9 +87,9 @@ def number_keys(keys: Keys) -> list[str]:
 
 
 def check_number(nodes: Nodes, keys: Keys, number: int) -> None:
-    """Store the number of tags in the cluster, unless it has one.
+    """Store the number of tags in the cluster, or check the number that it has.
 
-    Masters that are away are left out, but not all of them.
+    Masters that are away are skipped. At least one master must answer.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def check_number(nodes: Nodes, keys: Keys, number: int) -> None:
     has_answered = False
     missing: list[tuple[Client, str]] = []
     outage: BrokerUnavailable | None = None
-    # A silent master is one of several: it is asked once.
+    # A silent master is asked only once, since others may answer.
     quick = {"socket_timeout": NODE_TIMEOUT_SECONDS, "retry": Retry(NoBackoff(), 0)}
     with ExitStack() as stack:
         for key in number_keys(keys):
@@ -119,7 +119,7 @@ def check_number(nodes: Nodes, keys: Keys, number: int) -> None:
                 _check_same(number, int(stored), key)
         if outage and not has_answered:
             raise outage
-        # Only where none is different: a copy that was lost must not get a wrong number.
+        # Only if no key has another number: a lost key must not get a wrong number.
         for client, key in missing:
             with suppress(BrokerUnavailable):
                 client.set(key, number, nx=True)

@@ -1,1 +1,1 @@
-"""Loads the Lua scripts, calls them and reads their replies."""
+"""Loads the Lua scripts, calls the scripts and reads their replies."""

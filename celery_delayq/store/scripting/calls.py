@@ -1,4 +1,4 @@
-"""Script calls that have not been made yet, so that they can also go into a pipeline."""
+"""Script calls as objects, so that calls can be sent together."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Call:
         return load(self.name)
 
     def command(self, *, source: bool = False) -> tuple[Any, ...]:
-        """Return it as a command; with *source* for a server that may not know the script."""
+        """Return the call as a command; with *source*, for a server that may lack the script."""
         return (*_how(self.script, source), len(self.keys), *self.keys, *self.args)
 
     def packed(self, *, source: bool = False) -> bytes:
-        """Return it as :func:`pack` does, in a third of the time where its KEYS came before."""
+        """Return the call as :func:`pack` does. Repeated KEYS take a third of the time."""
         if source:
             return pack([self.command(source=True)])
         count = 3 + len(self.keys) + len(self.args)
@@ -44,7 +44,7 @@ class Call:
 
 @dataclass(slots=True)
 class Command:
-    """A command that is no script call: its name and arguments."""
+    """A command other than a script call: its name and arguments."""
 
     args: tuple[Any, ...]
 
@@ -54,34 +54,34 @@ class Command:
         return cls(args)
 
     def command(self, *, source: bool = False) -> tuple[Any, ...]:  # noqa: ARG002, as for a script
-        """Return its parts."""
+        """Return the name and arguments."""
         return self.args
 
 
-#: Calls of one queue, each of which may depend on the reply before, so that those of many queues go
-#: together. A generator that yields a call and is sent the reply, or yields several and is sent a
-#: list, in which a refusal is a reply too; it returns the result.
+#: The calls of one queue, as a generator. Each call may depend on the former reply. The calls of
+#: many queues are sent together. The generator yields one call and receives the reply, or yields a
+#: list of calls and receives a list, in which a refusal is a reply too. It returns the result.
 Steps: TypeAlias = Generator[Call | Command | Sequence[Call | Command], Any, T]
 
 
 def pack(commands: Iterable[tuple[Any, ...]]) -> bytes:
-    """Return commands as they go over the wire: in a third of the time that redis-py takes."""
+    """Return commands in Redis' protocol, in a third of redis-py's time."""
     return b"".join([b"*%d\r\n" % len(command) + _packed(command) for command in commands])
 
 
 def pack_command(name: str, args: Sequence[bytes]) -> bytes:
-    """Return a command whose arguments :func:`pack_arg` has packed before, many times faster."""
+    """Return a command in Redis' protocol, from arguments packed by :func:`pack_arg`."""
     return b"*%d\r\n%b" % (1 + len(args), pack_arg(name)) + b"".join(args)
 
 
 def pack_keys(name: str, keys: Sequence[bytes]) -> bytes:
-    """Return a call of a script, with its source and KEYS only, each packed by :func:`pack_arg`."""
+    """Return a script call with source and without ARGV, from KEYS packed by :func:`pack_arg`."""
     head = _packed((*_how(load(name), source=True), len(keys)))
     return b"*%d\r\n%b" % (3 + len(keys), head) + b"".join(keys)
 
 
 def pack_arg(arg: Any) -> bytes:
-    """Return one argument as it goes over the wire."""
+    """Return one argument in Redis' protocol."""
     return _packed((arg,))
 
 
@@ -104,9 +104,10 @@ def _packed_head(name: str, *keys: str | bytes) -> bytes:
 
 @dataclass(slots=True)
 class _Growing(Call):
-    """A call that takes one message after another: flat lists, since a batch holds many of them.
+    """A call to which messages are added.
 
-    A tuple for each message would set off the garbage collector again and again.
+    ``keys`` and ``args`` are flat lists: a tuple for each message would start the garbage collector
+    often.
     """
 
     ready: Callable[[int], str]
@@ -120,7 +121,7 @@ class _Growing(Call):
         return self.size >= MAX_CALL_MESSAGES or self.bytes >= MAX_CALL_BYTES
 
     def _list(self, step: int) -> int:
-        """Return which of KEYS is the ready list of a priority step."""
+        """Return the number in KEYS of the ready list of a priority step."""
         number = self._lists.get(step)
         if number is None:
             self.keys.append(self.ready(step))
@@ -131,10 +132,11 @@ class _Growing(Call):
 
 @dataclass(slots=True)
 class Puts(_Growing):
-    """A call of ``schedule/add.lua`` that grows.
+    """A call of ``schedule/add.lua`` to which entries are added.
 
-    With *lists* of all that may be ready, it can tell whether anything is: a unique key that a
-    stock worker has taken along is free then.
+    *lists* are all lists of ready messages of the queue. With them the script can check whether any
+    message is ready: if none is, a stock worker has taken the message of a unique key, and the key
+    is free.
     """
 
     lists: Sequence[str] = ()
@@ -142,7 +144,7 @@ class Puts(_Growing):
     def add(self, entry: Entry) -> None:
         """Add a message."""
         id, (due_ms, relative), step, data, policy = entry
-        # A countdown that is over is due at any time.
+        # An elapsed countdown is due at once.
         due = due_ms if not relative else f"+{due_ms}" if due_ms > 0 else 0
         number = self._list(step)
         if policy and self.lists:
@@ -168,7 +170,7 @@ class Puts(_Growing):
 
 @dataclass(slots=True)
 class Readies(_Growing):
-    """A call of ``schedule/push_ready.lua`` that grows."""
+    """A call of ``schedule/push_ready.lua`` to which messages are added."""
 
     def add(self, step: int, message: bytes) -> None:
         """Add a message."""

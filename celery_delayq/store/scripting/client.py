@@ -1,4 +1,4 @@
-"""The client for our data: redis-py's, with errors that other rooms can catch without redis-py."""
+"""redis-py's client, with errors that other rooms can catch without redis-py."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ HANDSHAKE_SECONDS: Final = 4.0
 
 
 def drop_refused_connections(connection_class: type[Any]) -> type[Any]:
-    """Return a class of connections that are lost with a reply after which to connect anew.
+    """Return a class of connections that are closed by a reply of ``Refusal.RECONNECT``.
 
-    So it is for all clients that use them, kombu's too.
+    This holds for all clients that use the connections, including kombu's.
     """
 
     class DroppingConnection(connection_class):
@@ -37,17 +37,18 @@ def drop_refused_connections(connection_class: type[Any]) -> type[Any]:
 
 
 class TLSConnection(SSLConnection):
-    """A connection over TLS. A server without TLS on that port ends it by a timeout.
+    """A connection over TLS, with a time limit for the handshake.
 
-    Such a server waits for the end of a command, and the client for the answer to its handshake.
-    ``socket_connect_timeout`` limits the wait, in seconds; the default is `HANDSHAKE_SECONDS`.
+    A server without TLS waits for the end of a command, while the client waits for the answer to
+    its handshake. ``socket_connect_timeout`` limits the wait, in seconds; the default is
+    `HANDSHAKE_SECONDS`.
     """
 
     socket_timeout: float | None
 
     def _connect(self) -> Any:
         seconds = self.socket_connect_timeout or HANDSHAKE_SECONDS
-        # redis-py shakes hands under the timeout of replies.
+        # redis-py applies the timeout of replies to the handshake.
         reply_timeout, self.socket_timeout = self.socket_timeout, seconds
         try:
             sock = super()._connect()
@@ -64,7 +65,7 @@ class TLSConnection(SSLConnection):
 
 
 class Client(Redis):
-    """A client that raises our own errors (:mod:`~celery_delayq.store.scripting.errors`)."""
+    """A client that raises the errors of :mod:`~celery_delayq.store.scripting.errors`."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run a command."""
@@ -74,7 +75,7 @@ class Client(Redis):
             raise_ours(exc)
 
     def wire(self) -> Wire:
-        """Return a connection for one command at a time, to close after use."""
+        """Return a wire for one command at a time. Close it after use."""
         return Wire(self.connection_pool)
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> _ClientPipeline:
@@ -93,7 +94,7 @@ class _ClientPubSub(PubSub):
         """Return whether a message has come, or the connection has ended."""
         try:
             return bool(self.connection.can_read(timeout=0))
-        except (RedisError, OSError):  # get_message() connects again, or raises it
+        except (RedisError, OSError):  # get_message() connects again, or raises the error
             return True
 
     def execute_command(self, *args: Any) -> Any:
@@ -102,14 +103,14 @@ class _ClientPubSub(PubSub):
             return super().execute_command(*args)
 
     def parse_response(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the next reply, if there is one by then."""
+        """Return the next reply; None if none came within the timeout."""
         with translate_errors():
             return super().parse_response(*args, **kwargs)
 
 
 class _ClientPipeline(Pipeline):
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Run the commands; without *raise_on_error* a refusal is among the replies."""
+        """Run the commands. Without *raise_on_error*, a refusal is one of the replies."""
         with translate_errors():
             replies = super().execute(raise_on_error)
         return [error_of(each) if isinstance(each, RedisError) else each for each in replies]

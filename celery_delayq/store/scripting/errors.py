@@ -1,4 +1,4 @@
-"""Our errors in place of redis-py's, which other rooms can catch without redis-py. No I/O."""
+"""Translates redis-py's errors into ours, which other rooms can catch without redis-py. No I/O."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _FULL_TEXT: Final = (
 #: Errors of an outage: Redis cannot be reached, or is no master. The same call may succeed later.
 OUTAGE_ERRORS: Final = (BrokerUnavailable, OSError)
 
-# Each is of redis-py's class too: kombu and Celery reconnect and retry by that.
+# Each class is also a subclass of redis-py's: kombu and Celery reconnect and retry by that class.
 
 
 class _Coded(RedisError):
-    """An error reply with its code, which redis-py cuts off from some texts."""
+    """An error reply with its code, which redis-py removes from some texts."""
 
     code = ""
 
@@ -65,9 +65,9 @@ class _Full(StoreFull, CommandRefused, ResponseError, _Coded):
 
 
 class ConnectAnew(BrokerUnavailable, _Coded):
-    """The server refuses a connection that it had: it is no master any more, say.
+    """The server refuses an open connection, for example since it is no master any more.
 
-    No lost connection to redis-py, which would try the same server again and again.
+    This is not redis-py's ConnectionError, after which redis-py would try the same server again.
     """
 
 
@@ -75,7 +75,7 @@ class _RefusedForNow(BrokerUnavailable, ResponseError, _Coded):
     __doc__ = BrokerUnavailable.__doc__
 
 
-#: The class of an error reply by what it means; of any other it is :class:`CommandRefused`.
+#: The class of an error reply by its :class:`Refusal`; by default :class:`CommandRefused`.
 _REFUSAL_CLASSES: dict[Refusal | None, type[_Coded]] = {
     Refusal.RECONNECT: ConnectAnew,
     Refusal.LATER: _RefusedForNow,
@@ -84,12 +84,12 @@ _REFUSAL_CLASSES: dict[Refusal | None, type[_Coded]] = {
 
 
 class _LoginRefused(NotAllowed, BrokerUnavailable, AuthenticationError):
-    """Redis refuses user or password: an outage to a worker, which waits for the right ones."""
+    """Redis refuses user or password. A worker treats this as an outage, and tries again."""
 
 
 def error_of(exc: RedisError) -> RedisError:
-    """Return one of our errors for one of redis-py's; the same where we have none."""
-    # Those of redis-py's that a script call answers by sending the source stay as they are.
+    """Return our error for an error of redis-py; *exc* if we have none."""
+    # NoScriptError stays as it is: a script call then sends the source.
     if isinstance(exc, (BrokerUnavailable, CommandRefused, StoreFull, NoScriptError)):
         return exc
     if isinstance(exc, (AuthenticationError, AuthorizationError)):
@@ -108,12 +108,12 @@ def error_of(exc: RedisError) -> RedisError:
 
 
 def unavailable(why: object) -> BrokerUnavailable:
-    """Return the error for a server that is to be asked no more, such as a former master."""
+    """Return the error for a server that must not be used any more, such as a former master."""
     return _Unavailable(str(why))
 
 
 def raise_ours(exc: BaseException) -> NoReturn:
-    """Raise one of our errors for one of redis-py's; the same where we have none."""
+    """Raise our error for an error of redis-py; *exc* if we have none."""
     error = error_of(exc) if isinstance(exc, RedisError) else exc
     if error is exc:
         raise exc
@@ -122,7 +122,7 @@ def raise_ours(exc: BaseException) -> NoReturn:
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Raise our errors in place of redis-py's, where a connection is used without a client."""
+    """Raise our errors in place of redis-py's. For connections used without a client."""
     try:
         yield
     except RedisError as exc:

@@ -1,17 +1,17 @@
-"""What the first lines of a Lua file say. No I/O.
+"""Reads the header of a Lua file: its first lines. No I/O.
 
-A script names its KEYS and ARGV in their order, and the roles of the accounts that run it::
+A script names its KEYS and ARGV in order, and the roles of the accounts that run the script::
 
     -- KEYS     due  entries  ready_lists…
     -- ARGV     queue
     --          most_entries: most entries to move
     -- Roles    worker, dispatcher
 
-An include says which names it ``Defines`` and which ones of other includes and of the script it
-``Expects``.
+The header of an include lists the names that it ``Defines``, and the names of other includes and of
+the script that it ``Expects``.
 
-A name with ``…`` stands for all that follow. The script reads ``KEYS.due``, ``ARGV.queue`` and, for
-the place of a name among KEYS or ARGV, ``FIRST.ready_lists``.
+A name with ``…`` means all following KEYS or ARGV. The script reads ``KEYS.due``, ``ARGV.queue``
+and, for the number of a name in KEYS or ARGV, ``FIRST.ready_lists``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-#: A line in whose place an include comes.
+#: A line that an include replaces.
 INCLUDE = re.compile(r"^-- @include ([\w/]+)$", re.MULTILINE)
 _PART = re.compile(r"^-- ([A-Z]\w+) {2,}(.*(?:\n-- {9,}.*)*)", re.MULTILINE)
-#: Lines that go on with the description of a name.
+#: Lines that continue the description of a name.
 _MORE = re.compile(r"\n-- {11,}.*")
 _MANY = "…"
 
@@ -36,11 +36,11 @@ class Header:
     name : str
         The file's path below ``store/lua`` without ``.lua``.
     summary : str
-        Its first line.
+        The file's first line.
     parts : dict[str, str]
-        The text behind each label, such as ``"Returns"``.
+        The text after each label, such as ``"Returns"``.
     includes : list[str]
-        The includes, in their order.
+        The includes, in order.
     """
 
     name: str
@@ -67,16 +67,16 @@ class Header:
 
     @property
     def roles(self) -> list[str]:
-        """The roles that run the script; those of ``operator`` run all."""
+        """The roles that run the script. The role ``operator`` runs all scripts."""
         return self.parts["Roles"].split(", ")
 
     def numbers(self) -> dict[str, str]:
-        """Return what stands for each name, such as ``KEYS[1]`` for ``KEYS.due``.
+        """Return the Lua text for each name, such as ``KEYS[1]`` for ``KEYS.due``.
 
         Raises
         ------
         ValueError
-            The script has one name twice.
+            The header has a name twice.
         """
         found = dict[str, str]()
         for part, names in (("KEYS", self.keys), ("ARGV", self.args)):

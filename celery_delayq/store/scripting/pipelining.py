@@ -1,6 +1,6 @@
-"""Script calls that are sent before the replies to earlier ones are read.
+"""Sends script calls before the replies to earlier calls are read.
 
-No threads: where one computes, another waits for Python's lock longer than for Redis.
+Without threads: while one thread computes, another waits longer for Python's lock than for Redis.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ class Runners(Protocol):
         ...
 
 
-#: Calls a function with the stores, once more on new connections when a server is gone.
+#: Calls a function with the stores; if a server is gone, again on new connections.
 Ask = Callable[[Callable[[Runners], Any]], Any]
 
-#: What is raised when the connection is lost, or the server is another one now.
+#: Errors of a lost connection, and of a server that is no master any more.
 LOST_CONNECTION_ERRORS = (ConnectionError, TimeoutError, OSError, OperationalError)
 
 
 class PipelinedCalls:
-    """While Redis works on one call, the next one is made.
+    """Sends one call, and lets the caller work while Redis runs the call.
 
-    A call without an answer is made once more, so it must be one that may be repeated.
+    A call without an answer is sent again, so the call must be repeatable.
 
     Parameters
     ----------
     ask : Callable
-        Calls a function with the stores, once more on new connections when a server is gone.
+        Calls a function with the stores; if a server is gone, again on new connections.
     """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._wires: dict[ScriptRunner, Wire] = {}
-        #: That of the last call.
+        #: The wire of the last call.
         self._wire: Wire | None = None
         self._unanswered: tuple[str, Call, Callable[[Any], object]] | None = None
 
@@ -66,9 +66,10 @@ class PipelinedCalls:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        """Settle the last call, also after an error: it may have been made.
+        """Settle the last call, even after an error: Redis may have run the call.
 
-        Not where a generator is closed: nobody wants its answer, and it may be in another process.
+        A closed generator (GeneratorExit) settles nothing: no code needs the answer, and the
+        generator may be closed in a forked process.
         """
         try:
             if exc_type is not GeneratorExit:
@@ -78,12 +79,12 @@ class PipelinedCalls:
                 wire.close()
 
     def send(self, queue: str, call: Call, then: Callable[[Any], object]) -> None:
-        """Settle the call before this one, and send this one; *then* is called with its answer.
+        """Settle the former call, and send *call*. *then* is called with its answer later.
 
         Raises
         ------
         BrokerUnavailable, CommandRefused
-            The one before was refused, or Redis is away.
+            Redis is away, or has refused the former call.
         """
         self.settle()
         self._unanswered = queue, call, then
@@ -93,12 +94,12 @@ class PipelinedCalls:
             self._wire = wire = wire or self._wires.setdefault(runner, runner.wire())
             wire.send(call.packed())
         except (RedisError, OSError):
-            pass  # again when it is to be answered
+            pass  # `settle` sends the call again
 
     def settle(self) -> bool:
-        """Wait for the answer to the last call; return whether there was one to wait for.
+        """Wait for the answer to the last call. Return whether a call was unanswered.
 
-        Raises what :meth:`send` does.
+        Raises the errors of :meth:`send`.
         """
         if self._unanswered is None:
             return False
@@ -112,7 +113,7 @@ class PipelinedCalls:
         if self._wire is not None and self._wire.unread:
             with suppress(RedisError, OSError):
                 return self._wire.read()
-        # In the usual way, which knows what to do about each error.
+        # The usual call handles each kind of error.
         return self._ask(lambda runners: runners.of(queue).run(call))
 
 
@@ -124,20 +125,20 @@ class Sent(NamedTuple):
 
 
 class EntryPipeline:
-    """Sends entries in batches: while Redis works on one batch, the next one fills.
+    """Sends entries in batches: while Redis works on one batch, the next batch fills.
 
-    Calls without an answer are sent again when the connection is lost: a repeated call stores
-    nothing twice.
+    If a connection is lost, calls without an answer are sent again. A repeated call stores no entry
+    twice.
 
     Parameters
     ----------
     ask : Callable
-        Calls a function with the stores, once more on new connections when a server is gone.
+        Calls a function with the stores; if a server is gone, again on new connections.
     on_answer : Callable
-        Gets a call, the indexes of its entries, and the reply.
+        Called with a call, the indexes of its entries, and the reply.
     retry : Mapping[str, Any] | None
-        How often and when to try again, by the names of Celery's ``task_publish_retry_policy``;
-        None for not at all.
+        Number and intervals of retries, in the form of Celery's ``task_publish_retry_policy``; None
+        for no retries.
     """
 
     def __init__(
@@ -150,13 +151,13 @@ class EntryPipeline:
         self._on_answer = on_answer
         self._retry = retry
         self._runners: Runners = ask(lambda runners: runners)
-        #: The open connections; each of their servers knows the script.
+        #: The open connections. The server of each knows the script.
         self._wires: dict[ScriptRunner, Wire] = {}
         self._open: dict[str, Sent] = {}
         self._filling: list[Sent] = []
         self._unread: deque[Sent] = deque()
         self._answered: deque[tuple[Sent, Reply]] = deque()
-        #: How many entries wait to be sent.
+        #: Number of entries that wait to be sent.
         self.buffered = 0
 
     def add(self, queue: str, entry: Entry, index: int) -> None:
@@ -170,14 +171,14 @@ class EntryPipeline:
         self.buffered += 1
 
     def send(self) -> None:
-        """Send the added entries, after reading the answers to those before.
+        """Send the added entries, after reading the answers to earlier entries.
 
         Raises
         ------
         BrokerUnavailable, CommandRefused, OSError
-            Redis is away for longer than the retries take, or refused something.
+            Redis is away for longer than the retries take, or refused a call.
         StoreFull
-            It has no memory left.
+            Redis has no memory left.
         """
         try:
             self._with_repeats(self._read)
@@ -196,7 +197,7 @@ class EntryPipeline:
         self.send()
 
     def wait(self, replicas: int, seconds: float) -> None:
-        """Wait until *replicas* have what was sent, as :meth:`Wire.wait` does."""
+        """Wait until *replicas* have stored the sent entries. Parameters of :meth:`Wire.wait`."""
         for wire in self._wires.values():
             wire.wait(replicas, seconds)
 
@@ -206,7 +207,7 @@ class EntryPipeline:
             yield from sent.indexes
 
     def close(self) -> None:
-        """Give the connections back; one with unread replies is closed."""
+        """Release the connections. A connection with unread replies is closed."""
         for wire in self._wires.values():
             wire.close()
         self._wires.clear()
@@ -216,7 +217,7 @@ class EntryPipeline:
         for sent in sents:
             runner = self._runners.of(sent.call.queue)
             its = commands.setdefault(runner, [])
-            # The first one on a connection carries the source.
+            # The first call on a connection sends the source.
             its.append(sent.call.command(source=runner not in self._wires and not its))
         for runner, its in commands.items():
             if runner not in self._wires:
@@ -224,7 +225,7 @@ class EntryPipeline:
             self._wires[runner].send(pack(its), len(its))
 
     def _read(self) -> None:
-        """Read all outstanding answers; a call that was refused stays among the unread."""
+        """Read all outstanding answers. Refused calls stay in ``_unread``."""
         refused: list[tuple[Sent, ResponseError]] = []
         try:
             while self._unread:
@@ -243,7 +244,7 @@ class EntryPipeline:
             raise refused[0][1]
 
     def _with_repeats(self, step: Callable[[], None]) -> None:
-        """Do something; when the connection is lost, send all that has no answer yet again."""
+        """Run *step*. If the connection is lost, send all calls without an answer again."""
         try:
             step()
         except LOST_CONNECTION_ERRORS as exc:

@@ -1,7 +1,7 @@
-"""What an error reply of Redis means: the one table of it. No I/O.
+"""The table of Redis' error replies and their meanings. No I/O.
 
-A worker outlives each of them: it drops the connection, or makes the same call later, or goes on
-without that call.
+No error reply ends a worker. The worker drops the connection, repeats the call later, or continues
+without the call.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from redis import exceptions
 
 
 class Refusal(Enum):
-    """What is to be done about an error reply."""
+    """The meaning of an error reply."""
 
-    #: The server is no master, is starting, or does not take the connection: connect anew.
+    #: The server is no master, is starting, or refuses the connection. Connect again.
     RECONNECT = auto()
-    #: It refuses all calls, or all that write, for the moment: make the same call later.
+    #: The server refuses all calls, or all writes, for some time. Repeat the call later.
     LATER = auto()
-    #: It has no memory left: what frees memory goes on.
+    #: The server has no memory left. Calls that free memory still work.
     FULL = auto()
-    #: The account lacks a right: others may have it.
+    #: The account lacks a right. Calls that need other rights still work.
     DENIED = auto()
-    #: The call is wrong, or a key has another type: others go on.
+    #: The call is wrong, or a key has another type. Other calls still work.
     FAULT = auto()
 
 
-#: By the code of the reply; all others are a FAULT. For a refused login redis-py has a class of
-#: its own, which is that of a lost connection.
+#: By the code of the reply. All other codes are a FAULT. redis-py raises a refused login as a
+#: subclass of ConnectionError.
 REFUSALS = {
     "READONLY": Refusal.RECONNECT,
     "UNBLOCKED": Refusal.RECONNECT,
@@ -46,7 +46,8 @@ REFUSALS = {
     "NOPERM": Refusal.DENIED,
 }
 
-#: redis-py cuts the code off from the text where it has a class; older ones keep it nowhere else.
+#: Codes by redis-py's class. redis-py removes the code from the text of an error with a class, and
+#: older versions keep the code nowhere else.
 _CLASS_CODES = {
     "MovedError": "MOVED",
     "AskError": "ASK",
@@ -60,20 +61,20 @@ _CLASS_CODES = {
     "AuthenticationError": "NOAUTH",
 }
 
-#: Replies without a code of their own: in scripts of all servers, and for one client too many.
+#: Codes of replies without a code: missing rights in scripts, and too many clients.
 _TEXT_CODES = {
     "user executing the script can't": "NOPERM",
     "ACL failure in script": "NOPERM",
     "max number of clients": "MAXCLIENTS",
 }
 
-#: The code in a text: at its head, or where a script of Redis 6.2 has met it.
+#: The code in a text: at its beginning, or after the position in a script of Redis 6.2.
 _CODE = re.compile(r"(?:^|@user_script: ?\d+: ?|caused error: )-?([A-Z]{3,})\b")
 
 
 def code_of(exc: BaseException) -> str:
-    """Return the code of an error reply, also of one that a script has met; ``""`` without one."""
-    for name in ("code", "status_code"):  # ours, and that of newer redis-py
+    """Return the code of an error reply, also of one raised in a script; ``""`` without a code."""
+    for name in ("code", "status_code"):  # of our errors, and of newer redis-py
         code = getattr(exc, name, None)
         if isinstance(code, str) and code not in ("", "ERR"):
             return code
@@ -89,7 +90,7 @@ def code_of(exc: BaseException) -> str:
 
 
 def refusal_of(exc: BaseException) -> Refusal | None:
-    """Return what an error reply means; None for an error that is none."""
+    """Return the meaning of an error reply; None for another error."""
     if not isinstance(exc, (exceptions.ResponseError, exceptions.ConnectionError)):
         return None
     refusal = REFUSALS.get(code_of(exc))

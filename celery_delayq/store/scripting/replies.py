@@ -12,8 +12,8 @@ from celery_delayq.store.scripting import calls
 
 Adopted = Literal["scheduled", "ready", "gone"]
 
-#: The codes in which ``schedule/add.lua`` tells what became of each message; capital ones come
-#: with the id of another.
+#: The codes of ``schedule/add.lua`` for the outcome of each message. After a capital code comes the
+#: id of another message.
 STATES: dict[str, Stored] = {
     "s": "scheduled",
     "r": "ready",
@@ -27,15 +27,15 @@ STATES: dict[str, Stored] = {
 }
 
 
-#: Those that are about no other message, which most are.
+#: The outcomes without another message. Most outcomes are such.
 _PLAIN_REPLIES = {code: Put(state) for code, state in STATES.items() if code.islower()}
 
 
 class Puts(NamedTuple):
-    """The reply of ``schedule/add.lua``: Redis' clock in ms, and what became of each message.
+    """The reply of ``schedule/add.lua``: Redis' clock in ms, and the outcome of each message.
 
-    *replaced* has the record of each that was replaced, by the place of what replaced it; ``b""``
-    when it had been ready.
+    *replaced* has the record of each replaced entry, by the index of the new entry; ``b""`` if the
+    replaced task was ready.
     """
 
     now: int
@@ -64,7 +64,7 @@ class Puts(NamedTuple):
 
 
 def cut(sizes: bytes, text: bytes) -> list[Any]:
-    """Split joined parts by their lengths, which are joined by spaces; None for a length of -1."""
+    """Split *text* into parts of the lengths *sizes*, separated by spaces; length -1 gives None."""
     found: list[bytes | None] = []
     begin = 0
     for size in map(int, sizes.split()):
@@ -80,18 +80,19 @@ def in_threes(parts: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
 
 ReadyLook = Literal["nobody", "another", "own turn"]
 
-#: Who looks at the ready lists, by the code of ``dispatch/next_queue.lua``.
+#: Who looks at the ready lists, in the order of the codes of ``dispatch/next_queue.lua``.
 READY_LOOKS: tuple[ReadyLook, ...] = get_args(ReadyLook)
 
 
 class Look(NamedTuple):
-    """Which queue to look at next and when: *now* in µs, *due* in ms since 1970, by Redis' clock.
+    """The queue to look at next. *now* is in µs, *due* in ms since 1970, by Redis' clock.
 
-    The finer unit is worth half a millisecond of lateness. *reclaim_expired* are queues with a
-    lease that has ended, where that was asked for. *on_duty* says whether whoever asked is on duty
-    (:mod:`celery_delayq.dispatch.pacing`), *fleet* how many dispatchers listen, 0 where Redis does
-    not say; None where that was not asked for. *queues* is the number of registered queues, *ready*
-    who looks at their ready lists.
+    *now* in µs instead of ms makes entries half a millisecond less late on average.
+
+    *reclaim_expired* are queues with an ended lease. *on_duty* tells whether the asking dispatcher
+    is on duty (:mod:`celery_delayq.dispatch.pacing`). *fleet* is the number of listening
+    dispatchers, 0 if Redis does not tell. *queues* is the number of registered queues. *ready*
+    tells who looks at the ready lists. Each is None or empty if the script does not return it.
     """
 
     now: int
@@ -105,11 +106,11 @@ class Look(NamedTuple):
 
     @property
     def wait(self) -> float | None:
-        """Seconds until then, at least 0; None when nothing is scheduled."""
+        """Seconds until *due*, at least 0; None if no entry is scheduled."""
         return None if self.due is None else max(0, self.due * 1000 - self.now) / 1_000_000
 
     def is_overdue(self, seconds: float) -> bool:
-        """Return whether the queue should have been looked at so many seconds ago."""
+        """Return whether *due* was at least *seconds* ago."""
         return self.due is not None and self.now - self.due * 1000 >= seconds * 1_000_000
 
 
@@ -118,18 +119,18 @@ MAX_TIME_MS = 10**15
 
 
 def read_time(score: bytes) -> int:
-    """Return a score as ms since 1970: others may have written an infinite one."""
+    """Return a score as ms since 1970. Other code may have written an infinite score."""
     return int(min(max(float(score), 0.0), MAX_TIME_MS))
 
 
-#: What a wake-up says: in how many µs which queue has something due.
+#: A wake-up: µs until the next entry is due, and its queue.
 _WAKE_UP = re.compile(rb"(-?\d{1,20}) (.+)", re.DOTALL)
 
 
 def read_wake_up(data: bytes) -> tuple[str, float] | None:
-    """Return the queue of a wake-up, and in how many seconds it has something due.
+    """Return the queue of a wake-up, and the seconds until its next entry is due.
 
-    None for anything else: whoever may send wake-ups may send anything.
+    None for any other text: other clients may publish anything.
     """
     found = _WAKE_UP.fullmatch(data)
     try:
@@ -139,7 +140,7 @@ def read_wake_up(data: bytes) -> tuple[str, float] | None:
 
 
 class Promoted(NamedTuple):
-    """What one call of ``dispatch/promote.lua`` did, and where to look next."""
+    """The reply of ``dispatch/promote.lua``: numbers of entries, and the next queue to look at."""
 
     look: Look
     moved: int
@@ -147,12 +148,12 @@ class Promoted(NamedTuple):
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether nothing was due."""
+        """Whether no entry was due."""
         return not (self.moved or self.dead_lettered)
 
 
 class Unacked(NamedTuple):
-    """Where kombu keeps the message of a stock worker: full key names and the delivery tag."""
+    """The place of a stock worker's message in kombu: full key names and the delivery tag."""
 
     unacked: str
     unacked_index: str
@@ -160,11 +161,11 @@ class Unacked(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of the reply of ``schedule/counts.lua``: how much is in each state in one queue.
+    """Part of the reply of ``schedule/counts.lua``: numbers of messages of one queue, by state.
 
-    *now*, *first_due* and *oldest_ready* are in ms since 1970: Redis' clock, the due of the first
-    entry and the earliest due of the messages to be taken next. *leasing* is the number of
-    processes that extend their leases, *worker_ids* are up to 1,000 of all that have one.
+    In ms since 1970: *now* is Redis' clock, *first_due* the due of the first entry, and
+    *oldest_ready* the earliest due of the messages that are taken next. *leasing* is the number of
+    processes that extend their leases. *worker_ids* are up to 1,000 processes with a lease.
     """
 
     now: int

@@ -1,4 +1,4 @@
-"""The steps of many queues, whose calls go together round by round. No I/O."""
+"""Runs the steps of many queues in rounds: the calls of a round are sent together. No I/O."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ class Rounds(Generic[T]):
     Attributes
     ----------
     calls : list[Call | Command]
-        What to call in this round; empty when all steps have ended.
+        The calls of this round; empty when all steps have ended.
     """
 
     def __init__(self, steps: Sequence[Steps[T]]) -> None:
         self.calls: list[Call | Command] = []
         self._steps = steps
         self._results: dict[int, T | Exception] = {}
-        #: The number of calls of each of the steps that go on; None for one that is no list.
+        #: Number of calls of each unfinished steps; None for a single call, which is not a list.
         self._sizes: dict[int, int | None] = {}
         self._go_on(dict.fromkeys(range(len(steps))))
 
     @property
     def results(self) -> list[T | Exception]:
-        """The result of each of the steps, or why a call was refused."""
+        """The result of each steps, or the error of a refused call."""
         return [self._results[place] for place in range(len(self._steps))]
 
     def answer(self, replies: Iterable[Any]) -> None:
-        """Take the replies to the calls, and go on; an error that is no part of a list ends its
-        steps.
+        """Give the replies to the steps, and collect the next calls.
+
+        An error as the reply to a single call ends its steps.
         """
         found = iter(replies)
         self._go_on(

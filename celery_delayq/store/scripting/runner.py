@@ -1,4 +1,4 @@
-"""Runs scripts on one Redis database: client, names of keys, layout, and what errors mean."""
+"""Runs scripts on one Redis database, and repeats calls after errors."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ T = TypeVar("T")
 P = TypeVar("P", bound="StorePart")
 Args = ParamSpec("Args")
 
-#: Most queues whose calls go together: so many replies wait to be read.
+#: Most queues whose calls are sent together: Redis keeps all their replies until they are read.
 MAX_PIPELINED_QUEUES = 1000
 
-#: Texts of Lua's errors about a value that it cannot work with.
+#: Texts in Lua's errors about an invalid value.
 _LUA_FAULT_TEXTS = ("bad argument", "attempt to", "malformed")
 
 
 class ScriptRunner:
-    """What all parts of the store work with.
+    """Client, names of keys, layout and limits, which all parts of the store use.
 
     Parameters
     ----------
     client : redis.Redis
-        A client that adds no prefix and does not decode replies; its connections are used.
+        A client that adds no prefix and does not decode replies. Its connections are used.
     keys : Keys
         Names of the keys.
     layout : Layout
-        How this connection lays out the ready lists of its queues.
+        The ready lists of this connection's queues.
     limits : Callable[[str], Limits]
         Returns the limits of a queue.
     """
@@ -56,7 +56,7 @@ class ScriptRunner:
         layout: Layout,
         limits: Callable[[str], Limits] = lambda _queue: Limits(),
     ) -> None:
-        # Kept alive: redis-py closes the pool of a client that is collected.
+        # Kept: redis-py closes the pool of a client that is garbage-collected.
         self._given = client
         self.client = (
             client if isinstance(client, Client) else Client(connection_pool=client.connection_pool)
@@ -66,33 +66,34 @@ class ScriptRunner:
         self.limits = limits
 
     def keep_connection(self) -> Wire:
-        """Run scripts over one connection from now on: one thread at a time uses this runner."""
+        """Run scripts over one connection from now on. Then only one thread may use this runner."""
         self._own_wire = self._own_wire or Wire(self.client.connection_pool, repeats=True)
         return self._own_wire
 
     def wire(self) -> Wire:
-        """Return a connection of its own, to close after use."""
+        """Return a wire with a separate connection. Close it after use."""
         return Wire(self.client.connection_pool)
 
     def of(self, _queue: str) -> ScriptRunner:
-        """Return this: on a single Redis it is that of any queue."""
+        """Return this runner, which serves all queues of a single Redis."""
         return self
 
     def run(self, call: Call) -> Any:
         """Run a script, and return the reply.
 
-        A server that does not know the script, as after a restart or a failover, is sent the
-        source. Where the connection is lost, the call is repeated once and at once: on an own
-        connection always, on others if ``retry`` of the connection has any retries.
+        If the server lacks the script, as after a restart or a failover, the source is sent. If the
+        connection is lost, the call is repeated once, at once. On the connection of
+        :meth:`keep_connection` this is always done, on others if the connection's ``retry`` has
+        retries.
 
         Raises
         ------
         StoreFull
-            Redis has no memory left; nothing was stored.
+            Redis has no memory left. Nothing was stored.
         BrokerUnavailable
             The server is gone, or is no master any more.
         CommandRefused
-            The server or the script refused.
+            The server or the script refused the call.
         """
         own_wire = self._own_wire
         wire = own_wire or self.client.wire()
@@ -108,7 +109,7 @@ class ScriptRunner:
                     source = True
                 except BrokerUnavailable as exc:
                     if isinstance(exc, ConnectAnew):
-                        # Idle connections go to that server too. Others wait for a reply.
+                        # Idle connections go to the same server. Connections in use await a reply.
                         self.client.connection_pool.disconnect(inuse_connections=False)
                     if repeated or not wire.repeats_after(exc):
                         raise
@@ -119,8 +120,8 @@ class ScriptRunner:
 
     @off_loop
     def run_all(self, calls: Sequence[Call | Command], *, transaction: bool = False) -> list[Any]:
-        """Run scripts and commands in one round trip, and return the reply to each; an error is a
-        reply too.
+        """Run scripts and commands in one round trip. Return a reply for each; an error is a reply
+        too.
 
         Raises
         ------
@@ -143,7 +144,7 @@ class ScriptRunner:
         ]
 
     def ask_packed(self, commands: bytes, number: int) -> list[Any]:
-        """Send packed commands, and return so many replies; a refusal is one too."""
+        """Send packed commands, and return *number* replies. A refusal is a reply too."""
         wire = self.wire()
         try:
             wire.send(commands, number)
@@ -152,7 +153,7 @@ class ScriptRunner:
             wire.close()
 
     def run_steps(self, steps: Steps[T]) -> T:
-        """Run one call after the other, and return the result; raises what :meth:`run` does."""
+        """Run the calls of *steps*, and return the result. Raises the errors of :meth:`run`."""
         [result] = self.run_each([steps])
         if isinstance(result, Exception):
             raise result
@@ -161,17 +162,17 @@ class ScriptRunner:
     def run_each(
         self, steps: Iterable[Steps[T]], together: int = MAX_PIPELINED_QUEUES
     ) -> list[T | Exception]:
-        """Run the steps of many queues together, each round of calls in one round trip.
+        """Run the steps of many queues together. Each round of calls is one round trip.
 
         Parameters
         ----------
         together : int
-            Of so many queues: their replies wait to be read.
+            Most queues in a round.
 
         Returns
         -------
         list[T | Exception]
-            The result of each, or why a call of it was refused.
+            The result of each steps, or the error of a refused call.
 
         Raises
         ------
@@ -186,7 +187,7 @@ class ScriptRunner:
                 try:
                     if others:
                         replies = self.run_all(calls)
-                    elif isinstance(first, Call):  # one needs no thread on an event loop
+                    elif isinstance(first, Call):  # one call needs no thread on an event loop
                         replies = [self.run(first)]
                     else:
                         replies = [self.client.execute_command(*first.args)]
@@ -198,14 +199,14 @@ class ScriptRunner:
 
     @off_loop
     def run_replicated(self, call: Call, replicas: int, seconds: float) -> Any:
-        """Run a script, and wait at most so many *seconds* until so many *replicas* have it.
+        """Run a script, and wait at most *seconds* until *replicas* replicas have the changes.
 
         Raises
         ------
         NotReplicated
-            Fewer have it.
+            Fewer replicas have the changes.
         StoreFull
-            Redis has no memory left; nothing was stored.
+            Redis has no memory left. Nothing was stored.
         """
         wire = self.wire()
         try:
@@ -224,9 +225,9 @@ class ScriptRunner:
         Parameters
         ----------
         retry : bool
-            For retries, which are no new work: ``max_scheduled`` does not count.
+            Whether the entries are retries: ``max_scheduled`` does not limit them.
         alone : bool
-            For one message of a script that takes more keys behind its ready list.
+            Whether the caller adds one entry, and then the further keys of another script.
         """
         key = self.keys.queue(queue)
         most = -1 if retry else self.limits(queue).max_scheduled
@@ -239,12 +240,12 @@ class ScriptRunner:
         )
 
     def layout_of(self, queue: str) -> Layout:
-        """Return the layout of a queue that this connection consumes, with its limits."""
+        """Return the layout of a queue, with the queue's limits."""
         return replace(self.layout, limits=self.limits(queue))
 
 
 class StorePart:
-    """One part of the store: runs its scripts."""
+    """One part of the store, with its scripts."""
 
     def __init__(self, runner: ScriptRunner) -> None:
         self._runner = runner
@@ -255,10 +256,10 @@ class StorePart:
 
 
 class Part(Generic[P]):
-    """An attribute of the store that gives one of its parts.
+    """An attribute of the store that returns one of its parts.
 
-    The part is made when it is asked for, and keeps nothing: so a store that nobody uses any more
-    closes its connections at once.
+    Each access creates the part, so that a part and its store form no cycle: an unused store closes
+    its connections at once.
     """
 
     def __init__(self, kind: type[P]) -> None:
@@ -280,14 +281,14 @@ def ran(steps: Callable[Concatenate[Any, Args], Steps[T]]) -> Callable[Concatena
 
 
 def _named(call: Call | Command, exc: CommandRefused) -> Exception:
-    """Return the error for a refusal; of a command with its key, which scripts name themselves."""
+    """Return a refusal; add the key of a command. Scripts name the key themselves."""
     if isinstance(call, Command):
         exc.args = (f"{exc}: {' '.join(map(str, call.args[:2]))}",)
     return exc
 
 
 def with_sources(calls: Iterable[Call | Command]) -> Iterable[tuple[Any, ...]]:
-    """Yield calls as commands for a server that may not know the scripts."""
+    """Yield calls as commands for a server that may lack the scripts."""
     known: set[str] = set()
     for call in calls:
         name = call.name if isinstance(call, Call) else ""
@@ -296,5 +297,5 @@ def with_sources(calls: Iterable[Call | Command]) -> Iterable[tuple[Any, ...]]:
 
 
 def is_fault_of_script(exc: BaseException) -> bool:
-    """Return whether a script has failed in Lua on its arguments: a repeat would fail too."""
+    """Return whether Lua has failed on a script's arguments: a repeated call would fail too."""
     return "user_script" in str(exc) and any(text in str(exc) for text in _LUA_FAULT_TEXTS)

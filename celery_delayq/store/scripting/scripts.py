@@ -1,4 +1,4 @@
-"""Load the Lua files: with their includes, and with numbers in place of names of KEYS and ARGV."""
+"""Loads the Lua files: inserts includes, and replaces the names of KEYS and ARGV by numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from celery_delayq.store.scripting.headers import INCLUDE, Header
 
 _LUA_FOLDER = files("celery_delayq").joinpath("store", "lua")
-#: A text in quotes, which may have two dashes, or a comment.
+#: A text in quotes, which may contain two dashes, or a comment.
 _TEXT_OR_COMMENT = re.compile(r"('(?:\\.|[^'\\])*')|--.*")
 _FUNCTION = re.compile(r"local function (\w+)\(")
 _NAME, _NAMED = re.compile(r"\w+"), re.compile(r"\b(?:KEYS|ARGV|FIRST)\.\w+")
-#: A script and a line of it in an error reply: Redis counts the lines of the text that it was sent.
+#: SHA1 and line number of a script in an error reply. Redis counts the lines of the sent source.
 _FAILED = re.compile(r"(?:script: |f_)([0-9a-f]{40}).*?@user_script: ?(\d+)", re.DOTALL)
 
 
@@ -27,10 +27,10 @@ class _Line(NamedTuple):
 
 
 class Script:
-    """One Lua file: its header, the text that Redis gets, and the SHA1 of that.
+    """One Lua file: its header, the source for Redis, and the SHA1 of that source.
 
-    Redis gets the includes too, but no comments apart from the first line, no blank lines, and no
-    function that the script does not call.
+    The source contains the includes. It contains no comments except the first line, no blank lines,
+    and no function that the script does not call.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Script:
     Raises
     ------
     ValueError
-        The script reads a name that its header does not have.
+        The script reads a name that its header lacks.
     """
 
     def __init__(self, name: str) -> None:
@@ -53,7 +53,7 @@ class Script:
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     def place_of(self, number: str) -> str:
-        """Return file and line of a line of the source, ``""`` for one that it has not."""
+        """Return file and line of a source line by its number; ``""`` if there is no such line."""
         return {str(n): line.place for n, line in enumerate(self._lines, 2)}.get(number, "")
 
     def _number(self, name: re.Match[str]) -> str:
@@ -67,7 +67,7 @@ _BY_SHA: dict[str, Script] = {}
 
 @cache
 def load(name: str) -> Script:
-    """Return the script *name*, read once per process."""
+    """Return the script *name*. Each process reads a script once."""
     script = Script(name)
     _BY_SHA[script.sha] = script
     return script
@@ -85,7 +85,7 @@ def names() -> list[str]:
 
 
 def with_place(text: str) -> str:
-    """Return an error reply with the file and line where one of our scripts has failed."""
+    """Return an error reply. If one of our scripts has failed, add its name, file and line."""
     failed = _FAILED.search(text)
     script = _BY_SHA.get(failed[1]) if failed else None
     return f"{text} ({script.name}: {script.place_of(failed[2])})" if failed and script else text
@@ -96,7 +96,7 @@ def _read(path: str) -> str:
 
 
 def _lines_of(path: str) -> Iterator[_Line]:
-    """Yield the lines of a file and of its includes that have code, without comments."""
+    """Yield the lines of code of a file and its includes, without comments."""
     for number, text in enumerate(_read(path).split("\n"), 1):
         if include := INCLUDE.match(text):
             yield from _lines_of(f"include/{include[1]}")
@@ -105,7 +105,7 @@ def _lines_of(path: str) -> Iterator[_Line]:
 
 
 def _without_unused(lines: Iterable[_Line]) -> list[_Line]:
-    """Return a script without the functions that it does not call: Lua makes all in each call."""
+    """Return a script without unused functions: Lua creates all functions in each call."""
     parts = list(_functions(lines))
     called = {name: _names(part) for name, part in parts}
     used = {""}

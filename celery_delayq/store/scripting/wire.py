@@ -11,12 +11,12 @@ from celery_delayq.errors import NotReplicated
 from celery_delayq.store.scripting.calls import pack
 from celery_delayq.store.scripting.errors import error_of, raise_ours, unavailable
 
-#: Before redis-py 5.3 a pool wants the name of a command.
+#: Arguments of ``get_connection``: before redis-py 5.3 it needs the name of a command.
 _COMMAND_NAME = () if VERSION >= (5, 3) else ("_",)
 
 
 class Pool(Protocol):
-    """Where connections come from, and go back to: that of redis-py, or of an event loop."""
+    """Gives connections, and takes them back: redis-py's pool, or connections of an event loop."""
 
     def get_connection(self, *command_name: str) -> Any:
         """Return a connection that is ready for commands."""
@@ -28,23 +28,23 @@ class Pool(Protocol):
 
 
 class Wire:
-    """A connection out of a pool, taken when something is sent.
+    """A connection of a pool, taken when a command is sent.
 
-    redis-py takes twice as long for a command, and three times as long for a pipeline. Errors are
-    ours, as of a client. A connection that may be out of step is closed, and the next command goes
-    over another one. For one thread at a time.
+    redis-py takes twice as long for a command, and three times as long for a pipeline. The wire
+    raises our errors, as a client does. If replies may no longer match commands, the connection is
+    closed, and the next command uses another one. For one thread at a time.
 
     Parameters
     ----------
     pool : Pool
-        Where the connection comes from, and goes back to.
+        Gives the connection, and takes it back.
     repeats : bool
         Whether a command is repeated after each lost connection.
 
     Attributes
     ----------
     unread : int
-        How many replies have not been read.
+        Number of unread replies.
     """
 
     def __init__(self, pool: Pool, *, repeats: bool = False) -> None:
@@ -56,23 +56,23 @@ class Wire:
 
     @property
     def socket(self) -> Any:
-        """The socket, None where there is no connection."""
+        """The socket; None without a connection."""
         return socket_of(self._connection)
 
     def send(self, commands: bytes, number: int = 1) -> None:
-        """Send so many commands, as :func:`~celery_delayq.store.scripting.calls.pack` returns them.
+        """Send *number* commands, packed by :func:`~celery_delayq.store.scripting.calls.pack`.
 
         Raises
         ------
         BrokerUnavailable
-            The server is gone; whether it has got the commands is not known.
+            The server is gone. Whether it has received the commands is unknown.
         """
         try:
             connection = self._connection
             if connection is None:
                 connection = self._connection = self._pool.get_connection(*_COMMAND_NAME)
                 self._retry = connection.retry
-            # Counted first: a signal may end this at any moment.
+            # Counted before sending: a signal handler may raise at any moment.
             self.unread += number
             connection.send_packed_command([commands])
         except BaseException as exc:
@@ -87,7 +87,7 @@ class Wire:
         BrokerUnavailable
             The server is gone, or is no master any more.
         CommandRefused
-            That is the reply.
+            The reply is an error.
         """
         if self._connection is None:
             raise unavailable("the connection to Redis is lost, and with it the replies")
@@ -103,7 +103,7 @@ class Wire:
         return reply
 
     def read_all(self) -> list[Any]:
-        """Return all replies that are unread; a refusal is one too."""
+        """Return all unread replies. A refusal is a reply too."""
         found = list[Any]()
         while self.unread:
             try:
@@ -113,9 +113,10 @@ class Wire:
         return found
 
     def repeats_after(self, exc: BaseException) -> bool:
-        """Return whether to repeat a command after such an error, which may be a lost connection.
+        """Return whether to repeat a command after an error.
 
-        A wire that *repeats* does, others where ``retry`` of the connection has retries.
+        After a lost connection a wire with *repeats* repeats the command. Other wires do so if the
+        connection's ``retry`` has retries.
         """
         if self._repeats:
             return isinstance(exc, (ConnectionError, TimeoutError, OSError))
@@ -123,12 +124,12 @@ class Wire:
         return bool(retry and retry._retries) and isinstance(exc, retry._supported_errors)
 
     def wait(self, replicas: int, seconds: float) -> None:
-        """Wait at most so many *seconds* until so many *replicas* have what was sent.
+        """Wait at most *seconds* until *replicas* replicas have all changes of this wire.
 
         Raises
         ------
         NotReplicated
-            Fewer have it.
+            Fewer replicas have the changes.
         """
         if self._connection is not None:
             self.send(pack([("WAIT", replicas, int(seconds * 1000))]))
@@ -137,7 +138,7 @@ class Wire:
                 raise few_replicas(there, replicas, seconds)
 
     def close(self) -> None:
-        """Give the connection back to the pool; one with unread replies is closed."""
+        """Return the connection to the pool. A connection with unread replies is closed."""
         if self.unread:
             self.drop()
         elif self._connection is not None:
@@ -145,7 +146,7 @@ class Wire:
             self._pool.release(connection)
 
     def drop(self) -> None:
-        """Close the connection: it may be out of step."""
+        """Close the connection, whose replies may no longer match its commands."""
         connection, self._connection, self.unread = self._connection, None, 0
         if connection is not None:
             connection.disconnect()
@@ -153,12 +154,12 @@ class Wire:
 
 
 def socket_of(connection: Any) -> Any:
-    """Return the socket of a connection of redis-py; None before it connects, and after."""
+    """Return the socket of a redis-py connection; None while it is not connected."""
     return getattr(connection, "_sock", None)
 
 
 def few_replicas(replicas: int, wanted: int, seconds: float) -> NotReplicated:
-    """Return the error for *replicas* that have a task where more are *wanted*."""
+    """Return the error for a task that only *replicas* of *wanted* replicas have."""
     return NotReplicated(
         f"the task is stored, but {replicas} of {wanted} replicas have it after {seconds:g} s; "
         "it may be lost in a failover. Sending it again may run it twice"
