@@ -102,7 +102,7 @@ class ActiveVersion(NamedTuple):
     Attributes
     ----------
     version : str
-        The live version that was announced first most recently.
+        The newest live version, by the time of its first announcement.
     mark : str
         The version whose entries were written last, or the process that is writing; ``""`` at
         first.

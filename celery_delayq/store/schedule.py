@@ -219,7 +219,7 @@ class Store(ScriptRunner):
                 raise reply
 
     def forget_ready_look(self) -> None:
-        """Note that no dispatcher has looked at the ready lists: an account may lack the right."""
+        """Note that the ready lists were not looked at: the dispatcher in turn lacks the right."""
         self.client.hdel(self.keys.clock, "ready_looked")
 
     def wake_ready_call(self, queue: str, layout: Layout) -> Call:

@@ -158,7 +158,7 @@ class Consumer:
     client : redis.Redis
         kombu's client for waiting. The poller opens its connection.
     store : Store
-        Our data.
+        The store.
     cycle : kombu.utils.scheduling.round_robin_cycle
         kombu's order of the consumed queues.
     prefetch : Prefetch

@@ -31,7 +31,7 @@ class Deliveries:
     keeper : LeaseKeeper
         The lease keeper of this process for this Redis database.
     store : Store
-        Our data, by the connections of the channel.
+        The store, on connections of the channel.
     settings : Settings
         The settings of the connection.
     """

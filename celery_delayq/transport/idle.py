@@ -34,7 +34,7 @@ class IdleWait:
     Parameters
     ----------
     store : Store
-        Our data.
+        The store.
     settings : Settings
         ``block_timeout`` is read.
     fleet_looks : Callable[[], bool]

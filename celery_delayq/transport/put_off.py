@@ -29,7 +29,7 @@ class PutOff:
     Parameters
     ----------
     store : Store
-        Our data.
+        The store.
     deliveries : Deliveries
         Ends the deliveries.
     publisher : Publisher

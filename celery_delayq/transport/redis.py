@@ -103,7 +103,7 @@ class Transport(stock.Transport):
         return url.shown_url(shown, include_password)
 
     def establish_connection(self) -> Any:
-        """Connect, and refuse a server that lacks what the scripts need.
+        """Connect, and refuse a server without the features that scripts need.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class Transport(stock.Transport):
         return connection
 
     def check_server(self, client: Any) -> None:
-        """Refuse a server that lacks what the scripts need."""
+        """Refuse a server without the features that scripts need."""
         server_checks.check_server(client)
 
     def looks_at_ready_lists(self, place: str) -> bool:

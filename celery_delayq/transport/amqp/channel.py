@@ -192,8 +192,7 @@ class Channel(PublishChannel):
     def _put_off(self, message: Any, queue: str, due: Due) -> bool:
         """Put a stock producer's message with an ETA into the cascade. Return whether it is stored.
 
-        A message that is not put off waits in the worker's memory. The worker increases its
-        prefetch meanwhile.
+        A message that is not stored waits in the worker's memory.
 
         Raises
         ------

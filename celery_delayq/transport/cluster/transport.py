@@ -71,16 +71,17 @@ class ClusterTransport(Transport):
         return url.shown_url(urls, include_password)
 
     def establish_connection(self) -> Any:
-        """Connect, and refuse servers that lack what the scripts need."""
+        """Connect, and refuse servers without the features that scripts need."""
         with translate_errors():
             connection = super().establish_connection()
         check_number(self.nodes, self._avail_channels[0].slot.keys, self.settings.cluster_tags)
         return connection
 
     def check_server(self, _client: Any) -> None:
-        """Refuse a server that lacks what the scripts need. :class:`Nodes` refuses a single Redis.
+        """Refuse a server without the features that scripts need.
 
-        Any one master is checked, since another master may be away.
+        :class:`Nodes` refuses a single Redis. Any one master is checked, since another master may
+        be away.
         """
         with translate_errors(), self.nodes.briefly(None) as client:
             server_checks.check_server(client, in_cluster=True)
