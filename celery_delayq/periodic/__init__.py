@@ -1,1 +1,1 @@
-"""Periodic entries: schedules, what is due, and who fires it."""
+"""Periodic entries: their schedules, their ticks, and the runners that fire them."""

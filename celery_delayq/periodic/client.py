@@ -39,9 +39,9 @@ _UNCHANGED: Any = object()
 class PeriodicTasks:
     """The periodic entries of the app's broker.
 
-    All apps of one Redis database share them. Workers write the entries in code
-    (``beat_schedule``, ``add_periodic_task``) when they start. A change to such an entry holds
-    until its code changes.
+    All apps of one Redis database share the entries. Workers write the entries in code
+    (``beat_schedule``, ``add_periodic_task``) when they start. A change of such an entry by a call
+    lasts until the entry's code changes.
     """
 
     def __init__(self, session: Session) -> None:
@@ -73,33 +73,34 @@ class PeriodicTasks:
         Parameters
         ----------
         name : str
-            Name of the entry; its tasks have the ids ``<name>:<ms since 1970>``.
+            Name of the entry. Its tasks have the ids ``<name>:<ms since 1970>``.
         schedule : BaseSchedule | timedelta | float | datetime
-            A schedule of Celery, :class:`~celery_delayq.schedules.rrule`, seconds, or a datetime to
-            run once.
+            A schedule of Celery, :class:`~celery_delayq.schedules.rrule`, seconds, or a datetime
+            for a single run.
         start, end : datetime | None
             No tick is before *start* or after *end*. Datetimes without a time zone are in
-            *timezone*, or else in that of the app.
+            *timezone*, or in the app's time zone if *timezone* is None.
         catch_up_max : int | None
-            With ``catch_up="all"`` only; None for 100.
+            Only with ``catch_up="all"``. None for 100.
         task : Task | Signature | str
-            A task, its name, or with arguments and options ``task.s(…)``.
+            A task, the name of a task, or ``task.s(…)`` with arguments and options.
         replace : bool
-            Replace an entry of that name, as :meth:`update` of all fields.
+            Replace an existing entry of this name, as :meth:`update` of all fields does.
         **options
-            Options of ``apply_async``: ``queue``, ``priority``, ``headers``, ``expires`` in seconds
-            after the tick, and others.
+            Options of ``apply_async``, such as ``queue``, ``priority``, ``headers``, or ``expires``
+            in seconds after the tick.
 
-        The other parameters are those of :class:`~celery_delayq.periodic.definition.Definition`.
+        The other parameters are the attributes of
+        :class:`~celery_delayq.periodic.definition.Definition`.
 
         Raises
         ------
         PeriodicExists
-            There is an entry of that name.
+            There is an entry of this name.
         InvalidSchedule, ConfigError
-            A value is invalid, or the entry would never be fired.
+            A value is invalid, or the entry would never be due.
         NotSupported
-            On a Redis Cluster its exchange leads to queues of several hash tags.
+            On a Redis Cluster, the exchange of the entry routes to queues of several hash tags.
         """
         kwargs = {} if kwargs is None else kwargs
         if isinstance(task, Signature):
@@ -144,7 +145,7 @@ class PeriodicTasks:
             state = there.state
             written = tried and (tried.definition_hash, tried.anchor)
             if written == (state.definition_hash, state.anchor):
-                return there  # the reply to a first attempt was lost
+                return there  # the reply to an earlier attempt was lost
             raise PeriodicExists(
                 f"there is a periodic entry {name!r} already, made by {there.definition.source}; "
                 "give another name, or replace=True"
@@ -153,17 +154,19 @@ class PeriodicTasks:
         return cast(Periodic, self._edit(name, edit))
 
     def update(self, /, name: str, *, schedule: Any = _UNCHANGED, **changes: Any) -> Periodic:
-        """Change some of what :meth:`add` takes; ``options`` as a mapping, which replaces all.
+        """Change some fields of an entry. *changes* are parameters of :meth:`add`.
 
-        None stands for the default: ``end=None`` removes the end, ``catch_up=None`` is ``"one"``. A
-        ``catch_up`` other than ``"all"`` removes ``catch_up_max``.
+        *options* is a mapping that replaces all options. A field that is None gets its default:
+        ``end=None`` removes the end, ``catch_up=None`` means ``"one"``. A ``catch_up`` other than
+        ``"all"`` removes ``catch_up_max``.
 
-        An interval goes on from the last tick. Scheduled ticks (of the next two seconds) stay.
+        A new interval starts at the last tick. Ticks that are scheduled already (those of the next
+        two seconds) stay scheduled.
 
         Raises
         ------
         PeriodicUnknown
-            There is no entry of that name.
+            There is no entry of this name.
         InvalidSchedule, ConfigError
             A value is invalid.
         RecordError, ScheduleNotImportable
@@ -182,17 +185,18 @@ class PeriodicTasks:
         return cast(Periodic, self._edit(name, edit))
 
     def remove(self, name: str) -> bool:
-        """Remove an entry and its scheduled ticks; return whether there was one.
+        """Remove an entry and its scheduled ticks; return whether the entry existed.
 
-        Ready and running tasks still run. An entry in code comes back when its code changes. Of an
-        entry that is unreadable here, the ticks of the next two seconds may stay.
+        Ready and running tasks still run. A removed entry in code returns when its code changes.
+        Scheduled ticks (those of the next two seconds) of an entry that this process cannot read
+        may stay.
         """
         entry: Periodic | UnreadableEntry | None = None
 
         def edit(there: str | None) -> Writing | None:
             nonlocal entry
             if there is None:
-                return None  # or a first attempt has removed it
+                return None  # perhaps an earlier attempt has removed it
             entry = read_entry(name, there)
             return Writing(name, there.partition("\n")[0], "")
 
@@ -202,16 +206,17 @@ class PeriodicTasks:
         return entry is not None
 
     def pause(self, name: str) -> Periodic | UnreadableEntry:
-        """Pause an entry until :meth:`resume`; its ticks that are still scheduled are cancelled.
+        """Pause an entry until :meth:`resume`, and cancel its scheduled ticks.
 
-        Of an entry that is unreadable here, the ticks of the next two seconds may stay.
+        Scheduled ticks (those of the next two seconds) of an entry that this process cannot read
+        may stay.
 
         Raises
         ------
         PeriodicUnknown
-            There is no entry of that name.
+            There is no entry of this name.
         RecordError
-            Its state is unreadable too.
+            The state of the entry is unreadable too.
         """
 
         def edit(there: Periodic | UnreadableEntry | None, _: int) -> Periodic | UnreadableEntry:
@@ -233,12 +238,12 @@ class PeriodicTasks:
         return paused
 
     def resume(self, name: str) -> Periodic:
-        """Resume an entry with its next tick; ticks of the pause are not caught up.
+        """Resume an entry with its next tick. Ticks during the pause are not caught up.
 
         Raises
         ------
         PeriodicUnknown
-            There is no entry of that name.
+            There is no entry of this name.
         RecordError, ScheduleNotImportable
             This process cannot read the entry.
         """
@@ -250,17 +255,18 @@ class PeriodicTasks:
         return cast(Periodic, self._edit(name, edit))
 
     def run_now(self, name: str) -> str | None:
-        """Run the task of an entry once more, now; its ticks and ``max_runs`` stay as they are.
+        """Run the task of an entry once, now. Its ticks and ``max_runs`` do not change.
 
         Returns
         -------
         str | None
-            The id of the task; None if a task of the entry runs, and ``overlap`` allows only one.
+            The id of the task. None if a task of the entry waits or runs and ``overlap`` is not
+            ``"allow"``.
 
         Raises
         ------
         PeriodicUnknown
-            There is no entry of that name.
+            There is no entry of this name.
         """
         hand = uuid4().hex[:16]
         id = f"{name}:{hand}"
@@ -276,7 +282,7 @@ class PeriodicTasks:
                     entry = required(name, record and Periodic.unpack(name, record))
                     state = entry.state
                     if state.hand == hand:
-                        return id  # the answer to a first attempt was lost
+                        return id  # the reply to an earlier attempt was lost
                     then = replace(state, manual=state.manual + 1, hand=hand)
                     now = store.now_ms()
                     firing = Firing((now,), then, state, now)
@@ -287,7 +293,7 @@ class PeriodicTasks:
         return self._session.ask(fire)
 
     def get(self, name: str) -> Periodic | None:
-        """Return an entry, or None if there is none of that name.
+        """Return an entry, or None if there is no entry of this name.
 
         Raises
         ------
@@ -300,24 +306,25 @@ class PeriodicTasks:
         return None if record is None else Periodic.unpack(name, record)
 
     def list(self, source: str | None = None) -> list[Periodic]:
-        """Return all entries, or those of one source, by name.
+        """Return the entries, or only the entries of one source, sorted by name.
 
-        Unreadable entries are left out with a warning: see :meth:`unreadable`.
+        Unreadable entries are left out with a warning. :meth:`unreadable` returns them.
         """
         found = {entry.name: entry for entry in self.iterate()}
         entries = [entry for _, entry in sorted(found.items())]
         return [each for each in entries if source is None or each.definition.source == source]
 
     def iterate(self) -> Iterator[Periodic]:
-        """Return an iterator over all entries, unordered, some perhaps twice; unreadable ones as in
-        :meth:`list`.
+        """Return an iterator over all entries. The order is arbitrary, and entries may be repeated.
+
+        Unreadable entries are left out with a warning.
         """
         return _readable(entries_of(self._session.app, self._session.stores).all())
 
     def unreadable(self) -> builtins.list[UnreadableEntry]:
-        """Return the entries that cannot be read here, by name, and why.
+        """Return the entries that this process cannot read, with their errors, sorted by name.
 
-        :meth:`pause` and :meth:`remove` accept them.
+        :meth:`pause` and :meth:`remove` accept these entries.
         """
         return [entry for entry in self._all() if isinstance(entry, UnreadableEntry)]
 
@@ -326,12 +333,12 @@ class PeriodicTasks:
         return [read_entry(name, record) for name, record in sorted(records.items())]
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
-        """Return the next ticks of an entry that are not scheduled yet; none if it is paused.
+        """Return the next ticks of an entry that are not scheduled yet; none for a paused entry.
 
         Raises
         ------
         PeriodicUnknown
-            There is no entry of that name.
+            There is no entry of this name.
         RecordError, InvalidSchedule, ScheduleNotImportable
             This process cannot read the entry, or its schedule fails.
         """
@@ -343,7 +350,7 @@ class PeriodicTasks:
         return self._session.app.timezone
 
     def _edit(self, name: str, edit: Callable[[Any, int], Any]) -> Any:
-        """Change an entry by a function of it and of Redis' clock (ms); return the new entry."""
+        """Change an entry by a function of the entry and Redis' clock (ms); return the result."""
         result: Any = None
 
         def write(stores: Stores) -> Any:
@@ -364,7 +371,7 @@ class PeriodicTasks:
         return result
 
     def _withdraw(self, entry: Periodic) -> Sequence[int]:
-        """Cancel the ticks of an entry that are still scheduled, and return them."""
+        """Cancel the scheduled ticks of an entry, and return them."""
         ahead = policy.ahead_of(entry, self._zone)
         ids = [policy.tick_id(entry.name, tick) for tick in ahead]
         reason = "its periodic entry fires no more"

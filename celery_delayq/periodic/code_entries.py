@@ -20,10 +20,10 @@ from celery_delayq.periodic.schedules import Interval, Once, register
 
 logger = logging.getLogger(__name__)
 
-#: Fields and options of entries in code that beat does not know.
+#: Fields that celery beat does not have. An entry in code may also give them in ``options``.
 OWN_OPTIONS = ("timezone", "start", "end", "max_runs", "catch_up", "catch_up_max", "overlap")
 
-#: Fields of beat's entries that are in Redis here.
+#: Fields of beat's entries that are ignored, because their values are in Redis.
 _IGNORED_FIELDS = frozenset({"name", "app", "last_run_at", "total_run_count"})
 
 
@@ -42,11 +42,11 @@ def register_schedules(app: Celery) -> None:
 
 
 def definitions_of(app: Celery) -> Iterator[tuple[str, Definition | DelayQError]]:
-    """Yield the name of each entry in code with its definition or error."""
+    """Yield the name of each entry in code, with its definition or error."""
     given = dict(app.conf.beat_schedule or {})
     keeps_results = not isinstance(app.backend, DisabledBackend)
     if keeps_results and app.conf.result_expires and not app.backend.supports_autoexpire:
-        # The same entry that beat adds.
+        # Celery beat adds the same entry.
         given.setdefault(
             "celery.backend_cleanup",
             {
@@ -104,9 +104,9 @@ def definition_of(name: str, entry: Any, source: str, zone: tzinfo) -> Definitio
 
 
 def code_hash_of(definition: Definition, zone: tzinfo) -> str:
-    """Return a hash that changes when the code of an entry changes; *zone* is the app's.
+    """Return a hash that changes when the code of an entry changes; *zone* is the app's time zone.
 
-    If the entry has no time zone and the app's matters to its ticks, the hash depends on that too.
+    The hash depends on *zone* if the entry has no time zone and its ticks depend on the time zone.
     """
     definition_hash = definition_hash_of(definition)
     if definition.timezone is not None or isinstance(definition.rule(0, zone), (Interval, Once)):
@@ -115,12 +115,12 @@ def code_hash_of(definition: Definition, zone: tzinfo) -> str:
 
 
 def _named(zone: tzinfo) -> str:
-    """Return a text that names a time zone in the same way in all processes."""
+    """Return a text for a time zone that is the same in all processes."""
     if isinstance(zone, timezone):
         return str(zone)
-    name = getattr(zone, "key", None) or getattr(zone, "zone", None)  # the latter is pytz'
+    name = getattr(zone, "key", None) or getattr(zone, "zone", None)  # zone: pytz
     if name:
         return str(name)
-    # The local time zone of a host has no name.
+    # The local time zone of a host has no name. Use its UTC offsets in January and July.
     offsets = [zone.utcoffset(datetime(2024, month, 1)) for month in (1, 7)]
     return f"{type(zone).__qualname__} {offsets[0]} {offsets[1]}"

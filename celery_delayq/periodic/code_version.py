@@ -1,25 +1,27 @@
-"""Which version of the code writes the entries in code, and how.
+"""Decides which version of the code writes the entries in code, and writes them.
 
 A *version* is a hash of all entries in the code of an app. A worker takes these steps when it
 starts, and again every :data:`ANNOUNCE_SECONDS` seconds:
 
-1. Announce the version. Of the live versions, the one that started last is active.
-2. If another version is active, change nothing. The older version writes its entries again when the
-   newer one is gone.
-3. If the *mark* in Redis is the version, its entries are written already: change nothing.
+1. Announce the version. Of the live versions, the one with the latest first announcement is
+   active.
+2. If another version is active, change nothing. When the newer version is no longer live, the older
+   version writes its entries again.
+3. If the *mark* in Redis is the version, its entries are already written: change nothing.
 4. Take the turn: store a mark of this process.
-5. Remove the entries that are no longer in the code, and write those that are new or changed. Stop
-   as soon as the mark is another one.
+5. Remove the entries that are no longer in the code. Write new and changed entries. Stop as soon as
+   the mark is no longer the mark of this process.
 6. Store the version as the mark.
 
-A process that dies after step 4 leaves its mark, so the next one to announce a version starts again
-at step 4.
+A process that dies after step 4 leaves its mark. The next process that announces its version then
+starts at step 4.
 
-The hash of each written entry is stored beside the mark. An entry whose hash in the code is still
-the stored one keeps what calls have changed since, also where they have removed it. Step 4 deletes
-the hashes of all other entries: what a process wrote before it died is no change by a call.
+The hash of each written entry is stored with the mark. If the hash of an entry in the code equals
+the stored hash, the entry is not written, so changes by calls stay. This includes the removal of
+the entry. Step 4 deletes all other stored hashes. So an entry that was only written by a process
+that died does not count as changed by a call.
 
-An entry that is wrong, or cannot be read on this host, stays in Redis as it is.
+An entry that is invalid, or unreadable on this host, stays unchanged in Redis.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ logger = logging.getLogger(__name__)
 #: Seconds between two announcements of a version.
 ANNOUNCE_SECONDS = 20.0
 
-#: Seconds after its last announcement for which a version counts as live.
+#: Seconds after its last announcement for which a version is live.
 VERSION_ALIVE_SECONDS = 60.0
 
 #: Most names in one log line.
@@ -61,13 +63,13 @@ CANCEL_BATCH = 1000
 
 
 class Deployment:
-    """The entries in the code of an app, as this process has loaded them."""
+    """The entries in the code of an app, as loaded by this process."""
 
     def __init__(self, app: Celery) -> None:
         self.app = app
         self.source = source_of(app)
         self.definitions: dict[str, Definition] = {}
-        #: By name: changes when the code of the entry changes.
+        #: By name. A hash changes when the code of its entry changes.
         self.code_hashes: dict[str, str] = {}
         #: Names of invalid entries.
         self.invalid: set[str] = set()
@@ -77,12 +79,12 @@ class Deployment:
         self._kept = float("-inf")
 
     def keep(self, stores: Stores) -> None:
-        """Take all steps, unless it did so less than :data:`ANNOUNCE_SECONDS` seconds ago.
+        """Take all steps, at most once in :data:`ANNOUNCE_SECONDS` seconds.
 
         Raises
         ------
         redis.exceptions.RedisError
-            Redis is away, or refused something.
+            Redis cannot be reached, or refuses a command.
         """
         if time.monotonic() - self._kept < ANNOUNCE_SECONDS:
             return
@@ -101,7 +103,10 @@ class Deployment:
         self._first = False
 
     def look_again(self) -> None:
-        """Let the next :meth:`keep` act at once: Redis may have come back without the entries."""
+        """Let the next :meth:`keep` take the steps at once.
+
+        Redis may have restarted without the entries.
+        """
         self._kept = float("-inf")
 
     def announce(
@@ -109,7 +114,8 @@ class Deployment:
     ) -> ActiveVersion:
         """Announce this version.
 
-        Parameters as in :meth:`~celery_delayq.store.periodic.PeriodicStore.announce_version`.
+        The parameters are those of
+        :meth:`~celery_delayq.store.periodic.PeriodicStore.announce_version`.
         """
         alive_ms = int(VERSION_ALIVE_SECONDS * 1000)
         active = gate.announce_version(
@@ -135,7 +141,7 @@ class Deployment:
         self.version = hashed.hexdigest()
 
     def _warn_of_others(self, gate: Entries, others: Collection[str]) -> None:
-        """Warn where apps fire entries of each other that do not say to which queue."""
+        """Warn if other apps fire the same entries and an entry names no queue."""
         if others and any(
             "queue" not in each.options for each in self._with_those_of(gate, others)
         ):
@@ -155,20 +161,21 @@ class Deployment:
 
 
 class _TurnLost(Exception):
-    """The mark is another one, or another version is active."""
+    """The mark is not the mark of this process any more, or another version is active."""
 
 
 class _Turn:
-    """Steps 4 to 6. Other processes may take them at the same time, for any version."""
+    """Steps 4 to 6. Other processes may take these steps at the same time, for any version."""
 
     def __init__(self, code: Deployment, gate: Entries, now: int) -> None:
         self._code = code
         self._gate = gate
         self._now = now
         self._mark = f"{code.version} {uuid4().hex}"
-        #: Stored hashes of entries that stay: their code is the same, or is invalid now.
+        #: Stored hashes of entries that are not written: their code is unchanged, or is invalid
+        #: now.
         self._kept_hashes: Mapping[str, str] = {}
-        #: Hashes of the entries in code that are in Redis at the end.
+        #: Hashes to store in step 6, by name: of all entries in code that are not left out.
         self._code_hashes = {**code.code_hashes}
         #: By name: "added", "changed" or "removed".
         self._changes: dict[str, str] = {}
@@ -176,7 +183,7 @@ class _Turn:
         self._removed: dict[str, str] = {}
 
     def write_entries(self) -> None:
-        """Write all entries, unless another process takes the turn."""
+        """Write all entries, until another process takes the turn."""
         self._take_turn()
         names = [*self._names_not_in_code(), *self._code.definitions]
         try:
@@ -190,7 +197,7 @@ class _Turn:
             self._log_changes()
 
     def _take_turn(self) -> None:
-        """Store the mark of this process, and the hashes of entries that stay."""
+        """Store the mark of this process, and the hashes of entries that are not written."""
         active = None
         while active is None or active.mark != self._mark:
             written = self._gate.written_entries(self._code.source)
@@ -203,7 +210,7 @@ class _Turn:
             active = self._code.announce(self._gate, written.mark, then)
 
     def _announce(self, then: WrittenEntries | None = None) -> None:
-        """Announce the version, and store *then* in place of the mark of this process.
+        """Announce the version. With *then*, replace the mark of this process by *then*.
 
         Raises
         ------
@@ -212,8 +219,8 @@ class _Turn:
         """
         active = self._code.announce(self._gate, self._mark, then)
         if active.version != self._code.version:
-            # This process may have written after the newer version had written the same entry. With
-            # this mark the newer version writes all of its entries again.
+            # This process may have overwritten an entry of the newer version. With the mark of this
+            # process, the newer version writes all of its entries again.
             self._take_turn()
             raise _TurnLost
         if active.mark != (self._mark if then is None else then.mark):
@@ -229,9 +236,9 @@ class _Turn:
         ]
 
     def _edited(self, name: str, record: str | None) -> Writing | None:
-        """Return how an entry is to be, None where it stays as it is.
+        """Return the new record of an entry; None to leave the entry unchanged.
 
-        It is called again where the record has changed meanwhile.
+        Called again if the record has changed since it was read.
         """
         self._changes.pop(name, None)
         self._removed.pop(name, None)
@@ -239,7 +246,7 @@ class _Turn:
         if definition is None:
             return self._remove(name, record)
         if name in self._kept_hashes:
-            return None  # calls may have changed it since
+            return None  # a call may have changed it since
         try:
             return self._write(definition, record)
         except Exception as exc:  # schedules are user code
@@ -263,13 +270,14 @@ class _Turn:
                 )
                 self._leave_out(name, why, logging.WARNING)
                 return None
-            with suppress(DelayQError):  # another version of the package made it
+            with suppress(DelayQError):  # made by another version of the package
                 old = Periodic.unpack(name, record)
         if old is None:
             entry = policy.begin(new, self._now, zone)
         else:
             entry = policy.change(old, new, self._now, zone)
-            # The same definition may have other ticks: the app's time zone may have changed.
+            # An equal definition may have other ticks, because the app's time zone may have
+            # changed.
             if entry.state == old.state:
                 return None
         self._changes[name] = "added" if record is None else "changed"

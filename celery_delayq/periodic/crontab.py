@@ -1,4 +1,4 @@
-"""Cron expressions: how they are read and written, and when they are due. No I/O."""
+"""Reads and writes cron expressions, and computes their ticks. No I/O."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from celery_delayq.periodic.wall_clock import SEARCHED_YEARS, tick_at, wall_of
 _FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
-@lru_cache(maxsize=1024)  # Celery takes 0.1 ms for each, and many entries have the same
+@lru_cache(maxsize=1024)  # Celery takes 0.1 ms each, and many entries have equal ones
 def read_crontab(text: str) -> crontab:
     """Read a cron expression of five fields, such as ``0 9 * * mon-fri``.
 
     Raises
     ------
     ValueError
-        It has another number of fields, or one of them is wrong.
+        *text* does not have five fields, or a field is invalid.
     """
     fields = text.split()
     if len(fields) != len(_FIELDS):
@@ -45,7 +45,7 @@ def _field(given: crontab, name: str) -> str:
 
 
 class Crontab:
-    """By minutes, hours and days of the wall clock."""
+    """Ticks at minutes, hours and days of the wall clock."""
 
     def __init__(self, given: crontab, zone: tzinfo) -> None:
         self._minutes, self._hours = sorted(given.minute), sorted(given.hour)
@@ -63,7 +63,7 @@ class Crontab:
         return None
 
     def _walls(self, wall: datetime) -> Iterator[datetime]:
-        """Yield the matching times of the wall clock after that one."""
+        """Yield the matching times of the wall clock after *wall*."""
         for day in self._days(wall.date()):
             passed = (wall.hour, wall.minute) if day == wall.date() else (-1, -1)
             for hour in self._hours:
@@ -74,7 +74,7 @@ class Crontab:
                         yield datetime.combine(day, time(hour, minute))
 
     def _days(self, first: date) -> Iterator[date]:
-        """Yield the matching days from that one on."""
+        """Yield the matching days from *first* on."""
         given = self._given
         for year in range(first.year, min(first.year + SEARCHED_YEARS, 9998) + 1):
             for month in sorted(given.month_of_year):

@@ -1,4 +1,4 @@
-"""Definitions of periodic entries: task, schedule and options, checked and as JSON. No I/O."""
+"""Definitions of periodic entries: task, schedule and options, validated and as JSON. No I/O."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ Overlap = Literal["allow", "skip", "queue_one"]
 CATCH_UPS: tuple[str, ...] = get_args(CatchUp)
 OVERLAPS: tuple[str, ...] = get_args(Overlap)
 
-#: The source of entries that were made by calls, not in code.
+#: The source of entries that calls have added.
 API_SOURCE = "api"
 
-#: A tick is scheduled so many ms before it is due: many ticks at once, or a dispatcher that dies,
-#: make none late.
+#: Ticks are scheduled this many ms before they are due. So neither many ticks at once nor a
+#: dispatcher that dies makes a tick late.
 TICK_AHEAD_MS = 2000
 
-#: Options of ``apply_async`` that an entry cannot have: its schedule and ticks decide them.
+#: Options of ``apply_async`` that an entry cannot have, because its schedule decides them.
 _NOT_OPTIONS = frozenset(
     {"eta", "countdown", "task_id", "producer", "connection", "publisher", "args", "kwargs"}
 )
 
-#: Options of ``apply_async`` that an entry may have; a similar name is a mistake.
+#: Common options of ``apply_async``. An unknown name that is similar to one of them is refused.
 _KNOWN_OPTIONS = (
     *("exchange", "expires", "headers", "priority", "queue", "routing_key", "serializer"),
     *("soft_time_limit", "time_limit", *unique.OPTIONS, *retry_options.OPTIONS),
 )
 
-#: Headers that Celery sets in each message of a task.
+#: Headers that Celery sets in each message.
 _NOT_HEADERS = frozenset(
     {
         *("argsrepr", "eta", "expires", "group", "group_index", "id", "ignore_result"),
@@ -67,7 +67,7 @@ class Definition:
     name, task : str
     schedule : BaseSchedule
     args, kwargs : Sequence[Any], Mapping[str, Any]
-        JSON.
+        Values of JSON.
     options : Mapping[str, Any]
         Options of ``apply_async``, such as ``queue``, ``priority``, ``headers``, or ``expires`` in
         seconds after the tick.
@@ -76,15 +76,16 @@ class Definition:
     timezone : str | None
         Time zone of the schedule, such as ``"Europe/Berlin"``; None for the app's.
     start, end : datetime | None
-        No tick is before *start* or after *end*; aware.
+        No tick is before *start* or after *end*. With a time zone.
     max_runs : int | None
-        The entry ends after so many ticks.
+        Number of ticks after which the entry ends.
     catch_up, catch_up_max : CatchUp, int
-        Which ticks run that were missed while no dispatcher ran: none, the last one, or all. With
-        ``"all"``, at most the last *catch_up_max* of them.
+        Which missed ticks run: none, the last one, or all. A tick is missed if no dispatcher runs
+        when it is due. With ``"all"``, at most the last *catch_up_max* missed ticks run.
     overlap : Overlap
-        If the task of an earlier tick still waits or runs: the tick runs too, is skipped, or waits
-        until that task has ended and replaces a tick that waits already.
+        What a tick does while the task of an earlier tick waits or runs. ``"allow"``: the tick runs
+        too. ``"skip"``: the tick does not run. ``"queue_one"``: the tick waits until that task has
+        ended, and replaces a tick that waits already.
     """
 
     name: str
@@ -101,29 +102,29 @@ class Definition:
     catch_up: CatchUp = "one"
     catch_up_max: int = 100
     overlap: Overlap = "allow"
-    #: The last rule with its anchor and time zone: making a rule takes longer than using it.
+    #: The last rule with its anchor and time zone. Making a rule takes longer than using it.
     _rules: list[tuple[int, tzinfo, Rule]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
 
     @classmethod
     def checked(cls, schedule: Any, *, zone: tzinfo | None = None, **given: Any) -> Definition:
-        """Return a definition that can be stored and fired.
+        """Return a valid definition.
 
         Parameters
         ----------
         schedule : BaseSchedule | timedelta | float | datetime
-            Seconds, or a moment for once.
+            A schedule of Celery, seconds, or a datetime for a single run.
         zone : tzinfo | None
-            The app's time zone, for a datetime without one where *given* has no ``timezone``; None
-            to refuse such a datetime.
+            The app's time zone, for datetimes without a time zone if *given* has no ``timezone``.
+            If both are None, such datetimes are refused.
 
         Raises
         ------
         InvalidSchedule
-            *schedule* has no ticks, or is no schedule.
+            *schedule* has no ticks, or is not a schedule.
         ConfigError
-            Another value is wrong.
+            Another value is invalid.
         """
         if isinstance(given.get("args"), list):
             given["args"] = tuple(given["args"])
@@ -143,7 +144,8 @@ class Definition:
                 "queue='mail'"
             )
         for name in sorted(found.options.keys() - _KNOWN_OPTIONS):
-            # A message can have any other option, so only names like known ones are refused.
+            # Messages may have other options too. Only names that are similar to a known name are
+            # refused.
             known = (*(each.name for each in fields(cls)), *_KNOWN_OPTIONS)
             if meant := get_close_matches(name, known, 1, 0.8):
                 raise ConfigError(f"{name}: no option of a periodic entry; is {meant[0]} meant?")
@@ -204,7 +206,7 @@ class Definition:
         Raises
         ------
         RecordError
-            *text* is no definition.
+            *text* is not a definition.
         InvalidSchedule
             This process cannot read the schedule.
         """
@@ -218,12 +220,12 @@ class Definition:
             found._check()
         except InvalidSchedule:
             raise
-        except Exception as exc:  # values in JSON may have any type
+        except Exception as exc:  # a value in JSON may have any type
             raise RecordError(f"unreadable periodic entry {name!r}: {exc}") from exc
         return found
 
     def rule(self, anchor: int, zone: tzinfo = timezones.utc) -> Rule:
-        """Return the rule of its ticks; *zone* is the app's time zone."""
+        """Return the rule of the entry's ticks; *zone* is the app's time zone."""
         for known_anchor, there, rule in self._rules:
             if known_anchor == anchor and there is zone:
                 return rule
@@ -233,9 +235,9 @@ class Definition:
 
     @property
     def ahead(self) -> int:
-        """How many ms before it is due a tick is scheduled.
+        """How many ms before its due time a tick is scheduled.
 
-        0 if the tick depends on whether an earlier task still runs then.
+        0 if *overlap* is not ``"allow"``: whether the tick runs is decided when it is due.
         """
         return TICK_AHEAD_MS if self.overlap == "allow" else 0
 
@@ -246,12 +248,12 @@ def definition_hash_of(definition: Definition) -> str:
 
 
 def zone_of(name: str | None) -> tzinfo | None:
-    """Return the time zone of a name, None for None.
+    """Return the time zone of a name; None for None.
 
     Raises
     ------
     ConfigError
-        There is no time zone of that name.
+        There is no time zone of this name.
     """
     if name is None:
         return None
@@ -264,14 +266,14 @@ def zone_of(name: str | None) -> tzinfo | None:
 
 
 def _moment_in(zone: tzinfo | None, what: str, wall: datetime) -> datetime:
-    """Return the moment of a time by the wall clock; without a zone, return *wall* itself."""
+    """Return a time of the wall clock with its UTC offset; without a zone, return *wall*."""
     if zone is None:
         return wall
     try:
         local = moment_of(tick_at(wall, zone)).astimezone(zone)
     except (OverflowError, ValueError) as exc:
         raise ConfigError(f"{what}={_shown(wall)}: expected a time that there is, {exc}") from exc
-    # With a fixed offset, as in records: Python compares times in a repeated hour as unequal.
+    # A fixed offset, as in records. Python compares times in a repeated hour as unequal.
     return local.replace(tzinfo=timezones(local.utcoffset() or timedelta(0)))
 
 
@@ -306,7 +308,7 @@ def _is_moment(value: Any) -> bool:
 _TEXT_RULE = "a text of at most 1,000 characters, without NUL"
 _TIME_RULE = "a datetime with a time zone, or None"
 
-#: What a field must be, with the text of the error.
+#: Checks of fields, each with the text for the error.
 _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("name", _is_text, _TEXT_RULE),
     ("name", _is_storable, UTF8_TEXT),
@@ -325,7 +327,7 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("max_runs", lambda value: value is None or is_integer(value, 1), "a number from 1, or None"),
 )
 
-#: The same of options that are given.
+#: Checks of options, each with the text for the error.
 _OPTIONS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("expires", _is_seconds, "seconds after the tick, up to ten years"),
     ("time_limit", _is_seconds, "seconds above 0, up to ten years"),
@@ -358,7 +360,7 @@ def _schedule_of(given: Any) -> BaseSchedule:
     return found
 
 
-#: Fields that :func:`changed_definition` takes by name.
+#: Fields that *changes* of :func:`changed_definition` may have.
 _CHANGEABLE_FIELDS = frozenset(
     each.name
     for each in fields(Definition)
@@ -369,14 +371,15 @@ _CHANGEABLE_FIELDS = frozenset(
 def changed_definition(
     old: Definition, schedule: tuple[Any] | None, changes: Mapping[str, Any], zone: tzinfo
 ) -> Definition:
-    """Return a definition with another schedule (None: the same) and other fields.
+    """Return a definition with another schedule and other fields.
 
-    A field that is changed to None gets its default.
+    *schedule* is a tuple of the new schedule, or None to keep the schedule. A field that is None in
+    *changes* gets its default.
 
     Raises
     ------
     InvalidSchedule, ConfigError
-        As :meth:`Definition.checked`; ConfigError also for an unknown field.
+        As for :meth:`Definition.checked`. ConfigError also for an unknown field.
     """
     if unknown := sorted(changes.keys() - _CHANGEABLE_FIELDS):
         raise ConfigError(
@@ -384,7 +387,7 @@ def changed_definition(
             f"valid are: schedule, {', '.join(sorted(_CHANGEABLE_FIELDS))}"
         )
     before = {each: getattr(old, each) for each in ("name", "source", *_CHANGEABLE_FIELDS)}
-    # Without a value a field gets its default; a task has none, and is refused.
+    # A field without a value gets its default. The task has no default, so None is refused.
     both: dict[str, Any] = {**before, **changes}
     given = {what: value for what, value in both.items() if value is not None or what == "task"}
     if given.get("catch_up") != "all" and changes.get("catch_up_max") is None:

@@ -1,9 +1,10 @@
-"""Import of periodic entries that ``delayq periodic list --json`` has exported.
+"""Imports periodic entries that ``delayq periodic list --json`` has exported.
 
-A line is ``as_dict()`` of a :class:`~celery_delayq.periodic.state.Periodic` or an
-:class:`~celery_delayq.periodic.unreadable.UnreadableEntry`. Of an entry in the app's code only the
-state is imported, such as whether it was paused; its definition is that of the code now. Entries
-made by calls, and in the code of other apps, are imported as they were.
+Each line is ``as_dict()`` of a :class:`~celery_delayq.periodic.state.Periodic` or an
+:class:`~celery_delayq.periodic.unreadable.UnreadableEntry`. For an entry in the code of this app,
+only the state is imported, such as whether it is paused. Its definition comes from the code. All
+other entries are imported unchanged: those that calls have added, and those in the code of other
+apps.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from celery_delayq.periodic.wall_clock import ms_of
 from celery_delayq.utils import foreign
 from celery_delayq.utils.credentials import path_of
 
-#: Fields of the state; the other fields are the definition.
+#: Fields of the state. All other fields are fields of the definition.
 _STATE_FIELDS = (
     *("when", "status", "next", "since", "last_run_at", "total_run_count", "manual_runs"),
-    *("problem", "paused"),  # of an entry that was unreadable when it was exported
+    *("problem", "paused"),  # only of entries that the exporting process could not read
 )
 
 
 def entries(app: Celery, path: str | Path) -> Iterator[FoundEntry]:
-    """Read exported entries, one from each line.
+    """Read exported entries, one per line.
 
     Parameters
     ----------
     path : str | Path
-        ``-`` is standard input.
+        A file, or ``-`` for standard input.
 
     Raises
     ------
     ConfigError
-        There is no such file.
+        The file cannot be read.
     """
     try:
         place = path_of(path, "a file or '-'", ConfigError)
@@ -78,7 +79,7 @@ def _entries_of_lines(
                 since=_moment(state_fields["since"]),
                 next=_moment(state_fields["next"]),
                 as_listed=not in_code or _has_same_schedule(code[name], name, text),
-                # Manual runs do not count for max_runs, and are not imported.
+                # Manual runs do not count for max_runs. They are not imported.
                 total_run_count=_count(
                     state_fields["total_run_count"], state_fields["manual_runs"]
                 ),
@@ -99,12 +100,12 @@ def _entries_of_lines(
 def _name(given: Any) -> str:
     if not isinstance(given, str):
         raise TypeError(f"name={given!r}: expected a text")
-    given.encode()  # a lone surrogate could not even be printed
+    given.encode()  # refuse a lone surrogate, which cannot be printed
     return given
 
 
 def _has_same_schedule(code: Definition | DelayQError, name: str, text: str) -> bool:
-    """Return whether the schedule in the code is still the exported one."""
+    """Return whether the schedule in the code is the same as the exported one."""
     if not isinstance(code, Definition):
         return False
     try:
@@ -126,7 +127,7 @@ def _moment(text: str | None) -> datetime | None:
     if text is None:
         return None
     moment = datetime.fromisoformat(text)
-    # Checked first, since the local time may be beyond the years of a datetime.
+    # Check the year first: conversion to local time may leave the range of datetime.
     if moment.year == MAXYEAR or ms_of(moment.astimezone()) < 0:
         raise ValueError(f"{text!r}: expected a time from 1970 on, and before the year {MAXYEAR}")
     return moment.astimezone()

@@ -1,4 +1,4 @@
-"""Messages of ticks: made by the app, and scheduled if the entry still has the expected state."""
+"""Makes the messages of ticks, and schedules them if the state of the entry has not changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from celery_delayq.store.scripting.pipelining import PipelinedCalls
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import portions
 
-#: Seconds of rest after each entry, in which other threads of the worker get Python's lock.
+#: Seconds of sleep after each entry, so that other threads of the worker get the GIL.
 REST_SECONDS = 0.0001
 
 #: Most messages of one script call.
@@ -62,26 +62,26 @@ class TickScheduler:
         *,
         stores: Stores | None = None,
     ) -> list[str]:
-        """Schedule the ticks of entries, and store the new states of the entries.
+        """Schedule the ticks of entries, and store the next states of the entries.
 
         Parameters
         ----------
         stores : Stores | None
-            All stores, to refuse ticks for queues of another one.
+            All stores. With them, ticks for queues of another store than *store* are refused.
         id : str | None
-            Id of the task of a manual run; ticks have ids of their own.
+            Task id of a manual run. None for ticks, whose ids come from :func:`.policy.tick_id`.
 
         Returns
         -------
         list[str]
-            The codes of ``periodic/fire.lua`` for each entry: ``"-"`` if its state has changed
-            meanwhile, ``""`` if it had no ticks to schedule.
+            The codes of ``periodic/fire.lua`` for each entry: ``"-"`` if the state of the entry has
+            changed since it was read, ``""`` if the entry has no tick to schedule.
 
         Raises
         ------
         Exception
-            A message cannot be made, Redis is away, or a queue is broken. Some entries are fired
-            then; all may be tried again.
+            A message cannot be made, Redis cannot be reached, or a queue is broken. Some of the
+            entries may be fired already. Firing all of them again is safe.
         """
         codes = [""] * len(firings)
         by_queue: dict[str, list[tuple[int, EntryTicks]]] = defaultdict(list)
@@ -99,7 +99,8 @@ class TickScheduler:
                 ((queue, entries),) = made.items()
                 by_queue[queue].append((index, _ticks_of(entry, firing, entries)))
             else:
-                # The first queue decides, so all processes need the same order; kombu has none.
+                # The first queue decides about the unique key, so all processes need the same order
+                # of queues. kombu returns the queues unordered.
                 queues = dict(sorted(made.items()))
                 codes[index] = gate.fire_in_all(_ticks_of(entry, firing), queues)
 
@@ -119,10 +120,10 @@ class TickScheduler:
         return codes
 
     def _make(self, entry: Periodic, firing: Firing, id: str | None) -> dict[str, list[Entry]]:
-        """Return the messages of ticks by queue; an exchange may have several queues.
+        """Return the messages of the ticks by queue. An exchange may route to several queues.
 
-        The option ``expires`` counts from the tick and becomes a moment. As for all tasks, the
-        worker compares it with its own clock.
+        The option ``expires`` counts from the tick and becomes a moment. Workers compare the moment
+        with their own clock, as for all tasks.
         """
         definition = entry.definition
         options = dict(definition.options)
@@ -153,8 +154,8 @@ class TickScheduler:
             try:
                 queues, made = self._maker.make(job)
             except TypeError:
-                # The task takes other arguments: the worker that runs it reports and dead-letters
-                # it.
+                # The arguments do not fit the task. The worker that runs the task reports the error
+                # and dead-letters the task.
                 queues, made = self._maker.make(job._replace(target=job.target._replace(task=None)))
             for queue in queues:
                 found[queue].append(with_skip_after(made, limit))
@@ -162,13 +163,13 @@ class TickScheduler:
 
 
 def cron_deadline(app: Celery) -> int | None:
-    """Return ``beat_cron_starting_deadline`` of an app in ms, None without it."""
+    """Return the setting ``beat_cron_starting_deadline`` of an app in ms, or None."""
     seconds = app.conf.beat_cron_starting_deadline
     return None if seconds is None else int(seconds * 1000)
 
 
 def stored(codes: Iterable[str]) -> int:
-    """Return the number of stored ticks from the codes of their entries."""
+    """Return the number of stored ticks from the codes of entries."""
     return sum(code in "srSR" for each in codes for code in each)
 
 

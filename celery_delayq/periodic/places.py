@@ -1,4 +1,4 @@
-"""In which store of the broker a periodic entry is: in that of its queue."""
+"""Finds the store of a periodic entry: the store of its queue."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores
 
-#: The entries of a broker.
+#: The periodic entries of a broker.
 Entries = PeriodicStore | PeriodicStores
 
 
 def queue_of(app: Celery, definition: Definition) -> str:
-    """Return the queue to which the ticks of an entry go; of several, one."""
+    """Return the queue to which the ticks of an entry go; one of them if there are several."""
     options = {name: each for name, each in definition.options.items() if name != "expires"}
     route = app.amqp.router.route(options, definition.task, definition.args, definition.kwargs)
     queue = route.get("queue") or app.conf.task_default_queue
@@ -27,12 +27,12 @@ def queue_of(app: Celery, definition: Definition) -> str:
 
 
 def queues_of(app: Celery, definition: Definition) -> list[str]:
-    """Return all queues to which the ticks of an entry go, by the bindings that there are now."""
+    """Return all queues to which the ticks of an entry go, by the present bindings."""
     options = {name: each for name, each in definition.options.items() if name != "expires"}
     route = app.amqp.router.route(options, definition.task, definition.args, definition.kwargs)
     queue, exchange, key = (route.get(name) for name in ("queue", "exchange", "routing_key"))
     own = getattr(queue, "exchange", None)
-    # Celery sends to a queue of a direct exchange by its name.
+    # Celery publishes to a queue with a direct exchange by the name of the queue.
     if not (exchange or key) and own is not None and own.type != "direct":
         exchange, key = own, queue.routing_key
     if not exchange:
@@ -58,12 +58,12 @@ def entries_of(app: Celery, stores: Stores) -> Entries:
 def check_place(app: Celery, stores: Stores, entry: Periodic) -> None:
     """Refuse an entry whose ticks go to queues of several hash tags of a Redis Cluster.
 
-    A tick is one step, in one tag.
+    One transaction schedules a tick in all queues. A transaction can use only one hash tag.
 
     Raises
     ------
     NotSupported
-        They do, by the bindings that there are now.
+        The queues belong to several stores, by the present bindings.
     """
     if stores.has_one:
         return
@@ -71,12 +71,12 @@ def check_place(app: Celery, stores: Stores, entry: Periodic) -> None:
 
 
 def check_queues(stores: Stores, queues: Iterable[str], *store: Store) -> None:
-    """Refuse queues of ticks that belong to several stores, or to another store than *store*.
+    """Refuse queues of several stores. With *store*, also refuse queues of another store.
 
     Raises
     ------
     NotSupported
-        The queues belong to several stores.
+        The queues belong to several stores, or not to *store*.
     """
     if len({*store, *map(stores.of, queues)}) > 1:
         raise NotSupported(
@@ -88,20 +88,20 @@ def check_queues(stores: Stores, queues: Iterable[str], *store: Store) -> None:
 def move(app: Celery, stores: Stores, store: Store, entry: Periodic, look: int) -> bool:
     """Move an entry to the store of its queue; return whether the entry moved.
 
-    If the move is interrupted, both stores have the entry, and one of them fires it.
+    After an interrupted move, both stores have the entry. Only the new store fires it.
 
     Parameters
     ----------
     store : Store
-        The store that has the entry.
+        The store that has the entry now.
     look : int
-        When dispatchers look at the entry there (ms).
+        Time at which dispatchers look at the entry in the new store (ms).
     """
     if stores.has_one:
         return False
     target = stores.of(queue_of(app, entry.definition))
     if target is not store:
         line = entry.state.line
-        target.periodic.write([Writing(entry.name, "", entry.pack(), look)])  # unless it is there
+        target.periodic.write([Writing(entry.name, "", entry.pack(), look)])  # unless it exists
         store.periodic.write([Writing(entry.name, line, "")])
     return target is not store

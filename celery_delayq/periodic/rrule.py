@@ -1,4 +1,4 @@
-"""Recurrence rules of RFC 5545, read by dateutil."""
+"""Recurrence rules of RFC 5545, parsed by dateutil."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from celery_delayq.periodic.wall_clock import SEARCHED_YEARS, moment_of, ms_of, 
 
 _UTC = re.compile(r"\b\d{8}T\d{6}Z", re.IGNORECASE)
 
-#: Length of one period by frequency; months and years differ in length.
+#: Length of one period by frequency. Months and years have no fixed length.
 _UNITS = {
     WEEKLY: timedelta(weeks=1),
     DAILY: timedelta(days=1),
@@ -35,38 +35,38 @@ _UNITS = {
     SECONDLY: timedelta(seconds=1),
 }
 
-#: Most days in one period of a frequency. Shorter ones have a part of one.
+#: Most days in one period of a frequency. A period of any other frequency is at most a day.
 _DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}
 
-#: Errors of dateutil for invalid rules, some of them only while it searches for times.
+#: Errors of dateutil for invalid rules. Some of them are raised only by the search for times.
 _RULE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
-#: After so many repetitions the start of a rule is moved again, see :func:`_counted_near`.
+#: Repetitions after which the start of a rule is moved again: see :func:`_counted_near`.
 _MOVE_REPETITIONS = 10
 
-#: Largest COUNT of a rule; counting so many times takes milliseconds.
+#: Largest COUNT of a rule. Computing this many times takes milliseconds.
 _MAX_COUNT = 1000
 
-#: A year of seconds.
+#: A year in seconds.
 _MAX_INTERVAL_SECONDS = 366 * 86400
 
 
-class rrule(BaseSchedule):  # noqa: N801 - the same
+class rrule(BaseSchedule):  # noqa: N801 - named like Celery's schedules
     """A recurrence rule of RFC 5545, as in calendars.
 
     Parameters
     ----------
     text : str
         ``"FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9;BYMINUTE=0;BYSECOND=0"``, or lines of ``DTSTART``,
-        ``RRULE``, ``RDATE``, ``EXDATE``.
+        ``RRULE``, ``RDATE`` and ``EXDATE``.
     start : datetime | None
-        Start of the rule; without a time zone, by the wall clock of the entry. None: the time when
-        the entry is added.
+        Start of the rule. Without a time zone, a time of the wall clock in the entry's time zone.
+        None for the time when the entry is added.
 
     Raises
     ------
     InvalidSchedule
-        *text* is no such rule.
+        *text* is not a valid rule.
     """
 
     def __init__(
@@ -81,17 +81,17 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
         _check_rule(self.parsed(datetime(2000, 1, 1)), text)
 
     def parsed(self, start: datetime, zone: tzinfo = timezone.utc) -> Any:
-        """Return dateutil's set of rules by the wall clock of *zone*.
+        """Return the rules of the text as dateutil's rule set, in wall-clock times of *zone*.
 
         Parameters
         ----------
         start : datetime
-            Start of the rules if neither the text nor the schedule has one.
+            Start of the rules if neither the text nor the schedule has a start.
 
         Raises
         ------
         InvalidSchedule
-            The text is no rule.
+            The text is not a valid rule.
         """
         given = self.start
         try:
@@ -100,7 +100,7 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
             start = start if given is None else given
             if "TZID" in self.text.upper():
                 raise ValueError("TZID is not for a rule: an entry has a time zone")
-            # Times in UTC become times of the wall clock.
+            # Convert times in UTC to times of the wall clock.
             text = _UTC.sub(lambda found: _local(found[0], zone), self.text)
             rules: Any = rrulestr(text, dtstart=start, ignoretz=True, forceset=True)
             if not (rules._rrule or rules._rdate):
@@ -119,7 +119,7 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
         return timedelta.max if tick is None else moment_of(tick) - self.now()
 
     def is_due(self, last_run_at: datetime) -> Any:
-        """Return whether it is due, and when to ask again, as beat expects it."""
+        """Return for beat whether the schedule is due, and the seconds until the next call."""
         remaining = self.remaining_estimate(last_run_at)
         due = remaining <= timedelta(0)
         if due:
@@ -139,18 +139,18 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
 
 
 class Recurrence:
-    """The ticks of a recurrence rule."""
+    """Computes the ticks of a recurrence rule."""
 
     def __init__(self, given: rrule, zone: tzinfo, anchor: int) -> None:
         self._text, self._zone = given.text, zone
-        # Rules have whole seconds.
+        # Times of rules are whole seconds.
         self._rule = given.parsed(wall_of(anchor, zone).replace(microsecond=0), zone)
-        #: First and last moment for which the moved rule is used, and that rule. One tuple, since
-        #: several threads may use this.
+        #: The time range in which the moved rule is used (its begin and its end), and the moved
+        #: rule. One tuple, because several threads may use this object.
         self._near: tuple[datetime, datetime, Any] = (datetime.max, datetime.max, None)
 
     def after(self, ms: int) -> int | None:
-        """Return the next tick, or None if the calendar ends before it.
+        """Return the next tick; None if there is none before the end of the calendar.
 
         Raises
         ------
@@ -170,7 +170,10 @@ class Recurrence:
         return None
 
     def _nearby(self, wall: datetime) -> Any:
-        """Return the rule with its start moved close to *wall*: dateutil walks from the start."""
+        """Return the rule with its start moved close to *wall*.
+
+        dateutil computes all times from the start of a rule.
+        """
         begin, end, near = self._near
         if not begin <= wall < end:
             near = rruleset()
@@ -185,9 +188,9 @@ class Recurrence:
 
 
 def _check_rule(rule: Any, text: str) -> None:
-    """Refuse rules whose times dateutil would search for very long."""
+    """Refuse rules for which dateutil would search very long for a time."""
     if rule._exrule:
-        # It may exclude all times of the other rules, which only a full search would show.
+        # EXRULE may exclude all times of the other rules. Only a full search would find out.
         raise InvalidSchedule(
             f"rrule({text!r}): EXRULE is not taken, RFC 5545 has done away with it; leave out "
             "times by EXDATE, or say by RRULE only when it is due"
@@ -207,8 +210,9 @@ def _check_rule(rule: Any, text: str) -> None:
                 f"rrule({text!r}) never matches: expected a BYSETPOS of at most {_most_of(each)}, "
                 "there are no more times in one period of its FREQ"
             )
-        # Search the last 40 years of the calendar: they contain every kind of year. For frequencies
-        # below a day it is enough to find a day, and much faster than to walk all seconds.
+        # Search the last 40 years of the calendar, which contain every kind of year. For
+        # frequencies shorter than a day, search a matching day: a search through all seconds takes
+        # much longer.
         start = each._dtstart.replace(year=9999 - SEARCHED_YEARS, month=1, day=1)
         daily = {"freq": DAILY, "bysetpos": None} if each._freq > DAILY else {}
         try:
@@ -230,9 +234,10 @@ def _most_of(rule: Any) -> int:
 
 
 def _counted_near(rule: Any, wall: datetime) -> Any:
-    """Return a rule with the same times after *wall* whose start is close to it.
+    """Return a rule that has the same times after *wall*, and a start close to *wall*.
 
-    A rule with a COUNT is returned as it is.
+    A rule with a COUNT is returned unchanged. So is a monthly or yearly rule that starts after the
+    28th day of a month.
     """
     start, freq, interval = rule._dtstart, rule._freq, rule._interval
     if rule._count is not None or wall <= start:
@@ -250,7 +255,7 @@ def _counted_near(rule: Any, wall: datetime) -> Any:
 
 
 def _far_from(wall: datetime, rule: Any) -> datetime:
-    """Return the moment from which the start of a rule has to be moved again."""
+    """Return the moment from which the start of a rule is moved again."""
     repeats: list[timedelta] = [
         _UNITS.get(each._freq, timedelta(days=28)) * each._interval for each in rule._rrule
     ]
@@ -261,6 +266,6 @@ def _far_from(wall: datetime, rule: Any) -> datetime:
 
 
 def _local(text: str, zone: tzinfo) -> str:
-    """Return the text of a time in UTC as the text of a time by the wall clock."""
+    """Convert the text of a time in UTC to the text of a wall-clock time."""
     moment = datetime.strptime(text.upper(), "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
     return f"{moment.astimezone(zone):%Y%m%dT%H%M%S}"

@@ -1,8 +1,8 @@
-"""Fire periodic entries: any number of processes may, without a leader.
+"""Fires periodic entries. Any number of processes can fire them, without a leader.
 
-``periodic/claim_due.lua`` claims entries, ``periodic/fire.lua`` schedules their ticks unless
-another dispatcher has. Ticks are scheduled ahead: when a dispatcher dies, another one gets its
-entries after :data:`CLAIM_MS` and no tick is late.
+``periodic/claim_due.lua`` claims due entries. ``periodic/fire.lua`` schedules their ticks, unless
+another dispatcher has scheduled them. Ticks are scheduled ahead of their due time. If a dispatcher
+dies, another dispatcher gets its entries after :data:`CLAIM_MS`, and no tick is late.
 """
 
 from __future__ import annotations
@@ -41,47 +41,49 @@ from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
 
-#: Most seconds between two looks; and without notifications of changes by calls.
+#: Longest time between two looks, with and without notifications about changes, in seconds.
 MAX_LOOK_SECONDS, POLL_SECONDS = 30.0, 0.5
 
-#: Seconds after which a waiting runner notices that it has to stop: alone, and as one of several.
+#: Seconds between two checks whether to stop: for the only runner of a process, and for one of
+#: several.
 STOP_POLL_SECONDS, SHARED_STOP_POLL_SECONDS = 0.1, 0.5
 
-#: Most entries of one look, and least seconds between two looks.
+#: Most entries of one look, and shortest time between two looks in seconds.
 LOOK_ENTRIES = 200
 MIN_LOOK_SECONDS = 0.02
 
-#: Least part of the wait for which a runner that is not on duty comes later.
+#: A runner off duty looks later by a random share of a wait. This is the smallest share.
 MIN_WAIT_SHARE = 0.1
 
-#: For so many ms other dispatchers do not look at a claimed entry.
+#: Time in ms for which other dispatchers do not look at a claimed entry.
 CLAIM_MS = 400
 
-#: Seconds until an entry that failed is tried again, and until its error is logged again.
+#: Seconds until a failed entry is tried again, and until its error is logged again.
 RETRY_SECONDS, LOG_AGAIN_SECONDS = 5.0, 60.0
 
-#: Seconds for which a stopping runner waits for its thread.
+#: Longest time for which :meth:`Ticker.stop` waits for the thread, in seconds.
 JOIN_SECONDS = 2.0
 
-#: Most cached definitions, of some KB each.
+#: Most cached definitions. Each takes some KB.
 MAX_CACHED_DEFINITIONS = 2000
 
 _MAX_FAILING_ENTRIES = 1000
 
 
 class Ticker:
-    """Fires periodic entries until :meth:`stop`, in a thread or greenlet of its own.
+    """Fires the periodic entries of one store until :meth:`stop`, in its own thread or greenlet.
 
     Parameters
     ----------
     app : Celery
-        The app of the worker. The runner opens connections of its own to its broker.
+        The app of the worker. The runner opens its own connections to the broker.
     deploy : bool
-        Whether to write the entries in the code of the app, too.
+        Whether to write the entries in the code of the app too.
     place : int
-        Which of the stores of the broker it looks at. That of the first one starts the others.
+        Index of the store in the stores of the broker. The runner of store 0 starts the other
+        runners.
     session : Session | None
-        The connections of the first one, for the others.
+        The connections of the runner of store 0, for the other runners.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class Ticker:
         register_schedules(app)
         self._stopping = threading.Event()
         self._session = session or Session(app)
-        #: Whether the session connects anew after a failure.
+        #: Whether to open new connections after a failure.
         self._reopens = True
         self._warned = False
         self._loop = ReconnectingLoop(
@@ -114,29 +116,36 @@ class Ticker:
             fatal=(NotSupported,),
         )
         self._thread = threading.Thread(target=self.run, name="delayq-ticker", daemon=True)
-        #: Entries that cannot be fired here: when to try again, and when the error was logged.
-        #: Until then other dispatchers look at them.
+        #: Entries that cannot be fired here, with the time of the next attempt and the time at
+        #: which the error was logged (monotonic seconds). Until the next attempt other dispatchers
+        #: look at them.
         self._failing: dict[str, tuple[float, float]] = {}
-        #: Cached, since reading a definition takes longer than finding its next tick.
+        #: Cached, because parsing a definition takes longer than computing its next tick.
         self._definition = lru_cache(MAX_CACHED_DEFINITIONS)(Definition.loads)
-        #: The last look before Redis' clock was set back, once this has corrected the entries.
+        #: Time (ms) of the last look before Redis' clock was set back, if this runner has corrected
+        #: the entries since; otherwise empty.
         self._put_right_to = ""
-        #: Whether it looks as soon as something is due: so does the one that found something at its
-        #: last look. The others come later, and find something only where that one is lost.
+        #: Whether the runner looks as soon as an entry is due. A runner is on duty if its last look
+        #: found entries. Runners off duty look later, and find entries only if the runner on duty
+        #: is dead.
         self._on_duty = True
-        #: Whether its look is not at a planned time: finding nothing then says nothing.
+        #: Whether the next look is unplanned. An unplanned look that finds nothing does not end the
+        #: duty.
         self._is_woken = True
         self._fleet = 0
         self._nap = STOP_POLL_SECONDS
-        #: How many ticks it has scheduled.
+        #: Number of ticks that this runner has scheduled.
         self.fired = 0
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and wait a moment for the thread; killing the process does no harm either."""
+        """Stop, and wait at most :data:`JOIN_SECONDS` for the thread.
+
+        Killing the process is safe too.
+        """
         for each in (self, *self._others):
             each._stopping.set()
         start_gate.let_pass()
@@ -144,29 +153,29 @@ class Ticker:
             self._thread.join(JOIN_SECONDS)
 
     def run(self) -> None:
-        """Fire until :meth:`stop`; outlives every error."""
+        """Fire entries until :meth:`stop`. Errors do not end the loop."""
         try:
-            with suppress(NotSupported):  # a broker of another kind, which needs celery beat
+            with suppress(NotSupported):  # another kind of broker, which needs celery beat
                 self._loop.run(self._connected)
         finally:
-            for each in self._others:  # they use the session
+            for each in self._others:  # they use the session of this runner
                 each.stop()
             if self._place == 0:
                 self._session.close()
 
     def _connected(self) -> None:
-        """Fire for as long as the connection lasts."""
+        """Fire entries until the connection fails or :meth:`stop` is called."""
         stores = self._session.stores
         each_store = [*stores]
         store = each_store[self._place]
         self._loop.name = store.keys.named("periodic runner")
         is_alone = len(each_store) == 1
         self._nap = STOP_POLL_SECONDS if is_alone else SHARED_STOP_POLL_SECONDS
-        # Connections of several stores find a new master by themselves. New ones for each attempt,
-        # to all of them, would take a good part of a core while one is away.
+        # Connections to several stores find a new master without being reopened. Reopening all of
+        # them at each attempt would take much of a CPU core while one store cannot be reached.
         self._reopens = is_alone
         if self._place == 0 and not self._others:
-            # First: the store of this one may be away.
+            # Start the others first, because the store of this runner may be unreachable.
             places = range(1, len(each_store))
             self._others = [
                 Ticker(self._app, deploy=False, place=each, session=self._session)
@@ -190,18 +199,18 @@ class Ticker:
         if self._reopens:
             self._session.close()
         elif self._deploy is not None:
-            start_gate.let_waiting_pass()  # a shard that is away holds up no other
+            start_gate.let_waiting_pass()  # an unreachable shard delays no other
         if is_outage and self._deploy is not None:
-            self._deploy.look_again()  # Redis may come back empty
+            self._deploy.look_again()  # Redis may have restarted without data
 
     def _warn_of_beats(self, store: Store) -> None:
         try:
             beat_guard.warn(store, self._app)
-        except CommandRefused as exc:  # the account may lack the right to read keys of others
+        except CommandRefused as exc:  # the account may not be allowed to read these keys
             logger.warning("Cannot check whether celery beat runs: %s", exc)
 
     def _listen(self, store: Store, pubsub: Any) -> float:
-        """Subscribe to changes by calls; return the most seconds between two looks."""
+        """Subscribe to notifications; return the longest time between two looks, in seconds."""
         try:
             pubsub.subscribe(store.keys.periodic_wake)
             pubsub.get_message(timeout=POLL_SECONDS)
@@ -217,7 +226,10 @@ class Ticker:
         return MAX_LOOK_SECONDS
 
     def _sleep(self, pubsub: Any, seconds: float) -> None:
-        """Wait so long, or until calls have written entries; off duty, a while longer."""
+        """Wait *seconds*, or until a notification about changed entries.
+
+        A runner off duty waits a while longer after the notification.
+        """
         self._is_woken = False
         end = time.monotonic() + seconds
         while (remaining := end - time.monotonic()) > 0 and not self._stopping.is_set():
@@ -233,7 +245,7 @@ class Ticker:
                     end = min(end, time.monotonic() + self._later())
 
     def _keep(self, stores: Stores) -> None:
-        """Write the entries in code; an error does not stop the firing of entries."""
+        """Write the entries in code. An error does not stop the firing of entries."""
         if self._deploy is None:
             return
         try:
@@ -275,20 +287,20 @@ class Ticker:
         return min(max(remaining, MIN_LOOK_SECONDS) + self._later(), most)
 
     def _later(self) -> float:
-        """Return by how many seconds to look later than the runner on duty does."""
+        """Return the seconds by which a runner off duty looks later; 0 on duty."""
         if self._on_duty or self._fleet == 1:
             return 0.0
         wait = wait_off_duty(self._fleet)
         return random.uniform(MIN_WAIT_SHARE * wait, wait)
 
     def _put_right(self, store: Store, now: int) -> None:
-        """Let intervals go on after Redis' clock was set back."""
+        """Correct the intervals after Redis' clock was set back."""
 
         def right(name: str, record: str) -> Writing | None:
             line, _, text = record.partition("\n")
             try:
                 entry = policy.set_back(self._unpacked(name, record), now, self._app.timezone)
-            except Exception:  # any class of schedule; the next look logs the error
+            except Exception:  # schedules are user code; the next look logs the error
                 return None
             return Writing(name, line, f"{entry.state.line}\n{text}", entry.look)
 
@@ -303,7 +315,7 @@ class Ticker:
             self._failed(name, exc)
             return None
         if firing is None:
-            # The stored time of the next look was too early: store the right one.
+            # The stored time of the next look was too early. Store the correct time.
             firing = Firing((), entry.state, entry.state, now)
         return entry, firing
 
@@ -322,7 +334,7 @@ class Ticker:
             return stored(scheduler.fire(store, firings, stores=stores))
         except Exception as exc:
             self._check_there(store, exc)
-        # One entry or one queue is wrong: fire the others.
+        # One entry or one queue causes an error. Fire the others.
         fired = 0
         for entry, firing in firings:
             try:
@@ -333,7 +345,10 @@ class Ticker:
         return fired
 
     def _check_there(self, store: Store, exc: Exception) -> None:
-        """Raise if Redis is full or away: kombu raises the same errors for refused commands."""
+        """Raise if Redis is full or cannot be reached.
+
+        kombu raises the same errors for refused commands.
+        """
         if isinstance(exc, StoreFull):
             raise exc
         if isinstance(exc, (*LOST_CONNECTION_ERRORS, BrokerUnavailable, CommandRefused)):
@@ -351,7 +366,7 @@ class Ticker:
 
 
 def begin(app: Celery) -> Callable[[], None] | None:
-    """Start a runner for the worker of *app*, if it dispatches; return how to stop it."""
+    """Start a runner if the worker of *app* dispatches; return a function to stop the runner."""
     if not beat_guard.fires(app):
         return None
     ticker = Ticker(app)

@@ -1,10 +1,10 @@
-"""Rules: when each kind of schedule is due. No I/O, no clock of its own.
+"""The rules of schedules: when an entry is due. No I/O, no clock of its own.
 
 A *tick* is a moment in ms since 1970, by Redis' clock.
 
-Times of day are by the wall clock of a time zone. A time that does not exist, because clocks are
-set forward, becomes the next one that does. A time that exists twice, because clocks are set back,
-counts once, the first time.
+Times of day are times of the wall clock in a time zone. If a time does not exist, because clocks
+are set forward, the tick is at the next time that exists. If a time exists twice, because clocks
+are set back, the tick is at the first one.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from celery_delayq.periodic.wall_clock import (
 
 K = TypeVar("K", bound=type[BaseSchedule])
 
-#: The app's own classes of schedules by import path. A path in Redis is only looked up here, and
-#: never imported.
+#: Registered classes of schedules by import path. A path from Redis is looked up here, and never
+#: imported.
 _SCHEDULE_CLASSES: dict[str, type[BaseSchedule]] = {}
 
-#: Most times that a schedule is asked for its next tick.
+#: Most calls of ``is_due`` in the search for one tick.
 MAX_STEPS = 1000
 
 _DAY_MS = 86_400_000
 
 
 class Rule(Protocol):
-    """The ticks of an entry."""
+    """Computes the ticks of an entry."""
 
     def after(self, ms: int) -> int | None:
-        """Return the first tick after a moment (ms), or None after the last one."""
+        """Return the first tick after a moment (ms); None if there is none."""
 
 
-class clocked(BaseSchedule):  # noqa: N801 - named as Celery's schedules are
-    """Once, at a moment.
+class clocked(BaseSchedule):  # noqa: N801 - named like Celery's schedules
+    """A schedule with a single tick.
 
     Parameters
     ----------
     at : datetime
-        With a time zone.
+        The time of the tick, with a time zone.
 
     Raises
     ------
@@ -79,7 +79,7 @@ class clocked(BaseSchedule):  # noqa: N801 - named as Celery's schedules are
         return remaining
 
     def is_due(self, last_run_at: datetime) -> Any:
-        """Return whether it is due, and when to ask again, as beat expects it."""
+        """Return for beat whether the schedule is due, and the seconds until the next call."""
         remaining_seconds = self.remaining_estimate(last_run_at).total_seconds()
         if last_run_at >= self.at:
             return schedstate(False, math.inf)
@@ -100,14 +100,14 @@ class clocked(BaseSchedule):  # noqa: N801 - named as Celery's schedules are
 
 
 def register(kind: K) -> K:
-    """Register a class of schedules, so that this process can read its entries; a decorator.
+    """Register a class of schedules, so that this process can read entries with it. A decorator.
 
-    Classes in ``beat_schedule``, and those of schedules in calls, are registered already.
+    The classes of schedules in ``beat_schedule`` and in calls are registered automatically.
 
     Raises
     ------
     InvalidSchedule
-        *kind* is no class of schedules, or is not at the top of a module.
+        *kind* is not a class of schedules, or is not defined at the top of a module.
     """
     if not (isinstance(kind, type) and issubclass(kind, BaseSchedule)):
         raise InvalidSchedule(f"{kind!r} is no class of schedules")
@@ -121,7 +121,7 @@ def register(kind: K) -> K:
 
 
 def registered(path: str) -> type[BaseSchedule] | None:
-    """Return the class that was registered under a path, ``module:name`` or ``module.name``."""
+    """Return the class that is registered under ``module:name`` or ``module.name``, or None."""
     module, colon, name = path.partition(":")
     return _SCHEDULE_CLASSES.get(path if colon else ":".join(module.rsplit(".", 1)) or name)
 
@@ -137,14 +137,14 @@ def rule_of(given: BaseSchedule, zone: tzinfo, anchor: int) -> Rule:
     Parameters
     ----------
     zone : tzinfo
-        The time zone of its times of day.
+        The time zone of the schedule's times of day.
     anchor : int
         Start of intervals, and of recurrence rules without a start (ms).
 
     Raises
     ------
     InvalidSchedule
-        *given* is never due, or is no schedule.
+        *given* is never due, or is not a schedule.
     """
     kind = type(given)
     if kind is schedule:
@@ -161,11 +161,12 @@ def rule_of(given: BaseSchedule, zone: tzinfo, anchor: int) -> Rule:
 
 
 def latest(rule: Rule, after: int, until: int, most: int) -> list[int]:
-    """Return the last ticks in (after, until], at most *most*, in order."""
+    """Return the last ticks after *after* and until *until* (ms), at most *most*, in order."""
     width = 1000
     while True:
-        # Begin close to *until*, since years may have passed. A polled schedule may give other
-        # ticks from another moment, so it is asked from *after* if that is within a day.
+        # Start close to *until*, because the range may span years. A polled schedule may have other
+        # ticks if the search starts at another moment. So it starts at *after* if the range is at
+        # most a day.
         near = isinstance(rule, Polled) and until - after <= _DAY_MS
         start = after if near else max(after, until - width)
         found: deque[int] = deque(maxlen=most)
@@ -180,31 +181,32 @@ def latest(rule: Rule, after: int, until: int, most: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Every so many ms."""
+    """A tick every *every* ms, counted from the anchor."""
 
     every: int
     anchor: int
 
     def after(self, ms: int) -> int:
-        """Return the next tick; none is before the anchor."""
+        """Return the next tick. No tick is before the anchor."""
         return self.anchor + max(1, (ms - self.anchor) // self.every + 1) * self.every
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """At one moment."""
+    """A single tick."""
 
     at: int
 
     def after(self, ms: int) -> int | None:
-        """Return the moment if it is after *ms*."""
+        """Return the tick if it is after *ms*, otherwise None."""
         return self.at if self.at > ms else None
 
 
 class Polled:
-    """Ticks from ``is_due``, called as beat does: for ``solar`` and the app's own classes.
+    """Ticks from calls of ``is_due`` as in beat: for ``solar`` and the app's own classes.
 
-    The schedule's ``now()`` is set to the moment in question; other clocks are not supported.
+    The schedule's ``now()`` returns the moment of the search. Schedules with another clock are not
+    supported.
     """
 
     def __init__(self, given: BaseSchedule, zone: tzinfo) -> None:
@@ -223,7 +225,7 @@ class Polled:
         Raises
         ------
         InvalidSchedule
-            The schedule fails, or is not due after :data:`MAX_STEPS` calls.
+            The schedule raises an error, or is not due after :data:`MAX_STEPS` calls.
         """
         last = moment_of(ms).astimezone(self._zone)
         at = ms
@@ -233,7 +235,7 @@ class Polled:
                 return at
             if seconds > SEARCHED_SECONDS:
                 return None
-            # Rounded to µs first, since the float 2.007 s is more than 2007 ms.
+            # Rounded to µs first, because 2.007 s as a float is more than 2007 ms.
             at += max(1, math.ceil(round(seconds * 1000, 3)))
             if at - ms > SEARCHED_SECONDS * 1000:
                 return None
@@ -268,7 +270,7 @@ class Rounded:
         unit = next((unit for unit in (86400, 3600, 60, 1) if seconds >= unit), None)
         if unit is None:
             raise InvalidSchedule(f"every {seconds:g} s: relative is for seconds and more")
-        # Time zones make no difference for minutes and seconds.
+        # Ticks at whole minutes and seconds do not depend on the time zone.
         self._zone = zone if unit >= 3600 else timezone.utc
         self._every = timedelta(seconds=seconds // unit * unit)
         wall = wall_of(anchor, self._zone)
@@ -276,7 +278,7 @@ class Rounded:
         self._start = day + (wall - day) // timedelta(seconds=unit) * timedelta(seconds=unit)
 
     def after(self, ms: int) -> int:
-        """Return the next tick; none is before the anchor."""
+        """Return the next tick. No tick is before the anchor."""
         passed = (wall_of(ms, self._zone) - self._start) // self._every
         while True:
             passed = max(0, passed) + 1

@@ -1,4 +1,4 @@
-"""Schedules as JSON, and in words. Nothing is pickled: a class is stored by its import path."""
+"""Schedules as JSON and as text for people. A class is stored by its import path, never pickled."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minute
 
 
 def dumps_form(given: BaseSchedule) -> dict[str, Any]:
-    """Return the form of a schedule in JSON.
+    """Return the JSON form of a schedule.
 
     Raises
     ------
     InvalidSchedule
-        The ``__reduce__`` of its own class does not return that class and arguments in JSON.
+        ``__reduce__`` of the app's own class does not return the class and arguments of JSON.
     """
     kind = type(given)
     if kind is schedule:
@@ -51,9 +51,9 @@ def loads_form(data: Any) -> BaseSchedule:
     Raises
     ------
     ScheduleNotImportable
-        Its class is not registered in this process.
+        The class of the schedule is not registered in this process.
     InvalidSchedule
-        *data* is no form of a schedule, or its class refuses the arguments.
+        *data* is not the form of a schedule, or its class refuses the arguments.
     """
     if not isinstance(data, Mapping):
         raise InvalidSchedule(f"{data!r}: expected the form of a schedule")
@@ -84,7 +84,7 @@ def loads_form(data: Any) -> BaseSchedule:
 
 
 def describe(given: BaseSchedule) -> str:
-    """Return a schedule in words."""
+    """Return a text about a schedule for people."""
     form = dumps_form(given)
     if "every" in form:
         return f"every {_span(given.run_every)}" + (", rounded" if form.get("relative") else "")
@@ -97,7 +97,7 @@ def describe(given: BaseSchedule) -> str:
 
 
 def _span(every: timedelta) -> str:
-    """Return a duration in full, in the syntax of command options: ``1h 30m``, ``0.25s``."""
+    """Return an exact duration in the syntax of command options: ``1h 30m``, ``0.25s``."""
     if every < timedelta(0):
         return f"{every.total_seconds():g}s"
     rest = every
@@ -105,7 +105,7 @@ def _span(every: timedelta) -> str:
     for unit, size in _UNITS.items():
         number, rest = divmod(rest, size)
         parts += [f"{number}{unit}"] if number else []
-    # A float would lose digits.
+    # Not as a float, which would lose digits.
     seconds = f"{rest.seconds}.{rest.microseconds:06}".rstrip("0").rstrip(".")
     if rest or not parts:
         parts.append(f"{seconds}s")
@@ -141,7 +141,7 @@ _REDUCE_ADVICE = "its __reduce__ must return (class, arguments), the arguments a
 
 
 def _class(path: Any) -> type[BaseSchedule]:
-    """Return the registered class of a path; nothing is imported."""
+    """Return the registered class of a path. Never imports the path."""
     if not isinstance(path, str) or "<" in path:
         raise InvalidSchedule(f"{path}: expected a class that can be imported; {_TOP_LEVEL_ADVICE}")
     found = registered(path)

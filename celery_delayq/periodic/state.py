@@ -1,8 +1,9 @@
-"""A periodic entry and its state, and their records in Redis.
+"""A periodic entry, its state, and its record in Redis.
 
-A record is ``<line>\\n<definition in JSON>``. Scripts compare and replace the line:
-``1 <definition_hash>[+<manual runs>[+<the last one>]] <anchor> <tick> <last tick> <ticks fired>
-<status>``. Times are ms since 1970.
+A record is ``<line>\\n<definition in JSON>``. The line is the state. Scripts compare and replace
+the line:
+``1 <definition_hash>[+<manual runs>[+<hand>]] <anchor> <tick> <last tick> <scheduled ticks>
+<status>``. Times are in ms since 1970.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.wall_clock import MAX_TICK_MS, moment_of
 from celery_delayq.utils import foreign
 
-#: "paused": not fired until it is resumed. "ended": never fired again.
+#: "paused": not fired until the entry is resumed. "ended": never fired again.
 Status = Literal["on", "paused", "ended"]
 
-#: Dispatchers look at entries that are scheduled ahead at multiples of so many ms.
+#: Dispatchers look at entries whose ticks are scheduled ahead at multiples of this many ms.
 LOOK_STEP_MS = 200
 
 _VERSION = "1"
@@ -37,13 +38,13 @@ class PeriodicState:
     anchor : int
         Start of the intervals (ms).
     tick, last : int | None
-        The next tick that is not scheduled yet, and the last one that is (ms).
+        The next tick that is not scheduled yet, and the last scheduled tick (ms).
     count : int
         Number of scheduled ticks.
     manual : int
-        Number of runs by ``run_now``, which are no ticks.
+        Number of manual runs (``run_now``), which are not ticks.
     hand : str
-        Id of the last of these runs.
+        The part after ``<name>:`` of the task id of the last manual run.
     """
 
     definition_hash: str
@@ -57,7 +58,7 @@ class PeriodicState:
 
     @property
     def line(self) -> str:
-        """The first line of its record."""
+        """The state as the first line of a record."""
         tick, last = ("-" if each is None else each for each in (self.tick, self.last))
         definition_hash = self.definition_hash
         if self.manual:
@@ -110,7 +111,7 @@ class Periodic:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the entry."""
         return self.definition.name
 
     @property
@@ -120,12 +121,12 @@ class Periodic:
 
     @property
     def last_run_at(self) -> datetime | None:
-        """The last tick that was scheduled: it may still be some time ahead."""
+        """The last scheduled tick, which may be up to two seconds in the future."""
         return _moment(self.state.last)
 
     @property
     def total_run_count(self) -> int:
-        """Number of scheduled ticks and of runs by ``run_now``; ``max_runs`` counts ticks only."""
+        """Number of scheduled ticks and manual runs. ``max_runs`` counts ticks only."""
         return self.state.count + self.state.manual
 
     @property
@@ -135,7 +136,7 @@ class Periodic:
 
     @property
     def look(self) -> int | None:
-        """When dispatchers look at it next (ms), None for never."""
+        """Time at which dispatchers look at the entry next (ms); None for never."""
         tick, ahead = self.state.tick, self.definition.ahead
         if tick is None or not ahead:
             return tick
@@ -154,20 +155,23 @@ class Periodic:
         }
 
     def pack(self) -> str:
-        """Return its record."""
+        """Return the record of the entry."""
         return f"{self.state.line}\n{self.definition.dumps()}"
 
     @classmethod
     def unpack(cls, name: str, record: str) -> Periodic:
-        """Undo :meth:`pack`; raises what reading its parts does."""
+        """Undo :meth:`pack`.
+
+        Raises the errors of :meth:`Definition.loads` and :meth:`PeriodicState.read`.
+        """
         line, _, text = record.partition("\n")
         return cls(Definition.loads(name, text), PeriodicState.read(line))
 
 
 def source_in(record: str) -> str | None:
-    """Return the source that a record names, also where its schedule is not known here.
+    """Return the source in a record; None if it is unreadable.
 
-    None if that is unreadable too.
+    Reads the source even if this process cannot read the schedule.
     """
     try:
         found = foreign.loads(record.partition("\n")[2]).get("source", API_SOURCE)
@@ -177,7 +181,7 @@ def source_in(record: str) -> str | None:
 
 
 def times_and_counts(state: PeriodicState | None) -> dict[str, Any]:
-    """Return what the JSON of an entry says of its state; None and 0 for an unreadable one."""
+    """Return the fields of the state in an entry's JSON; None and 0 if the state is unreadable."""
     times = (None,) * 3 if state is None else (state.anchor, state.tick, state.last)
     since, following, last = (ms if ms is None else moment_of(ms).isoformat() for ms in times)
     manual = 0 if state is None else state.manual
@@ -191,7 +195,7 @@ def times_and_counts(state: PeriodicState | None) -> dict[str, Any]:
 
 
 def _ms(text: str) -> int:
-    """Return a time (ms) that a datetime can name."""
+    """Return a time (ms) that a datetime can represent."""
     ms = int(text)
     if not 0 <= ms <= MAX_TICK_MS:
         raise ValueError(f"{ms} lies outside the years 1970 to 9999")

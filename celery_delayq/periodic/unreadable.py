@@ -1,4 +1,4 @@
-"""Periodic entries that cannot be read here. They can be shown, paused and removed."""
+"""Periodic entries that this process cannot read. They can be listed, paused and removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from celery_delayq.utils import foreign
 class UnreadableEntry:
     """A periodic entry that this process cannot read.
 
-    The class of its schedule is not registered, or its record is of another version.
+    The class of its schedule is not registered, or its record has another version.
 
     Attributes
     ----------
@@ -24,46 +24,46 @@ class UnreadableEntry:
     record : str
         The stored record.
     error : Exception
-        Why it cannot be read.
+        The error of reading the record.
     """
 
     name: str
     record: str
     error: Exception = field(compare=False)
-    #: When dispatchers look at it once it is paused: never.
+    #: Never: dispatchers do not look at a paused entry.
     look: ClassVar[None] = None
-    #: *state* says whether the entry is paused or has ended.
+    #: Always "unreadable". *state* says whether the entry is paused or has ended.
     status: ClassVar[Literal["unreadable"]] = "unreadable"
 
     @property
     def source(self) -> str | None:
-        """The source of its definition; None if that is unreadable too."""
+        """The source of the entry; None if it is unreadable too."""
         return source_in(self.record)
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """The JSON of its definition, empty if that is unreadable too."""
+        """The definition as JSON; empty if it is unreadable too."""
         return {} if self.source is None else foreign.loads(self.record.partition("\n")[2])
 
     @property
     def state(self) -> PeriodicState | None:
-        """Its state; None if that is unreadable too."""
+        """The state of the entry; None if it is unreadable too."""
         with suppress(RecordError):
             return PeriodicState.read(self.record.partition("\n")[0])
         return None
 
     @property
     def problem(self) -> str:
-        """Why it cannot be read, in words."""
+        """The text of the error."""
         return str(self.error)
 
     @property
     def paused(self) -> bool:
-        """Whether it is paused."""
+        """Whether the entry is paused."""
         return self.state is not None and self.state.status == "paused"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry as a dictionary for JSON, complete for an import elsewhere."""
+        """Return the entry as a dictionary for JSON. Another process can import it without loss."""
         return {"name": self.name, **self.data} | {
             "name": self.name,
             "source": self.source,
@@ -75,7 +75,7 @@ class UnreadableEntry:
         }
 
     def pack(self) -> str:
-        """Return its record."""
+        """Return the record of the entry."""
         return self.record
 
     def as_paused(self) -> UnreadableEntry:
@@ -84,7 +84,7 @@ class UnreadableEntry:
         Raises
         ------
         RecordError
-            Its state is unreadable too.
+            The state of the entry is unreadable too.
         """
         line, _, text = self.record.partition("\n")
         state = replace(PeriodicState.read(line), tick=None, status="paused")
@@ -92,7 +92,7 @@ class UnreadableEntry:
 
 
 def read_entry(name: str, record: str) -> Periodic | UnreadableEntry:
-    """Return the entry of a record, as an :class:`UnreadableEntry` if need be."""
+    """Return the entry of a record; an :class:`UnreadableEntry` if it cannot be read."""
     try:
         return Periodic.unpack(name, record)
     except ValueError as exc:
@@ -100,14 +100,14 @@ def read_entry(name: str, record: str) -> Periodic | UnreadableEntry:
 
 
 def required(name: str, entry: Any) -> Periodic:
-    """Return the entry.
+    """Return *entry* if it exists and is readable.
 
     Raises
     ------
     PeriodicUnknown
-        There is no entry of that name.
+        There is no entry of this name.
     Exception
-        This process cannot read it: :attr:`UnreadableEntry.error`.
+        The entry cannot be read: :attr:`UnreadableEntry.error`.
     """
     if isinstance(entry, UnreadableEntry):
         raise entry.error

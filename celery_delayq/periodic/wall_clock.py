@@ -1,7 +1,7 @@
-"""Conversion between ticks (ms since 1970) and wall clocks. No I/O, no clock of its own.
+"""Converts between ticks (ms since 1970) and wall clocks. No I/O, no clock of its own.
 
-A time of day that does not exist, because clocks are set forward, becomes the next one that does. A
-time that exists twice, because clocks are set back, counts once, the first time.
+If a time of day does not exist, because clocks are set forward, the tick is at the next time that
+exists. If a time exists twice, because clocks are set back, the tick is at the first one.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from datetime import datetime, timedelta, timezone, tzinfo
 
 from celery_delayq.model.envelope import EPOCH
 
-#: Years to search for a next tick: 29 February may be a Monday only every 40 years.
+#: Years in which to search for a next tick. 29 February may be a Monday only once in 40 years.
 SEARCHED_YEARS = 40
 
-#: The same in seconds.
+#: :data:`SEARCHED_YEARS` in seconds, as years of 366 days.
 SEARCHED_SECONDS = SEARCHED_YEARS * 366 * 86400
 
-#: The last tick that a datetime can name, year 9999.
+#: The last tick that a datetime can represent, in the year 9999.
 MAX_TICK_MS = 253_402_300_799_999
 
-#: A millisecond.
 MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -29,12 +28,13 @@ def wall_of(ms: int, zone: tzinfo) -> datetime:
 
 
 def tick_at(wall: datetime, zone: tzinfo) -> int:
-    """Return when a wall clock first shows that time, or a later one if it never shows it."""
+    """Return when a wall clock first shows *wall* (ms); in a gap, the end of the gap."""
     aware = wall.replace(tzinfo=zone)
     back = aware.astimezone(timezone.utc).astimezone(zone).replace(tzinfo=None)
     if back == wall:
         return ms_of(aware)
-    # The time is in a gap. The two offsets give a moment before the gap's end and one after it.
+    # The time is in a gap. The two offsets give one moment before the end of the gap and one after
+    # it.
     before, after = aware.replace(fold=1), aware
     low, high = sorted((ms_of(before), ms_of(after)))
     while high - low > 1:
@@ -47,12 +47,12 @@ def tick_at(wall: datetime, zone: tzinfo) -> int:
 
 
 def ms_of(moment: datetime) -> int:
-    """Return the tick of an aware moment, rounded up so that no tick is early."""
+    """Return the tick of a moment with a time zone, rounded up so that no tick is early."""
     return -((EPOCH - moment) // MILLISECOND)
 
 
 def ms_until(moment: datetime) -> int:
-    """Return the last tick that is not after an aware moment."""
+    """Return the last tick that is not after a moment with a time zone."""
     return (moment - EPOCH) // MILLISECOND
 
 

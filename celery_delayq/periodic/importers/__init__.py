@@ -1,7 +1,8 @@
-"""Import of periodic entries from celery beat, RedBeat and django-celery-beat.
+"""Imports periodic entries from celery beat, RedBeat and django-celery-beat.
 
-One module for each scheduler reads its entries and changes nothing there; :func:`take_over` writes
-them to Redis. Intervals keep their phase, and ticks since the last run are caught up.
+One module per scheduler reads its entries, and changes nothing in the scheduler's storage.
+:func:`take_over` writes the entries to Redis. Intervals keep their phase, and ticks since the last
+run are caught up.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from celery_delayq.store.periodic import Writing
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 
-#: The result of one import. "kept": Redis has an entry of that name, which stays. "skipped": the
-#: entry is over. "refused": it cannot be imported.
+#: The result for one entry. "kept": Redis has an entry of this name, which is not changed.
+#: "skipped": the entry is never due again. "refused": the entry cannot be imported.
 Result = Literal["added", "replaced", "kept", "skipped", "refused"]
 
-#: Beat's own entry; workers add it themselves if the result backend needs it.
+#: Celery beat's own entry. Workers add it if the result backend needs it.
 _CLEANUP = "celery.backend_cleanup"
 
 
@@ -42,26 +43,26 @@ class FoundEntry:
     ----------
     name : str
     definition : Definition | None
-        None where it is unreadable.
+        None if it is unreadable.
     last_run_at : datetime | None
-        Aware; None if it has not run.
+        Time of the last run, with a time zone. None if the entry has not run.
     since : datetime | None
-        Start of its intervals and first tick, aware. None for *last_run_at*, or for the time of the
-        import if it has not run.
+        Start of its intervals, before which it has no tick, with a time zone. If None:
+        *last_run_at*, or the time of the import if the entry has not run.
     next : datetime | None
-        Its next tick if that is known, aware: no tick before it is caught up.
+        Its next tick, with a time zone. Earlier ticks are not caught up. None if it is not known.
     as_listed : bool
-        Whether its schedule is still the exported one, so that *next* is one of its ticks.
+        Whether the schedule is the same as at the export, so that *next* is one of its ticks.
     total_run_count : int
-        How often it has run.
+        Number of runs.
     enabled : bool
-        Whether it is fired; otherwise it is imported as paused.
+        Whether the other scheduler fires the entry. If not, the entry is imported as paused.
     problem : str | None
-        Why it cannot be imported.
+        The reason why the entry cannot be imported, or None.
     over : bool
-        Whether the other scheduler does not fire it any more either; *problem* says why.
+        Whether the other scheduler never fires the entry again. *problem* has the reason.
     as_is : bool
-        Whether its own definition counts even if the app's code has an entry of its name.
+        Whether to import *definition* even if the app's code has an entry of this name.
     """
 
     name: str
@@ -80,12 +81,13 @@ class FoundEntry:
 def take_over(
     session: Session, found: Iterable[FoundEntry], *, dry_run: bool = False, replace: bool = False
 ) -> Iterator[tuple[FoundEntry, Result]]:
-    """Import entries of another scheduler, one at each step of the iterator.
+    """Import entries of another scheduler. Each step of the iterator imports one entry.
 
-    Stop the other scheduler first, or both may send the same task. A second import changes nothing.
+    Stop the other scheduler first. Otherwise both may publish the same task. A second import
+    changes nothing.
 
-    For a name in the app's code, the definition is that of the code. Only the times and number of
-    runs, and whether it is enabled, are imported.
+    If the app's code has an entry of the same name, the definition comes from the code. Then only
+    the times and number of runs, and whether the entry is enabled, are imported.
 
     Parameters
     ----------
@@ -94,18 +96,18 @@ def take_over(
     dry_run : bool
         Yield the results, but write nothing.
     replace : bool
-        Replace entries of the same name, which are kept otherwise. Ticks that these have fired are
-        not fired again.
+        Replace existing entries of the same names. Ticks that an existing entry has fired are not
+        fired again. If False, existing entries are kept.
 
     Yields
     ------
     tuple[FoundEntry, Result]
-        Each entry with its final definition and problem.
+        Each entry with its final definition and problem, and the result.
 
     Raises
     ------
     ConfigError
-        The app's broker is not one of ours.
+        The app's broker is not of this package.
     """
     app = session.app
     code = code_of(app)
@@ -114,9 +116,9 @@ def take_over(
 
 
 def code_of(app: Celery) -> dict[str, Definition | DelayQError]:
-    """Return the entries in the code of an app by name; an invalid entry as its error.
+    """Return the entries in the code of an app by name, with the error of each invalid entry.
 
-    Imports all modules of the app first, as a worker does, since each may add entries.
+    Imports all modules of the app first, as a worker does, because each module may add entries.
     """
     app.loader.import_default_modules()
     app.finalize()
@@ -124,16 +126,16 @@ def code_of(app: Celery) -> dict[str, Definition | DelayQError]:
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Return a moment in UTC; without a time zone it is in UTC already."""
+    """Return a moment in UTC. A moment without a time zone counts as UTC."""
     aware = moment.replace(tzinfo=timezone.utc) if moment.utcoffset() is None else moment
     return aware.astimezone(timezone.utc)
 
 
 def begin_from(found: FoundEntry, definition: Definition, now: int, zone: tzinfo) -> Periodic:
-    """Return an entry that continues that of another scheduler; *now* in ms.
+    """Return an entry that continues an entry of another scheduler; *now* in ms.
 
-    Its next tick is the known next one, or the first one after the last run. Ticks between it and
-    *now* count as missed.
+    Its next tick is *found.next*, or the first tick after the last run. Ticks before *now* count as
+    missed.
     """
     last = None if found.last_run_at is None else ms_of(found.last_run_at)
     since = last if found.since is None else ms_of(found.since)
@@ -163,10 +165,10 @@ def begin_from(found: FoundEntry, definition: Definition, now: int, zone: tzinfo
 
 
 def _counting(found: FoundEntry, code: dict[str, Definition | DelayQError]) -> FoundEntry:
-    """Return the entry with the definition of the app's code, if that has one."""
+    """Return the entry with the definition from the app's code, if the code has the entry."""
     in_code = None if found.as_is else code.get(found.name)
     if in_code is not None and found.problem and not (found.last_run_at or found.since):
-        return found  # workers write it themselves
+        return found  # workers write the entry
     if isinstance(in_code, Definition):
         return replace(found, definition=in_code, problem=None, over=False)
     if in_code is not None:
@@ -186,7 +188,7 @@ def _take(
         return found, "skipped" if found.over else "refused"
     definition = found.definition
     result: Result = "kept"
-    #: Records that this call has sent: if a reply is lost, the next attempt finds one of them.
+    #: Records that this call has written. If a reply is lost, the next attempt finds one of them.
     sent: dict[str, Result] = {}
 
     def edit(stores: Stores, there: str | None) -> Writing | None:
@@ -223,11 +225,11 @@ def _take(
 
 
 class _Over(Exception):
-    """The entry is not due any more."""
+    """The entry is never due again."""
 
 
 def _later(found: FoundEntry, there: str | None) -> FoundEntry:
-    """Return *found* with the last run and count of the stored entry, if that ran later."""
+    """Return *found* with the last run and count of the stored entry, if its last run is later."""
     try:
         state = PeriodicState.read((there or "").partition("\n")[0])
     except DelayQError:

@@ -1,7 +1,8 @@
-"""Entries of ``celery beat``: the times and numbers of runs in its file, for the app's code.
+"""Reads the times and numbers of runs of entries from the file of ``celery beat``.
 
-The file holds pickles, which may name any class or function. Only a fixed set of them, for times
-and entries, is used; an object of any other class is read as a :class:`_Stranger`.
+The definitions come from the app's code. The file has pickles, and a pickle can name any class or
+function. Only a fixed set of classes and functions is used, for times and entries. An object of any
+other class becomes a :class:`_Stranger`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import FoundEntry, code_of, in_utc
 from celery_delayq.utils.credentials import path_of
 
-#: Suffixes that the kinds of dbm add to the name of a file.
+#: Suffixes that the variants of dbm add to a file name.
 _SUFFIXES = ("", ".db", ".dat", ".dir", ".bak", ".pag", "-wal")
 
 
 def entries(app: Celery, path: str | Path | None = None) -> Iterator[FoundEntry]:
-    """Read the file of ``celery beat``, which is not changed.
+    """Read the file of ``celery beat``, and leave it unchanged.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ def entries(app: Celery, path: str | Path | None = None) -> Iterator[FoundEntry]
     Raises
     ------
     ConfigError
-        There is no such file, it cannot be read, or beat has it open.
+        There is no such file, the file cannot be read, or beat has it open.
     """
     given = app.conf.beat_schedule_filename if path is None else path
     place = path_of(given, "the file of celery beat", ConfigError)
@@ -70,7 +71,7 @@ def _found(name: str, entry: Any, in_code: Any) -> FoundEntry:
     except Exception as exc:  # time zones are user code
         problem = f"last_run_at and total_run_count of it are unreadable: {exc}"
         return FoundEntry(name=name, definition=in_code, problem=problem)
-    # For an entry without runs, beat stores the time when it was added.
+    # If an entry has not run, beat stores the time at which the entry was added.
     return FoundEntry(
         name=name,
         definition=in_code,
@@ -84,7 +85,7 @@ def _found(name: str, entry: Any, in_code: Any) -> FoundEntry:
 
 
 def _load(place: Path) -> dict[Any, Any]:
-    """Return the entries in a copy of the file, since opening a file may change it."""
+    """Return the entries from a copy of the file, because opening a dbm file may change it."""
     files = [each for end in _SUFFIXES if (each := Path(f"{place}{end}")).is_file()]
     if not files:
         raise ConfigError(
@@ -103,7 +104,7 @@ def _load(place: Path) -> dict[Any, Any]:
             raise ValueError("its entries are no mapping")
     except ConfigError:
         raise
-    except Exception as exc:  # of the kinds of dbm, and whatever a pickle comes to
+    except Exception as exc:  # of any variant of dbm, and of any pickle
         if _look(files) != before:
             raise _written(place) from exc
         raise ConfigError(
@@ -116,7 +117,7 @@ def _load(place: Path) -> dict[Any, Any]:
 
 
 def _read(place: Path) -> bytes:
-    """Return the pickle of the entries."""
+    """Return the pickle of all entries."""
     with dbm.open(str(place), "r") as found:
         if b"entries" not in found:
             raise ValueError("it has no entries")
@@ -124,13 +125,13 @@ def _read(place: Path) -> bytes:
 
 
 def _look(files: list[Path]) -> list[tuple[int, int]]:
-    """Return the times and sizes of files, to see whether they change."""
+    """Return the modification times (ns) and sizes (bytes) of files, to detect changes."""
     seen = [each.stat() for each in files]
     return [(stat.st_mtime_ns, stat.st_size) for stat in seen]
 
 
 def _check_free(file: Path) -> None:
-    """Check that no process has locked the file for writing, as GNU's dbm does."""
+    """Raise if a process has locked the file for writing, as GNU dbm does."""
     with file.open("rb") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -146,7 +147,7 @@ def _written(place: Path) -> ConfigError:
 
 
 class _Stranger:
-    """Stands for an object of an unknown class, and accepts all that a pickle does with it."""
+    """Stands for an object of an unknown class. Accepts all calls of an unpickler."""
 
     path = ""
 
@@ -159,14 +160,14 @@ class _Stranger:
 
 
 class _Entry:
-    """A ``celery.beat.ScheduleEntry``, of which little is read."""
+    """Stands for a ``celery.beat.ScheduleEntry``. Keeps only the time and number of runs."""
 
     def __init__(self, *args: Any) -> None:
         _, _, self.last_run_at, self.total_run_count = (*args, None, None, None, None)[:4]
 
 
 class _Reader(pickle.Unpickler):
-    """Reads pickles of times and entries; any other object becomes a stranger."""
+    """Unpickles times and entries. Any other object becomes a :class:`_Stranger`."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = _CLASSES.get((module, name))
@@ -182,7 +183,7 @@ def _stranger(path: str) -> type[_Stranger]:
 
 
 def _made(make: Callable[..., Any], stranger: Callable[..., Any], *args: Any) -> Any:
-    """Return the object, or a stranger on errors, so that other entries stay readable."""
+    """Return the made object; on an error a stranger, so that other entries stay readable."""
     try:
         return make(*args)
     except Exception:
@@ -190,7 +191,7 @@ def _made(make: Callable[..., Any], stranger: Callable[..., Any], *args: Any) ->
 
 
 class _Zones:
-    """Stands for the class ZoneInfo, whose pickles get its method by ``getattr``."""
+    """Stands for the class ZoneInfo, whose pickles get its method ``_unpickle`` by ``getattr``."""
 
 
 def _attribute(owner: Any, name: str) -> Any:
@@ -200,7 +201,7 @@ def _attribute(owner: Any, name: str) -> Any:
 
 
 def _pytz(name: str, offset: float | None = None, *_: Any) -> tzinfo:
-    """Return the time zone of a pytz time, which has an offset."""
+    """Return the time zone in a pickle of pytz; a fixed offset if the pickle has one."""
     return ZoneInfo(name) if offset is None else timezone(timedelta(seconds=offset))
 
 

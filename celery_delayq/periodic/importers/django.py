@@ -1,4 +1,4 @@
-"""Entries of django-celery-beat, from its tables, without Django; needs SQLAlchemy."""
+"""Reads entries from the tables of django-celery-beat. Needs SQLAlchemy, but not Django."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from celery_delayq.utils.sql import Database
 _PREFIX = "django_celery_beat_"
 _TASKS = "periodictask"
 
-#: Kinds of schedules in the order of django-celery-beat, by the names of their columns.
+#: Kinds of schedules by the prefix of their column, in the order in which django-celery-beat
+#: checks.
 _SCHEDULES = ("interval", "crontab", "solar", "clocked")
 
 _PERIODS = ("days", "hours", "minutes", "seconds", "microseconds")
@@ -31,19 +32,19 @@ _CRONTAB = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 Row = Mapping[str, Any]
 
 
-def entries(app: Celery, url: str) -> Iterator[FoundEntry]:  # noqa: ARG001 - as of other sources
-    """Read the tables of django-celery-beat, which are not changed.
+def entries(app: Celery, url: str) -> Iterator[FoundEntry]:  # noqa: ARG001 - as of all sources
+    """Read the tables of django-celery-beat, and leave them unchanged.
 
     Parameters
     ----------
     url : str
-        Of the database, such as ``postgresql://user:password@host/shop`` or
-        ``sqlite:////srv/shop/db.sqlite3``. Times without a time zone are those of UTC.
+        URL of the database, such as ``postgresql://user:password@host/shop`` or
+        ``sqlite:////srv/shop/db.sqlite3``. Times without a time zone count as UTC.
 
     Raises
     ------
     TransferError
-        There is no such database, or it has no such tables.
+        The database or its tables do not exist.
     """
     database = Database.of(url)
     database.expect_file()
@@ -63,7 +64,7 @@ def entries(app: Celery, url: str) -> Iterator[FoundEntry]:  # noqa: ARG001 - as
 
 
 def _rows(connection: Connection, name: str, there: set[str], order: str = "id") -> list[Row]:
-    """Return the rows of a table with values of the driver, so that a bad value spoils one row."""
+    """Return the rows of a table with raw values, so that a bad value affects only its row."""
     full = f"{_PREFIX}{name}"
     if full not in there:
         return []
@@ -105,17 +106,17 @@ def _found(row: Row, schedules: Mapping[str, Mapping[Any, Row]]) -> FoundEntry:
 
 
 def _over(row: Row, enabled: bool) -> str | None:
-    """Return why an entry that runs once is over, or None."""
+    """Return the reason why an entry that runs once is never due again, or None."""
     if not row.get("one_off"):
         return None
     if row.get("total_run_count"):
         return "it was to run once, and has run"
-    # django-celery-beat disables it after the run, and may reset its number of runs.
+    # django-celery-beat disables the entry after the run, and may reset the number of runs.
     return None if enabled else "it was to run once, and is disabled, as it is when it has run"
 
 
 def _since(found: FoundEntry, when: BaseSchedule, start: datetime | None) -> datetime | None:
-    """Return the start of the ticks, so that one tick is at *start* itself."""
+    """Return the start of the intervals, so that one tick is exactly at *start*."""
     if start is not None and (found.last_run_at is None or found.last_run_at < start):
         return start - (when.run_every if isinstance(when, schedule) else MILLISECOND)
     if isinstance(when, clocked) and found.since is not None:
@@ -126,7 +127,7 @@ def _since(found: FoundEntry, when: BaseSchedule, start: datetime | None) -> dat
 def _schedule(
     row: Row, schedules: Mapping[str, Mapping[Any, Row]]
 ) -> tuple[BaseSchedule, str | None]:
-    """Return a schedule and the name of its time zone; None for the app's."""
+    """Return a schedule and the name of its time zone; None for the app's time zone."""
     kind = next((each for each in _SCHEDULES if row.get(f"{each}_id") is not None), None)
     if kind is None:
         raise ConfigError(f"it has no schedule: expected one of {', '.join(_SCHEDULES)}")

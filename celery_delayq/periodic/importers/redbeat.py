@@ -1,4 +1,4 @@
-"""Entries of RedBeat: hashes in Redis with JSON, read without RedBeat."""
+"""Reads entries of RedBeat from Redis: hashes with JSON. Does not need RedBeat."""
 
 from __future__ import annotations
 
@@ -25,32 +25,33 @@ from celery_delayq.utils import foreign
 from celery_delayq.utils.credentials import hide
 from celery_delayq.utils.portions import batches
 
-#: RedBeat's own default.
+#: The default of RedBeat.
 PREFIX = "redbeat:"
 
 _PAGE_ENTRIES = 500
 
-#: Most entries of one round trip, since their arguments may be large.
+#: Most entries of one round trip, because the arguments of entries may be large.
 _FEW_ENTRIES = 10
 
 
 def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> Iterator[FoundEntry]:
-    """Read the keys of RedBeat, which are not changed.
+    """Read the keys of RedBeat, and leave them unchanged.
 
     Parameters
     ----------
     url : str | None
-        The Redis of RedBeat, such as ``redis://localhost:6379/0``; None for the setting
-        ``redbeat_redis_url``, or without it the Redis of the broker.
+        URL of RedBeat's Redis, such as ``redis://localhost:6379/0``. None for the setting
+        ``redbeat_redis_url``; without this setting, the Redis of the broker.
     prefix : str | None
-        Prefix of the keys; None for the setting ``redbeat_key_prefix``, or ``redbeat:``.
+        Prefix of the keys. None for the setting ``redbeat_key_prefix``, or ``redbeat:`` without it.
 
     Raises
     ------
     ConfigError
-        *url* is invalid, or there is none and the app's broker is not one of ours.
+        *url* is invalid. Or there is no URL, and the app's broker is a Redis Cluster or not of this
+        package.
     redis.exceptions.RedisError
-        Redis is away, or refused something.
+        Redis cannot be reached, or refuses a command.
     """
     prefix = prefix or redbeat_setting(app, "redbeat_key_prefix") or PREFIX
     code = code_of(app)
@@ -87,7 +88,7 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
 
 
 def _client(app: Celery, url: str | None) -> Any:
-    """Return a client for a URL with the settings of RedBeat; None for None."""
+    """Return a client for a URL, with the settings of RedBeat; None without a URL."""
     if url is None:
         return None
     scheme, _, rest = url.removeprefix("delayq+").partition("://")
@@ -101,7 +102,7 @@ def _client(app: Celery, url: str | None) -> Any:
         return Sentinel(sentinels, **options).master_for(service)
     try:
         return Redis.from_url(f"{scheme.replace('redis+socket', 'unix')}://{rest}", **options)
-    except ValueError:  # its text may hold a piece of a password
+    except ValueError:  # the error's text may have a part of a password
         raise ConfigError(
             f"{hide(url)}: expected the URL of RedBeat's Redis, such as redis://localhost:6379/0, "
             "or redis-sentinel:// with sentinels in redbeat_redis_options"
@@ -158,7 +159,7 @@ def _decoded(text: bytes | str) -> dict[str, Any]:
 
 
 def _hook(data: dict[str, Any]) -> Any:
-    """Return a datetime that RedBeat wrote; any other object as it is."""
+    """Return the datetime of an object that RedBeat wrote for a datetime; else the object."""
     if data.get("__type__") != "datetime":
         return data
     given = {name: value for name, value in data.items() if name != "__type__"}
@@ -168,7 +169,7 @@ def _hook(data: dict[str, Any]) -> Any:
 
 
 def _schedule(data: Any, zone: tzinfo) -> tuple[BaseSchedule, str | None]:
-    """Return a schedule and the name of its time zone; None for the app's."""
+    """Return a schedule and the name of its time zone; None for the app's time zone."""
     if not isinstance(data, dict):
         raise ConfigError(f"schedule={data!r}: expected a schedule as RedBeat writes it")
     fields = {name: value for name, value in data.items() if name != "__type__"}
@@ -202,16 +203,17 @@ def _moment(seconds: float | None) -> datetime | None:
 
 
 def _day(given: Any) -> Any:
-    """Return a weekday, or several, as dateutil knows them."""
+    """Return a weekday, or a list of weekdays, as values of dateutil."""
     if isinstance(given, list):
         return [_day(each) for each in given]
     return weekday(given["wkday"], given.get("n") or None) if isinstance(given, dict) else given
 
 
 def _zone_name(offset: timedelta, zone: tzinfo, start: datetime) -> str | None:
-    """Return the name of a time zone that always has an offset; None for the app's.
+    """Return the name of a time zone with a constant *offset*; None for the app's time zone.
 
-    RedBeat stores the offset of a start and not its time zone, so its rules ignore daylight saving.
+    RedBeat stores the offset of a start, but not the time zone. So its rules ignore daylight
+    saving.
     """
     if not offset:
         return "UTC"
@@ -224,4 +226,4 @@ def _zone_name(offset: timedelta, zone: tzinfo, start: datetime) -> str | None:
             f"dtstart is {hours:g} hours from UTC, and no zone is so all the year: add it by "
             "delayq.periodic.add with the timezone that is meant"
         )
-    return f"Etc/GMT{-int(hours):+d}"  # signs are the other way round there
+    return f"Etc/GMT{-int(hours):+d}"  # names of Etc zones have the opposite sign
