@@ -1,4 +1,4 @@
-"""Rights of Redis accounts, derived from the commands of scripts and the names of keys.
+"""Computes the rights of Redis accounts from the commands of scripts and the names of keys.
 
 >>> " ".join(rules("producer", ["mail"]))  # doctest: +ELLIPSIS
 'resetkeys ~delayq:next_due ~delayq:queues ~_kombu.binding.mail ...'
@@ -19,10 +19,10 @@ ROLES: tuple[Role, ...] = get_args(Role)
 _COMMAND = re.compile(r"redis\.p?call\(\s*'(\w+)'")
 
 
-#: Commands by which ``include/types.lua`` determines the type of a key.
+#: Commands with which ``include/types.lua`` determines the type of a key.
 _PROBES = {"hlen", "llen", "zcard", "scard", "strlen", "xlen"}
 
-#: Commands of kombu, redis-py and this package outside of scripts.
+#: Commands of kombu, redis-py and this package outside scripts.
 _PLAIN: dict[Role, set[str]] = {
     "producer": {"eval", "evalsha", "time", "wait", "sadd", "smembers", "llen", "zcard"},
 }
@@ -49,7 +49,10 @@ _PLAIN["operator"] = _PLAIN["worker"] | {
 
 
 def scripts_of(role: Role) -> list[str]:
-    """Return the names of the scripts that a role runs, by their headers; operators run all."""
+    """Return the names of the scripts that a role runs. Operators run all scripts.
+
+    For other roles, the headers of the scripts name the roles.
+    """
     names = scripts.names()
     is_all = role == "operator"
     return [name for name in names if is_all or role in scripts.load(name).header.roles]
@@ -61,10 +64,10 @@ def commands(role: Role) -> list[str]:
     for name in scripts_of(role):
         found.update(map(str.lower, _COMMAND.findall(scripts.load(name).source)))
     if role == "exporter":
-        # Commands in functions of includes that the exporter's scripts do not call.
+        # Only functions of includes that the exporter's scripts do not call run these commands.
         found -= {"hdel", "hset", "unlink", "zadd", "zrem"}
     elif role != "producer":
-        found |= {"lpush", "rpush"}  # leases/requeue.lua uses one of them
+        found |= {"lpush", "rpush"}  # leases/requeue.lua has the name in a variable
     return sorted(found)
 
 
@@ -78,7 +81,7 @@ def rules(
     queues : Sequence[str]
         The queues that the account may use; empty for all queues.
     prefix, database : str, int
-        The ``global_keyprefix`` and the number of the database.
+        The setting ``global_keyprefix``, and the number of the database.
     """
     keys = Keys(prefix, database)
     stock = f"{prefix}/{database}."
@@ -89,20 +92,20 @@ def rules(
         patterns = [f"{prefix}delayq:*"]
         channels = [f"{prefix}delayq:*"] if role != "exporter" else []
     if role in ("worker", "operator"):
-        # Queues of remote control and of events. Not *celery*: that would be results, too.
+        # Queues of remote control and of events. Not *celery*, which would match results too.
         patterns += [f"{prefix}unacked*", f"{prefix}*.celery.pidbox*", f"{prefix}*celeryev.*"]
         # A subscription to a pattern needs a rule with the same pattern.
         channels += [f"{stock}celery.pidbox", f"{stock}celeryev/*", f"{stock}celeryev/worker.*"]
     if role in ("worker", "dispatcher", "operator"):
-        patterns.append("redbeat*")  # to detect a running beat
+        patterns.append("redbeat*")  # to detect a running celery beat
     if role == "producer" and queues:
-        # The bindings of each queue's default exchange, which has the queue's name.
+        # The bindings of each queue's default exchange. The exchange has the name of the queue.
         bindings = ("binding", "binding_permanent")
         patterns += [f"{prefix}_kombu.{each}.{queue}" for queue in queues for each in bindings]
     elif role != "exporter":
         patterns.append(f"{prefix}_kombu.binding*")
     for queue in queues:
-        # The ready lists of lower priority have a separator and a number behind the name.
+        # The name of a ready list of lower priority is the queue, a separator and a number.
         patterns += [f"{keys.queue(queue).own}*", f"{prefix}{queue}", f"{prefix}{queue}??[0-9]*"]
     if not queues:
         patterns = [f"{prefix}*"]

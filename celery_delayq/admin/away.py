@@ -15,7 +15,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.deadline import NotInTime, begin
 
-#: Seconds to wait for all masters together.
+#: Time to wait for all masters together, in seconds.
 OUTAGE_TIMEOUT_SECONDS = 5.0
 
 
@@ -26,7 +26,7 @@ class MasterAway:
     Attributes
     ----------
     address : str
-        Host and port, as the cluster announces them; "" if no node knows the master.
+        Host and port as announced by the cluster; "" if no node knows the master.
     tags : Sequence[str]
         The hash tags of the master.
     why : str
@@ -43,9 +43,9 @@ class MasterAway:
 
 
 def masters_away(stores: Stores, timeout: float = OUTAGE_TIMEOUT_SECONDS) -> list[MasterAway]:
-    """Ask the masters of all hash tags at once; return the masters that do not answer.
+    """Ask the masters of all hash tags in parallel; return the masters that do not answer.
 
-    For a single Redis the list is empty.
+    For a single Redis, the list is empty.
     """
     if stores.has_one:
         return []
@@ -65,7 +65,8 @@ def masters_away(stores: Stores, timeout: float = OUTAGE_TIMEOUT_SECONDS) -> lis
             why = describe_error(exc)
         else:
             continue
-        # Tags of one master may have different errors, such as on a new and on an old connection.
+        # Tags of one master may have different errors, for example on a new and on an old
+        # connection.
         address = addresses.get(tag, "")
         found.setdefault((address, "" if address else why), [why]).append(tag)
     return [MasterAway(address, tags, why) for (address, _), (why, *tags) in found.items()]

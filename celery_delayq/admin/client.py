@@ -1,4 +1,4 @@
-"""Public API of administration. Called as ``delayq.admin``."""
+"""Public API of administration: ``delayq.admin``."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ class Admin:
         self._session = session
 
     def stats(self, *, partial: bool = False) -> Stats:
-        """Return the number of tasks by state, by queue and by task name, and their memory.
+        """Return the number of tasks by state, queue and task name, and their memory.
 
         Parameters
         ----------
         partial : bool
-            Leave out the masters of a Redis Cluster that are away, and name them in ``away``. At
-            least one master must answer. Without *partial*, a master that is away is an error.
+            Leave out unreachable masters of a Redis Cluster, and name them in ``away``. At least
+            one master must answer. Without *partial*, an unreachable master is an error.
 
         Returns
         -------
         Stats
             The numbers of all queues that Redis knows or from which this app consumes. Different
-            queues are read at different moments. On RabbitMQ, a
-            :class:`~celery_delayq.admin.rabbitmq.broker.RabbitMQStats` with fewer numbers.
+            queues are read at different times. On RabbitMQ, a
+            :class:`~celery_delayq.admin.rabbitmq.broker.RabbitMQStats`, which has fewer numbers.
 
         Raises
         ------
         ConfigError
             There is no app yet.
         NotSupported
-            The app's broker is not one of ours.
+            The app's broker is not of this package.
         BrokerUnavailable, CommandRefused
-            Redis is away, or refused a command.
+            Redis cannot be reached, or refuses a command.
         """
         if self._session.on_rabbitmq:
             return cast("Stats", gather_rabbitmq(self._session.app))

@@ -1,4 +1,4 @@
-"""The kinds of findings of ``fsck``, and its report. No I/O."""
+"""Kinds of findings of ``fsck``, and the report of a check. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery_delayq.store.repair import MAX_EXAMPLES, Found
 
 
 class Cause(Enum):
-    """What puts keys out of step. Scripts, and crashes at any point, do not."""
+    """Causes of inconsistent keys. Neither scripts nor crashes make keys inconsistent."""
 
     LOST_KEY = "a key was evicted or deleted"
     OLD_KEY = "a key was restored without the others"
@@ -21,7 +21,7 @@ class Cause(Enum):
 
 
 class Kind(NamedTuple):
-    """A kind of inconsistency, its repair, and what can cause it."""
+    """A kind of inconsistency, its repair and its possible causes."""
 
     what: str
     repairing: str
@@ -104,7 +104,8 @@ KINDS = {
 class Finding:
     """The number of findings of one kind in one queue.
 
-    A member may be counted twice when its key grows or shrinks much meanwhile; none is missed.
+    A member of a key may be counted twice if the key grows or shrinks much during the check. No
+    member is missed.
     """
 
     queue: str
@@ -118,8 +119,8 @@ class Finding:
 class Report:
     """The findings so far.
 
-    *done* of about *total* members of keys were checked; *notes* say what was not checked, and
-    why.
+    *done* of about *total* members of keys are checked. Each of *notes* says what was not checked,
+    and why.
     """
 
     total: int = 0
@@ -130,21 +131,21 @@ class Report:
 
     @property
     def found(self) -> int:
-        """The number of findings."""
+        """Number of findings."""
         return sum(finding.found for finding in self.findings)
 
     @property
     def repaired(self) -> int:
-        """The number of repaired findings."""
+        """Number of repaired findings."""
         return sum(finding.repaired for finding in self.findings)
 
     @property
     def left(self) -> int:
-        """The number of findings that are left."""
+        """Number of findings that are not repaired."""
         return self.found - self.repaired
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Return all fields as JSON types."""
         findings = [{**asdict(each), "what": KINDS[each.kind].what} for each in self.findings]
         totals = {name: getattr(self, name) for name in ("found", "repaired", "left")}
         return {**totals, "queues": self.queues, "findings": findings, "notes": self.notes}

@@ -1,7 +1,7 @@
-"""Compare the pauses and revokes of all hash tags of a Redis Cluster, and finish interrupted calls.
+"""Compares the pauses and revokes of the hash tags of a Redis Cluster; finishes interrupted calls.
 
-A call writes a pause, its end or a revoke to one tag after the other. The first tag comes first, so
-it has what the last call was to write to all, also where the call was interrupted.
+A call writes a pause, a resume or a revoke to the tags one by one, first to the first tag. So the
+first tag always has the result of the last call, even if the call was interrupted.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores, write_pause
 from celery_delayq.utils.portions import batches
 
-#: Seconds between two looks at a difference: a call may be writing.
+#: Seconds between two comparisons. A difference that disappears comes from a call in progress.
 SETTLE_SECONDS = 0.5
 
-#: How often to write again because the first tag has changed meanwhile.
+#: Attempts to write a pause. An attempt fails if the first tag changes meanwhile.
 WRITE_ATTEMPTS = 3
 
-#: Seconds before a revoke is forgotten in which tags may differ: each forgets at its own time.
+#: Time before the expiry of a revoke in which a difference is ignored, in seconds. Each tag removes
+#: the revoke at its own time.
 REVOKE_EXPIRY_SECONDS = 60.0
 
-#: Most revokes that are written by one call.
+#: Most revokes of one call.
 REVOKE_BATCH = 100
 
 
 class Unfinished(NamedTuple):
-    """What an interrupted call wrote to some tags only, and the function that finishes the call.
+    """A pause, resume or revoke that an interrupted call has written to some tags only.
 
-    *finish* returns how many pauses or revokes are in all tags afterwards. It does not count those
-    that a tag refuses, for example because a key has the wrong type, or that keep changing.
+    *finish* finishes the call, and returns the number of pauses or revokes that are then in all
+    tags. It does not count those that a tag refuses, for example because a key has the wrong type,
+    or that keep changing.
     """
 
     kind: str
@@ -47,7 +49,7 @@ class Unfinished(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """A paused queue, or a task that is paused in all queues; the other is None."""
+    """A paused queue, or a task that is paused in all queues. The other field is None."""
 
     queue: str | None
     task: str | None
@@ -56,12 +58,12 @@ class Pause(NamedTuple):
 def unfinished(
     stores: Stores, revoke_expires: float, queue: str | None = None
 ) -> Iterator[Unfinished]:
-    """Yield the pauses and revokes that are in some tags only, or only the pause of one queue.
+    """Yield the pauses and revokes that are not in all tags; with *queue*, only its pause.
 
     Parameters
     ----------
     revoke_expires : float
-        Seconds for which revokes are remembered.
+        Seconds for which Redis remembers revokes.
 
     Raises
     ------
@@ -83,7 +85,7 @@ def unfinished(
 
 
 def _unfinished_pauses(stores: Stores, queue: str | None) -> Iterable[tuple[Pause, bool]]:
-    """Return the pauses that are in some tags only, and whether they are in the first one."""
+    """Return the pauses that are in some tags only, and for each whether the first tag has it."""
     if not (seen := _differing(stores, queue)):
         return []
     time.sleep(SETTLE_SECONDS)
@@ -93,7 +95,7 @@ def _unfinished_pauses(stores: Stores, queue: str | None) -> Iterable[tuple[Paus
 
 
 def _finish_pause(stores: Stores, pause: Pause) -> int:
-    """Have all tags agree with the first one."""
+    """Write the state of the first tag to all other tags; return 1, or 0 on failure."""
     first, *others = stores
     with suppress(CommandRefused):
         for _ in range(WRITE_ATTEMPTS):
@@ -117,7 +119,7 @@ def _pauses(store: Store) -> set[Pause]:
 
 
 def _unfinished_revokes(stores: Stores, seconds: float) -> list[bytes]:
-    """Return the revokes that the first tag remembers and another tag does not."""
+    """Return the revokes that the first tag has and another tag lacks."""
     first, *others = stores
     since = first.now_ms() - int((seconds - min(REVOKE_EXPIRY_SECONDS, seconds / 2)) * 1000)
     found = (_lacking(others, some) for some, _ in first.control.revoked_members(since))
@@ -128,7 +130,7 @@ def _unfinished_revokes(stores: Stores, seconds: float) -> list[bytes]:
 
 
 def _finish_revokes(stores: Stores, seconds: float, members: list[bytes]) -> int:
-    """Write revokes to all tags, for the full expiry; return how many were written."""
+    """Write revokes to all tags, with the full expiry time; return their number."""
     _, *others = stores
     finished = 0
     with suppress(CommandRefused):
@@ -141,6 +143,6 @@ def _finish_revokes(stores: Stores, seconds: float, members: list[bytes]) -> int
 
 
 def _lacking(stores: list[Store], members: list[bytes]) -> list[bytes]:
-    """Return the members that at least one of the stores does not remember, in their order."""
+    """Return the members that at least one store lacks, in the order of *members*."""
     lacking = {each for store in stores for each in store.control.not_remembered(members)}
     return [member for member in members if member in lacking]

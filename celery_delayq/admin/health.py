@@ -1,4 +1,4 @@
-"""Checks whether the app's broker takes tasks now."""
+"""Checks whether the app's broker accepts tasks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from celery_delayq.utils.deadline import NotInTime, begin
 
 
 def why_not_ready(app: Celery, timeout: float = 5.0) -> str:
-    """Return why the broker takes no tasks now; "" if it takes tasks. Nothing is stored.
+    """Return the reason why the broker accepts no tasks; "" if it accepts tasks. Stores nothing.
 
     Parameters
     ----------
     timeout : float
-        Seconds after which a broker without an answer counts as not ready.
+        Seconds after which a broker that has not answered counts as not ready.
 
     Raises
     ------
     ConfigError
-        A setting or the URL is wrong, or the broker is not one of ours.
+        A setting or the URL is invalid, or the broker is not of this package.
     """
     return within(app, lambda: _why_not(app, timeout), timeout)
 
@@ -57,7 +57,7 @@ def _why_not(app: Celery, timeout: float) -> str:
         raise
     except (DelayQError, *BROKER_ERRORS, AMQPError) as exc:
         return describe_error(exc, app)
-    except OSError as exc:  # py-amqp's own, which kombu names at a publish only
+    except OSError as exc:  # an error of py-amqp, which kombu converts only in a publish
         return describe_error(OperationalError(str(exc)), app)
     return ""
 
@@ -74,9 +74,9 @@ def _ask_redis(connection: Connection) -> None:
 
 
 def ask_rabbitmq(channel: RabbitMQChannel, timeout: float) -> None:
-    """Publish two messages without a queue, which RabbitMQ confirms and drops.
+    """Publish two messages without a queue. RabbitMQ confirms and drops them.
 
-    While an alarm blocks publishers, RabbitMQ still opens channels and takes the first message.
+    Two, because RabbitMQ still accepts the first message while an alarm blocks publishers.
     """
     message = channel.prepare_message(b"", content_encoding="binary", headers={})
     try:
@@ -85,4 +85,4 @@ def ask_rabbitmq(channel: RabbitMQChannel, timeout: float) -> None:
                 channel.post([Routed(message, "", f"delayq.health.{uuid4()}")])
                 channel.refused()
     except NotAllowed:
-        pass  # this account may not publish there; the broker has answered
+        pass  # the account may not publish, but the broker has answered

@@ -1,8 +1,8 @@
-"""Find inconsistencies between keys, and repair them.
+"""Finds inconsistencies between keys, and repairs them.
 
 Scripts keep all keys consistent. Manual changes, a restored backup, another program or a bug may
-break that. Each check is one script call, which sees one moment, so checks are exact while workers
-run. The same call repairs.
+make keys inconsistent. Each check is one atomic script call, so checks are exact while workers run.
+The same call repairs.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
 
-#: Attempts to count messages at one moment: processes may come and go during an attempt.
+#: Attempts to count messages at one moment. An attempt fails if processes start or end meanwhile.
 COUNT_ATTEMPTS = 3
 
-#: Most messages of the index of running messages that are checked in one queue.
+#: Most running messages that are checked in one queue.
 MAX_TRACKED_MESSAGES = 10_000
 
 _WRONG_TYPE = re.compile(r"WRONGTYPE (.+?, expected an? \w+|[^,]+)")
@@ -38,14 +38,14 @@ _WRONG_TYPE = re.compile(r"WRONGTYPE (.+?, expected an? \w+|[^,]+)")
 def check(
     stores: Stores, settings: Settings, *, queue: str | None = None, repair: bool = False
 ) -> Iterator[Report]:
-    """Check all queues or one, and repair findings if *repair* is set.
+    """Check all queues or one queue. With *repair*, repair the findings.
 
-    A check may be interrupted and repeated. Workers and producers may run meanwhile.
+    A check may be interrupted and repeated. Workers and producers may run during a check.
 
     Parameters
     ----------
     settings : Settings
-        ``lease`` and ``revoke_expires`` are read.
+        Only ``lease`` and ``revoke_expires`` are used.
 
     Yields
     ------
@@ -54,18 +54,18 @@ def check(
     """
     report = Report()
     try:
-        # First: to resume a queue sets its place in the next-due index.
+        # First, because resuming a queue sets its place in the next-due index.
         for each in unfinished(stores, settings.revoke_expires, queue):
             repaired = each.finish() if repair else 0
             report.add(each.queue, Found(each.kind, each.number, repaired, each.examples))
-    except (*OUTAGE_ERRORS, CommandRefused) as exc:  # of a shard, perhaps not that of the queue
+    except (*OUTAGE_ERRORS, CommandRefused) as exc:  # perhaps of another shard
         report.notes.append(f"the pauses and revokes of all hash tags were not compared: {exc}")
     for store in stores if queue is None else [stores.of(queue)]:
         yield from _Check(store, settings.lease, repair, report).run(queue)
 
 
 class _Check:
-    """One walk over the queues of a store."""
+    """A check of the queues of one store."""
 
     def __init__(self, store: Store, lease: float, repair: bool, report: Report) -> None:
         self._store = store
@@ -117,7 +117,7 @@ class _Check:
                         name, self._checks.leases(name, ids, self._lease, repair=self._repair)
                     )
             with self._surviving(name):
-                # A queue with a rate below one a second is promoted less than once a second.
+                # A queue with a promote_rate below 1 is promoted less than once a second.
                 rate = layout.limits.promote_rate
                 deferred = max(DEFER_SECONDS, 1 / rate if rate else 0)
                 self._take(name, self._checks.queue(name, layout, deferred, repair=self._repair))
@@ -128,7 +128,7 @@ class _Check:
             yield from self._walk("", self._checks.periodic)
 
     def _walk(self, queue: str, look: Callable[..., Batch]) -> Iterator[Report]:
-        """Look at all members of a key."""
+        """Check all members of a key in batches."""
         cursor = None
         with self._surviving(queue):
             while cursor != 0:
@@ -139,26 +139,27 @@ class _Check:
                 yield self._report
 
     def _held(self, queue: str) -> Iterator[Report]:
-        """Find messages that count as running and that are leased to no process."""
+        """Find messages that count as running but are leased to no process."""
         with self._surviving(queue):
             missing = {
                 each.message: each
                 for each in islice(self._tracks.tracked(queue, "running"), MAX_TRACKED_MESSAGES)
             }
-            # The holder of a message that was seen is among those that are found after that.
+            # List the processes after the messages: the list then contains the process of each
+            # message.
             for worker_id in self._all_holders(queue):
                 for message in self._tracks.leased(queue, worker_id):
                     missing.pop(message or b"", None)
                     self._report.done += 1
                 yield self._report
-            # Other messages may have moved meanwhile, so each is checked again in one call.
+            # A message may have moved since. So one call checks each remaining message again.
             by_holder = sorted(missing.values(), key=attrgetter("holder"))
             for holder, those in groupby(by_holder, attrgetter("holder")):
                 for group in batches(those, CALL_MEMBERS):
                     self._gone(queue, holder, group)
 
     def _gone(self, queue: str, holder: str, group: Sequence[Tracked]) -> None:
-        """Take messages that count as leased to a process, and were not found."""
+        """Report messages that count as leased to a process, but were not found."""
         gone = self._tracks.gone(queue, [holder], group, repair=self._repair)
         if gone is not None:
             self._take(queue, gone)
@@ -169,7 +170,7 @@ class _Check:
             )
 
     def _totals(self, queue: str, layout: Layout) -> None:
-        """Compare the counters with the messages, if nothing else is wrong that explains more."""
+        """Compare the counters with the messages, unless another finding may be the cause."""
         if any(
             each.queue == queue and each.found > each.repaired for each in self._report.findings
         ):
@@ -186,7 +187,7 @@ class _Check:
         )
 
     def _all_holders(self, queue: str) -> list[str]:
-        """Return the processes that may have messages, with a lease or without."""
+        """Return the processes that may have leased messages, with or without a valid lease."""
         return sorted({*self._holders.get(queue, ()), *self._checks.leaseholders(queue)})
 
     def _take(self, queue: str, batch: Batch) -> None:
@@ -195,7 +196,7 @@ class _Check:
 
     @contextmanager
     def _surviving(self, queue: str) -> Iterator[None]:
-        """Report a key of a wrong type as a finding, and go on with the next check."""
+        """Report a key of the wrong type as a finding, and continue with the next check."""
         try:
             yield
         except CommandRefused as exc:
@@ -207,7 +208,7 @@ class _Check:
                 self._types(queue, [wrong[1]])
 
     def _shared_types(self) -> None:
-        """Report keys of all queues of a wrong type, and delete those that stop dispatching."""
+        """Report shared keys of the wrong type. In a repair, delete keys that stop dispatching."""
         wrong = self._tracks.wrong_shared_types()
         deleted = self._store.repair_types() if self._repair else []
         if deleted:
@@ -215,7 +216,7 @@ class _Check:
         self._types("", [what for what in wrong if what not in deleted])
 
     def _types(self, queue: str, wrong: Iterable[str]) -> None:
-        """Report each key of a wrong type once."""
+        """Report each key of the wrong type once."""
         for what in wrong:
             if not {(queue, what), ("", what)} & self._wrong:
                 self._wrong.add((queue, what))

@@ -1,4 +1,4 @@
-"""How commands and Spark jobs report errors: one line and an exit code, no traceback."""
+"""Error reports of commands and Spark jobs: one line and an exit code, without a traceback."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Refused(click.ClickException):
-    """An error that is printed in one line; the command exits with 1."""
+    """An error that is printed as one line. The command exits with 1."""
 
 
 class WrongUse(Refused):
-    """The same for wrong options or arguments: the command exits with 2, as click's errors do."""
+    """An error for invalid options or arguments. The command exits with 2, as click does."""
 
     exit_code = 2
 
 
 def reporting_errors(command: F) -> F:
-    """Report errors in one line; exit with 2 after wrong use, else with 1.
+    """Report errors as one line. Exit with 2 for invalid use, otherwise with 1.
 
-    A command that returns False also exits with 1: something was not done.
+    A command that returns False also exits with 1: some of its work was not done.
     """
 
     @functools.wraps(command)
@@ -47,6 +47,6 @@ def reporting_errors(command: F) -> F:
 
 
 def _app() -> Celery | None:
-    """Return the app of the command that runs; Spark jobs have none."""
+    """Return the app of the current command; None in Spark jobs."""
     context = click.get_current_context(silent=True)
     return getattr(context and context.obj, "app", None)

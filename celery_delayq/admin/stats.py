@@ -33,27 +33,28 @@ class QueueStats:
     name : str
         The name of the queue.
     scheduled, ready, leased, dead : int
-        Entries that are not due yet, messages that wait for a worker, messages that processes have
-        leased (running, or waiting in the process), and dead letters. A message that is leased
-        while the numbers are read may count as both ready and leased.
+        Entries that are not due yet, messages that wait for a worker, messages that are leased to
+        processes (running, or waiting in the process), and dead letters. A message that is leased
+        during the reading may count as both ready and leased.
     overdue : int
-        Scheduled entries whose due time has passed, also those of a paused queue. If the queue is
-        not paused, more than a few overdue entries mean that no process dispatches.
+        Scheduled entries whose due time has passed, also in a paused queue. If the queue is not
+        paused, more than a few overdue entries mean that no process dispatches.
     paused : int
-        Scheduled entries that became due while their task was paused, and wait for its resume.
-        They do not count as overdue.
+        Scheduled entries that became due while their task was paused, and wait until the task is
+        resumed. They do not count as overdue.
     is_paused : bool
         Whether the queue itself is paused.
     next_due : float | None
-        When the earliest entry is due, in seconds since 1970 by Redis' clock.
+        Due time of the earliest entry, in seconds since 1970 by Redis' clock.
     oldest_age : float
-        Seconds since the due time of the task that has waited longest, ready or still scheduled; 0
-        if no task waits.
+        Seconds since the due time of the ready or scheduled task that has waited longest; 0 if no
+        task waits.
     scheduled_tasks, ready_tasks : dict[str, int]
-        Scheduled entries and ready messages by task name. More than 1,000 ready messages of one
-        priority are sampled, and their numbers estimated.
+        Scheduled entries and ready messages by task name. If a priority has more than 1,000 ready
+        messages, the numbers are estimated from a sample.
     memory : int | None
-        Bytes of the schedule (``MEMORY USAGE``, sampled); None if Redis does not return them.
+        Bytes of the schedule (``MEMORY USAGE``, from samples); None if Redis does not return the
+        number.
     """
 
     name: str
@@ -84,14 +85,14 @@ class Stats:
     queues : list[QueueStats]
         The numbers of each queue, by name.
     periodic : int
-        Periodic entries, also paused and ended entries.
+        Number of periodic entries, including paused and ended entries.
     used_memory, max_memory : int | None
         The server's memory and its limit, in bytes; None if unknown.
     away : list[MasterAway]
-        Masters of a Redis Cluster whose queues and periodic entries are not in these numbers.
+        Unreachable masters of a Redis Cluster. Their queues and periodic entries are not counted.
     broken : dict[str, str]
-        Queues and keys that are not in these numbers because a key has a wrong type: the error of
-        Redis, by name.
+        Queues and keys that are not counted because a key has the wrong type. By name, with the
+        error of Redis.
     """
 
     scheduled: int
@@ -109,12 +110,12 @@ class Stats:
     broken: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Return all fields as JSON types."""
         return asdict(self)
 
 
 def gather(stores: Stores, consumed: Iterable[str]) -> Stats:
-    """Read the numbers of every registered queue and of those in *consumed*."""
+    """Read the numbers of all registered queues and all queues of *consumed*."""
     broken: dict[str, str] = {}
 
     def unless_broken(name: str, read: Callable[[], T], instead: T) -> T:
@@ -168,7 +169,7 @@ def _queue(store: Store, name: str, layout: Layout, is_paused: bool) -> Steps[Qu
             if due_ms is not None:
                 waits.append(
                     max(0, size.now - due_ms)
-                    # A task that was run early is not overdue.
+                    # A task that runs early is not overdue.
                 )
     leased = yield from gauges.leased_steps(name, size)
     scheduled_tasks = (yield from store.scheduled_tasks_steps(name)) if size.scheduled else {}
@@ -192,7 +193,7 @@ def _queue(store: Store, name: str, layout: Layout, is_paused: bool) -> Steps[Qu
 
 
 def _task_and_due(data: bytes) -> tuple[str, int | None]:
-    """Return the task's name, and its due time in ms; None if the task was not scheduled."""
+    """Return the task's name, and its due time (ms) or None if the task was not scheduled."""
     try:
         message = foreign.loads(data)
         task = str(message["headers"]["task"])

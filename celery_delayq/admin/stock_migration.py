@@ -1,4 +1,4 @@
-"""Moves the tasks of an app from stock Celery to this package and back; no queue need be empty."""
+"""Moves the tasks of an app from stock Celery to this package and back. Queues may have tasks."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ from celery_delayq.store.stores import Stores
 from celery_delayq.utils import foreign, message_json
 from celery_delayq.utils.portions import batches, portions
 
-#: Most cancelled messages of a ready list that are searched for one by one. With more, the list is
-#: turned around once, which takes as long as to search for a thousand.
+#: Most cancelled messages of a ready list that are searched one by one. If there are more, the
+#: whole list is rotated once, which takes as long as searching for 1,000 messages.
 MAX_SEARCHED_MESSAGES = 1000
 
-#: How often to try again to give back an entry that others move at the same time.
+#: Attempts to give back an entry that other processes change at the same time.
 GIVE_BACK_ATTEMPTS = 5
 
 
 @dataclass(slots=True)
 class Moved:
-    """Counts of moved messages so far.
+    """Counts of messages so far.
 
-    *left* messages stay in place because they are unreadable or have no queue. *held* messages
-    belong to a process that may still run.
+    *gone* messages did not exist any more. *left* messages are unreadable or have no queue. They
+    stay in place or become dead letters. *held* messages are leased to a process that may still
+    run.
     """
 
     total: int
@@ -53,12 +54,12 @@ class Moved:
 
     @property
     def done(self) -> int:
-        """Number of messages that were read."""
+        """Number of processed messages."""
         return self.scheduled + self.ready + self.gone + self.left + self.held
 
 
 def check_single(session: Session) -> None:
-    """Refuse a Redis Cluster, which stock Celery does not support.
+    """Refuse a Redis Cluster. Stock Celery does not support Redis Cluster.
 
     Raises
     ------
@@ -77,14 +78,14 @@ def check_single(session: Session) -> None:
 def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
     """Take over the tasks of stock workers: all messages in kombu's ``unacked`` hash.
 
-    A message with a future ETA goes to the schedule, any other to its ready list. Each moves in
-    one step, so this may be interrupted and repeated. The stock workers must have stopped, or they
-    run the tasks in their memory, too.
+    A message with a future ETA goes to the schedule. Any other message goes to its ready list. Each
+    message moves in one step, so the call may be interrupted and repeated. Stop the stock workers
+    first. Otherwise they also run the tasks that they have in memory.
 
     Yields
     ------
     Moved
-        The same object after each message, for a progress bar; once before the first.
+        The same object after each message, for a progress bar, and once before the first message.
     """
     with app.connection_for_write() as connection:
         channel = connection.default_channel
@@ -110,7 +111,8 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
             if dry_run:
                 outcome = "scheduled" if due.relative or due.ms > store.now_ms() else "ready"
             else:
-                # kombu keeps one message for all queues of a topic: the last step removes it.
+                # kombu has one message for all queues of a topic. Only the last step removes the
+                # message.
                 *others, last = queues
                 for other in others:
                     store.schedule(other, entry)
@@ -120,23 +122,25 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
 
 
 def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) -> Iterator[Moved]:
-    """Give all tasks back to stock workers: the schedule, and leases of ended processes.
+    """Give all tasks back to stock workers: the schedule, and the leases of ended processes.
 
-    Each entry goes to its ready list as a message whose ETA is its current due time; stock workers
-    keep it in memory until then. Entries that are due already get no ETA, also those of paused
-    tasks. Leased and quarantined messages go to their ready list unchanged; cancelled ready
-    messages are removed. Workers of this package must have stopped: they would take entries back
-    into the schedule, and their leased tasks would run twice. May be interrupted and repeated.
+    Each entry goes to its ready list. The ETA of its message is the current due time, until which
+    stock workers keep the message in memory. Messages of due entries have no ETA, also if their
+    task is paused. Leased and quarantined messages go to their ready list unchanged. Cancelled
+    ready messages are removed.
+
+    Stop the workers of this package first. Otherwise they move entries back into the schedule, and
+    their leased tasks run twice. The call may be interrupted and repeated.
 
     Parameters
     ----------
     spare_living : bool
-        Skip processes that sent a heartbeat within three times their lease.
+        Skip processes that have sent a heartbeat within three times their lease.
 
     Yields
     ------
     Moved
-        The same object after each entry or batch, for a progress bar; once before the first.
+        The same object after each entry or batch, for a progress bar, and once before the first.
     """
     with app.connection_for_write() as connection:
         store: Store = connection.default_channel.store
@@ -158,10 +162,11 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
 
 
 def etas_in_lists(app: Celery) -> int:
-    """Return how many ready messages have a future ETA: stock producers push them to ready lists.
+    """Return the number of ready messages with a future ETA.
 
-    The first worker of this package that takes one moves it to the schedule. A stock worker holds
-    it in memory. All messages of the ready lists are read, in batches.
+    Stock producers push such messages to ready lists. The first worker of this package that takes
+    such a message moves it to the schedule. A stock worker keeps the message in memory. This reads
+    all messages of all ready lists, in batches.
     """
     with app.connection_for_write() as connection:
         store: Store = connection.default_channel.store
@@ -175,7 +180,7 @@ def etas_in_lists(app: Celery) -> int:
 
 
 def has_future_eta(message: bytes, now_ms: int) -> bool:
-    """Return whether a ready message has an ETA in the future; False where it cannot be read."""
+    """Return whether a ready message has a future ETA; False if it cannot be read."""
     try:
         raw = foreign.loads(message)
         envelope.check_envelope(raw)
@@ -186,7 +191,7 @@ def has_future_eta(message: bytes, now_ms: int) -> bool:
 
 
 class _Back:
-    """Gives the messages of one queue after the other back to stock workers."""
+    """Gives messages back to stock workers, one queue at a time."""
 
     def __init__(self, store: Store, *, dry_run: bool, spare_living: bool) -> None:
         self.store = store
@@ -197,14 +202,14 @@ class _Back:
         self.spare_living = spare_living
 
     def count(self, queue: str, worker_ids: Iterable[str]) -> int:
-        """Return how many messages there are to move."""
+        """Return the number of messages to move."""
         held = (len(self.store.leases.leased_fields(queue, name)) for name in worker_ids)
         return self.store.scheduled(queue) + sum(held) + self.repair.quarantined(queue)
 
     def schedule(self, queue: str, layout: Layout) -> Iterator[Moved]:
-        """Give back what is scheduled, in order of due.
+        """Give back the scheduled entries, in order of their due times.
 
-        Entries that others add meanwhile may be missed, so this repeats until none is left.
+        A pass may miss entries that are added meanwhile. So passes are repeated until none is left.
         """
         left: set[str] = set()
         stores = Stores.single(self.store)
@@ -227,13 +232,13 @@ class _Back:
                     yield self.moved
 
     def _portions(self, queue: str, names: Sequence[str]) -> Iterator[list[str]]:
-        """Yield names in portions that do not keep Redis busy for long."""
+        """Yield names in portions that occupy Redis for a short time only."""
         lengths = dict(zip(names, self.repair.lengths(queue, names), strict=True))
-        # The call carries the record, and the message that takes its place.
+        # The call carries each record, and the message that replaces the record.
         return portions(names, CALL_MEMBERS, lambda name: 2 * lengths[name])
 
     def _release(self, queue: str, layout: Layout, names: Sequence[str]) -> set[str]:
-        """Give back entries, and return the names of unreadable ones."""
+        """Give back entries; return the names of unreadable entries."""
         moved, left = self.moved, set()
         for _ in range(GIVE_BACK_ATTEMPTS):
             now, some = self.store.now_ms(), []
@@ -259,13 +264,13 @@ class _Back:
         return left
 
     def ready(self, queue: str, layout: Layout) -> None:
-        """Clear the ready index, and remove cancelled ready messages."""
+        """Clear the ready index, and remove the cancelled messages from the ready lists."""
         if self.dry_run:
             return
         tracked = self.tracks.tracked(queue, "waiting")
         cancelled = {each.message: each for each in tracked if each.value.startswith(b"!")}
         for ready_list in self.store.keys.ready_lists(queue, layout):
-            if self.tracks.is_turning(queue, ready_list):  # it was interrupted before
+            if self.tracks.is_turning(queue, ready_list):  # an earlier call was interrupted
                 self.tracks.drop_cancelled(queue, ready_list, cancelled)
             if cancelled:
                 self._drop_cancelled(queue, layout, ready_list, cancelled)
@@ -290,11 +295,11 @@ class _Back:
             self.tracks.forget_ready(queue, layout, [each])
 
     def held(self, queue: str, layout: Layout, worker_id: str) -> Iterator[Moved]:
-        """Give back the messages of a process, to run next in the order of their leases."""
+        """Give back the messages of a process. They run next, in the order of their leases."""
         moved, leases = self.moved, self.store.leases
         fields = sorted(leases.leased_fields(queue, worker_id), key=place_of)
         spared = self.spare_living and self.repair.lives(worker_id)
-        # The last batch first, since each is put before the ready messages.
+        # The last batch first, because each batch goes before all ready messages.
         for end in range(len(fields), 0, -CALL_MEMBERS):
             batch = fields[max(0, end - CALL_MEMBERS) : end]
             if spared:
@@ -311,7 +316,8 @@ class _Back:
     def quarantined(self, queue: str, layout: Layout, before: int) -> Iterator[Moved]:
         """Give back the quarantined messages.
 
-        Those beyond the number *before* were leased, and are counted already.
+        *before* is the number of quarantined messages at the start. All others were leased, and are
+        counted already.
         """
         moved = self.moved
         if self.dry_run:
@@ -325,7 +331,7 @@ class _Back:
             yield moved
 
     def tidy(self, queue: str) -> None:
-        """Remove leases without messages, whether they have ended or not."""
+        """Remove leases without messages, expired or not."""
         if self.dry_run:
             return
         names = self.repair.leaseholders(queue)
@@ -336,7 +342,7 @@ class _Back:
 
 
 def _stock_message(record: bytes, score: float, now_ms: int) -> bytes:
-    """Return the message of an entry for stock workers, without an ETA if it is due."""
+    """Return the message of an entry for stock workers. The message of a due entry has no ETA."""
     due_ms = ListedEntry("", int(score), b"").due_ms
     eta = moment(due_ms).isoformat() if due_ms > now_ms else None
     return message_json.encode(
@@ -345,7 +351,7 @@ def _stock_message(record: bytes, score: float, now_ms: int) -> bytes:
 
 
 def _entry(raw: dict[str, Any], step: int, due: Due) -> Entry:
-    """Return the entry of a task message, or of any other message that only goes to ready."""
+    """Return the entry of a message. If it is not a task, the entry only goes to a ready list."""
     if envelope.due_of(raw) is not None:
         check_own(raw["properties"])
         return Entry.of(raw, step, due)
