@@ -1,4 +1,4 @@
-"""The extension object: builds one session, and hangs up what works on it."""
+"""The extension object: one session, and the parts of the API that use the session."""
 
 from __future__ import annotations
 
@@ -34,30 +34,31 @@ class DelayQ:
     Parameters
     ----------
     app : Celery | None
-        The app; without one, call :meth:`init_app` later.
+        The app. Without an app, call :meth:`init_app` later.
     at_least_once : bool
-        Acknowledge a task after it has run instead of before, and run it again when its
-        process is killed: sets ``task_acks_late`` and ``task_reject_on_worker_lost``.
+        Acknowledge a task after its run instead of before, and run the task again if its process is
+        killed. Sets ``task_acks_late`` and ``task_reject_on_worker_lost``.
     retry : None | RetryPolicy | Intervals | Mapping[str, RetryPolicy | Intervals]
-        How failed tasks are tried again that do not say it themselves: one policy for all, or by
-        pattern of task names, of which the first that matches counts. ``TEN_RETRIES`` is offered.
-        See :class:`~celery_delayq.model.retry_policy.RetryPolicy`.
+        The retry policy of failed tasks that have no retry options of their own. Either one policy
+        for all tasks, or policies by pattern of task names. The first pattern that matches counts.
+        ``TEN_RETRIES`` is a ready policy. See
+        :class:`~celery_delayq.model.retry_policy.RetryPolicy`.
     webhook : Webhook | None
-        Where the task ``celery_delayq.webhook`` may send to, and how.
+        Allowed receivers and other settings of the task ``celery_delayq.webhook``.
 
     Raises
     ------
     InvalidRetry
-        *retry* is no policy.
+        *retry* is not a policy.
     ConfigError
-        *app* is no Celery app, or *webhook* is no ``Webhook``.
+        *app* is not a Celery app, or *webhook* is not a ``Webhook``.
 
     Notes
     -----
-    All methods that ask Redis raise ``ConfigError`` before :meth:`init_app`, ``NotSupported`` where
-    the app's broker is not one of ours, ``BrokerUnavailable`` where Redis is away, and
-    ``CommandRefused`` where it refuses something. A lost connection is tried once more. What else
-    they raise, they say.
+    All methods that call Redis raise ``ConfigError`` before :meth:`init_app`, ``NotSupported`` if
+    the app's broker is not of this package, ``BrokerUnavailable`` if Redis cannot be reached, and
+    ``CommandRefused`` if Redis refuses a command. After a lost connection, a method tries once
+    more. Each method lists its other errors.
 
     Examples
     --------
@@ -65,7 +66,8 @@ class DelayQ:
     >>> delayq = DelayQ(app, at_least_once=True)
     """
 
-    #: Begin a background service of a worker; return what ends it, or None.
+    #: Each function starts a background service of a worker, and returns a function to stop it, or
+    #: None.
     _background = (archiver.begin, runner.begin)
 
     def __init__(
@@ -88,13 +90,13 @@ class DelayQ:
         return f"<DelayQ of {self.app.main if self.session.has_app else 'no app yet'}>"
 
     def init_app(self, app: Celery) -> None:
-        """Hook into *app*; reads no configuration and makes no connection.
+        """Hook into *app*. Reads no configuration and opens no connection.
 
         Raises
         ------
         ConfigError
-            This object belongs to another app already, is no Celery app, or *webhook* is no
-            ``Webhook``.
+            This object belongs to another app already, *app* is not a Celery app, or *webhook* is
+            not a ``Webhook``.
         """
         if not isinstance(app, Celery):
             raise ConfigError(f"DelayQ(app): expected a Celery app, got {type(app).__name__}")
@@ -114,7 +116,7 @@ class DelayQ:
 
     @classmethod
     def of(cls, app: Celery) -> DelayQ:
-        """Return the extension object of *app*, a new one where it has none."""
+        """Return the extension object of *app*. If *app* has none, make one."""
         known: DelayQ | None = getattr(app, "_delayq", None)
         return known or cls(app)
 
@@ -125,18 +127,18 @@ class DelayQ:
         Raises
         ------
         ConfigError
-            There is none yet.
+            There is no app yet.
         """
         return self.session.app
 
     @property
     def store(self) -> Store:
-        """Our data in the app's broker, on connections of its own.
+        """The data of this package in the app's broker, on its own connections.
 
         Raises
         ------
         NotSupported
-            The app's broker is not one of ours.
+            The app's broker is not of this package.
         ConfigError
             There is no app yet.
         """
@@ -144,17 +146,17 @@ class DelayQ:
 
     @property
     def has_store(self) -> bool:
-        """Whether the app's broker is one of ours."""
+        """Whether the app's broker is of this package."""
         return self.session.has_store
 
     @property
     def schedule(self) -> Schedule:
-        """What is scheduled: read, cancel, move, run, pause, and schedule very many."""
+        """The schedule: read, cancel, move, run and pause tasks, and schedule many at once."""
         return Schedule(self.session)
 
     @property
     def dead_letters(self) -> DeadLetters:
-        """Dead letters: read, replay, purge; called, it iterates over them."""
+        """The dead letters: read, replay and purge. A call iterates over them."""
         kind = StreamDeadLetters if self.session.on_rabbitmq else DeadLetters
         return kind(self.session)
 
@@ -165,22 +167,22 @@ class DelayQ:
 
     @property
     def runs(self) -> Runs:
-        """The history of runs, where the setting ``history`` is more than 0."""
+        """The history of runs. Requires a ``history`` setting above 0."""
         return Runs(self.session)
 
     @property
     def transfer(self) -> Transfer:
-        """The schedule and dead letters to files and databases, and back."""
+        """Move or copy the schedule and dead letters to files and databases, and back."""
         return Transfer(self.session)
 
     @property
     def admin(self) -> Admin:
-        """Numbers about all queues."""
+        """Statistics of all queues."""
         return Admin(self.session)
 
     @property
     def revocation(self) -> Revocation:
-        """Revoking that lasts, of ids, stamped headers and canvases."""
+        """Lasting revocation of ids, stamped headers and canvases."""
         return Revocation(self.session)
 
     # Methods of the parts, with their signatures and docstrings.
@@ -219,7 +221,7 @@ class DelayQ:
     add_context_provider = delegate("_context", ContextValues.add_context_provider)
 
     def close(self) -> None:
-        """Close this object's connections to the broker. It connects again when used again."""
+        """Close the connections of this object to the broker. The next use opens new ones."""
         self.session.close()
 
     def __enter__(self) -> DelayQ:

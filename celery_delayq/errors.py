@@ -1,4 +1,4 @@
-"""Every exception of the package; each message says what was wrong and what would be right."""
+"""Every exception of the package. Each message says what is wrong and what is expected."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from kombu.exceptions import OperationalError
 
 
 class DelayQError(Exception):
-    """Base class of everything that this package raises on purpose."""
+    """Base class of all exceptions that this package raises on purpose."""
 
-    # Not that of redis-py 8, which has no message, and fails where an error is an OSError too.
+    # Not the ``__repr__`` of redis-py 8: it leaves out the message, and fails for an OSError.
     __repr__ = Exception.__repr__
 
 
@@ -17,47 +17,47 @@ class ConfigError(DelayQError, ValueError):
 
 
 class NotSupported(ConfigError):
-    """The app's broker cannot do this."""
+    """The app's broker does not support the operation."""
 
 
 class PeriodicExists(ConfigError):
-    """There is a periodic entry of that name already."""
+    """A periodic entry of this name exists already."""
 
 
 class PeriodicUnknown(DelayQError, LookupError):
-    """There is no periodic entry of that name."""
+    """There is no periodic entry of this name."""
 
 
 class InvalidETA(DelayQError, ValueError):
-    """An ``eta`` or ``countdown`` is not a point in time that can be stored."""
+    """An ``eta`` or ``countdown`` is not a time that can be stored."""
 
 
 class InvalidOption(DelayQError, ValueError):
-    """An option of a call, such as ``time_limit``, is invalid; a worker would break on it."""
+    """An option of a call, such as ``time_limit``, is invalid and would break a worker."""
 
 
 class RecordError(DelayQError, ValueError):
-    """A record in Redis cannot be read by this version."""
+    """This version cannot read a record in Redis."""
 
 
 class UnsupportedServer(DelayQError, OperationalError):
-    """The server lacks what the package needs: Redis 6.2, RabbitMQ 3.10."""
+    """The server is too old: Redis 6.2 or RabbitMQ 3.10 is required."""
 
 
 class BrokerUnavailable(DelayQError, OperationalError, ConnectionError):
-    """The broker cannot be reached, went away, refuses the login, or is no master any more."""
+    """The broker cannot be reached, has disconnected, refuses the login, or is not a master."""
 
 
 class BrokerTimeout(BrokerUnavailable):
-    """The broker did not answer in time; whether it did what was asked is not known."""
+    """The broker did not answer in time. Whether the command was executed is unknown."""
 
 
 class BrokerBlocked(DelayQError, OperationalError):
-    """RabbitMQ is low on memory or disk and did not confirm; it may still run the task later."""
+    """RabbitMQ is low on memory or disk and has not confirmed a task. The task may run later."""
 
 
 class CommandRefused(DelayQError):
-    """Redis refused a command: no permission, a key of another type, an error in a script."""
+    """Redis refused a command: no permission, a key of another type, or an error in a script."""
 
 
 class EarlierLayout(DelayQError, OperationalError):
@@ -65,27 +65,27 @@ class EarlierLayout(DelayQError, OperationalError):
 
 
 class StoreFull(DelayQError, OperationalError):
-    """Redis refused to store a task because it has no memory left."""
+    """Redis has no memory left to store a task."""
 
 
 class NotAllowed(DelayQError, OperationalError):
-    """The account of the broker lacks a right that publishing needs."""
+    """The broker's account lacks a right that publishing requires."""
 
 
 class QueueFull(DelayQError, OperationalError):
-    """A queue has as many entries as ``max_scheduled`` or RabbitMQ allows; nothing was stored."""
+    """A queue has reached ``max_scheduled`` or a limit of RabbitMQ. Nothing was stored."""
 
 
 class NoQueue(DelayQError, OperationalError):
-    """RabbitMQ has no queue for a message; nothing was stored."""
+    """RabbitMQ has no queue for a message. Nothing was stored."""
 
 
 class BrokerNotEmpty(DelayQError):
-    """Exchanges and queues were not removed, since tasks still wait in them."""
+    """Exchanges and queues were not removed, because tasks still wait in them."""
 
 
 class UniqueConflict(DelayQError):
-    """Another task has the unique key, and ``on_conflict="error"``; nothing was stored.
+    """Another task has the unique key, with ``on_conflict="error"``. Nothing was stored.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class InvalidUnique(DelayQError, ValueError):
 
 
 class InvalidRetry(DelayQError, ValueError):
-    """``retry_intervals`` or another option of retrying is negative, empty or no number."""
+    """``retry_intervals`` or another retry option is negative, empty or not a number."""
 
 
 class InvalidContext(DelayQError, ValueError):
@@ -123,7 +123,7 @@ class InvalidCursor(DelayQError, ValueError):
 
 
 class NotReplicated(DelayQError, OperationalError):
-    """A task is stored, but fewer replicas have it than ``wait_replicas`` asks for."""
+    """A task is stored, but on fewer replicas than ``wait_replicas`` requires."""
 
 
 class ServerNotFound(DelayQError, FileNotFoundError):
@@ -143,18 +143,18 @@ class EmbeddedRedisError(EmbeddedServerError):
 
 
 class InvalidWebhook(DelayQError, ValueError):
-    """A URL, header or payload may not be sent by ``celery_delayq.webhook``."""
+    """``celery_delayq.webhook`` may not send to a URL, or may not send a header or a payload."""
 
 
 class DeliveryFailed(DelayQError):
-    """A webhook did not get through this time; it is tried again.
+    """The delivery of a webhook failed. The webhook is tried again.
 
     Attributes
     ----------
     status : int | None
-        The answer's status, None where there was no answer.
+        Status code of the response; None without a response.
     retry_after : float | None
-        Seconds after which the receiver wants to be asked again, None where it did not say.
+        Seconds after which the receiver accepts another attempt; None if it did not say.
     """
 
     def __init__(
@@ -166,12 +166,12 @@ class DeliveryFailed(DelayQError):
 
 
 class DeliveryRefused(DelayQError):
-    """The receiver of a webhook does not want it; it is not tried again.
+    """The receiver refuses a webhook. The webhook is not tried again.
 
     Attributes
     ----------
     status : int | None
-        The answer's status.
+        Status code of the response.
     """
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -192,8 +192,8 @@ class InvalidPlace(TransferError, ConfigError):
 
 
 class InvalidSchedule(ConfigError):
-    """A schedule has no ticks, or they cannot be worked out."""
+    """A schedule has no ticks, or its ticks cannot be computed."""
 
 
 class ScheduleNotImportable(InvalidSchedule):
-    """A schedule is of a class that is not registered here, or cannot be imported."""
+    """The class of a schedule is not registered in this process, or cannot be imported."""

@@ -18,17 +18,17 @@ from celery_delayq.utils.numbers import is_finite, is_integer
 
 
 def _number(default: Any, low: float, high: float) -> Any:
-    """Declare a number of a range; it is a whole number if its default is."""
+    """Declare a number in a range. With an int as default, the number must be whole."""
     return field(default=default, metadata={"low": low, "high": high})
 
 
 def _text(default: str, pattern: str, expected: str) -> Any:
-    """Declare a text that matches *pattern* as a whole."""
+    """Declare a text that must match *pattern* completely."""
     return field(default=default, metadata={"pattern": pattern, "expected": expected})
 
 
 class Hidden:
-    """A text that is never shown: a worker sends its settings to anyone who asks."""
+    """A text that is never shown. A worker sends its settings to every client that asks."""
 
     __slots__ = ("text",)
 
@@ -43,10 +43,10 @@ class Hidden:
 
 
 class Limits(NamedTuple):
-    """How much of one queue there may be; 0 is no limit.
+    """The limits of one queue. 0 means no limit.
 
-    *archived* says that its dead letters go to a database, and none is forgotten; *history* is
-    about how many runs of all queues are kept, where 0 is none.
+    *archived*: dead letters are moved to a database, and none is dropped. *history*: the
+    approximate number of kept runs of all queues. 0 means none.
     """
 
     promote_rate: float = 0.0
@@ -63,7 +63,7 @@ class Limits(NamedTuple):
         return Limits._fields[:-2]
 
 
-#: Settings for one broker only; the other one refuses them.
+#: Settings for one kind of broker only. The other kind refuses them.
 ON_REDIS = (
     *("max_scheduled", "max_ready", "promote_rate", "queues", "wait_replicas"),
     *("history", "dead_letters_archive", "dead_letters_archive_after", "dead_letters_max"),
@@ -75,88 +75,90 @@ ON_RABBITMQ = ("unit", "max_delay", "prefix", "queue_type", "max_length", "decla
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a team may tune; every default is meant to be left alone.
+    """The ``delayq`` settings. The defaults are right for most apps.
 
-    Durations are seconds. Kombu's own transport options (``global_keyprefix``,
+    Durations are in seconds. Kombu's own transport options (``global_keyprefix``,
     ``priority_steps``, ``socket_timeout``, …) stand beside ``delayq``, not in it.
     """
 
-    #: Whether a process that consumes also moves due entries to the ready lists.
+    #: Whether a process that consumes also promotes due entries.
     dispatch: bool = True
 
-    #: Longest time between two looks at the schedule, in seconds: what a lost wake-up costs.
+    #: Longest time between two looks at the schedule, in seconds. The longest delay by a lost
+    #: wake-up.
     dispatch_interval: float = _number(1.0, 0.01, 1.0)
 
-    #: Most entries that one script call moves: more of them keep Redis busy for longer at once.
+    #: Most entries that one script call promotes. More than 50 count as 50.
     dispatch_batch: int = _number(50, 1, 1000)
 
     #: Seconds between two readings of the registry of queues and their priority steps.
     registry_refresh: float = _number(30.0, 1.0, 3600.0)
 
-    #: Delays shorter than this many seconds skip the schedule and are timed by the worker.
+    #: Shorter delays skip the schedule, and the worker waits for them. In seconds.
     min_delay: float = _number(0.0, 0.0, 60.0)
 
-    #: Seconds without a heartbeat after which others get the messages of a process.
+    #: Seconds without a heartbeat after which other processes get the messages of a process.
     lease: float = _number(30.0, 1.0, 86_400.0)
 
-    #: How often a message may end the process that holds it before it is a dead letter, 0: no
-    #: limit.
+    #: A message that ends its process more often than this becomes a dead letter. 0: no limit.
     max_deliveries: int = _number(5, 0, 1_000_000)
 
-    #: Longest wait of an idle consumer between two looks at its queues, in seconds. Below the
-    #: default it leaves them to no dispatcher.
+    #: Longest wait of an idle consumer between two looks at its ready lists, in seconds. With a
+    #: value below the default, the consumer always looks itself, and does not rely on dispatchers.
     block_timeout: float = _number(1.05, 0.01, 1.05)
 
-    #: How many replicas must have a message before a publish returns (``WAIT``).
+    #: Number of replicas that must have a message before a publish returns (``WAIT``).
     wait_replicas: int = _number(0, 0, 100)
 
     #: Seconds to wait for these replicas.
     wait_timeout: float = _number(1.0, 0.01, 60.0)
 
-    #: Most entries of a queue that become ready in a second, 0: no limit.
+    #: Most entries of a queue that become ready per second. 0: no limit.
     promote_rate: float = _number(0.0, 0.0, 1_000_000.0)
 
-    #: Ready messages of a queue beyond which its entries stay scheduled, 0: no limit.
+    #: Most ready messages of a queue. Further entries stay scheduled. 0: no limit.
     max_ready: int = _number(0, 0, 1_000_000_000)
 
-    #: Most entries of a queue; more are refused with ``QueueFull``, 0: no limit.
+    #: Most scheduled entries of a queue. Further entries raise ``QueueFull``. 0: no limit.
     max_scheduled: int = _number(0, 0, 1_000_000_000)
 
-    #: Whether a task that has failed for good is kept as a dead letter; others always are.
+    #: Whether a task that failed for good becomes a dead letter. Rejected messages always do.
     dead_letters: bool = True
 
-    #: For how many seconds dead letters are kept, 0: for ever.
+    #: Seconds for which dead letters are kept. 0: forever.
     dead_letters_age: float = _number(7_776_000.0, 0.0, 3_153_600_000.0)
 
-    #: Most dead letters of a queue; the oldest go first, 0: no limit.
+    #: Most dead letters of a queue. The oldest are dropped first. 0: no limit.
     dead_letters_max: int = _number(100_000, 0, 1_000_000_000)
 
-    #: The database, as a SQLAlchemy URL, to which workers move dead letters, "": none.
+    #: SQLAlchemy URL of the database to which workers move dead letters. Empty: none.
     dead_letters_archive: str = field(default="", repr=False)
 
-    #: Seconds after which workers move them there.
+    #: Age at which workers move dead letters to the database, in seconds.
     dead_letters_archive_after: float = _number(3600.0, 0.0, 3_153_600_000.0)
 
-    #: About how many runs of tasks are kept, of all queues; the oldest go first, 0: none.
+    #: Approximate number of kept runs of all queues. The oldest are dropped first. 0: none.
     history: int = _number(0, 0, 100_000_000)
 
-    #: A file that the worker's loop touches every second, for liveness probes, "": none. It may
-    #: have Celery's ``%n`` (node), ``%h`` (node and host) and ``%d`` (domain) in it.
+    #: Absolute path of a file that the worker's loop touches every second, for liveness probes.
+    #: Empty: none. Celery's ``%n`` (node), ``%h`` (node and host) and ``%d`` (domain) are replaced.
     liveness_file: str = _text("", r"|/[^\0]*[^/\0]", "the absolute path of a file")
 
-    #: For how many seconds Redis remembers a revoked id.
+    #: Seconds for which Redis remembers a revoked id.
     revoke_expires: float = _number(86_400.0, 1.0, 31_536_000.0)
 
-    #: Redis Cluster: the number of hash tags among which queues are spread. It cannot change.
+    #: Redis Cluster: number of hash tags over which queues are spread. It cannot change later.
     cluster_tags: int = _number(12, 1, 1024)
 
-    #: RabbitMQ: the shortest delay in seconds, and the step of all. The same in all processes.
+    #: RabbitMQ: the shortest delay and the step of all delays, in seconds. The same in all
+    #: processes.
     unit: float = _number(0.025, 0.005, 60.0)
 
-    #: RabbitMQ: a longer delay is refused, in seconds, 0: what 16 digits of base 4 can say.
+    #: RabbitMQ: the longest delay, in seconds. Longer delays are refused. 0: the largest number of
+    #: 16 digits in base 4, in units.
     max_delay: float = _number(0.0, 0.0, 3_153_600_000.0)
 
-    #: RabbitMQ: the first word of the names of all exchanges and queues of ours.
+    #: RabbitMQ: first word of the names of all exchanges and queues of this package.
     prefix: str = _text(
         "delayq",
         r"(?!amq\.)[A-Za-z0-9_.-]{1,40}",
@@ -166,14 +168,14 @@ class Settings:
     #: RabbitMQ: the type of the queues in which messages wait, ``quorum`` or ``classic``.
     queue_type: str = _text("quorum", "quorum|classic", "'quorum' or 'classic'")
 
-    #: RabbitMQ: most messages of one delay queue; a full one refuses, 0: no limit.
+    #: RabbitMQ: most messages of one delay queue. A full queue refuses messages. 0: no limit.
     max_length: int = _number(0, 0, 1_000_000_000)
 
-    #: RabbitMQ: whether to declare exchanges and queues of ours, or only to check that they exist.
+    #: RabbitMQ: whether to declare exchanges and queues, or only to check that they exist.
     declare: bool = True
 
-    #: By queue: a mapping with its own ``promote_rate``, ``max_ready``, ``max_scheduled``,
-    #: ``dead_letters_age`` and ``dead_letters_max``.
+    #: Limits by queue: a mapping with ``promote_rate``, ``max_ready``, ``max_scheduled``,
+    #: ``dead_letters_age`` and ``dead_letters_max`` of the queue.
     queues: Mapping[str, Limits] = field(default_factory=dict, hash=False)
 
     def limits(self, queue: str) -> Limits:
@@ -191,15 +193,15 @@ class Settings:
         Parameters
         ----------
         others : Collection[str]
-            Settings for another broker only, :data:`ON_REDIS` or :data:`ON_RABBITMQ`.
+            Settings that only another broker accepts, :data:`ON_REDIS` or :data:`ON_RABBITMQ`.
 
         Raises
         ------
         ConfigError
-            A name is unknown (the message lists the valid ones), or a value has the wrong
-            type or lies outside its range.
+            A name is unknown (the message lists the valid names), or a value has a wrong type or is
+            out of range.
         NotSupported
-            One of *others* is given.
+            One of *others* is set.
         """
         given = (transport_options or {}).get("delayq", {})
         known = [f.name for f in fields(cls)]
@@ -236,10 +238,10 @@ class Settings:
 
 
 def misplaced(transport_options: Mapping[str, Any] | None, others: Collection[str]) -> list[str]:
-    """Return a warning for each transport option that was most likely meant for us.
+    """Return a warning for each transport option that probably belongs into ``delayq``.
 
-    *others* are options that kombu knows. Other unknown options are ignored: a newer kombu may have
-    them.
+    *others* are options that kombu knows. Other unknown options are ignored, because a newer kombu
+    may know them.
     """
     names = [field.name for field in fields(Settings)]
     warnings = []
@@ -265,9 +267,9 @@ def _close(name: str, names: Sequence[str], cutoff: float) -> list[str]:
 
 
 def _limits(settings: Settings, queue: str, given: Any) -> Limits:
-    """Return the limits of one queue, the general ones where it has none of its own."""
+    """Return the limits of one queue. Limits that are not given are the general ones."""
     if not isinstance(given, Mapping) or not set(given) <= set(Limits.options()):
-        # Names alone: a value may be a URL with a password.
+        # Only names, because a value may be a URL with a password.
         told = f"is {hide(given)}"
         if isinstance(given, Mapping):
             told = f"has {', '.join(sorted({*map(str, given)} - {*Limits.options()}))}"
@@ -282,7 +284,7 @@ def _limits(settings: Settings, queue: str, given: Any) -> Limits:
 
 
 def _checked(setting: str, name: str, value: Any) -> Any:
-    """Return the value of a setting with the type of its default; errors call it *name*."""
+    """Return the value of a setting with the type of its default. Errors show *name*."""
     declared = Settings.__dataclass_fields__[setting]
     default, bounds = declared.default, declared.metadata
     if isinstance(default, bool):
@@ -303,12 +305,12 @@ def _checked(setting: str, name: str, value: Any) -> Any:
 
 
 def _told(value: Any) -> str:
-    """Return a value as errors show it, without the password of a URL."""
+    """Return a value for an error message, without the password of a URL."""
     return hide(value) if isinstance(value, (str, bytes)) else repr(value)
 
 
 def _url(name: str, value: Any) -> str:
-    """Return a URL, or ""; an error does not show it, as it may hold a password."""
+    """Return a URL or "". Errors do not show the URL, because it may have a password."""
     if isinstance(value, str) and (not value or "://" in value):
         return value
     got = "a text that is none" if isinstance(value, str) else type(value).__name__

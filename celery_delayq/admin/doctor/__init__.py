@@ -1,4 +1,4 @@
-"""Look at an app and its broker as a whole, and say what is wrong and what to do."""
+"""Checks an app and its broker. Each finding says what is wrong, and what to do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from celery_delayq.utils.text import spelled
 
 Check = Callable[[], Iterator[Problem]]
 
-#: In this order.
+#: The checks are made in this order.
 REDIS_CHECKS: dict[str, Callable[[OnRedis], Iterator[Problem]]] = {
     "role": redis_server.role,
     "eviction": redis_server.eviction,
@@ -56,11 +56,11 @@ REDIS_CHECKS: dict[str, Callable[[OnRedis], Iterator[Problem]]] = {
     "fsck": work.fsck,
 }
 
-#: Those of a server, made for each master of a Redis Cluster, and those of the app as a whole. The
-#: others are of the queues of one hash tag.
+#: Server checks are made once for each master of a Redis Cluster, single checks once for the app.
+#: All other checks are made for each hash tag.
 _SERVER_CHECKS = frozenset([*REDIS_CHECKS][: [*REDIS_CHECKS].index("rights")])
 _SINGLE_CHECKS = frozenset({"beat", "stock workers"})
-#: Those that read what only the first hash tag has.
+#: Checks of keys that only the first hash tag has.
 _FIRST_TAG_CHECKS = ("beat", "hash tags")
 
 RABBITMQ_CHECKS: dict[str, Callable[[Celery, Any], Iterator[Problem]]] = {
@@ -70,7 +70,7 @@ RABBITMQ_CHECKS: dict[str, Callable[[Celery, Any], Iterator[Problem]]] = {
     "unroutable": rabbitmq.unroutable,
     "after a restart": rabbitmq.after_restart,
     "leaders": rabbitmq.leaders,
-    "alarms": rabbitmq.alarms,  # the last one: RabbitMQ reads no more from who was blocked
+    "alarms": rabbitmq.alarms,  # last: RabbitMQ stops reading from a blocked publisher
 }
 
 _PACKAGES = ("celery-delayq", "celery", "kombu", "redis", "amqp")
@@ -83,21 +83,23 @@ def diagnose(
     timeout: float = 30.0,
     progress: Callable[[int, int], object] = lambda _total, _done: None,
 ) -> Diagnosis:
-    """Make all checks; each that cannot be made says so, and the others go on.
+    """Make all checks. A check that cannot be made becomes a finding, and the others go on.
 
     Parameters
     ----------
     role : Role
-        Whose rights the account must have.
+        The role whose rights the account must have.
     timeout : float
-        Seconds to wait for the broker at first. A silent master of a Redis Cluster takes several.
+        Seconds to wait for the broker's first answer. An unreachable master of a Redis Cluster
+        takes several seconds more.
     progress : Callable[[int, int], object]
-        Called by the check that reads all: with how much there is to read, and how much was read.
+        Called by the check that reads all keys, with the total number of members and the number of
+        members read so far.
 
     Raises
     ------
     ConfigError
-        A setting or the URL is wrong, or the broker is not one of ours.
+        A setting or the URL is invalid, or the broker is not of this package.
     """
     app = session.app
     found = Diagnosis(versions=_versions(), checks=["settings", "broker"])
@@ -140,7 +142,7 @@ def diagnose(
 
 
 def _there(found: Diagnosis, stores: Stores, consumed: Iterable[str]) -> Stores:
-    """Return the stores whose masters answer; each other master is a finding."""
+    """Return the stores whose masters answer. Every other master becomes a finding."""
     if stores.has_one:
         return stores
     found.checks.append("shards")
@@ -158,7 +160,7 @@ def _there(found: Diagnosis, stores: Stores, consumed: Iterable[str]) -> Stores:
 
 
 def _first_tag_away() -> Iterator[Problem]:
-    """Say that a check needs the first hash tag, whose master is away."""
+    """Yield that a check needs the first hash tag, whose master cannot be reached."""
     what = "the hash tag by which this is found is away"
     yield Problem(UNKNOWN, what, "run this again when all shards are there")
 
@@ -169,9 +171,10 @@ def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
         try:
             found.findings += (Finding(name, *each) for each in check())
         except (DelayQError, *BROKER_ERRORS, AMQPError, OSError) as exc:
-            # A full server or a replica refuses more than one check, and one tells why.
+            # A full server or a replica refuses several commands. One check reports the cause.
             lost = isinstance(exc, (BrokerUnavailable, OSError, AMQPConnectionError))
-            # Workers are asked by way of any shard.
+            # The "shards" check reports the outage. Any shard may have failed the question to
+            # workers.
             told = any(each.check == "shards" for each in found.findings)
             todo = (
                 "run this with an account that may (docs/accounts.md); a hosted Redis shows its "
@@ -188,7 +191,7 @@ def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
 
 
 def _look(name: str, subjects: Sequence[OnRedis]) -> Iterator[Problem]:
-    """Make a check of Redis for all that it is about."""
+    """Make a check of Redis for each subject to which it applies."""
     check = REDIS_CHECKS[name]
     if len(subjects) == 1 or name not in _SERVER_CHECKS:
         for subject in subjects[:1] if name in _SINGLE_CHECKS else subjects:
@@ -200,9 +203,10 @@ def _look(name: str, subjects: Sequence[OnRedis]) -> Iterator[Problem]:
 
 
 def _away(session: Session, timeout: float) -> str:
-    """Return why the broker does not answer, or "".
+    """Return the reason why the broker does not answer, or "".
 
-    What it refuses for the moment, such as all writes, is found by a check.
+    A refused command does not count if a check reports the refusal, such as the refusal of all
+    writes.
     """
 
     def ask() -> str:
@@ -210,7 +214,7 @@ def _away(session: Session, timeout: float) -> str:
             if session.on_rabbitmq:
                 with open_channel(session.app):
                     return ""
-            if session.stores.has_one:  # each master of a cluster is a check of its own
+            if session.stores.has_one:  # each master of a cluster has its own check
                 session.now_ms()
         except (CommandRefused, *BROKER_ERRORS, OSError) as exc:
             return describe_error(exc, session.app)

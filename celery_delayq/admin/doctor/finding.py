@@ -1,4 +1,4 @@
-"""What the doctor says. No I/O."""
+"""The findings of the doctor. No I/O."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-#: Tasks are lost or do not run; something is at risk; it could not be looked at.
+#: Tasks are lost or do not run; something is at risk; the check could not be made.
 FAULT, WARNING, UNKNOWN = "fault", "warning", "cannot tell"
 
 
 class Problem(NamedTuple):
-    """What a check has found to be wrong, and what to do.
+    """A problem that a check has found, and what to do.
 
-    *level* is one of `FAULT`, `WARNING` and `UNKNOWN`.
+    *level* is `FAULT`, `WARNING` or `UNKNOWN`.
     """
 
     level: str
@@ -23,7 +23,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, and the name of the check that found it."""
+    """A problem, with the name of the check that found it."""
 
     check: str
     level: str
@@ -33,9 +33,9 @@ class Finding:
 
 @dataclass(slots=True)
 class Diagnosis:
-    """What was looked at and found.
+    """The checks that were made, and their findings.
 
-    *versions* are those of programs and packages by name.
+    *versions* has the versions of programs and packages by name.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -44,9 +44,9 @@ class Diagnosis:
 
     @property
     def wrong(self) -> Sequence[Finding]:
-        """The findings that are more than `UNKNOWN`."""
+        """The findings of the levels `FAULT` and `WARNING`."""
         return [each for each in self.findings if each.level != UNKNOWN]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Return all fields as JSON types."""
         return {**asdict(self), "healthy": not self.wrong}

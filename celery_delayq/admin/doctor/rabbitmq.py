@@ -1,4 +1,4 @@
-"""Checks of RabbitMQ, by what a client can see of it."""
+"""Checks of RabbitMQ that a client can make."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMEOUT_SECONDS = 5.0
 
 
 def alarms(_app: Celery, channel: Channel) -> Iterator[Problem]:
-    """No alarm may block those who publish."""
+    """No alarm may block publishers."""
     try:
         ask_rabbitmq(channel, _TIMEOUT_SECONDS)
     except BrokerBlocked as exc:
@@ -34,13 +34,13 @@ def alarms(_app: Celery, channel: Channel) -> Iterator[Problem]:
 
 
 def latency(_app: Celery, channel: Channel) -> Iterator[Problem]:
-    """RabbitMQ must answer soon."""
+    """RabbitMQ must answer fast."""
     todo = "move workers and RabbitMQ closer"
     yield from round_trip.latency(lambda: channel.basic_qos(0, 0, False), todo)
 
 
 def delays(app: Celery, _channel: Channel) -> Iterator[Problem]:
-    """Exchanges and queues of delays must be there, as this app would declare them."""
+    """The exchanges and queues of delays must exist, with the arguments that this app declares."""
     faults = [each for each in topology.check(app) if each.is_fault]
     missing = [each.name for each in faults if each.state is topology.State.MISSING]
     if missing:
@@ -59,7 +59,7 @@ def delays(app: Celery, _channel: Channel) -> Iterator[Problem]:
 
 
 def queues(app: Celery, channel: Channel) -> Iterator[Problem]:
-    """Each queue must answer: a classic one whose node is away does not."""
+    """Each queue must answer. A classic queue whose node is down does not answer."""
     names = [*app.amqp.queues.consume_from, *channel.topology.delay_queues()]
     for name in names:
         trial = new_channel(channel.connection)
@@ -78,7 +78,7 @@ def queues(app: Celery, channel: Channel) -> Iterator[Problem]:
 
 
 def unroutable(_app: Celery, channel: Channel) -> Iterator[Problem]:
-    """Due tasks must have a queue."""
+    """The queue of each due task must exist."""
     name = channel.topology.unroutable
     if count := ready_messages(channel.connection, [name]).get(name):
         yield Problem(
@@ -90,7 +90,7 @@ def unroutable(_app: Celery, channel: Channel) -> Iterator[Problem]:
 
 
 def after_restart(_app: Celery, _channel: Channel) -> Iterator[Problem]:
-    """No client can see this setting."""
+    """Clients cannot read this setting."""
     yield Problem(
         UNKNOWN,
         "dead_letter_worker_publisher_confirm_timeout: with RabbitMQ's default of three minutes, a "
@@ -101,7 +101,7 @@ def after_restart(_app: Celery, _channel: Channel) -> Iterator[Problem]:
 
 
 def leaders(_app: Celery, _channel: Channel) -> Iterator[Problem]:
-    """No client can see leaders of quorum queues."""
+    """Clients cannot see the leaders of quorum queues."""
     yield Problem(
         UNKNOWN,
         "a quorum queue without a leader, since most of its nodes are away, answers like any other",

@@ -1,4 +1,4 @@
-"""Checks of the Redis server: settings that lose tasks, and what slows it down or stops it."""
+"""Checks of the Redis server: settings that lose tasks, and causes of slowness and outages."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from celery_delayq.admin.doctor.finding import FAULT, WARNING, Problem
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.store.server_checks import EVICTION_TEXT, evicts
 
-#: Seconds by which clocks may differ.
+#: Largest difference of two clocks, in seconds.
 MAX_CLOCK_SKEW_SECONDS = 1.0
-#: How full memory and connections may be.
+#: Largest used share of memory and of connections.
 MAX_USED_SHARE = 0.9
-#: Scripts in the cache of the server; this package has about 60.
+#: Most scripts in the cache of the server. This package has about 60 scripts.
 MAX_SCRIPTS = 500
 
 
 def role(subject: OnRedis) -> Iterator[Problem]:
-    """It must be a master."""
+    """The server must be a master."""
     if subject.info("replication").get("role") == "slave":
         yield Problem(
             FAULT,
@@ -29,7 +29,7 @@ def role(subject: OnRedis) -> Iterator[Problem]:
 
 
 def eviction(subject: OnRedis) -> Iterator[Problem]:
-    """A server that evicts loses scheduled tasks."""
+    """Redis must not evict keys, because eviction loses scheduled tasks."""
     policy = subject.config("maxmemory-policy")
     if evicts(policy):
         yield Problem(
@@ -40,7 +40,7 @@ def eviction(subject: OnRedis) -> Iterator[Problem]:
 
 
 def persistence(subject: OnRedis) -> Iterator[Problem]:
-    """Scheduled tasks must outlive a restart."""
+    """Scheduled tasks must survive a restart."""
     how = "CONFIG SET appendonly yes, and in redis.conf too"
     if subject.config("appendonly") == "yes":
         if subject.config("appendfsync") == "no":
@@ -58,7 +58,7 @@ def persistence(subject: OnRedis) -> Iterator[Problem]:
 
 
 def disk(subject: OnRedis) -> Iterator[Problem]:
-    """The last writes to disk must have worked."""
+    """The last writes to disk must have succeeded."""
     info = subject.info("persistence")
     names = ("rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status")
     if failed := [name for name in names if info.get(name, "ok") != "ok"]:
@@ -71,7 +71,7 @@ def disk(subject: OnRedis) -> Iterator[Problem]:
 
 
 def memory(subject: OnRedis) -> Iterator[Problem]:
-    """There must be memory left."""
+    """Redis must have free memory."""
     info = subject.info("memory")
     used, most = info["used_memory"], info.get("maxmemory") or info.get("total_system_memory")
     if most and used > most * MAX_USED_SHARE:
@@ -83,7 +83,7 @@ def memory(subject: OnRedis) -> Iterator[Problem]:
 
 
 def connections(subject: OnRedis) -> Iterator[Problem]:
-    """There must be connections left."""
+    """Redis must have free connections."""
     clients, most = subject.info("clients")["connected_clients"], subject.config("maxclients")
     if clients > int(most) * MAX_USED_SHARE:
         yield Problem(
@@ -94,7 +94,7 @@ def connections(subject: OnRedis) -> Iterator[Problem]:
 
 
 def cluster_replicas(subject: OnRedis) -> Iterator[Problem]:
-    """A replica must take the place of a lost master of a cluster."""
+    """Each master of a cluster must have a replica that can replace it."""
     if _is_in_cluster(subject) and not subject.info("replication").get("connected_slaves"):
         yield Problem(
             WARNING,
@@ -104,7 +104,7 @@ def cluster_replicas(subject: OnRedis) -> Iterator[Problem]:
 
 
 def cluster_coverage(subject: OnRedis) -> Iterator[Problem]:
-    """A lost master of a cluster must not stop the others."""
+    """The loss of one master of a cluster must not stop the other masters."""
     if _is_in_cluster(subject) and subject.config("cluster-require-full-coverage") == "yes":
         yield Problem(
             WARNING,
@@ -119,7 +119,7 @@ def _is_in_cluster(subject: OnRedis) -> bool:
 
 
 def replicas(subject: OnRedis) -> Iterator[Problem]:
-    """There must be as many replicas as publishes wait for."""
+    """At least ``wait_replicas`` replicas must be connected."""
     wanted = subject.settings.wait_replicas
     there = subject.info("replication").get("connected_slaves", 0)
     if there < wanted:
@@ -131,7 +131,7 @@ def replicas(subject: OnRedis) -> Iterator[Problem]:
 
 
 def clock(subject: OnRedis) -> Iterator[Problem]:
-    """Redis' clock decides what is due; an eta comes from this one."""
+    """The clocks must agree: due times use Redis' clock, ETAs use the clock of this machine."""
     before = time.time()
     theirs = subject.store.now_ms() / 1000
     after = time.time()
@@ -147,13 +147,13 @@ def clock(subject: OnRedis) -> Iterator[Problem]:
 
 
 def latency(subject: OnRedis) -> Iterator[Problem]:
-    """Redis must answer soon."""
+    """Redis must answer fast."""
     todo = "move workers and Redis closer; see SLOWLOG GET and redis-cli --intrinsic-latency"
     yield from round_trip.latency(subject.store.client.ping, todo)
 
 
 def script_cache(subject: OnRedis) -> Iterator[Problem]:
-    """Scripts that are made with values in their text fill the server."""
+    """Programs must not put values into the text of scripts, because each text fills the server."""
     number = subject.info("memory").get("number_of_cached_scripts", 0)
     if number > MAX_SCRIPTS:
         yield Problem(

@@ -1,4 +1,4 @@
-"""The time of a round trip to a broker."""
+"""Measures the round trip to a broker."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from time import perf_counter
 
 from celery_delayq.admin.doctor.finding import WARNING, Problem
 
-#: Seconds that a round trip may take, and how many are made.
+#: Longest round trip in seconds, and number of measured round trips.
 MAX_ROUND_TRIP_SECONDS = 0.020
 _ROUND_TRIPS = 9
 
 
 def latency(trip: Callable[[], object], todo: str) -> Iterator[Problem]:
-    """Each publish, and on Redis each batch of a worker, is a round trip."""
+    """Round trips must be short. Each publish is one, and on Redis each batch of a worker."""
     typical = median(_seconds(trip) for _ in range(_ROUND_TRIPS))
     if typical > MAX_ROUND_TRIP_SECONDS:
         yield Problem(

@@ -1,4 +1,4 @@
-"""Checks of the app: settings that contradict each other, missing packages, lacking rights."""
+"""Checks of the app: contradicting settings, missing packages and missing rights."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from celery_delayq.store.rights import missing
 from celery_delayq.store.schedule import layouts
 from celery_delayq.utils.text import spelled
 
-#: What only checks need; these say so.
+#: Rights that only checks need. A check without its right reports this.
 _OPTIONAL_RIGHTS = ("+info", "+config|get")
 
-#: Settings of Celery that work against each other, or against this package: when, what, to do.
+#: Contradictions of Celery's settings, or with this package: condition, problem, what to do.
 _CONTRADICTIONS: tuple[tuple[Any, str, str], ...] = (
     (
         lambda conf: conf.task_acks_late and not conf.task_reject_on_worker_lost,
@@ -49,7 +49,7 @@ def settings(app: Celery, connection: Any) -> Iterator[Problem]:
     """Settings must not contradict each other."""
     for text in worker_checks.problems(app, connection):
         what, _, todo = text.rpartition(". ")
-        # Nobody can see from here whether it does.
+        # This process cannot see whether celery beat runs.
         level = UNKNOWN if "celery beat has to run" in text else WARNING
         yield Problem(level, what or text, todo or "see docs/settings.md")
     for applies, what, todo in _CONTRADICTIONS:
@@ -79,10 +79,10 @@ def queues(subject: OnRedis) -> Iterator[Problem]:
 
 
 def rights(subject: OnRedis) -> Iterator[Problem]:
-    """The account must have what its role needs."""
+    """The account must have all rights of its role."""
     keys, names = subject.store.keys, sorted(subject.queues)
     rules = accounts.rules(subject.role, names, prefix=keys.prefix, database=keys.database)
-    # In a Redis Cluster RedBeat's keys are on any node, and are not looked for.
+    # In a Redis Cluster, RedBeat's keys may be on any node, and nothing reads them.
     unasked = {*_OPTIONAL_RIGHTS, *(("~redbeat*",) if keys.tag else ())}
     found = missing(subject.store.client, [each for each in rules if each not in unasked])
     if found is None:

@@ -1,4 +1,4 @@
-"""What is looked at: an app, and its Redis."""
+"""The subject of checks: an app and its Redis."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from celery_delayq.store.stores import Stores
 
 
 class OnRedis:
-    """An app whose broker is Redis, or the part of it in one hash tag of a Redis Cluster.
+    """An app whose broker is Redis, or the app's part in one hash tag of a Redis Cluster.
 
-    Each thing is read once.
+    INFO and statistics are read once.
 
     Parameters
     ----------
     role : Role
-        Whose rights are looked at, of those of :mod:`celery_delayq.admin.accounts`.
+        The role whose rights are checked, one of :data:`celery_delayq.admin.accounts.ROLES`.
     queues : Collection[str]
-        Those of the app's queues that are there.
+        The existing queues of the app.
     """
 
     def __init__(
@@ -33,7 +33,8 @@ class OnRedis:
     ) -> None:
         self.app, self.store, self.settings, self.role = app, store, settings, role
         self.queues = queues
-        #: Called by the check that reads all, with how much there is and how much was read.
+        #: Called by the check that reads all keys, with the total number of members and the number
+        #: of members read so far.
         self.progress: Callable[[int, int], object] = lambda _total, _done: None
         self.info = cache(self._info)
         self.stats = cache(self._stats)
@@ -48,7 +49,7 @@ class OnRedis:
         Raises
         ------
         CommandRefused
-            The server does not tell it, as some hosted ones.
+            The server does not show the setting. Some hosted servers do not.
         """
         found = cast("dict[str, str]", self.store.client.config_get(name))
         if name not in found:

@@ -1,4 +1,4 @@
-"""Checks of the work in Redis: is it consistent, and does it flow?"""
+"""Checks of the tasks in Redis: whether keys are consistent, and whether tasks make progress."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from celery_delayq.store.schedule import layouts
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.text import spelled
 
-#: Seconds for which entries may be overdue, a periodic entry be late, a lease stay after its end.
+#: Seconds for which an entry may be overdue, a tick may be late, and an expired lease may remain.
 MAX_OVERDUE_SECONDS, MAX_TICK_DELAY_SECONDS, MAX_ENDED_LEASE_SECONDS = 5.0, 60.0, 60.0
-#: Seconds to wait for answers of workers, and until an idle one has taken any message.
+#: Seconds to wait for answers of workers, and seconds within which an idle worker takes any
+#: message.
 _ANSWER_SECONDS, _READY_LIST_SECONDS = 1.0, 1.5
-#: Most ready messages of a queue that are read for their ETA.
+#: Most ready messages of a queue whose ETA is read.
 _MAX_SAMPLED_MESSAGES = 1000
-#: kombu's visibility timeout, in seconds.
+#: kombu's default visibility timeout, in seconds.
 _VISIBILITY_TIMEOUT_SECONDS = 3600
 
 
 def fsck(subject: OnRedis) -> Iterator[Problem]:
-    """Keys must agree with each other."""
+    """Keys must be consistent."""
     report = Report()
     for report in check(Stores.single(subject.store), subject.settings):
         subject.progress(report.total, report.done)
@@ -51,7 +52,7 @@ def hash_tags(stores: Stores, revoke_expires: float) -> Iterator[Problem]:
 
 
 def dispatchers(subject: OnRedis) -> Iterator[Problem]:
-    """Someone must move due entries."""
+    """A process must promote due entries."""
     limits = {name: each.limits for name, each in layouts(subject.store.registry()).items()}
     now = subject.store.now_ms() / 1000
     for queue in subject.stats().queues:
@@ -69,7 +70,7 @@ def dispatchers(subject: OnRedis) -> Iterator[Problem]:
 
 
 def consumers(subject: OnRedis) -> Iterator[Problem]:
-    """Someone must take ready messages."""
+    """A worker must take ready messages."""
     store, known = subject.store, layouts(subject.store.registry())
 
     def first(queue: str) -> bytes | None:
@@ -95,7 +96,7 @@ def consumers(subject: OnRedis) -> Iterator[Problem]:
 
 
 def leases(subject: OnRedis) -> Iterator[Problem]:
-    """Leases that have ended must be reclaimed."""
+    """Expired leases must be reclaimed."""
     store = subject.store
     seen, stood = cast("list[Any]", store.client.hmget(store.keys.clock, "seen", "stood"))
     if seen is None:
@@ -123,7 +124,7 @@ def leases(subject: OnRedis) -> Iterator[Problem]:
 
 
 def dead_letters(subject: OnRedis) -> Iterator[Problem]:
-    """No dead letter should have to go for a new one."""
+    """The dead letters of a queue must stay below the limit above which the oldest are dropped."""
     known = layouts(subject.store.registry())
     for queue in subject.stats().queues:
         limits = known.get(queue.name, subject.store.layout).limits
@@ -138,7 +139,7 @@ def dead_letters(subject: OnRedis) -> Iterator[Problem]:
 
 
 def periodic(subject: OnRedis) -> Iterator[Problem]:
-    """Someone must fire periodic entries."""
+    """A process must fire periodic entries."""
     store = subject.store
     first = cast("list[Any]", store.client.zrange(store.keys.periodic_at, 0, 0, withscores=True))
     if first and (late := (store.now_ms() - first[0][1]) / 1000) > MAX_TICK_DELAY_SECONDS:
@@ -150,7 +151,7 @@ def periodic(subject: OnRedis) -> Iterator[Problem]:
 
 
 def running_beats(subject: OnRedis) -> Iterator[Problem]:
-    """No beat may run beside workers that fire."""
+    """No celery beat may run if workers fire periodic entries."""
     for name in beat_guard.running(subject.store, subject.app):
         yield Problem(
             FAULT,
@@ -161,7 +162,7 @@ def running_beats(subject: OnRedis) -> Iterator[Problem]:
 
 
 def stock_workers(subject: OnRedis) -> Iterator[Problem]:
-    """Tasks that stock workers take from a shared queue have stock's guarantees."""
+    """Tasks that stock workers take from shared queues have only the guarantees of stock Celery."""
     for name, stats in sorted(_ask_workers(subject, "stats", _ANSWER_SECONDS).items()):
         broker = stats.get("broker", {})
         if broker.get("transport") != "redis":
@@ -186,7 +187,7 @@ def stock_workers(subject: OnRedis) -> Iterator[Problem]:
 
 
 def stock_etas(subject: OnRedis) -> Iterator[Problem]:
-    """Ready lists have no tasks with a future ETA, but what stock producers have just sent."""
+    """Ready lists must not have tasks with a future ETA. Stock producers put such tasks there."""
     store, known = subject.store, layouts(subject.store.registry())
     now_ms = store.now_ms()
     for queue in subject.stats().queues:
@@ -208,8 +209,8 @@ def stock_etas(subject: OnRedis) -> Iterator[Problem]:
 
 
 def _ask_workers(subject: OnRedis, question: str, seconds: float) -> dict[str, Any]:
-    """Return the answers of workers to a command of ``inspect``, by their names."""
-    # Closed at once, so that what is kept for the answers goes too.
+    """Return the answers of workers to a command of ``inspect``, by worker name."""
+    # Closing the connection at once also removes the queue for the answers.
     with subject.app.connection_for_write() as connection:
         inspect = subject.app.control.inspect(timeout=seconds, connection=connection)
         return getattr(inspect, question)() or {}

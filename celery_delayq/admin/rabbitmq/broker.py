@@ -1,4 +1,4 @@
-"""A connection to the app's RabbitMQ for administration, and numbers about what waits there."""
+"""Opens a channel to the app's RabbitMQ for administration, and counts the tasks there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def open_channel(app: Celery) -> Iterator[Channel]:
     Raises
     ------
     NotSupported
-        Its broker is another one.
+        The app's broker is not RabbitMQ with a URL ``delayq+amqp://``.
     """
     with app.connection_for_write() as connection:
         channel = connection.default_channel
@@ -35,8 +35,9 @@ def open_channel(app: Celery) -> Iterator[Channel]:
 
 @dataclass(frozen=True, slots=True)
 class RabbitMQQueueStats:
-    """A queue and its ready messages; the other numbers of
-    :class:`~celery_delayq.admin.stats.QueueStats` are None.
+    """A queue and its ready messages.
+
+    The other numbers of :class:`~celery_delayq.admin.stats.QueueStats` are None.
     """
 
     name: str
@@ -48,14 +49,16 @@ class RabbitMQQueueStats:
 
 @dataclass(frozen=True, slots=True)
 class RabbitMQStats:
-    """What waits in RabbitMQ. Other numbers of :class:`~celery_delayq.admin.stats.Stats` are None.
+    """The numbers of tasks in RabbitMQ.
+
+    The other numbers of :class:`~celery_delayq.admin.stats.Stats` are None.
 
     Attributes
     ----------
     queues : list[RabbitMQQueueStats]
         The queues from which this app consumes, by name.
     scheduled : int
-        Tasks of all queues that wait to be due.
+        Tasks of all queues that are not due yet.
     unroutable : int
         Due tasks whose queue was deleted.
     dead : int
@@ -72,16 +75,16 @@ class RabbitMQStats:
 
     @property
     def ready(self) -> int:
-        """Ready messages in all queues."""
+        """Number of ready messages in all queues."""
         return sum(queue.ready for queue in self.queues)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Return all fields as JSON types."""
         return {"ready": self.ready, **asdict(self)}
 
 
 def gather(app: Celery) -> RabbitMQStats:
-    """Read the numbers; those of different queues are of different moments."""
+    """Read the numbers. Different queues are read at different times."""
     with open_channel(app) as channel:
         topology, connection = channel.topology, channel.connection
         ready = ready_messages(connection, app.amqp.queues.consume_from)

@@ -1,4 +1,4 @@
-"""Move delayed tasks over from Celery's native delay on RabbitMQ, and back."""
+"""Moves delayed tasks from Celery's native delay on RabbitMQ to this package, and back."""
 
 from __future__ import annotations
 
@@ -24,47 +24,48 @@ from celery_delayq.transport.amqp.frames import encoded
 from celery_delayq.transport.amqp.messages import OWN_HEADER, Routed, is_task, own_of
 from celery_delayq.transport.amqp.sizes import ready_messages
 
-#: Messages that are published before one wait for RabbitMQ's confirms.
+#: Messages that are published before each wait for RabbitMQ's confirms.
 PUBLISH_BATCH = 200
 
-#: What native delay puts before a routing key.
+#: The prefix that native delay adds to a routing key.
 _DIGITS = re.compile(rf"^(?:[01]\.){{{native.MAX_NUMBER_OF_BITS_TO_USE}}}")
 
 
-#: Returns what is sent for a message, nothing if it has to stay.
+#: Returns the messages to publish in place of a message; an empty list if the message must stay.
 Prepare = Callable[[Any], list[Routed]]
 
 
 def from_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
-    """Take over the tasks in Celery's ``celery_delayed_*`` queues; due is the ``eta`` header.
+    """Take over the tasks in Celery's ``celery_delayed_*`` queues.
 
-    May be interrupted and repeated: a message is taken from there after RabbitMQ has it here. Where
-    it was killed, tasks of one batch (:data:`PUBLISH_BATCH`) run twice.
+    The ``eta`` header is the due time. May be interrupted and repeated. A message is removed from
+    its old queue after RabbitMQ has confirmed the new message. If the process is killed, tasks of
+    one batch (:data:`PUBLISH_BATCH`) run twice.
 
     Yields
     ------
     Moved
-        The same object after each batch, for a progress bar; once before the first.
+        The same object after each batch, for a progress bar, and once before the first batch.
     """
     with open_channel(app) as channel:
         queues = [native.level_name(level) for level in reversed(range(native.MAX_LEVEL + 1))]
-        # Those that go on to the next level meanwhile are met there.
+        # The highest level first: messages that move to a lower level meanwhile are found there.
         yield from _move_all(
             channel, queues, lambda message: _taken(app, channel, message), dry_run
         )
 
 
 def to_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
-    """Give delayed tasks back, as stock Celery sends them: by its native delay if the app has a
-    quorum queue and the task's exchange is a topic one, else to their queue with an ETA.
+    """Give delayed tasks back in the form in which stock Celery publishes them.
 
-    May be interrupted and repeated, as :func:`from_native`. Producers should use the stock URL by
-    then.
+    A task uses native delay if the app has a quorum queue and the task's exchange is a topic
+    exchange. Any other task goes to its queue with an ETA. Switch all producers to the stock URL
+    first. May be interrupted and repeated, as :func:`from_native`.
 
     Yields
     ------
     Moved
-        The same object after each batch, for a progress bar; once before the first.
+        The same object after each batch, for a progress bar, and once before the first batch.
     """
     with open_channel(app) as channel:
         delays = detect_quorum_queues(app, "amqp")[0]
@@ -81,7 +82,7 @@ def to_native(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
 def _move_all(
     channel: Channel, queues: Sequence[str], prepare: Prepare, dry_run: bool
 ) -> Iterator[Moved]:
-    """Empty queues, one after the other."""
+    """Move all messages of *queues*, one queue at a time."""
     moved = Moved(sum(ready_messages(channel.connection, queues).values()))
     yield moved
     if dry_run:
@@ -93,10 +94,10 @@ def _move_all(
 
 
 def _move(channel: Channel, queue: str, moved: Moved, prepare: Prepare) -> Iterator[Moved]:
-    """Empty a queue."""
+    """Move all messages of a queue."""
     if not ready_messages(channel.connection, [queue]).get(queue):
         return
-    # What has to stay is given back when this channel is closed.
+    # RabbitMQ requeues the messages that must stay when this channel is closed.
     taken = channel.connection.channel()
     try:
         found = True
@@ -125,7 +126,7 @@ def _move(channel: Channel, queue: str, moved: Moved, prepare: Prepare) -> Itera
 
 
 def _taken(app: Celery, channel: Channel, message: Any) -> list[Routed]:
-    """Return a native message as we send it, for each exchange or queue that would get it."""
+    """Return this package's messages for a native message: one for each exchange or queue."""
     headers = message.properties.get("application_headers") or {}
     routing_key = _DIGITS.sub("", message.delivery_info["routing_key"])
     due = envelope.due_of({"headers": headers})
@@ -136,7 +137,10 @@ def _taken(app: Celery, channel: Channel, message: Any) -> list[Routed]:
 
 
 def _targets(app: Celery, routing_key: str) -> set[tuple[str, str]]:
-    """Return where native delivery sends a key: to exchanges, and by name to fanout's queues."""
+    """Return the pairs of exchange and routing key to which native delay delivers a key.
+
+    Queues of fanout exchanges are addressed by name.
+    """
     found = set()
     for queue in app.amqp.queues.values():
         for exchange, pattern in _bindings(queue):
@@ -154,7 +158,10 @@ def _bindings(queue: Queue) -> list[tuple[Any, str]]:
 
 
 def _matches(routing_key: str, pattern: str) -> bool:
-    """Return whether a topic binding gets a routing key; native delay puts ``#.`` before it."""
+    """Return whether a topic binding matches a routing key.
+
+    Native delay adds ``#.`` before the pattern.
+    """
 
     def match(words: Sequence[str], pattern: Sequence[str]) -> bool:
         if not pattern:
@@ -168,7 +175,7 @@ def _matches(routing_key: str, pattern: str) -> bool:
 
 
 def _given_back(app: Celery, message: Any, *, delays: bool) -> list[Routed]:
-    """Return one of our messages as stock Celery sends it."""
+    """Return a message of this package in the form in which stock Celery publishes it."""
     old = message.properties.get("application_headers") or {}
     exchange, key = old.get(cascade.TARGET_HEADER), message.delivery_info["routing_key"]
     due: Due = due_of_eta(old.get(cascade.DUE_HEADER))
@@ -184,7 +191,8 @@ def _given_back(app: Celery, message: Any, *, delays: bool) -> list[Routed]:
         for queue in app.amqp.queues.values():
             for of_queue, pattern in _bindings(queue):
                 by_name = exchange == "" and queue.name == key
-                # Native delay knows no direct exchanges, and a fanout one would make copies.
+                # Native delay does not support direct exchanges. With a fanout exchange it would
+                # make copies.
                 if of_queue.type == "topic" and (by_name or of_queue.name == exchange):
                     level = native.level_name(native.MAX_LEVEL)
                     routing_key = native.calculate_routing_key(seconds, pattern if by_name else key)

@@ -1,4 +1,4 @@
-"""The exchanges and queues of delays in RabbitMQ: declared, checked and removed as a whole."""
+"""Declares, checks and removes the exchanges and queues of delays in RabbitMQ."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from celery_delayq.transport.amqp.declarer import Declarer
 from celery_delayq.transport.amqp.sizes import ready_messages
 from celery_delayq.transport.amqp.topology import CLOSED_TYPE, OPEN_TYPE, Binding, Item, QueueItem
 
-#: Seconds between two looks at whether all queues are empty.
+#: Seconds between two checks whether all queues are empty.
 _POLL_SECONDS = 1.0
 
 
 class State(str, Enum):
-    """How an exchange or queue of ours is declared."""
+    """The state of an exchange or queue of this package."""
 
     DECLARED = "declared"
     MISSING = "missing"
@@ -33,15 +33,15 @@ class State(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """An exchange or queue of ours.
+    """An exchange or queue of this package, and its state.
 
     Attributes
     ----------
     reason : str
-        What RabbitMQ answers where the state is DIFFERENT, else "".
+        RabbitMQ's error if the state is DIFFERENT, otherwise "".
     is_fault : bool
-        Whether delayed tasks fail on it. A missing one is a fault where ``declare=False`` keeps
-        tasks from declaring what they need.
+        Whether delayed tasks fail because of the state. MISSING is a fault only with
+        ``declare=False``: otherwise tasks declare the exchanges and queues that they need.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Checked:
 
 
 def definitions(app: Celery, exchanges: Iterable[str] = ()) -> dict[str, Any]:
-    """Return all items in the form that ``rabbitmqctl import_definitions`` reads."""
+    """Return all items in the format of ``rabbitmqctl import_definitions``."""
     with open_channel(app) as channel:
         vhost = channel.connection.virtual_host
         found: dict[str, list[dict[str, Any]]] = {"exchanges": [], "queues": [], "bindings": []}
@@ -87,17 +87,18 @@ def definitions(app: Celery, exchanges: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def apply(app: Celery, exchanges: Iterable[str] = ()) -> int:
-    """Declare everything, with the way to the app's queues; return how many items there are.
+    """Declare all items and the bindings to the app's queues; return the number of items.
 
     Parameters
     ----------
     exchanges : Iterable[str]
-        Exchanges to which delayed tasks are sent, beside those of the app's queues.
+        More exchanges to which delayed tasks are published, besides the exchanges of the app's
+        queues.
 
     Raises
     ------
     ConfigError, NotAllowed
-        Something is declared with other arguments, or the account lacks a right.
+        An item exists with other arguments, or the account lacks a right.
     """
     with open_channel(app) as channel:
         declarer = Declarer(channel.connection, channel.topology)
@@ -116,7 +117,7 @@ def apply(app: Celery, exchanges: Iterable[str] = ()) -> int:
 
 
 def check(app: Celery, exchanges: Iterable[str] = ()) -> list[Checked]:
-    """Compare exchanges and queues with what they should be; RabbitMQ shows no bindings."""
+    """Compare exchanges and queues with their definitions. RabbitMQ does not show bindings."""
     with open_channel(app) as channel:
         connection, topology = channel.connection, channel.topology
         existing = Declarer(connection, topology, declare=False)
@@ -132,28 +133,30 @@ def check(app: Celery, exchanges: Iterable[str] = ()) -> list[Checked]:
 
 
 def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
-    """Remove everything but exit queues, if no task waits.
+    """Remove all exchanges and queues except exit queues, if no task waits.
 
-    First the ways in are closed: publishes with a delay raise from then on, until :func:`apply`.
-    Exit queues keep tasks until something is bound to their exchange, and RabbitMQ counts those
-    nowhere. May be interrupted and repeated. A dead letter that a worker adds in the milliseconds
-    between the last look and the removal of the stream is lost; stop the workers first.
+    First the entry exchanges are closed: until :func:`apply`, publishing with a delay raises an
+    error. Exit queues stay, because their tasks wait until a queue is bound to their exchange, and
+    clients cannot see the number of these tasks.
+
+    May be interrupted and repeated. Stop the workers first: a dead letter that a worker adds in the
+    milliseconds between the last check and the removal of the stream is lost.
 
     Parameters
     ----------
     settle : float
-        Seconds for which all queues must be empty: RabbitMQ may hold a message for its retry
-        interval, three minutes, and counts it nowhere.
+        Seconds for which all queues must be empty. RabbitMQ may have a message in a retry interval,
+        up to three minutes, in which no queue counts the message.
 
     Yields
     ------
     float
-        The seconds that are left, every second.
+        The remaining seconds, once per second.
 
     Raises
     ------
     BrokerNotEmpty
-        Something waits, is unroutable or is a dead letter. The ways in stay closed.
+        A task waits or is unroutable, or there are dead letters. The entry exchanges stay closed.
     """
     with open_channel(app) as channel:
         topology = channel.topology
@@ -177,7 +180,7 @@ def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
             if left:
                 yield left
             time.sleep(min(left, _POLL_SECONDS))
-        # The marks first: they would hide what comes into a new stream.
+        # The marks (``settled``) first, because they would hide the dead letters of a new stream.
         for name in (topology.settled, topology.dead_letters):
             channel.queue_delete(name)
         for item in reversed(items):
@@ -193,7 +196,7 @@ def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
 
 
 def _items(app: Celery, channel: Channel, exchanges: Iterable[str]) -> Iterator[Item]:
-    """Yield all items, with the exit queues of the app's exchanges and of others."""
+    """Yield all items, including the exit queues of the app's exchanges and of *exchanges*."""
     yield from channel.topology.all()
     of_app = {queue.exchange.name for queue in app.amqp.queues.values() if _has_exit(queue)}
     for exchange in sorted({*of_app, *exchanges}):
@@ -201,12 +204,12 @@ def _items(app: Celery, channel: Channel, exchanges: Iterable[str]) -> Iterator[
 
 
 def _has_exit(queue: Any) -> bool:
-    """Return whether tasks for a queue are sent to an exchange: Celery sends by name otherwise."""
+    """Return whether tasks for a queue go to its exchange. Celery publishes to others by name."""
     return bool(queue.exchange.name) and queue.exchange.type not in ("direct", "fanout")
 
 
 def _is_closed(channel: Channel, entry: str) -> bool:
-    """Return whether :func:`delete` has closed a way in."""
+    """Return whether :func:`delete` has closed an entry exchange."""
     trial = channel.connection.channel()
     try:
         trial.exchange_declare(entry, OPEN_TYPE, passive=True)
