@@ -1,4 +1,4 @@
--- Cancel scheduled messages, and ready ones that are not leased yet.
+-- Cancel scheduled and ready messages.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  answer
@@ -6,11 +6,11 @@
 -- ARGV     queue
 --          most_names: most names to look at
 --          start: where to start in the first id, see include/find.lua
---          ready_action: ready ones too, 'free' their unique keys,
---            since workers refuse them, or 'leave' them
---          messages…: for each: id, only if it is due then (ms), '' for any
+--          ready_action: 'cancel' ready messages too, 'free' their unique keys, since workers
+--            refuse them, or 'leave' them
+--          messages…: for each: id, the due that it must have (ms), '' for any
 -- Returns  a code for each id: 'd' done, 'w' it is ready and stays, 'r' it is leased, 'c' it
---          is due at another time, 'u' unknown; change_found explains an unfinished reply
+--          has another due, 'u' unknown; change_found explains an unfinished reply
 -- Repeat   the same, for a minute
 -- Roles    worker
 -- @include types
@@ -30,7 +30,7 @@ local function cancel_ready(name, value, wanted)
   if ARGV.ready_action == 'cancel' then
     redis.call('HSET', READY_INDEX, name, '!' .. value)
   elseif unique ~= '-' then
-    -- A worker refuses the message. Until then it is ready, without its unique key.
+    -- A worker will refuse the message. Until then it is ready, without its unique key.
     local rest = tracking_text(due, '-', task) .. (more ~= '' and ' ' .. more or '')
     redis.call('HSET', READY_INDEX, name, message_id .. ' ' .. rest)
   end
@@ -47,7 +47,7 @@ end
 
 return answer_once(KEYS.answer, function()
   expect_state()
-  -- Removing must pass on a full server: see dispatch/promote.lua.
+  -- A full server must accept the script: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.next_due, '')
   if redis.call('EXISTS', select(FIRST.ready_lists, unpack(KEYS))) == 0 then
     forget_waiting()
@@ -56,7 +56,7 @@ return answer_once(KEYS.answer, function()
     FIRST.messages, 2, ARGV.most_names, ARGV.start, cancel_scheduled, ARGV.ready_action ~= 'leave'
       and cancel_ready)
   plan_look_after_removal(KEYS.next_due, ARGV.queue, DUE)
-  -- Ready messages are counted when a process drops them.
+  -- A ready message is counted when a process drops it.
   add_total(TOTALS, 'cancelled', cancelled)
   return codes
 end)

@@ -6,8 +6,9 @@
 --          start: where to start in the first id, see include/find.lua
 --          ids…
 -- Returns  {number of finished ids, where to continue in the next id, then for each message with
---          these ids: {name, 's' scheduled, 'w' ready or 'r' leased, its score, the
---          record or, for 'w' and 'r', message id, due, unique key, task and worker id}}
+--          these ids: {name, state, score, value}}. State is 's' scheduled, 'w' ready or 'r'
+--          leased. Value is the record for 's', else message id, due, unique key, task and
+--          worker id
 -- Repeat   reads only
 -- Roles    worker
 -- @include room

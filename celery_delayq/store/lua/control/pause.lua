@@ -1,11 +1,11 @@
--- Pause a queue or a task name, or let it go on. Consumers see that the revision has changed.
+-- Pause or resume a queue or a task name. Consumers see that the revision has changed.
 --
 -- KEYS     control  next_due  answer
---          due_of_queues…: of each queue that may have something paused_due
+--          due_of_queues…: due of each queue that may have entries in paused_due
 -- ARGV     field: 'q' and the queue, or 't' and the task
 --          pauses: '1' to pause
 --          wake_channel  queues…
--- Returns  '1', or '0' when it was so already
+-- Returns  '1', or '0' if nothing changed
 -- Repeat   the same, for a minute
 -- Roles    operator
 -- @include clock
@@ -15,18 +15,18 @@
 return answer_once(KEYS.answer, function()
   local clock = now_us()
   local changed
-  -- Small, and most wanted on a full server, which must let it pass: see dispatch/promote.lua.
+  -- Pausing helps when a server is full, so the server must accept it: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.next_due, '')
   if ARGV.pauses == '1' then
     changed = redis.call('HSETNX', KEYS.control, ARGV.field, string.format('%.0f', to_ms(clock)))
   else
     changed = redis.call('HDEL', KEYS.control, ARGV.field)
     for i = FIRST.queues, #ARGV do
-      -- The next-due index names no queue that has nothing scheduled.
+      -- The next-due index has only queues with scheduled entries.
       if redis.call('EXISTS', KEYS[i + (FIRST.due_of_queues - FIRST.queues)]) == 1 then
         redis.call('ZADD', KEYS.next_due, 'LT', to_ms(clock), ARGV[i])
       end
-      -- It also wakes workers, for messages that are ready.
+      -- The hint also wakes workers, which take ready messages.
       hint_look(ARGV.wake_channel, ARGV[i], to_ms(clock), clock)
     end
   end

@@ -1,10 +1,9 @@
--- Return which of many queues may have messages with some ids: nearly all have none.
+-- Return which of many queues may have messages with some ids. Nearly all queues have none.
 --
 -- KEYS     keys_by_id…: of each queue: entries, ready_index, leased_index, duplicate_ids
 -- ARGV     ids…
--- Returns  the place of each such queue, the first one being 1; also of one that has several
---          messages
---          with any id, or a key of another type, which control/find.lua names
+-- Returns  the place of each such queue, from 1; also of a queue that has several messages with
+--          any id, or a key of another type, which control/find.lua names
 -- Repeat   reads only
 -- Roles    worker
 

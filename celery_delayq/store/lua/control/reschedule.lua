@@ -6,11 +6,11 @@
 --          most_names: most names to look at
 --          start: where to start in the first id, see include/find.lua
 --          wake_channel
---          new_dues…: for each: id, due (ms, '+' before it when it counts from now), only if it is
---            due then (ms), '' for any
+--          new_dues…: for each: id, new due (ms, with '+' from now), the due that it must have
+--            (ms), '' for any
 -- Returns  a code for each id: 'd' done, 'w' it is ready already, 'r' it is leased, 'c' it
---          is due at another time, 'p' the new due has passed, 'u' unknown; change_found explains
---          an unfinished reply
+--          has another due, 'p' the new due has passed, 'u' unknown; change_found explains an
+--          unfinished reply
 -- Repeat   the same, for a minute
 -- Roles    operator
 -- @include clock
@@ -28,7 +28,7 @@ return answer_once(KEYS.answer, function()
   expect_state()
   local clock = now_us()
   local moves = {KEYS.readers, KEYS.moved, KEYS.moved_before}
-  -- Nothing is added, so it must pass on a full server: see dispatch/promote.lua.
+  -- Nothing is added, so a full server must accept the script: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.next_due, '')
   begin_moves(moves, clock)
 

@@ -1,10 +1,10 @@
--- Remember what was revoked, so that workers that start later refuse it too. Consumers see that
+-- Remember revocations, so that workers that start later refuse the tasks too. Consumers see that
 -- the revision has changed.
 --
 -- KEYS     control  revoked
 -- ARGV     remember_ms: for how long to remember (ms)
 --          revocations…: each 'i' and an id, or 's' and a stamp in JSON
--- Returns  how many are remembered
+-- Returns  number of remembered revocations
 -- Repeat   the same
 -- Roles    worker
 -- @include clock
@@ -12,11 +12,10 @@
 
 expect_types(FIRST.control, 'hash', 'zset')
 local now = to_ms(now_us())
--- Small, and tasks that are not to run would: a full server must let it pass, see
--- dispatch/promote.lua.
+-- Revoked tasks must not run, so a full server must accept the script: see dispatch/promote.lua.
 redis.call('ZREM', KEYS.revoked, '')
--- What is new comes last, whatever the clock says: consumers read from the last one on that they
--- know.
+-- A new revocation comes last, even if the clock was set back: consumers read on from the last one
+-- that they know.
 local newest = redis.call('ZRANGE', KEYS.revoked, -1, -1, 'WITHSCORES')[2]
 local at = math.max(now, tonumber(newest) or now)
 for i = FIRST.revocations, #ARGV do

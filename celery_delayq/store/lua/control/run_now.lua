@@ -1,6 +1,6 @@
 -- Make scheduled entries ready at once, to run next in their priority.
 --
--- What belongs to a paused task stays, and is due at once when the task goes on.
+-- An entry of a paused queue or task stays scheduled, and gets the current time as its due.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  answer  readers  moved  moved_before  wake  control  ready_lists…
@@ -9,10 +9,10 @@
 --          start: where to start in the first id, see include/find.lua
 --          wake_channel
 --          list_count: how many ready lists
---          steps_and_entries…: their priority steps, then for each entry: id, only if it is due
---            then (ms), '' for any
+--          steps_and_entries…: their priority steps, then for each entry: id, the due that it must
+--            have (ms), '' for any
 -- Returns  a code for each id: 'd' done, 'w' it is ready already, 'r' it is leased, 'c' it
---          is due at another time, 'u' unknown; change_found explains an unfinished reply
+--          has another due, 'u' unknown; change_found explains an unfinished reply
 -- Repeat   the same, for a minute
 -- Roles    operator
 -- @include clock
@@ -33,10 +33,10 @@ return answer_once(KEYS.answer, function()
   local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))},
     {select(FIRST.steps_and_entries, unpack(ARGV))})
   expect_state()
-  -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
+  -- Moving frees memory, so a full server must accept the script: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.next_due, '')
   begin_moves(moves, clock)
-  -- Nothing of a paused queue or task is started.
+  -- No entry of a paused queue or task is started.
   local queue_paused = redis.call('HEXISTS', KEYS.control, 'q' .. ARGV.queue) == 1
 
   local function is_paused(task)
@@ -48,7 +48,7 @@ return answer_once(KEYS.answer, function()
   local function run(name, score, data)
     local priority, _, task, start = read_record(data)
     if not priority or is_paused(task) then
-      -- dispatch/promote.lua does with it what is to be done.
+      -- dispatch/promote.lua handles this entry.
       local due = to_ms(clock)
       note_move(moves, name, score, task)
       move_entry(name, score, due, task)

@@ -1,13 +1,13 @@
--- Keep a message that cannot be delivered, with the reason.
+-- Store a message that cannot be delivered as a dead letter, with the reason.
 --
 -- KEYS     dead  dead_at  queues  totals
 -- ARGV     dead_letter_id  reason
 --          message: its bytes
 --          queue  layout
 --          details: details in JSON, '' for none
---          reason_kind: the kind of reason by which it is counted
+--          reason_kind: the kind of reason in the counter's name
 -- Returns  1
--- Repeat   keeps no second copy
+-- Repeat   stores no second copy
 -- Roles    producer, worker, dispatcher
 -- @include clock
 -- @include types
@@ -15,10 +15,10 @@
 -- @include totals
 
 expect_types(FIRST.dead, 'hash', 'zset')
--- The message is nowhere else, so a full server must let it pass: see dispatch/promote.lua.
+-- No other key has the message, so a full server must accept the script: see dispatch/promote.lua.
 redis.call('ZREM', KEYS.dead_at, '')
 redis.call('HSETNX', KEYS.queues, ARGV.queue, ARGV.layout)
--- Nobody knows whether a call was made whose reply was lost, so it is repeated.
+-- A caller repeats a call whose reply was lost: then the dead letter may be there already.
 local there = redis.call('HGET', KEYS.dead, dead_letter_name(ARGV.dead_letter_id))
 local same = there and ' ' .. ARGV.reason .. '\n' .. ARGV.details .. ARGV.message
 if same and string.sub(there, -#same) == same then

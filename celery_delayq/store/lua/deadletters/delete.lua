@@ -1,4 +1,4 @@
--- Forget dead letters.
+-- Delete dead letters.
 --
 -- KEYS     dead  dead_at  answer
 -- ARGV     dead_letters…: for each dead letter: its id, when it died (ms)
@@ -11,7 +11,7 @@
 
 return answer_once(KEYS.answer, function()
   expect_types(FIRST.dead, 'hash', 'zset')
-  -- Forgetting frees memory, so a full server must let it pass: see dispatch/promote.lua.
+  -- Deleting frees memory, so a full server must accept the script: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.dead_at, '')
   local states = {}
   for i = FIRST.dead_letters, #ARGV, 2 do

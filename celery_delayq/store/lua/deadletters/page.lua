@@ -1,14 +1,13 @@
--- Return about 1 MB of dead letters, in the order in which they died, in one string: clients read a
--- long reply far faster than a thousand short ones.
+-- Return about 1 MB of dead letters, in the order of their time of death, in one string. Clients
+-- read one long string far faster than a thousand short ones.
 --
 -- KEYS     dead  dead_at
 -- ARGV     first_ms: died at this time or later (ms or -inf)
 --          last_ms: died at this time or earlier (ms or +inf)
 --          most_dead_letters
---          after_id: id of one that died at the first time, after which to begin, '' for none
--- Returns  {'1' when there is more, the lengths of the id, the dead letter (-1 when it is gone)
---          and the
---          time of death (ms) of each, joined by spaces, all of these joined}
+--          after_id: id of a dead letter that died at first_ms, after which to begin, '' for none
+-- Returns  {'1' if there is more, for each dead letter the lengths of its id, the dead letter (-1
+--          if it is gone) and its time of death (ms), joined by spaces, all of these texts joined}
 -- Repeat   reads only
 -- Roles    worker
 -- @include record

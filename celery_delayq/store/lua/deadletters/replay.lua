@@ -1,15 +1,15 @@
--- Make entries of dead letters again: in one step they are scheduled, or ready, and dead no more.
+-- Replay dead letters: in one step each becomes scheduled or ready, and its dead letter is deleted.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  queues  wake  dead  dead_at  answer
---          ready_lists…: and all other lists of what is ready; all KEYS but dead and dead_at are of
---            the queue to which the messages go
+--          ready_lists…: all ready lists; all KEYS but dead and dead_at are of the queue to which
+--            the messages go
 -- ARGV     queue  layout  wake_channel
 --          dead_letters…: for each dead letter: its id, when it died (ms), the id of its task, due
---            (ms, '+' before it when it counts from now), which of KEYS is its ready list, record,
---            what to do when its unique key is taken, '' without one
--- Returns  a code for each: 'd' done, 'k' another has its unique key, 'c' it is another one by now,
---          'u' there is none
+--            (ms, with '+' from now), place of its ready list in KEYS, record, policy if its unique
+--            key is taken, '' without a unique key
+-- Returns  a code for each: 'd' done, 'k' another message has its unique key, 'c' it is another
+--          dead letter by now, 'u' there is none
 -- Repeat   the same answer, for a minute
 -- Roles    operator
 -- @include clock
@@ -30,7 +30,7 @@ return answer_once(KEYS.answer, function()
   local now = to_ms(clock)
   expect_types(FIRST.dead, 'hash', 'zset')
   begin_batch(clock, 0, KEYS.wake, FIRST.ready_lists)
-  -- One takes the place of the other, so a full server must let it pass: see dispatch/promote.lua.
+  -- Memory use stays, so a full server must accept the script: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.dead_at, '')
 
   local states = {}
@@ -41,7 +41,7 @@ return answer_once(KEYS.answer, function()
       local due, list = due_of_text(ARGV[i + 3], clock), KEYS[tonumber(ARGV[i + 4])]
       local data, policy = ARGV[i + 5], ARGV[i + 6]
       if due <= now and policy == '' then
-        -- As a new message it cannot be there already, so there is nothing to look for.
+        -- The message is new, so no other can be the same message.
         local _, _, task, start = read_record(data)
         put_ready(list, KEYS.wake, due, now, data, task, start)
         batch.ready = batch.ready + 1
@@ -50,7 +50,7 @@ return answer_once(KEYS.answer, function()
       end
     end
     if state == 'd' then
-      -- Listed before it is forgotten: nothing is ever nowhere.
+      -- Written before the dead letter is deleted, so a message is always in some key.
       write_batch()
       redis.call('HDEL', KEYS.dead, id)
       redis.call('ZREM', KEYS.dead_at, id)

@@ -1,16 +1,18 @@
--- Make the tasks of dead letters ready again, the first that died first, as far as that can be done
--- without reading their messages; returns the others. In one step one is ready and dead no more.
+-- Replay dead letters whose messages need no parsing, in the order of their time of death.
+--
+-- In one step a message becomes ready and its dead letter is deleted. The script returns the ids of
+-- the other dead letters.
 --
 -- KEYS     wake  dead  dead_at  answer  totals
---          ready_lists…: from that of the lowest step on
+--          ready_lists…: from the list of the lowest step on
 -- ARGV     first_ms: died at this time or later (ms or -inf)
 --          last_ms: died at this time or earlier (ms)
 --          most_dead_letters
---          tag_characters: 32 characters for delivery tags, of which the first four are counted
---          after_id: id of one that died at the first time, after which to begin, '' for none
---          steps…: of ready_lists
--- Returns  '<1 when there is more> <when the last one died (ms)> <how many are ready>', for each
---          that is not ' <length of its id> <when it died>', a newline, and all their ids joined
+--          tag_characters: 32 characters for delivery tags; a counter replaces the first four
+--          after_id: id of a dead letter that died at first_ms, after which to begin, '' for none
+--          steps…: the priority steps of ready_lists
+-- Returns  '<1 if there is more> <when the last one died (ms)> <how many are ready>', for each
+--          other dead letter ' <length of its id> <when it died>', a newline, and their ids joined
 -- Repeat   the same answer, for a minute
 -- Roles    operator
 -- @include types
@@ -21,10 +23,10 @@
 -- @include totals
 -- @include idempotent_reply
 
--- A dead letter's message as it starts anew. Where it is spelled as Celery and kombu spell it, with
--- the names of the headers in Celery's order (celery.app.amqp), each once, three values are
--- replaced where they stand: nothing is parsed or encoded. nil for all others, and for what has to
--- say more.
+-- Edit the message of a dead letter for its replay. If the message is spelled as Celery and kombu
+-- spell it, with each header once and in Celery's order (celery.app.amqp), three values are
+-- replaced in its text. No JSON is parsed or encoded. nil for other messages, and if more has to
+-- change.
 
 local function once(text, name, from)
   local first, last = string.find(text, name, from, true)
@@ -34,12 +36,12 @@ local function once(text, name, from)
   return nil
 end
 
--- Where what follows 'null' or a plain text begins.
+-- The place behind 'null' or a plain string.
 local function behind(text, at)
   return string.match(text, '^null, ()', at) or string.match(text, '^"[^"\\]*", ()', at)
 end
 
--- Where the message begins in a dead letter (see include/dead_letter.lua).
+-- The place where the message begins in a dead letter (see include/dead_letter.lua).
 local function message_in(dead_letter)
   local size, first = string.match(dead_letter, '^2 %d+ %-?%d+ (%d+) [^\n]*\n()')
   if size then
@@ -48,7 +50,7 @@ local function message_in(dead_letter)
   return string.match(dead_letter, '^1 %d+ %-?%d+ [^\n]*\n()')
 end
 
--- Where the number of retries is, for a task that has no ETA and does not expire.
+-- First and next place of the number of retries, for a task without ETA and expiry.
 local function retries_in(text, first)
   local at = once(text, 'task": ', first)
   if not (at and once(text, 'retries": ', first)) then
@@ -63,7 +65,7 @@ local function retries_in(text, first)
   end
 end
 
--- The message with that delivery tag, and its priority.
+-- The message with this delivery tag and no retries, and its priority.
 local function edit_for_replay(dead_letter, tag)
   local first = message_in(dead_letter)
   if not first or string.sub(dead_letter, -2) ~= '}}'
@@ -89,7 +91,7 @@ local function edit_for_replay(dead_letter, tag)
   local edits = {{from, to, '0'}, {tag_from, tag_to, tag}}
   local own = string.find(dead_letter, '"delayq": ', first, true)
   if own then
-    -- All that it may say is of the past.
+    -- These values are of the earlier run, so the header becomes empty.
     local own_from, own_to = string.match(
       dead_letter, '^"delayq": (){"label": "[^"\\]*", "eta": "[^"\\]*"}()', own)
     if not own_from then
@@ -114,7 +116,7 @@ end
 return answer_once(KEYS.answer, function()
   expect_types(FIRST.dead, 'hash', 'zset')
   expect_all(FIRST.ready_lists, 'list')
-  -- One takes the place of the other, so a full server must let it pass: see dispatch/promote.lua.
+  -- Memory use stays, so a full server must accept the script: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.dead_at, '')
 
   local function list_of(priority)
@@ -152,7 +154,7 @@ return answer_once(KEYS.answer, function()
     end
   end
   if #replayed_in_place > 0 then
-    -- Listed before they are forgotten: nothing is ever nowhere.
+    -- Pushed before the dead letters are deleted, so a message is always in some key.
     for list, messages in pairs(ready) do
       redis.call('LPUSH', list, unpack(messages))
     end

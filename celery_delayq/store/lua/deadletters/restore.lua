@@ -1,8 +1,8 @@
--- Keep dead letters as they were kept before, byte for byte.
+-- Restore exported dead letters, byte for byte.
 --
 -- KEYS     dead  dead_at  queues  answer
 -- ARGV     queue  layout
---          dead_letters…: for each dead letter: its id, when it died (ms), what was stored
+--          dead_letters…: for each dead letter: its id, when it died (ms), its stored bytes
 -- Returns  a code for each: 'd' done, 'k' it is there already
 -- Repeat   the same answer, for a minute
 -- Roles    operator
@@ -16,13 +16,13 @@ return answer_once(KEYS.answer, function()
   local states = {}
   for i = FIRST.dead_letters, #ARGV, 3 do
     local id, died, dead_letter = dead_letter_name(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
-    -- Where another one had its id when it was kept, it is found beside that.
+    -- If another dead letter had its id, an earlier call has stored it under a second name.
     local beside = id .. '\0' .. redis.sha1hex(dead_letter)
     local there = redis.call('HEXISTS', KEYS.dead, beside) == 1
     if there then
       id = beside
     elseif redis.call('HEXISTS', KEYS.dead, id) == 1 then
-      -- Read only one that may be the same: never more bytes than the call keeps.
+      -- Reads a dead letter only if its length is the same: never more bytes than the call stores.
       there = redis.call('HSTRLEN', KEYS.dead, id) == #dead_letter
         and redis.call('HGET', KEYS.dead, id) == dead_letter
       id = there and id or beside

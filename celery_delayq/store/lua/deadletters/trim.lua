@@ -1,10 +1,10 @@
--- Forget the oldest dead letters: those that died too long ago, and those that are too many.
+-- Delete the oldest dead letters: the ones beyond the longest age, then the ones beyond the limit.
 --
 -- KEYS     dead  dead_at
--- ARGV     max_age_ms: the longest time that a dead letter is kept (ms), 0 for ever
---          max_dead_letters: the most dead letters, 0 for no limit
---          most_now: most to forget in this call
--- Returns  {too old, too many}: how many were forgotten
+-- ARGV     max_age_ms: longest age of a dead letter (ms), 0 for no limit
+--          max_dead_letters: most dead letters, 0 for no limit
+--          most_now: most to delete in this call
+-- Returns  {too old, too many}: how many were deleted
 -- Repeat   goes on
 -- Roles    worker, dispatcher
 -- @include clock

@@ -1,4 +1,4 @@
--- Look at a queue later: promoting from it failed, and the others must not wait behind it.
+-- Plan the next look at a queue later: promoting from it failed, and other queues must not wait.
 --
 -- KEYS     next_due
 -- ARGV     queue

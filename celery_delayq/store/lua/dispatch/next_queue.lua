@@ -1,34 +1,34 @@
--- Return which queue to look at next, and when; advance lease time, and return queues with an ended
--- lease. Where nothing is due, note that dispatchers are up to date. The dispatcher on duty
--- publishes its look to the others, with '1' if somebody looks at the ready lists, else '0'. After
--- the clock was set back, every queue gets a look now: a portion of the queues at each call.
+-- Return the queue to look at next and the time, advance lease time, return queues with ended
+-- leases.
+--
+-- If nothing is due, the script notes that dispatchers are up to date. The dispatcher on duty
+-- publishes its call to the others, with '1' if a dispatcher looks at the ready lists, else '0'.
+-- After the clock was set back, every queue gets a look now: each call plans a portion of them.
 --
 -- KEYS     next_due  lease_ends  clock  queues
--- ARGV     max_gap_ms: longest time since the last look (ms): after a longer one, and when the
---            clock was set back, lease time has stood still
---          dispatcher: the dispatcher, '' for none that takes the duty
+-- ARGV     max_gap_ms: longest gap between two calls for which lease time goes on (ms); over a
+--            longer gap, and when the clock is set back, lease time stands still
+--          dispatcher: the dispatcher, '' for one that does not take the duty
 --          channel: the channel to which dispatchers listen, '' for a dispatcher that does not
---          ready_look_ms: longest time since somebody looked at the ready lists (ms), 0 for a
+--            listen
+--          ready_look_ms: longest time between two looks at the ready lists (ms), 0 for a
 --            dispatcher that does not look at them
 --          other_queues…: queues that this dispatcher leaves to others
--- Returns  {now (µs), queue or '', due (ms) or '', 1 when the dispatcher is on duty, else 0, how
---          many
---          dispatchers listen, 0 when that is not known, how many queues are registered, whether
---          the
---          ready lists are looked at: 2 when it is this dispatcher's turn, 1 when another one has,
---          0
---          when nobody does, some of the queues with an ended lease…}
--- Repeat   the same, but another dispatcher is to look at the ready lists
+-- Returns  {now (µs), queue or '', due (ms) or '', 1 if the dispatcher is on duty, else 0,
+--          number of dispatchers that listen (0 if unknown), number of registered queues,
+--          who looks at the ready lists (2 this dispatcher now, 1 another one, 0 nobody),
+--          some of the queues with an ended lease…}
+-- Repeat   the same, but another dispatcher looks at the ready lists
 -- Roles    worker, dispatcher
 -- @include clock
 -- @include dispatch/next_due
 -- @include lease
 -- @include dispatch/duty
 
--- Longest time without a look (ms) after which nothing counts as missed.
+-- Longest time without a call (ms) after which no tick counts as missed.
 local AWAY_MS = 2000
 
--- Any dispatcher looks at the ready lists when it is time, not only the one on duty.
+-- Who looks at the ready lists. Any dispatcher may, not only the one on duty.
 local function ready_turn(clock, most, now)
   local looked = read_whole(redis.call('HGET', clock, 'ready_looked')) or 0
   local is_fresh = looked <= now and now - looked < math.max(most, 1000)
@@ -42,9 +42,9 @@ end
 -- Number of queues that one call checks after the clock was set back.
 local PORTION = 1000
 
--- Look now at queues that are looked at later than something is due there, after an error or by
--- their pace: they would wait for a time that the clock has left again. CLOCK has where the next
--- look goes on.
+-- Plan a look now at a portion of the queues. The clock was set back, so a look that was planned
+-- later than the due of an entry, after an error or by a rate, would come much too late. CLOCK has
+-- the cursor of the next portion.
 local function look_at_portion(next_due, clock, cursor, ms)
   local following, found = unpack(redis.call('ZSCAN', next_due, cursor, 'COUNT', PORTION))
   for i = 1, #found, 2 do
@@ -59,8 +59,8 @@ local function look_at_portion(next_due, clock, cursor, ms)
   end
 end
 
--- Note the time without a dispatcher. What an earlier such time has left still counts as missed:
--- the dispatcher that came then may have died at once.
+-- Note the period without a dispatcher. If entries of an earlier such period are still scheduled,
+-- the periods are joined: the dispatcher that ended the earlier one may have died at once.
 local function note_absence(clock, first_due, seen, ms)
   local from, to = unpack(redis.call('HMGET', clock, 'away_from', 'away_to'))
   from, to = read_whole(from), read_whole(to)
@@ -74,7 +74,7 @@ end
 local now = now_us()
 local ms = to_ms(now)
 local seen = read_whole(redis.call('HGET', KEYS.clock, 'seen')) or 0
--- A full server must let it pass: see dispatch/promote.lua. An empty name would stand for no queue.
+-- A full server must accept the script: see dispatch/promote.lua. In the reply, '' means no queue.
 redis.call('ZREM', KEYS.lease_ends, '')
 redis.call('ZREM', KEYS.next_due, '')
 local cursor = seen - ms > 1000 and 0 or read_whole(redis.call('HGET', KEYS.clock, 'cursor'))
@@ -89,7 +89,7 @@ end
 if seen > 0 and ms - seen > AWAY_MS then
   note_absence(KEYS.clock, tonumber(next_due_head(KEYS.next_due, now)[3]), seen, ms)
 end
--- Not at each look of a large fleet.
+-- Written by some calls only, since a large fleet calls often.
 if ms < seen or ms - seen >= math.min(200, ARGV.max_gap_ms / 10) then
   local seen_now = string.format('%.0f', ms)
   redis.call('HSET', KEYS.clock, 'seen', seen_now)
@@ -101,7 +101,7 @@ end
 local listening = ARGV.channel ~= '' and redis.pcall('PUBSUB', 'NUMSUB', ARGV.channel) or {}
 local fleet = tonumber(listening[2]) or 0
 reply[4], reply[5] = take_duty(KEYS.clock, ARGV.dispatcher, fleet == 1, ms), fleet
--- A registry of another type stops no promotion.
+-- A registry of another type must not stop promotion.
 local queues = redis.pcall('HLEN', KEYS.queues)
 reply[6] = type(queues) == 'number' and queues or 0
 reply[7] = ready_turn(KEYS.clock, tonumber(ARGV.ready_look_ms), ms)

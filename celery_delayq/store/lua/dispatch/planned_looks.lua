@@ -1,9 +1,9 @@
--- Return when something is due in queues, and when dispatchers will look at them.
+-- Return the first due of queues, and when dispatchers will look at them.
 --
 -- KEYS     next_due  control
 --          due_of_queues…: of each queue
 -- ARGV     queues…
--- Returns  for each {due of the first (ms) or '', look (ms) or '', 1 if paused else 0}
+-- Returns  for each {first due (ms) or '', look (ms) or '', 1 if paused else 0}
 -- Repeat   reads only
 -- Roles    worker, dispatcher
 

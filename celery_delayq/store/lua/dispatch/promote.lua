@@ -1,9 +1,9 @@
--- Move what is due to the ready lists, earliest first, at most a batch of it and about 1 MB.
+-- Move due entries to the ready lists, earliest first, at most a batch and about 1 MB.
 --
--- What belongs to a paused task is paused and due instead, and comes back once the task goes on;
--- nothing of a paused queue is moved. leases/acquire.lua drops messages that are later than
--- skip_after. A tick of a periodic entry whose time passed while nobody dispatched is dropped once
--- it is not to be caught up.
+-- A due entry of a paused task becomes paused and due, and is promoted after the task is resumed.
+-- No entry of a paused queue is moved. leases/acquire.lua drops messages that are later than
+-- skip_after. A tick of a periodic entry is dropped if no dispatcher ran when it was due, and it is
+-- too late to catch it up.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  dead  dead_at  wake  control  pace  quarantined  clock  ready_lists…
@@ -11,13 +11,13 @@
 --          max_rate: most entries a second, 0 for no limit
 --          max_ready: most ready messages, 0 for no limit
 --          notes_time: '1' to note in READY_INDEX when a message became ready, else '0'
---          notes_dispatcher: '1' to note in the clock that a dispatcher was here
---          dispatcher: '' for one that does not take the duty
+--          notes_dispatcher: '1' to note in the clock that a dispatcher promotes
+--          dispatcher: '' for a dispatcher that does not take the duty
 --          steps_and_queues…: the priority steps of ready_lists, then queues that the dispatcher
 --            leaves to others
--- Returns  {now (µs), queue and due (ms) of what to look at next, moved, dead_lettered, 1 when the
+-- Returns  {now (µs), queue to look at next, its due (ms), moved, dead_lettered, 1 if the
 --          dispatcher is on duty, else 0}
--- Repeat   goes on with what is due then
+-- Repeat   goes on with the entries that are due then
 -- Roles    worker, dispatcher
 -- @include clock
 -- @include types
@@ -60,10 +60,10 @@ local function is_paused(task)
   return paused[task]
 end
 
--- Put back what was paused and due of tasks that go on. Returns whether there is more of it, and
--- how much was put back. A call looks at 100 tasks. If there are more, PACE has the revision of the
--- control and the place to go on from, '' at the end: then nobody looks again before the revision
--- changes.
+-- Put back entries that were paused and due and whose tasks were resumed. Returns whether there are
+-- more, and how many were put back. A call looks at 100 tasks. If there are more, PACE has the
+-- revision of the control and the place to go on from. The place is '' at the end: no call looks
+-- again before the revision changes.
 local function unpause(most)
   expect_all(FIRST.ready_lists, 'list')
   local revision = string.format('%.0f', read_whole(revision) or 0)
@@ -109,7 +109,7 @@ local function pause_due(due, id, task)
   redis.call('ZADD', PAUSED_DUE, 0, task_member(task, due, id))
 end
 
--- Whether nobody dispatched when something was due, see dispatch/next_queue.lua.
+-- Whether no dispatcher ran at a due, see dispatch/next_queue.lua.
 local function was_missed(due)
   local from, to = unpack(redis.call('HMGET', KEYS.clock, 'away_from', 'away_to'))
   from, to = read_whole(from), read_whole(to)
@@ -126,8 +126,8 @@ if has_rare then
 end
 duplicate_ids_there = has_rare and redis.call('EXISTS', DUPLICATE_IDS) == 1
 expect_type(KEYS.clock, 'hash')
--- Moving frees memory, so it must go on when the server is full: a write that is never refused,
--- and changes nothing, comes first, and the server lets those after it pass.
+-- Moving frees memory, so a full server must accept the script. Redis refuses no command of a
+-- script that has already written. This first write changes nothing, and a full server accepts it.
 redis.call('ZREM', KEYS.next_due, '')
 if is_ready_index and redis.call('EXISTS', KEYS.quarantined, unpack(lists)) == 0 then
   forget_waiting()
@@ -136,7 +136,7 @@ local more_paused_due, put_back = false, 0
 if has_rare and redis.call('EXISTS', PAUSED_DUE) == 1 then
   more_paused_due, put_back = unpause(limit)
 end
--- What was put back is half of the work of promoting it.
+-- Putting back an entry is half of the work of promoting it.
 limit = limit - math.floor(put_back / 2)
 local allowed, look_at_ms = promotable_count(KEYS.pace, lists, limit, tonumber(ARGV.max_rate),
   tonumber(ARGV.max_ready), clock)
@@ -147,7 +147,7 @@ for i = 1, #due, 2 do
   scores[#scores + 1] = tonumber(due[i + 1])
 end
 
--- All entries are read and checked before anything moves.
+-- The script reads and checks all entries before it moves any.
 local messages, members, gone_names, labels, unreadable, paused_due, missed = {}, {}, {}, {}, {},
   {}, {}
 local moved = 0
@@ -227,7 +227,7 @@ if ARGV.notes_dispatcher == '1' then
 end
 
 if moved == 0 then
-  -- A resumed queue may have messages ready of which its consumers do not know.
+  -- A resumed queue may have ready messages, and its consumers do not know of them.
   for _, list in ipairs(lists) do
     if redis.call('EXISTS', list) == 1 then
       wake_consumers(KEYS.wake)

@@ -2,7 +2,7 @@
 --
 -- KEYS     clock
 -- ARGV     dispatcher
--- Returns  1 when it was on duty, else 0
+-- Returns  1 if the dispatcher was on duty, else 0
 -- Repeat   does nothing, and returns 0
 -- Roles    worker, dispatcher
 

@@ -1,9 +1,9 @@
--- Wake consumers of a queue in which something is ready, of which they may not know: stock
--- producers do not wake them.
+-- Wake consumers of a queue that has ready messages. They may not know of these messages, since
+-- stock producers do not wake consumers.
 --
 -- KEYS     wake  control  quarantined  quarantine_turn  ready_lists…
 -- ARGV     queue
--- Returns  1 when something may be taken, else 0
+-- Returns  1 if a message may be taken, else 0
 -- Repeat   the same
 -- Roles    worker, dispatcher
 -- @include wake
@@ -16,7 +16,7 @@ for i = FIRST.ready_lists, #KEYS do
   there = there or redis.call('EXISTS', KEYS[i]) == 1
 end
 if there then
-  -- A full server must let it pass, see dispatch/promote.lua.
+  -- A full server must accept the script: see dispatch/promote.lua.
   redis.call('EXPIRE', KEYS.wake, 60)
   wake_consumers(KEYS.wake)
 end

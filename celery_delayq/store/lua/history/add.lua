@@ -1,13 +1,13 @@
--- Note runs whose messages were acknowledged before they began.
+-- Add runs to the history whose messages were acknowledged before the runs began.
 --
--- The number of the last call stands in the key that tells that the process lives. Where that has
--- expired, a repeated call is not known.
+-- The key that shows that the process lives has the number of its last call. If the key has
+-- expired, a repeated call adds its runs again.
 --
 -- KEYS     history  worker_id
 -- ARGV     most_runs: about how many runs to keep
 --          call_number: number of this call of the process
 --          lines: of the runs, each with a line feed behind it
--- Returns  how many were noted
+-- Returns  number of runs that were added
 -- Repeat   0
 -- Roles    worker
 -- @include history

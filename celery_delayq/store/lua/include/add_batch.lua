@@ -1,5 +1,4 @@
--- Storing messages, one after the other, until they are due; those whose moment has passed go to
--- ready at once.
+-- Store a batch of messages until they are due. A message that is due becomes ready at once.
 --
 -- Defines  batch  clear_batch_lists  begin_batch  write_batch  store_or_make_ready  is_full
 --            REFUSED  release_taken_keys  store_with_free_key  store_with_unique_key  store_message
@@ -22,9 +21,9 @@ end
 
 clear_batch_lists()
 
--- Begin, with next_due and queues behind the state; 'most' is how many entries may be scheduled, 0
--- for no limit. The ready lists are the last KEYS, from 'first' on: all of them, if something may
--- have a unique key.
+-- Begin a batch. In KEYS, next_due and queues follow the keys of the state. 'most' is how many
+-- entries may be scheduled, 0 for no limit. The ready lists are the last KEYS, from 'first' on. If
+-- a message may have a unique key, KEYS has all ready lists.
 local function begin_batch(clock, most, marker, first)
   batch.clock, batch.now = clock, to_ms(clock)
   batch.marker, batch.lists = marker, {select(first, unpack(KEYS))}
@@ -34,8 +33,8 @@ local function begin_batch(clock, most, marker, first)
   batch.room = most > 0 and most - redis.call('ZCARD', DUE) or math.huge
 end
 
--- Entries and the unique keys that they have are listed together: one ZADD for many is a third of
--- the time.
+-- Write the entries and unique keys of the batch. One ZADD of many members takes a third of the
+-- time.
 local function write_batch()
   if #batch.dues > 0 then
     redis.call('ZADD', DUE, unpack(batch.dues))
@@ -64,7 +63,7 @@ local function store_or_make_ready(id, due, list, data)
     return 'd'
   end
   batch.room, batch.scheduled = batch.room - 1, batch.scheduled + 1
-  -- As texts: Redis takes long to print a number.
+  -- As texts, since Redis formats numbers slowly.
   local dues, members, text = batch.dues, batch.members, due_text(due)
   dues[#dues + 1], dues[#dues + 2] = text, name
   members[#members + 1], members[#members + 2] = '0', task .. '\0' .. text .. '\0' .. name
@@ -74,7 +73,7 @@ local function store_or_make_ready(id, due, list, data)
   return 's'
 end
 
--- Whether another entry would be one too many: not when the same is there already.
+-- Whether the queue is full for a message. It is never full for a message that it already has.
 local function is_full(id, due, data)
   if batch.room > 0 or due <= batch.now then
     return false
@@ -85,7 +84,8 @@ end
 
 local REFUSED = {keep = 'K', error = 'E', superseded = 'O'}
 
--- Where nothing is ready, what stock workers took is waiting no more, and its key is free.
+-- If no message is ready, stock workers have taken those that READY_INDEX lists. Their unique keys
+-- are free.
 local function release_taken_keys()
   batch.looked = true
   if redis.call('EXISTS', READY_INDEX) == 0 then
@@ -99,7 +99,7 @@ local function release_taken_keys()
   forget_waiting()
 end
 
--- A message whose unique key nothing has.
+-- Store a message whose unique key is free.
 local function store_with_free_key(id, message_id, due, list, data, policy, unique)
   if is_full(id, due, data) then
     return 'f'
@@ -121,7 +121,7 @@ local function store_with_unique_key(id, due, list, data, policy)
     return store_with_free_key(id, message_id, due, list, data, policy, unique)
   end
   write_batch() -- what has the key may be among them
-  -- Also when another has replaced it since: that one is to stay.
+  -- A repeated call is a duplicate, even if another message has replaced the message since.
   if is_scheduled(id, message_id) or (batch.tracked and is_tracked(id, message_id)) then
     return 'd'
   end
@@ -148,8 +148,9 @@ local function store_with_unique_key(id, due, list, data, policy)
   return code
 end
 
--- Store one message. Returns what became of it, in the codes of schedule/add.lua, the id of another
--- that it is about, and the record of what it has replaced, '' when that had been ready.
+-- Store one message. Returns a code of schedule/add.lua and, if another message has the unique key,
+-- the id of that message. If that message was replaced, also returns its record, '' if it was
+-- ready.
 local function store_message(id, due, list, data, policy)
   if policy ~= '' then
     return store_with_unique_key(id, due, list, data, policy)
@@ -159,7 +160,7 @@ local function store_message(id, due, list, data, policy)
   return store_or_make_ready(id, due, list, data)
 end
 
--- End, and have dispatchers look. Counts them as 'accepted' or 'replayed'.
+-- End a batch, and plan a look at the queue. Counts the messages as 'accepted' or 'replayed'.
 local function end_batch(next_due, queues, queue, layout, channel, counted)
   write_batch()
   if counted == 'accepted' then
@@ -173,7 +174,7 @@ local function end_batch(next_due, queues, queue, layout, channel, counted)
   if batch.first < math.huge then
     register_due(next_due, queues, queue, layout, batch.first, batch.clock, channel)
   elseif batch.ready > 0 then
-    -- They are found by id, in the queues of the registry.
+    -- Commands find messages by id only in registered queues.
     redis.call('HSETNX', queues, queue, layout)
   end
 end

@@ -1,4 +1,4 @@
--- The clock of Redis, and whole numbers that were read from a key.
+-- Read the clock of Redis, and whole numbers from keys.
 --
 -- Defines  now_us  to_ms  read_whole
 
@@ -8,13 +8,13 @@ local function now_us()
   return tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
--- Milliseconds of it, rounded down: what is due at 5 ms is not before.
+-- Microseconds as milliseconds, rounded down: an entry that is due at 5 ms is not due at 4.9 ms.
 local function to_ms(us)
   return math.floor(us / 1000)
 end
 
--- A whole number that stands in a key, such as a time (ms); nil for anything else: anybody may have
--- written it.
+-- A whole number in a key, such as a time (ms). Returns nil for any other text: other programs may
+-- write to the key.
 local function read_whole(text)
   local is_whole = type(text) == 'string' and #text <= 15 and string.match(text, '^%-?%d+$')
   return is_whole and tonumber(text) or nil

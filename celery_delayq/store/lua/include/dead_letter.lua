@@ -1,16 +1,16 @@
--- Write dead letters, and read what they say.
+-- Write dead letters, and read their headers.
 --
 -- Defines  dead_letter_name  add_dead_letter  died_at  dead_letter_state  skip_reason
 
--- The name of a dead letter with that id. It is never '': nobody can ask for that name, and no
+-- The name of a dead letter with this id. The name is never '': no command can ask for '', and no
 -- index may have it (see dispatch/promote.lua).
 local function dead_letter_name(id)
   return id == '' and 'unnamed' or id
 end
 
--- Keep what cannot be run: header line "1 <died ms> <due ms or 0> <reason>", then the bytes. With
--- details, which are JSON for those who look at it, it is "2 <died ms> <due ms or 0> <length of the
--- details> <reason>", then the details and the bytes.
+-- Write a dead letter: a header line "1 <died ms> <due ms or 0> <reason>", then the bytes. With
+-- details (JSON, for people) it is a line "2 <died ms> <due ms or 0> <length of the details>
+-- <reason>", then the details and the bytes.
 local function add_dead_letter(dead, dead_at, id, now, due, reason, data, details)
   local first, number = dead_letter_name(id), redis.call('HLEN', dead)
   local name = first
@@ -26,14 +26,14 @@ local function add_dead_letter(dead, dead_at, id, now, due, reason, data, detail
   redis.call('ZADD', dead_at, now, name)
 end
 
--- When a dead letter was written (ms); nil for what is none.
+-- When a dead letter was written (ms); nil if the text is no dead letter.
 local function died_at(dead_letter)
   return string.match(dead_letter or '', '^[12] (%d+) ')
 end
 
--- Whether a dead letter is there that died at that time, 0 for one that does not say when: 'd', 'c'
--- when it is another one by now, 'u' when there is none. A dead letter may be large, so it is not
--- read.
+-- Whether a dead letter exists: 'd' if it died at this time, 'c' if it is another one by now, 'u'
+-- if there is none. A time of 0 matches any. The script does not read the dead letter: it may be
+-- large.
 local function dead_letter_state(dead, dead_at, id, died)
   if redis.call('HEXISTS', dead, id) == 0 then
     return 'u'
@@ -42,7 +42,7 @@ local function dead_letter_state(dead, dead_at, id, died)
   return at and died ~= '0' and tonumber(at) ~= tonumber(died) and 'c' or 'd'
 end
 
--- Why a message is dead that may not start any more.
+-- The reason of a dead letter that was later than its skip_after.
 local function skip_reason(now, due, skip)
   return string.format('skipped: %.0f ms after it was due, at most %.0f allowed', now - due, skip)
 end

@@ -7,8 +7,8 @@
 --          record: read_record  task_member  message_in  read_label
 --          wake: wake_consumers
 
--- When an entry is due: '+5' counts from now, '5' is absolute, both in ms. Rounded up, so that
--- nothing is early.
+-- The due of an entry (ms): '+5' counts from now, '5' is absolute. Rounded up, so that no entry is
+-- early.
 local function due_of_text(text, clock_us)
   local due = tonumber(text)
   if string.byte(text) == 43 then
@@ -17,8 +17,8 @@ local function due_of_text(text, clock_us)
   return due
 end
 
--- Whether a message is in the schedule already: a call is repeated after its reply was lost. Also
--- returns how many bytes it read.
+-- Whether a message is in the schedule already: a caller repeats a call whose reply was lost. Also
+-- returns the number of bytes read.
 local function is_scheduled(id, message_id)
   local bytes = 0
   for _, name in ipairs(names_of_message(id, message_id)) do
@@ -38,9 +38,8 @@ local function is_tracked(id, message_id)
     or find_tracked(LEASED_INDEX, id, message_id)) ~= nil
 end
 
--- Store a record and return the name under which it is found; nil when the same message is there
--- already. This comes before any other write, and a full server refuses it, so that nothing is
--- half-stored.
+-- Store a record and return its name; nil if the same message is there already. This comes before
+-- any other write: a full server refuses this one, so no message is stored in part.
 local function put_record(id, data, message_id)
   if has_duplicate_ids() and redis.call('HEXISTS', ENTRIES,
     duplicate_name(id, message_id)) == 1 then
@@ -51,7 +50,7 @@ local function put_record(id, data, message_id)
   end
   local _, message_id_there = read_record(redis.call('HGET', ENTRIES, id))
   if message_id_there ~= message_id then
-    -- The same task id sent twice on purpose, or a retry beside a redelivery: both run.
+    -- A task id that was sent twice on purpose, or a retry beside a redelivery: both run.
     local name = duplicate_name(id, message_id)
     if redis.call('HSETNX', ENTRIES, name, data) == 1 then
       list_duplicate(name)
@@ -61,7 +60,7 @@ local function put_record(id, data, message_id)
   return nil
 end
 
--- Store an entry, unless the same message is there already. Returns its name then.
+-- Store an entry and return its name; nil if the same message is there already.
 local function put_entry(id, due, data, message_id, task)
   local name = put_record(id, data, message_id)
   if name then
@@ -71,7 +70,7 @@ local function put_entry(id, due, data, message_id, task)
   return name
 end
 
--- Make a message ready that is due: its record is not stored.
+-- Make a due message ready. Its record is not stored.
 local function put_ready(list, marker, due, now, data, task, start)
   redis.call('LPUSH', list, message_in(data, start))
   local id, message_id, _, unique = read_label(data, start)

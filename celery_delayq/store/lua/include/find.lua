@@ -1,6 +1,6 @@
--- Find messages by id. A call looks at some of their names and reads about 1 MB of records.
--- Messages come in the order of their message ids, whichever of its two names a message has. So
--- calls meet each message once, also if it gets its other name between two calls.
+-- Find messages by id. A call looks at a limited number of names and reads about 1 MB of records.
+-- Messages come in the order of their message ids. So consecutive calls meet each message once,
+-- even if a message gets its other name between two calls.
 --
 -- Defines  add_found  in_order  names_left  find_some  RANK  change_one  change_found
 -- Expects  tracking: ENTRIES  READY_INDEX  LEASED_INDEX  read_tracked  has_duplicate_ids
@@ -8,8 +8,9 @@
 --          record: read_record  is_before  due_at
 --          room: take_room  room
 
--- Add the messages under a name: {name, state, value}. State 's' is scheduled, with the record as
--- value, 'w' ready, 'r' leased. Skips cancelled ones. Returns the bytes of the record.
+-- Add the messages under a name to 'found': {name, state, value}. State is 's' scheduled (the value
+-- is the record), 'w' ready or 'r' leased. Skips cancelled messages. Returns the bytes of the
+-- record.
 local function add_found(found, name)
   local data = redis.call('HGET', ENTRIES, name)
   if data then
@@ -24,7 +25,7 @@ local function add_found(found, name)
   return data and #data or 0
 end
 
--- Sort messages by message id, without those up to the message id 'after'; nil keeps all.
+-- Sort messages by message id. Keeps only message ids behind 'after'; nil keeps all.
 local function in_order(found, after)
   local sorted = {}
   for _, one in ipairs(found) do
@@ -44,11 +45,12 @@ end
 -- How many more names the call may look at.
 local names_left
 
--- Find some messages with an id, from a place on: '[' is the start, '(<message_id>' is after that
+-- Find some messages with an id, from a place on: '[' is the start, '(<message_id>' is behind this
 -- message id.
--- Returns them as add_found does, and the place where the next call continues; nil at the end.
--- An id with a NUL stands for one name: "<id> NUL <message_id>" or, for the name "<id>", "<id>
--- NUL".
+-- Returns the messages as add_found does, and the place where the next call continues; nil at the
+-- end.
+-- An id with a NUL stands for one name: "<id> NUL <message_id>" for this name, "<id> NUL" for the
+-- name "<id>".
 local function find_some(id, from)
   names_left = names_left - 1
   local alone = {}
@@ -63,8 +65,8 @@ local function find_some(id, from)
     listed = redis.call('ZRANGEBYLEX', DUPLICATE_IDS, start, '(' .. id .. '\1', 'LIMIT', 0, most)
     names_left = names_left - #listed
   end
-  -- Messages named by the id alone are sorted in among the others. Each call reads them, but only
-  -- the first call counts their bytes, so that later calls have room for others.
+  -- A message whose name is the id alone is sorted in among the others. Each call reads it, but
+  -- only the first call counts its bytes, so later calls have room for other messages.
   local bytes = add_found(alone, id)
   if from == '[' then
     take_room(bytes)
@@ -93,10 +95,11 @@ local function find_some(id, from)
   return found
 end
 
--- Several messages with one id have one code in the reply: the one that comes first here.
+-- The reply has one code for an id. If its messages have different codes, the lowest rank counts.
 local RANK = {r = 1, w = 2, c = 3, p = 4, d = 5, u = 6}
 
--- Change one of them, see change_found; 'wanted' is when it is to be due, nil for any time.
+-- Change one message, see change_found. Changes it only if its due is 'wanted' (ms); nil is any
+-- due.
 local function change_one(one, wanted, i, change, change_ready)
   local name, state, value = unpack(one)
   if state == 's' then
@@ -106,13 +109,14 @@ local function change_one(one, wanted, i, change, change_ready)
   return state == 'w' and change_ready and change_ready(name, value, wanted) or state
 end
 
--- Change the messages with the ids ARGV[first], ARGV[first + step] and so on; 'from' is the place
--- where the first id starts. The last argument of an id is when it must be due (ms), '' for any
--- time. 'change' gets name, score and record of a scheduled message and the index of its id in
--- ARGV, 'change_ready', if any, name and value of a ready one; they return a code, the first one
--- nil for 'd'.
--- Returns a code for each id. If the last of them has more messages, a newline and the place to
--- continue follow. The call did not reach ids without a code.
+-- Change the messages with the ids ARGV[first], ARGV[first + step] and so on. 'from' is the place
+-- where the first id starts. The last argument of an id is the due that its message must have (ms),
+-- '' for any due.
+-- 'change' gets name, score and record of a scheduled message, and the index of its id in ARGV. It
+-- returns a code; nil means 'd'. 'change_ready' may be missing. It gets name and value of a ready
+-- message, and the wanted due, and returns a code.
+-- Returns a code for each id. A newline and the place to continue follow if the last id has more
+-- messages. The call did not reach ids without a code.
 local function change_found(first, step, most, from, change, change_ready)
   names_left = tonumber(most)
   local codes = {}

@@ -1,9 +1,9 @@
--- The history of runs.
+-- Write the history of runs.
 --
 -- Defines  add_run
 
--- Note a run that has ended, where there is a line of it, in the stream of about 'most' of them.
--- A full server refuses the line, which is then missing: no message waits for its history.
+-- Add the line of an ended run, if any, to the stream of about 'most' runs. A full server refuses
+-- the line, and the history lacks it: no message waits for its history.
 local function add_run(history, most, line)
   if line ~= '' then
     redis.pcall('XADD', history, 'MAXLEN', '~', most, '*', 'r', line)

@@ -1,8 +1,8 @@
--- One reply to a call and to its repeats.
+-- Give a call and its repeats the same reply.
 --
 -- Defines  answer_once
 
--- A call that is repeated after its reply was lost gets the same answer: it is kept for a minute.
+-- A caller repeats a call whose reply was lost. The reply is kept for a minute.
 local function answer_once(key, work)
   local reply = redis.call('GET', key)
   if not reply then

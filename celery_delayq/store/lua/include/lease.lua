@@ -1,4 +1,4 @@
--- Lease time, the values that a process has leased, and how often they were delivered.
+-- Lease time, leased values, and counts of deliveries.
 --
 -- Defines  lease_now  extend_lease  read_leased  leased_value  read_deliveries  write_deliveries
 --            count_death
@@ -7,12 +7,12 @@
 --          dead_letter: add_dead_letter
 --          record: read_label
 
--- Lease time: Redis' clock in ms, less the time for which it stood still. It stands still while
--- no dispatcher looks (an outage, a failover) and over jumps of the clock, so that no lease ends
--- only because its process could not be heard.
+-- Lease time (ms): Redis' clock less the periods in which lease time stood still. Lease time stands
+-- still while no dispatcher calls (an outage, a failover) and over jumps of the clock. So no lease
+-- ends only because Redis could not hear its process.
 --
--- 'max_gap' is the longest time (ms) since the last look in which time has not stood still; 'now'
--- is the clock (ms) where it is known.
+-- 'max_gap' is the longest gap since the last call (ms) for which lease time goes on. 'now' is the
+-- clock (ms), nil to read it.
 local function lease_now(clock, max_gap, now)
   now = now or to_ms(now_us())
   local seen, stood = unpack(redis.call('HMGET', clock, 'seen', 'stood'))
@@ -24,16 +24,16 @@ local function lease_now(clock, max_gap, now)
   return seen + gap - (read_whole(stood) or 0)
 end
 
--- Extend the lease of a worker id, and make sure that someone looks when it has ended.
+-- Extend the lease of a worker id, and plan a look at the time when it ends.
 local function extend_lease(leases, lease_ends, queue, worker_id, ends)
   redis.call('ZADD', leases, ends, worker_id)
   redis.call('ZADD', lease_ends, 'LT', ends, queue)
 end
 
--- What stands in the hash of a worker id: "<priority step>[!]\n" and the message; '!' when it was
--- delivered alone. A message of step 0 and 64 KiB or more that begins with '{' stands there as it
--- is. Empty once a retry has replaced it. Returns step, mark, start of message; nil when it is
--- empty or unreadable.
+-- Read a value in the hash of a worker id: "<priority step>[!]\n" and the message; '!' means
+-- delivered alone. A message of step 0 with 64 KiB or more that begins with '{' has no such line. A
+-- value is empty after a retry has replaced the message. Returns step, mark and start of the
+-- message; nil for an empty or unreadable value.
 local function read_leased(value)
   if string.byte(value or '') == 123 then
     return '0', '', 1
@@ -46,8 +46,8 @@ local function leased_value(step, message)
   return is_alone and message or step .. '\n' .. message
 end
 
--- How often a message was delivered in vain: "<reclaimed> <crashed> <requeued>", by the SHA1 of its
--- bytes, which are never rewritten.
+-- Read the counts of failed deliveries: "<reclaimed> <crashed> <requeued>". The field is the SHA1
+-- of the message's bytes, which never change.
 local function read_deliveries(text)
   local reclaimed, crashed, requeued = string.match(text or '', '^(%d+) (%d+) (%d+)$')
   return tonumber(reclaimed or 0), tonumber(crashed or 0), tonumber(requeued or 0)
@@ -57,9 +57,9 @@ local function write_deliveries(deliveries, digest, reclaimed, crashed, requeued
   redis.call('HSET', deliveries, digest, string.format('%d %d %d', reclaimed, crashed, requeued))
 end
 
--- Count that a process ended while it had a message. Returns what becomes of the message: 'ready';
--- 'quarantined', to be delivered alone, since it was leased too often when its process ended;
--- 'dead': the process had no other message, and this one is a dead letter now.
+-- Count the end of a process that had leased a message. Returns the message's next state: 'ready';
+-- 'quarantined', to be delivered alone, since too many processes ended with the message; 'dead',
+-- since the last process ended while it had no other message.
 local function count_death(message, mark, most, worker_id, deliveries, dead, dead_at)
   local digest = redis.sha1hex(message)
   local reclaimed, crashed, requeued = read_deliveries(redis.call('HGET', deliveries, digest))

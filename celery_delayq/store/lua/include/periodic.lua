@@ -1,5 +1,4 @@
--- Periodic entries: the first line of a record holds its state, see
--- celery_delayq/periodic/state.py.
+-- Periodic entries. The first line of a record is its state: see celery_delayq/periodic/state.py.
 --
 -- Defines  as_expected  look_at_entry
 
@@ -12,7 +11,7 @@ local function as_expected(periodic, name, line)
   return nil
 end
 
--- When to look at an entry next, '' for never.
+-- Set when to look at an entry next (ms), '' for never.
 local function look_at_entry(periodic_at, name, at)
   if at == '' then
     redis.call('ZREM', periodic_at, name)

@@ -1,10 +1,11 @@
--- Places in a sorted set, for reading on where another call ended: without OFFSET, so it takes the
--- same time however many members have one score.
+-- Continue to read a sorted set where an earlier call ended.
+--
+-- OFFSET is not used: its time grows with the number of members of one score.
 --
 -- Defines  rank_behind  members_between
 -- Expects  record: is_before
 
--- The first rank at which a member stands behind a place, which may be empty meanwhile.
+-- The rank of the first member behind a score and member. That member may be gone.
 local function rank_behind(key, score, member)
   local from = redis.call('ZCOUNT', key, '-inf', '(' .. score)
   local to = redis.call('ZCOUNT', key, '-inf', score)
@@ -19,8 +20,8 @@ local function rank_behind(key, score, member)
   return from
 end
 
--- Up to a number of members between two scores, each followed by its score, and whether there are
--- more: behind 'after', a member with the first score, unless it is ''.
+-- Up to 'number' members between two scores, each followed by its score, and whether there are
+-- more. Members begin behind 'after', a member of the first score, unless 'after' is ''.
 local function members_between(key, first, last, after, number)
   local from = first == '-inf' and 0 or redis.call('ZCOUNT', key, '-inf', '(' .. first)
   if after ~= '' then

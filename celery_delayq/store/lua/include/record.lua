@@ -1,11 +1,11 @@
--- Read records, labels of messages and members of the index by task.
+-- Read records and labels of messages, and write members of the index by task.
 --
 -- Defines  read_record  message_in  due_text  is_before  task_member  PAUSED_OFFSET  due_at
 --            read_label  read_unique
 
--- Read a record (see model/envelope.py): priority, message id, task and where the message begins;
--- nil when the data are no record. A large message is its own record, and its task stands behind
--- its label.
+-- Read a record (see model/envelope.py). Returns priority, message id, task and the place where the
+-- message begins; nil if the data are no record. A large message is its own record: its task
+-- follows its label.
 local function read_record(data)
   local priority, message_id, task, start = string.match(data or '', '^1 (%d+) (%S+) (%S*)\n(){')
   if not priority then
@@ -18,19 +18,18 @@ local function read_record(data)
   return priority, message_id, task, start
 end
 
--- The message in a record or in a leased value. Lua hashes each byte of each text that it makes,
--- so another one of a large message takes as long as to store it twice.
+-- The message in a record or in a leased value. Lua hashes each byte of a new string, so a copy of
+-- a large message costs as much time as a second write.
 local function message_in(data, start)
   return start == 1 and data or string.sub(data, start)
 end
 
--- Fixed width keeps the order of due.
+-- A due as a text. The fixed width keeps the order of dues.
 local function due_text(due)
   return string.format('%015.0f', due)
 end
 
--- Whether one text is before another, by bytes as for Redis: '<' would use the locale of the
--- server.
+-- Whether one text is before another. Compares bytes, as Redis does; '<' uses the server's locale.
 local function is_before(one, other)
   for i = 1, math.min(#one, #other) do
     local left, right = string.byte(one, i), string.byte(other, i)
@@ -41,29 +40,30 @@ local function is_before(one, other)
   return #one < #other
 end
 
--- The member of the index by task that belongs to an entry.
+-- The member of an entry in the index by task.
 local function task_member(task, due, name)
   return task .. '\0' .. due_text(due) .. '\0' .. name
 end
 
--- An entry whose task is paused when it is due is paused and due: it keeps its place behind all
--- others, with a score so much higher than its due, which is more than any due.
+-- An entry that is due while its task is paused is "paused and due". Its score is its due plus this
+-- offset (ms). The offset is larger than any due, so the entry stands behind all others.
 local PAUSED_OFFSET = 1e15
 
--- When an entry with that score is due (ms).
+-- The due (ms) of an entry with this score.
 local function due_at(score)
   score = tonumber(score)
   return score >= PAUSED_OFFSET and score - PAUSED_OFFSET or score
 end
 
--- What scripts have to know of a message in every state stands in its first bytes (see
--- model/envelope.py): id, message id, for how long after its due it may start (ms, 0 for ever) and
--- its unique key, behind a character for its scope, or '-'. So they parse no JSON. Returns nil for
--- what has none: messages of stock producers, and those that were sent to run at once.
+-- Read the label in the first bytes of a message (see model/envelope.py), so that scripts parse no
+-- JSON. Returns id, message id, skip and unique key. Skip is how long after its due a message may
+-- start (ms, 0 for no limit). The unique key follows a character for its scope; '-' is no key.
+-- Returns nil for a message without a label: stock producers send these, and a message that is sent
+-- to run at once has none.
 --
--- The time has a leading 0, and is returned as a negative number, for a tick of a periodic entry
--- that was scheduled ahead: dispatch/promote.lua drops it when it is later, and nobody dispatched
--- when it was due.
+-- A tick of a periodic entry that was scheduled ahead has a skip with a leading 0, which is
+-- returned as a negative number. dispatch/promote.lua drops the tick if it is later than that and
+-- no dispatcher ran when it was due.
 local function read_label(message, start)
   local id, message_id, skip, unique = string.match(
     message, '^{"properties": {"delayq": {"label": "(%S*) (%S+) (%d+) (%S+)"', start or 1)
@@ -76,7 +76,7 @@ local function read_label(message, start)
   return id, message_id, tonumber(skip), unique
 end
 
--- Only its unique key.
+-- Read only the unique key of a label.
 local function read_unique(message, start)
   return string.match(
     message, '^{"properties": {"delayq": {"label": "%S* %S+ %d+ (%S+)"', start or 1)

@@ -4,7 +4,8 @@
 -- Expects  room: count_to_read  take_read  room
 
 -- Read about 'most' fields of a hash from a cursor on, while there is room. Returns the next
--- cursor, and each field followed by its value. A hash that was much larger before has empty pages.
+-- cursor, and each field followed by its value. A hash that was much larger before may give empty
+-- pages.
 local function scan_hash(key, cursor, most)
   local found = {}
   for _ = 1, most do

@@ -1,22 +1,23 @@
--- Counting, in the script that does what is counted: celery_delayq/model/totals.py says what the
--- counters mean. A key of another type counts nothing, which is no error: fsck tells of it.
+-- Count in the script that does the counted work. celery_delayq/model/totals.py explains the
+-- counters. A key of another type counts nothing and raises no error: fsck reports it.
 --
 -- Defines  add_total  count_others
 
--- Count some more of one kind.
+-- Add to one counter.
 local function add_total(totals, name, number)
-  -- As a text where it is one: Redis takes long to print a number.
+  -- The text '1', since Redis formats numbers slowly.
   local text = number == 1 and '1' or number
   if number ~= 0 and redis.pcall('HINCRBY', totals, name, text) == number then
-    -- The first of its kind, perhaps of all.
+    -- The first count of this counter, perhaps of all counters.
     local time = redis.call('TIME')
     redis.pcall('HSETNX', totals, 'epoch', time[1] .. string.format('%06d', time[2]))
   end
 end
 
--- Others fill and empty the ready lists too. What scripts have made ready, and was not taken since,
--- is 'pushed' + 'promoted' + 'ready'; the first two are counters. Returns how many messages others
--- have added, less those that they have taken, when 'there' are ready or quarantined.
+-- Count the messages that other programs have added to the ready lists or taken from them. Scripts
+-- have made 'pushed' + 'promoted' + 'ready' messages ready that were not taken since; the first two
+-- are counters. 'there' is the number of ready and quarantined messages. Returns how many messages
+-- other programs have added, less those that they have taken.
 local function count_others(totals, there)
   local known = redis.pcall('HMGET', totals, 'pushed', 'promoted', 'ready')
   local others = there

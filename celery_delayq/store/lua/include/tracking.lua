@@ -1,4 +1,4 @@
--- Where a message is: scheduled, ready or leased, and which message has a unique key.
+-- Track where a message is (scheduled, ready or leased), and which message has a unique key.
 --
 -- Defines  DUE  ENTRIES  TASKS  PAUSED_DUE  UNIQUE  DUPLICATE_IDS  READY_INDEX  LEASED_INDEX
 --            TOTALS  duplicate_name  duplicate_ids_there  has_duplicate_ids  list_duplicate
@@ -10,26 +10,27 @@
 --          types: expect_types  expect_rare  expect_type
 --          record: read_label  read_record  read_unique  task_member  due_at
 
--- The keys with which all scripts about entries begin.
+-- The first KEYS of all scripts about entries.
 local DUE, ENTRIES, TASKS, PAUSED_DUE = KEYS.due, KEYS.entries, KEYS.tasks, KEYS.paused_due
 local UNIQUE, DUPLICATE_IDS = KEYS.unique, KEYS.duplicate_ids
 local READY_INDEX, LEASED_INDEX = KEYS.ready_index, KEYS.leased_index
 local TOTALS = KEYS.totals
 
--- Once it has left the schedule, an entry is found by its name in READY_INDEX while it is ready,
--- and in LEASED_INDEX while it is leased. There stands "<message_id> <due ms> <unique key or ->
--- <task> [<worker_id>]". A mark before it says that it does not run: '!' it was cancelled, '!!'
--- another one has its unique key, '!!!' it is later than it may be. When its turn comes, a worker
--- reports that, or leases/acquire.lua drops it. With a history of runs it is not the worker id that
--- stands in READY_INDEX, but when it became ready (ms), where dispatch/promote.lua knew.
+-- An entry that has left the schedule is in READY_INDEX while it is ready, and in LEASED_INDEX
+-- while it is leased. The field is its name, the value "<message_id> <due ms> <unique key or ->
+-- <task> [<worker_id>]". A message with a mark before this value does not run: '!' it was
+-- cancelled, '!!' another message has its unique key, '!!!' it is later than its skip_after. When
+-- its turn comes, a worker reports the message, or leases/acquire.lua drops it. With a history of
+-- runs, READY_INDEX has no worker id, but the time (ms) when dispatch/promote.lua made the message
+-- ready.
 
--- The name of an entry is its id or, where that is taken by another message with the same id, "<id>
--- NUL <message_id>". Names of the second kind are listed in DUPLICATE_IDS until they are gone.
+-- The name of an entry is its id. If another message with the same id has this name, the name is
+-- "<id> NUL <message_id>". DUPLICATE_IDS lists names of this second kind.
 local function duplicate_name(id, message_id)
   return id .. '\0' .. message_id
 end
 
--- Whether there are any: mostly not, and then nobody has to look for them.
+-- Whether DUPLICATE_IDS exists. It mostly does not, and then scripts look up one name only.
 local duplicate_ids_there
 
 local function has_duplicate_ids()
@@ -51,7 +52,7 @@ local function names_of_message(id, message_id)
   return has_duplicate_ids() and {id, duplicate_name(id, message_id)} or {id}
 end
 
--- Refuse those of another type before anything is written. Returns whether anything is ready or
+-- Refuse keys of another type before the first write. Returns whether any message is ready or
 -- leased.
 local function expect_state()
   expect_types(FIRST.due, 'zset', 'hash', 'zset')
@@ -61,12 +62,12 @@ local function expect_state()
   return ready or leased
 end
 
--- What stands in READY_INDEX or LEASED_INDEX: mark, message id, due, unique, task, worker id.
+-- Read a value of READY_INDEX or LEASED_INDEX: mark, message id, due, unique key, task, worker id.
 local function read_tracked(value)
   return string.match(value or '', '^(!*)(%S+) (%d+) (%S+) (%S*) ?(.*)$')
 end
 
--- Name and value of a message in READY_INDEX or LEASED_INDEX; nil when it is not there.
+-- Name and value of a message in READY_INDEX or LEASED_INDEX; nil if the index does not have it.
 local function find_tracked(index, id, message_id)
   for _, name in ipairs(names_of_message(id, message_id)) do
     local value = redis.call('HGET', index, name)
@@ -95,8 +96,9 @@ local function tracking_text(due, unique, task)
   return string.format('%.0f ', due) .. unique .. ' ' .. task
 end
 
--- Forget where a message is; returns what there was to know of it, or what its label tells: mark,
--- due, what is known of it everywhere, what is known of it there, and whether it was there.
+-- Remove a message from an index. Returns mark, due, the text to track the message in another
+-- index, the rest of its value, and whether the index had it. If not, the text comes from the
+-- label.
 local function untrack_message(index, id, message_id, unique)
   local name, value = find_tracked(index, id, message_id)
   if not name then
@@ -107,8 +109,8 @@ local function untrack_message(index, id, message_id, unique)
   return mark, tonumber(due), tracking_text(due, its_unique, task), more, true
 end
 
--- A leased message becomes ready again. It was in time once, so its skip_after counts no more: its
--- due is forgotten.
+-- A leased message becomes ready again. It was in time once, so its skip_after no longer counts:
+-- its due becomes 0.
 local function track_requeued(message, start)
   local id, message_id, skip, unique = read_label(message, start)
   if id then
@@ -120,17 +122,18 @@ local function track_requeued(message, start)
   end
 end
 
--- The message that owns a unique key: its id and message id, and since when (ms) if the policy
--- needs it; nil for a free key.
+-- The owner of a unique key: id and message id, and the time (ms) since when, if the policy needs
+-- it; nil for a free key.
 local function read_owner(key)
   local since, id, message_id = string.match(
     redis.call('HGET', UNIQUE, key) or '', '^(%d*)=([^%z]*)%z(%S+)$')
   return id, message_id, tonumber(since)
 end
 
--- Where a message holds its unique key: 'scheduled', 'waiting' or 'running', then its name and
--- value; nil when it holds the key no longer, for example after a stock worker took it. Scope 's'
--- holds the key only while scheduled, scope 'd' until done.
+-- The state in which a message has its unique key: 'scheduled', 'waiting' or 'running', then its
+-- name and value. nil if the message no longer has the key, for example after a stock worker took
+-- it. With scope 's' a message has the key only while it is scheduled, with scope 'd' until it is
+-- done.
 local function find_owner(id, message_id, key)
   for _, name in ipairs(names_of_message(id, message_id)) do
     local data = redis.call('HGET', ENTRIES, name)
@@ -151,7 +154,8 @@ local function find_owner(id, message_id, key)
   end
 end
 
--- Release the unique key of a message that has left a place, unless it holds the key elsewhere.
+-- Release the unique key of a message that has left a state, unless it has the key in another
+-- state.
 local function release_key(unique, id, message_id)
   if unique == '-' then
     return
@@ -163,8 +167,8 @@ local function release_key(unique, id, message_id)
   end
 end
 
--- Nothing is ready, so what stock workers took is waiting no more. Where nothing else is tracked
--- either, nothing of it is left.
+-- No message is ready: stock workers have taken those that READY_INDEX lists, so forget them. If no
+-- message is scheduled or leased either, no name and no unique key stays.
 local function forget_waiting()
   redis.call('UNLINK', READY_INDEX)
   if redis.call('EXISTS', ENTRIES, LEASED_INDEX) == 0 then
@@ -172,7 +176,7 @@ local function forget_waiting()
   end
 end
 
--- Forget a message that was ready or leased and is gone. Returns its mark.
+-- Forget a message that was ready or leased. Returns its mark.
 local function forget_tracked(index, message, start)
   local id, message_id, _, unique = read_label(message, start)
   local mark = ''
@@ -186,7 +190,7 @@ local function forget_tracked(index, message, start)
   return mark
 end
 
--- Give an entry another due. Its task is nil where its record cannot be read.
+-- Give an entry another due. 'task' is nil if its record cannot be read.
 local function move_entry(name, score, due, task)
   if task then
     local member = task_member(task, due_at(score), name)
@@ -197,8 +201,8 @@ local function move_entry(name, score, due, task)
   redis.call('ZADD', DUE, due, name)
 end
 
--- Take an entry out of the schedule, but let it keep its unique key. Returns id, message id and
--- unique key of its label, if it has one.
+-- Take an entry out of the schedule. It keeps its unique key. Returns id, message id and unique key
+-- of its label, if it has a label.
 local function take_entry(name, score, data)
   redis.call('ZREM', DUE, name)
   redis.call('HDEL', ENTRIES, name)
@@ -213,7 +217,7 @@ local function take_entry(name, score, data)
   end
 end
 
--- The same, and it is gone.
+-- Take an entry out of the schedule, and release its unique key.
 local function remove_entry(name, score, data)
   local id, message_id, unique = take_entry(name, score, data)
   if id then

@@ -1,28 +1,28 @@
--- What becomes of a message whose unique key another message has.
+-- Decide about a message whose unique key another message has.
 --
 -- Defines  key_since  owner_text  plan_unique_key  supersede_owner  take_key
 -- Expects  tracking: duplicate_name  read_owner  find_owner  DUE  remove_entry  READY_INDEX
 --            release_key  UNIQUE
 --          record: due_at
 
--- Since when a key is held (ms), where that counts.
+-- The time (ms) to note as the beginning of a key's use; nil if the policy does not need it.
 local function key_since(policy, now)
   return string.byte(policy) == 108 and now or nil -- 'l'ater
 end
 
--- What stands in UNIQUE, see read_owner.
+-- A value of UNIQUE, see read_owner.
 local function owner_text(since, id, message_id)
   return (since and string.format('%.0f', since) or '') .. '=' .. duplicate_name(id, message_id)
 end
 
 -- Decide about a message with a unique key, and change nothing. The policy is '<character>
--- <max_wait ms> <1 for a retry>', the character being the first of 'replace', 'later', 'keep' or
+-- <max_wait ms> <1 for a retry>'. The character is the first of 'replace', 'later', 'keep' or
 -- 'error'. Returns a table with
 --   what   'store', 'beside' (store without the key), 'keep', 'error', 'superseded'
---   due    when it is to be due
---   owner  id of the message with the key; message id, state, name, value: its place, if it makes
---          way
---   since  since when the key is held, where the policy is 'later'
+--   due    the due of the message (ms)
+--   owner  id of the message that has the key; message_id, state, name and value are set if the
+--          owner is superseded
+--   since  time since when a message has the key (ms), for the policy 'later'
 local function plan_unique_key(unique, id, due, now, policy)
   local kind, max_wait, retry = string.match(policy, '^(%a) (%d+) ([01])$')
   local key = string.sub(unique, 2)
@@ -37,10 +37,10 @@ local function plan_unique_key(unique, id, due, now, policy)
   end
   plan.owner = owner
   if owner == id and state == 'running' and retry == '1' then
-    -- The retry of what has the key takes it over, or what it has put in its place itself.
+    -- The message is a retry of the owner, or a replacement by its task: it takes over the key.
     plan.since = plan.since and since or plan.since
   elseif retry == '1' then
-    -- What has taken its place meanwhile stays.
+    -- A message that has replaced the retried message meanwhile stays.
     plan.what = (kind == 'r' or kind == 'l') and 'superseded' or 'beside'
   elseif kind == 'k' then
     plan.what = 'keep'
@@ -61,7 +61,8 @@ local function plan_unique_key(unique, id, due, now, policy)
   return plan
 end
 
--- Let the owner make way: a scheduled one goes, a ready one will be dropped, a running one runs on.
+-- Supersede the owner: a scheduled one is removed, a ready one will be dropped, a running one runs
+-- on.
 local function supersede_owner(plan)
   if plan.state == 'scheduled' then
     remove_entry(plan.name, redis.call('ZSCORE', DUE, plan.name) or 0, plan.value)

@@ -1,13 +1,13 @@
--- The list on which consumers of a queue wait.
+-- Wake the consumers of a queue.
 --
 -- Defines  wake_consumers
 
--- The marker that a queue has something ready: consumers that found nothing block on it. It is a
--- list of at most one element, so that one BRPOP can wait for it and for stock lists alike.
+-- Set the marker of a queue that has ready messages: consumers that found none block on the marker.
+-- It is a list of at most one element, so that one BRPOP waits for markers and for stock lists.
 local function wake_consumers(marker)
   if redis.call('EXISTS', marker) == 0 then
     redis.call('LPUSH', marker, '')
-    -- Queues that nobody leases from have one too.
+    -- The marker of a queue without consumers expires.
     redis.call('EXPIRE', marker, 60)
   end
 end

@@ -1,10 +1,11 @@
--- Forget finished messages, at most 100 where some are tracked; stops after reading about 1 MB.
+-- Acknowledge finished messages, at most 100 if messages are tracked; stops after reading about 1
+-- MB.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  leased  deliveries  history
 -- ARGV     most_runs: about how many runs to keep, 0 for no history
---          run_lines: with a history the lines of their runs, each with a line feed behind it, ''
---            for no line
+--          run_lines: with a history, a line for the run of each message and a line feed behind
+--            each; an empty line for no run
 --          fields…: fields of the messages
 -- Returns  {number of messages that were leased, number of fields done, from the first one on}
 -- Repeat   {0, number of fields done}
@@ -27,10 +28,10 @@ if redis.call('EXISTS', KEYS.deliveries, UNIQUE, DUPLICATE_IDS) > 0 then
     expect_state()
   end
 end
--- Whether some may be empty, since a retry has replaced them.
+-- Whether values may be empty, since a retry has replaced the message.
 local some_empty = not is_tracking and (redis.pcall('HGET', TOTALS, 'empty') or '0') ~= '0'
 
--- How many messages did not run, by their mark: cancelled, replaced.
+-- Number of messages that did not run, by their mark: cancelled, replaced.
 local dropped = {['!'] = 0, ['!!'] = 0}
 
 local function forget(value)
@@ -74,7 +75,7 @@ if most > 0 then
   local i = 0
   for line in string.gmatch(ARGV.run_lines, '([^\n]*)\n') do
     i = i + 1
-    -- What a retry has replaced is empty: leases/replace.lua has written its line.
+    -- An empty value was replaced by a retry: leases/replace.lua has written the line.
     if i <= done and sizes[i] > 0 then
       add_run(KEYS.history, most, line)
     end

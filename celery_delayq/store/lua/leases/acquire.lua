@@ -1,5 +1,6 @@
--- Lease messages of one queue to a process, at most as many as it asks for and about 1 MB; none of
--- a paused one.
+-- Lease messages of one queue to a process, at most as many as it asks for and about 1 MB.
+--
+-- A paused queue leases none.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  wake  leased  leases  lease_ends  clock  deliveries  quarantined
@@ -10,23 +11,21 @@
 --          request_number: a number that grows with each request of the process
 --          most_messages
 --          list_count: how many ready lists to take from
---          leased_count: how many messages the process has of any queue, or may get by other
---            calls; -1
---            when it cannot make room for long
+--          leased_count: number of messages of all queues that the process has leased or may get by
+--            other calls; -1 if it cannot make room for a long time
 --          wake_channel
---          reports_not_run: '1' to lease also messages that do not run, since the process reports
---            that, else '0'
+--          reports_not_run: '1' to lease messages that do not run too, since the process reports
+--            them, else '0'
 --          steps…: the priority steps of ready_lists
--- Returns  {place of the first ready list with something left, 0 for none; '1' when delivered
---          alone, '2' when the process is to take nothing until it has none, else '0', and '+'
---          behind it where stock producers have pushed some; the revision of what is paused and
---          revoked, then the fields '<request_number>:<place>[<mark>[<ms late>]][@<when ready,
---          ms>]'
---          of the messages, after spaces (include/tracking.lua has the marks); what is known of
---          their
---          deliveries before, each after a comma, or '' when nothing is known of any; then the
---          messages}
--- Repeat   returns what is still leased of the same request number, and takes nothing
+-- Returns  {place of the first ready list that is not empty, 0 for none;
+--          '1' if the message is delivered alone, '2' if the process is to take nothing until it
+--          has no message, else '0'; a '+' follows if stock producers have pushed messages;
+--          the revision of what is paused and revoked, then the field of each message after a
+--          space: '<request_number>:<place>[<mark>[<ms late>]][@<when ready, ms>]'
+--          (include/tracking.lua has the marks);
+--          the earlier deliveries of each message, after a comma, or '' if no delivery is counted;
+--          then the messages}
+-- Repeat   returns the messages of the same request number that are still leased, and takes none
 -- Roles    worker
 -- @include clock
 -- @include types
@@ -45,10 +44,10 @@ local lease, request_number = tonumber(ARGV.lease_ms), ARGV.request_number
 local limit, list_count = tonumber(ARGV.most_messages), tonumber(ARGV.list_count)
 local reply = {0, '0', '', ''}
 
--- All that may be refused comes before anything moves.
+-- Every check that may raise comes before the first move.
 local leased_of_queue = read_typed('hash', 'HLEN', KEYS.leased)
 local ended = tonumber(read_typed('zset', 'ZSCORE', KEYS.leases, worker_id) or 0)
--- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
+-- Moving frees memory, so a full server must accept the script: see dispatch/promote.lua.
 read_typed('zset', 'ZREM', KEYS.lease_ends, '')
 local last_request_number = read_whole(read_typed('hash', 'HGET', KEYS.request_numbers, worker_id))
   or 0
@@ -56,7 +55,7 @@ local revision, paused = unpack(read_typed('hash', 'HMGET', KEYS.control, 'revis
 local in_ready_index, untracked = read_typed('hash', 'HLEN', READY_INDEX), 0
 local has_ready = in_ready_index > 0
 local has_leased = read_typed('hash', 'HLEN', LEASED_INDEX) > 0
--- Keys that mostly do not exist: one command tells whether any does.
+-- These keys mostly do not exist: one command finds out whether any exists.
 local has_deliveries, quarantined, below = false, 0, nil
 local rare = {
   UNIQUE, DUPLICATE_IDS, KEYS.deliveries, KEYS.quarantined, KEYS.pace, KEYS.dead, KEYS.dead_at,
@@ -103,16 +102,16 @@ end
 
 local LATE = '!!!'
 
--- A mark as the process gets it.
+-- The mark in the reply to the process.
 local function mark_for_process(mark, due)
   return mark == LATE and string.format('%s%.0f', mark, to_ms(clock) - due) or mark
 end
 
--- Whether another message has the id of one that was just untracked. Then nothing is reported:
--- callers that wait for the id wait for the other message.
+-- Whether another message has the id of a message that was just untracked. If so, the process gets
+-- no report: callers that wait for the id wait for the other message.
 local function has_other(id, message_id)
   for _, index in ipairs({ENTRIES, READY_INDEX, LEASED_INDEX}) do
-    -- Messages are on their way already: an index of a wrong type must not raise.
+    -- Messages have already moved, so an index of a wrong type must not raise.
     if redis.pcall('HEXISTS', index, id) == 1 then
       return true
     end
@@ -122,8 +121,8 @@ local function has_other(id, message_id)
   return #names > 1 or names[1] ~= nil and names[1] ~= duplicate_name(id, message_id)
 end
 
--- Note which process has a message. Returns when the message became ready, '' where that is not
--- known, and its mark; nil for a message that does not run and is dropped.
+-- Note which process has leased a message. Returns the time when the message became ready ('' if
+-- unknown) and its mark. Returns nil for a message that does not run and is dropped.
 local function admit_message(message)
   local id, its_message_id, skip, unique = read_label(message)
   if not id then
@@ -154,7 +153,7 @@ local function admit_message(message)
   return nil
 end
 
--- The mark of a message that is leased to the process already.
+-- The mark of a message that is already leased to the process.
 local function mark_of(message)
   local id, its_message_id = read_label(message)
   local _, value
@@ -165,8 +164,8 @@ local function mark_of(message)
   return mark_for_process(mark or '', tonumber(due or 0))
 end
 
--- Reply with what is leased by a call whose reply was lost, or that came late over a closed
--- connection.
+-- Reply with the messages that an earlier call has leased. The reply of that call was lost, or the
+-- call came late over a closed connection.
 local function repeat_reply()
   for place = 1, limit do
     local field = request_number .. ':' .. place
@@ -180,8 +179,8 @@ local function repeat_reply()
   end
 end
 
--- A quarantined message is delivered alone, so that no other message is blamed for a crash or waits
--- with it. One worker at a time takes nothing more until it has no other message.
+-- A quarantined message is delivered alone, so that a crash affects and blames no other message.
+-- One worker at a time stops taking messages until it has no other message.
 local function take_quarantined()
   if quarantined == 0 then
     return false
@@ -266,7 +265,7 @@ if #reply > 4 then
   redis.call('HSET', KEYS.request_numbers, worker_id,
     math.max(last_request_number, tonumber(request_number)))
   if ended < ends then
-    -- Longer by a hundredth, so that the next calls need not extend the lease.
+    -- One hundredth longer, so that the next calls need not extend the lease.
     extend_lease(KEYS.leases, KEYS.lease_ends, queue, worker_id, ends + math.floor(lease / 100))
   end
 end

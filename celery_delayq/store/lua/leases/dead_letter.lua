@@ -6,9 +6,9 @@
 --          dead_letter_id  reason  queue  layout
 --          details: details in JSON, '' for none
 --          most_runs: about how many runs to keep in the history
---          run_line: the line of its run there, '' for none
---          reason_kind: the kind of reason by which it is counted
--- Returns  1, or 0 when it is not leased
+--          run_line: the line of its run in the history, '' for none
+--          reason_kind: the kind of reason in the counter's name
+-- Returns  1, or 0 if the message is not leased
 -- Repeat   0
 -- Roles    worker
 -- @include clock
@@ -28,7 +28,7 @@ if not value or value == '' then
 end
 expect_state()
 expect_types(FIRST.deliveries, 'hash', 'hash', 'zset')
--- Moving must pass on a full server: see dispatch/promote.lua.
+-- A full server must accept the script: see dispatch/promote.lua.
 redis.call('ZREM', KEYS.dead_at, '')
 redis.call('HSETNX', KEYS.queues, ARGV.queue, ARGV.layout)
 local message = message_in(value, start or 1)

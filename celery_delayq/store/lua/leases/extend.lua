@@ -2,15 +2,15 @@
 --
 -- KEYS     leased  leases  lease_ends  clock
 -- ARGV     queue  worker_id  lease_ms
--- Returns  how many messages of the queue it has leased
--- Repeat   extends it again
+-- Returns  number of messages of the queue that the process has leased
+-- Repeat   extends the lease again
 -- Roles    worker
 -- @include clock
 -- @include lease
 
 local count = redis.call('HLEN', KEYS.leased)
 if count > 0 then
-  -- A full server must let it pass: see dispatch/promote.lua.
+  -- A full server must accept the script: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.lease_ends, '')
   local lease = tonumber(ARGV.lease_ms)
   extend_lease(KEYS.leases, KEYS.lease_ends, ARGV.queue, ARGV.worker_id,

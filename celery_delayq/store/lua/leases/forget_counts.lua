@@ -1,8 +1,8 @@
--- Forget counts of deliveries whose messages were not found, if nobody has counted since.
+-- Forget the delivery counts of messages that were not found, if the counts have not changed since.
 --
 -- KEYS     deliveries
--- ARGV     counts…: for each message: its digest, its counts as they were
--- Returns  how many were forgotten
+-- ARGV     counts…: for each message: its digest, the counts that the caller has read
+-- Returns  number of forgotten messages
 -- Repeat   0
 -- Roles    operator
 

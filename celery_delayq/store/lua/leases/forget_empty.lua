@@ -1,10 +1,10 @@
--- Forget the leases of processes that have no message, whether the leases have ended or not.
+-- Forget the leases of processes without messages, even leases that have not ended.
 --
 -- KEYS     leases  lease_ends  request_numbers
 --          leased_of_workers…: leased of each process
 -- ARGV     queue
 --          worker_ids…: in the order of leased_of_workers
--- Returns  how many leases were forgotten
+-- Returns  number of forgotten leases
 -- Repeat   0
 -- Roles    operator
 -- @include types

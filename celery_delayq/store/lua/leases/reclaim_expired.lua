@@ -1,18 +1,17 @@
 -- Reclaim the messages of a process with an expired lease, at most a batch and about 1 MB of them.
 --
--- A message that was leased too often when its process ended may be the cause, so it is
--- quarantined: delivered alone. If its process ends again, the message becomes a dead letter.
+-- A message whose processes ended too often may be the cause. The script quarantines it: it is
+-- delivered alone. If its process ends again, the message becomes a dead letter.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  leased  leases  lease_ends  clock  wake  deliveries  quarantined  dead
 --          dead_at  request_numbers  ready_lists…
 -- ARGV     queue  worker_id  most_messages
 --          max_deliveries: most deliveries, 0 for no limit
---          max_gap_ms: longest time since the last look at lease time (ms)
+--          max_gap_ms: longest gap for which lease time goes on (ms), see include/lease.lua
 --          steps…: the priority steps of ready_lists
--- Returns  {'1' when there is more to take back in this queue, requeued, quarantined,
---          dead_lettered}
--- Repeat   goes on with what is left
+-- Returns  {'1' if the queue has more messages to reclaim, requeued, quarantined, dead_lettered}
+-- Repeat   goes on with the messages that are left
 -- Roles    worker, dispatcher
 -- @include clock
 -- @include types
@@ -24,15 +23,15 @@
 -- @include dead_letter
 -- @include lease
 
--- The last delivered message goes back first, so that all run in the order of their delivery. The
--- script sorts at most this number; the order of more messages is not kept.
+-- Number of messages that are sorted. The last delivered message is pushed first, so that messages
+-- run in the order of their delivery. A process with more messages does not keep their order.
 local MOST_NAMES = 500
 
 local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))},
   {select(FIRST.steps, unpack(ARGV))})
 expect_state()
 expect_types(FIRST.deliveries, 'hash', 'list', 'hash', 'zset', 'hash')
--- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
+-- Moving frees memory, so a full server must accept the script: see dispatch/promote.lua.
 redis.call('ZREM', KEYS.lease_ends, '')
 
 local most = tonumber(ARGV.max_deliveries)
@@ -71,7 +70,7 @@ if ends and tonumber(ends) <= lease_now(KEYS.clock, ARGV.max_gap_ms) then
     local request_number, place = string.match(field, '^(%d+):(%d+)$')
     order[#order + 1] = {tonumber(request_number or 0), tonumber(place or 0), field}
   end
-  -- The first to run is pushed last.
+  -- The message that runs first is pushed last.
   table.sort(order, function(a, b)
     return a[1] > b[1] or a[1] == b[1] and a[2] > b[2]
   end)

@@ -1,11 +1,10 @@
--- Put messages that wait to be delivered alone into their ready lists, to run next, at most a
--- batch of them and about 1 MB.
+-- Move quarantined messages to their ready lists, to run next, at most a batch and about 1 MB.
 --
 -- KEYS     quarantined  wake  dead  dead_at  totals  ready_lists…
 -- ARGV     most_messages
 --          steps…: the priority steps of ready_lists
--- Returns  {moved, dead_lettered}; dead-lettered is what cannot be read
--- Repeat   goes on with what is left
+-- Returns  {moved, dead_lettered}; unreadable messages are dead-lettered
+-- Repeat   goes on with the messages that are left
 -- Roles    operator
 -- @include clock
 -- @include types
@@ -19,7 +18,7 @@ local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))},
   {select(FIRST.steps, unpack(ARGV))})
 expect_type(KEYS.quarantined, 'list')
 expect_types(FIRST.dead, 'hash', 'zset')
--- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
+-- Moving frees memory, so a full server must accept the script: see dispatch/promote.lua.
 redis.call('ZREM', KEYS.dead_at, '')
 local moved, dead_lettered = 0, 0
 
@@ -36,7 +35,7 @@ local function put_back(item)
   end
 end
 
--- The last to run comes first, so that the order stays over several batches.
+-- The message that would run last is moved first, so that several batches keep the order.
 local left = tonumber(ARGV.most_messages)
 repeat
   local items, bytes = redis.call('LPOP', KEYS.quarantined, count_to_read(left)) or {}, 0

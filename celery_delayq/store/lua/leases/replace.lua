@@ -1,31 +1,32 @@
--- Schedule what takes the place of a leased message: its retry, or the message itself, when it came
--- from a stock producer with a future ETA or belongs to a paused task.
+-- Replace a leased message by its retry, or by itself, in the schedule.
 --
--- The process still acknowledges the message, so an empty value stays in its field until then.
+-- A message is scheduled itself if a stock producer sent it with a future ETA, or if its task is
+-- paused. The process acknowledges the leased message later: until then its field has an empty
+-- value.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  queues  wake  ready_list  leased  deliveries
---          message_leased_index: of the queue of the message that is replaced
+--          message_leased_index: leased_index of the queue of the leased message
 --          history
---          message_totals: of that queue
+--          message_totals: totals of that queue
 -- ARGV     queue  layout  wake_channel
 --          no_limit: not read
 --          id
---          due_text: due (ms, '+' before it when it counts from now)
+--          due_text: due (ms, with '+' from now)
 --          list_place: not read
 --          record
---          unique_policy: what to do when its unique key is taken (see include/unique_policy.lua),
---            '' without one
---          field: of the message
---          when_due: 'push' to make ready what is due, 'leave' to change nothing then, 'keep' to
---            schedule it all the same
+--          unique_policy: policy if its unique key is taken (see include/unique_policy.lua), ''
+--            without a unique key
+--          field: field of the leased message
+--          when_due: for a due message: 'push' makes it ready, 'leave' changes nothing, 'keep'
+--            schedules it
 --          most_runs: about how many runs to keep in the history
---          run_line: the line there of the run that is to be tried again, '' for none
+--          run_line: the line of the run that is tried again in the history, '' for none
 --          leased_head: the beginning of the leased message, up to its label, '' for none
 -- Returns  'scheduled' | 'ready' | 'due' | 'gone' | 'duplicate' | 'superseded'; 'due' changed
---          nothing, 'gone' is no longer leased to the process, and the process that has it makes
---          its own,
---          'superseded' was not stored since another message has its unique key
+--          nothing; 'gone': the process no longer has the leased message, and the process that has
+--          it schedules its own retry; 'superseded': not stored, since another message has its
+--          unique key
 -- Repeat   'duplicate'
 -- Roles    worker
 -- @include clock
@@ -44,7 +45,7 @@ local clock = now_us()
 local now = to_ms(clock)
 local id, due, data, field = ARGV.id, due_of_text(ARGV.due_text, clock), ARGV.record, ARGV.field
 local _, message_id, task, start = read_record(data)
--- The length tells whether the process has the message: to read a large one takes long.
+-- The length shows whether the process has the message. Reading a large message takes long.
 if redis.call('HSTRLEN', KEYS.leased, field) == 0 then
   return redis.call('HEXISTS', KEYS.leased, field) == 1 and 'duplicate' or 'gone'
 end
@@ -56,17 +57,18 @@ expect_type(KEYS.message_leased_index, 'hash')
 if due <= now and ARGV.when_due == 'leave' then
   return 'due'
 end
--- One takes the place of the other, so a full server must let it pass: see dispatch/promote.lua.
+-- Memory use stays, so a full server must accept the script: see dispatch/promote.lua.
 redis.call('ZREM', KEYS.next_due, '')
 
 local plan = {what = 'beside'}
 if ARGV.unique_policy ~= '' then
   local _, _, _, unique = read_label(data, start)
-  -- The message itself has lost the key too, when another one has taken its place.
+  -- The message that is scheduled itself counts as a retry: it may have lost its key to another
+  -- one.
   plan = plan_unique_key(unique, id, due, now, (string.gsub(ARGV.unique_policy, '%d$', '1')))
 end
 if plan.what == 'superseded' and ARGV.when_due == 'keep' then
-  -- Without the pause it would have run beside what has its key now.
+  -- Without the pause it would have run beside the message that has its key now.
   plan.what = 'beside'
 end
 local its_id, its_message_id, _, its_unique = read_label(ARGV.leased_head)

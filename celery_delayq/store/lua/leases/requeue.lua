@@ -3,18 +3,17 @@
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  leased  wake  deliveries  dead  dead_at  quarantined  ready_lists…
 -- ARGV     run_order: 'first' to run next, 'last' to run after all that is ready
---          count_as: 'nothing', 'requeued', 'crashed' or, where the process ends by
---            an error of unknown cause, 'died'
+--          count_as: 'nothing', 'requeued', 'crashed' or 'died'; 'died' if the process ends by an
+--            error of unknown cause
 --          max_crashes: most crashes or deaths, 0 for no limit
---          details: details for the dead letter of one that crashed too often
+--          details: details for the dead letter of a message that crashed too often
 --          worker_id
 --          list_count: how many ready lists
 --          steps_and_fields…: their priority steps, then the fields of the messages in the order in
 --            which they were leased
--- Returns  {requeued, dead-lettered, how many of the fields are done: 'last' from the first on,
---          else from
---          the last one}
--- Repeat   goes on with the fields that are left; {0, 0, all} when none is
+-- Returns  {requeued, dead-lettered, number of fields done}; fields are done from the first one for
+--          'last', from the last one for 'first'
+-- Repeat   goes on with the fields that are left; {0, 0, all} if none is left
 -- Roles    worker
 -- @include clock
 -- @include types
@@ -31,7 +30,7 @@ local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))},
   {select(FIRST.steps_and_fields, unpack(ARGV))})
 expect_state()
 expect_types(FIRST.deliveries, 'hash', 'hash', 'zset', 'list')
--- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
+-- Moving frees memory, so a full server must accept the script: see dispatch/promote.lua.
 redis.call('ZREM', KEYS.dead_at, '')
 
 local moved, dead_lettered, looked, corrupt, empty = 0, 0, 0, 0, 0
@@ -41,7 +40,7 @@ if ARGV.run_order == 'last' then
   from, to, step_by = to, from, 1
 end
 
--- Count a redelivery. Returns whether the message crashed too often and is a dead letter now.
+-- Count a redelivery. Returns true if the message crashed too often and is a dead letter now.
 local function count_redelivery(message)
   if ARGV.count_as == 'nothing' then
     return false

@@ -1,8 +1,8 @@
--- Return the places of the lists that exist: their queues have something ready.
+-- Return the places of the lists that exist: their queues have ready messages.
 --
 -- KEYS     lists…: wake (also ready and quarantined lists), of any queues
 -- ARGV     none
--- Returns  {place of each that is there…}
+-- Returns  {place of each list that exists…}
 -- Repeat   the same
 -- Roles    worker
 

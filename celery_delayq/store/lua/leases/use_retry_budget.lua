@@ -1,10 +1,10 @@
--- Spend one of a number of retries; each may be asked for again.
+-- Use one retry of a budget. A caller may repeat the call for the same retry.
 --
 -- KEYS     budget
--- ARGV     retry: what is spent, a task and a number
+-- ARGV     retry: name of the retry, a task and a number
 --          most_retries
 --          remember_s: for how long to remember it (s)
--- Returns  1, or 0 when nothing is left
+-- Returns  1, or 0 if the budget is used up
 -- Repeat   the same
 -- Roles    worker
 -- @include types

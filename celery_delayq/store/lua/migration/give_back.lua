@@ -1,12 +1,11 @@
--- Give scheduled entries back to stock workers: into their ready lists, as messages of stock's.
+-- Give scheduled entries back to stock workers: push them to the ready lists as stock messages.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  wake  answer  ready_lists…
 -- ARGV     queue
---          given_back…: for each entry: its name, the score and the record that were read, the
---            message
---            to push, which of KEYS is its ready list
--- Returns  a code for each: 'd' done, 'c' it is due at another time by now or another one, 'u' gone
+--          given_back…: for each entry: its name, the score and the record that the caller has
+--            read, the message to push, place of its ready list in KEYS
+-- Returns  a code for each: 'd' done, 'c' the entry has changed, 'u' gone
 -- Repeat   the same, for a minute
 -- Roles    operator
 -- @include types
@@ -20,7 +19,7 @@
 return answer_once(KEYS.answer, function()
   expect_state()
   expect_all(FIRST.ready_lists, 'list')
-  -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
+  -- Moving frees memory, so a full server must accept the script: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.next_due, '')
 
   local codes, moved = {}, 0

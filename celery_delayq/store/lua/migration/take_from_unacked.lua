@@ -1,17 +1,17 @@
--- Take over a message that stock workers have: out of kombu's unacked keys into the schedule or,
--- when it is due, into its ready list.
+-- Move a message of stock workers from kombu's unacked keys into the schedule or, if it is due,
+-- into its ready list.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  queues  wake  ready_list  unacked  unacked_index
 -- ARGV     queue  layout  wake_channel
 --          no_limit: not read
 --          id
---          due_text: due (ms, '+' before it when it counts from now)
+--          due_text: due (ms, with '+' from now)
 --          list_place: not read
 --          record
 --          no_policy: not read
 --          delivery_tag
--- Returns  'scheduled' | 'ready' | 'gone'; 'gone' is in unacked no more
+-- Returns  'scheduled' | 'ready' | 'gone'; 'gone': the message is no longer in unacked
 -- Repeat   'gone'
 -- Roles    operator
 -- @include clock
@@ -35,7 +35,7 @@ expect_state()
 expect_type(KEYS.queues, 'hash')
 expect_type(KEYS.ready_list, 'list')
 expect_type(KEYS.unacked_index, 'zset')
--- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
+-- Moving frees memory, so a full server must accept the script: see dispatch/promote.lua.
 redis.call('ZREM', KEYS.next_due, '')
 local state
 if due > now then

@@ -1,16 +1,17 @@
--- Announce a code version of periodic entries, and return the active one: the version that came
--- last among the live ones. When each came is kept for a week after its last announcement, so an
--- old one that starts again is an old one still.
+-- Announce a code version of periodic entries, and return the active version: the newest live one.
+-- The time of its first announcement is kept for a week after its last one. So an old version that
+-- starts again is not newer than the others.
 --
 -- KEYS     code_versions
 -- ARGV     source  version
---          since_ms: since when it is known (ms), '' when that is not known
---          alive_ms: for how long it counts as being about (ms)
---          mark_before: the mark as it was read
---          mark_after: the mark that it is to be then, '' for no other
---          definitions: what its code says then: JSON of name to definition hash
--- Returns  {the version that counts, the mark as it is then or '', since when this one is known
---          (ms), other sources of which a version is about…}
+--          since_ms: time of the version's first announcement (ms), '' if unknown
+--          alive_ms: for how long after an announcement a version is live (ms)
+--          mark_before: the mark that the caller has read
+--          mark_after: the new mark, '' to keep the mark
+--          definitions: the definitions of the code with the new mark, JSON of name to definition
+--            hash
+-- Returns  {active version, mark after the call or '', time of this version's first announcement
+--          (ms), other sources with a live version…}
 -- Repeat   the same
 -- Roles    worker, dispatcher
 -- @include clock
@@ -27,7 +28,7 @@ for _, field in ipairs(redis.call('HKEYS', KEYS.code_versions)) do
   local from, name = string.match(field, '^(.*)%z([^%z]+)$')
   if from then
     local since, last = string.match(redis.call('HGET', KEYS.code_versions, field), '^(%d+) (%d+)$')
-    -- More digits than a time has.
+    -- A time has at most 15 digits.
     local readable = since and #since <= 15 and #last <= 15
     since, last = readable and tonumber(since), readable and tonumber(last)
     if from ~= source then
@@ -43,10 +44,10 @@ for _, field in ipairs(redis.call('HKEYS', KEYS.code_versions)) do
   end
 end
 
--- A time in which no version was announced does not tell which one has gone: Redis was away, its
--- clock was set, or no worker was there. So it counts as a third of the time that a version may be
--- silent, and the noted times of live versions move with it: the second one to be announced finds
--- them too. It counts as more than nothing, for a version that is alone and seldom announced.
+-- A period without any announcement does not show which version has gone: Redis was away, its clock
+-- was set, or no worker ran. So such a period counts as a third of alive_ms at most. The noted
+-- times of live versions move with it, so the next version to be announced also finds them live. It
+-- does not count as 0, since a version that is alone may be announced seldom.
 local about = {}
 for name, each in pairs(versions) do
   local since, last = each[1], each[2]
@@ -64,7 +65,7 @@ for name, each in pairs(versions) do
   end
 end
 
--- One that is new comes last, whatever the clock says.
+-- A new version is the newest one, even if the clock was set back.
 local fresh = math.max(now, latest and latest + 1 or now)
 local own = math.min(known or fresh, tonumber(ARGV.since_ms) or fresh)
 about[version] = own

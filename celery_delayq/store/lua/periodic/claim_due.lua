@@ -1,18 +1,17 @@
--- Return about 1 MB of the periodic entries that are due for a look. No other caller gets them for
--- a while.
+-- Return about 1 MB of the periodic entries that are due for a look. No other caller gets these
+-- entries for claim_ms.
 --
 -- KEYS     periodic  periodic_at  clock
 -- ARGV     most_entries
---          claim_ms: for how long others leave them alone (ms)
---          handled_look_ms: the latest look (ms) for which whoever asks has put right what it left
---            behind, '' for none
---          channel: the channel to which those who ask listen
---          other_names…: names that are left to others
--- Returns  {now (µs), when to look at the next one (ms) or '', the latest look (ms) when the clock
---          was set back since, else '', how many listen, 0 when that is not known, for each its
---          name
---          and its record}
--- Repeat   tells others; these come again when the while is over
+--          claim_ms: for how long no other caller gets the entries (ms)
+--          handled_look_ms: a latest look (ms) after which the clock was set back, if the caller
+--            has corrected the entries that wait for that time; '' for none
+--          channel: the channel to which tickers listen
+--          other_names…: names that this caller leaves to others
+-- Returns  {now (µs), when to look at the next entry (ms) or '', the latest look (ms) if the clock
+--          was set back since, else '', number of tickers that listen (0 if unknown), for each
+--          entry its name and its record}
+-- Repeat   returns other entries; the first ones come again after claim_ms
 -- Roles    worker, dispatcher
 -- @include clock
 -- @include types
@@ -21,9 +20,10 @@
 expect_types(FIRST.periodic, 'hash', 'zset', 'hash')
 local clock = now_us()
 local now = to_ms(clock)
--- A full server must let it pass: see dispatch/promote.lua.
+-- A full server must accept the script: see dispatch/promote.lua.
 redis.call('ZREM', KEYS.periodic_at, '')
--- Stays when the clock is set back, until somebody has put right what waits for that time.
+-- 'ticked' stays when the clock is set back, until a caller has corrected the entries that wait for
+-- that time.
 local latest = redis.call('HGET', KEYS.clock, 'ticked')
 if latest == ARGV.handled_look_ms or (read_whole(latest) or 0) < now then
   latest = string.format('%.0f', now)
@@ -45,7 +45,7 @@ for _, name in ipairs(names) do
   end
   local data = redis.call('HGET', KEYS.periodic, name)
   if others[name] then
-    -- Its time does not change, so a caller that can fire it finds it at once.
+    -- The time of the entry does not change, so a caller that can fire the entry gets it at once.
   elseif data and #reply < 4 + 2 * ARGV.most_entries then
     take_room(#data)
     redis.call('ZADD', KEYS.periodic_at, now + tonumber(ARGV.claim_ms), name)

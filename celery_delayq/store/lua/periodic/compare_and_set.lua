@@ -2,11 +2,10 @@
 --
 -- KEYS     periodic  periodic_at
 -- ARGV     wake_channel: wakes tickers
---          periodic_entries…: for each entry: name, the line in which it is to stand ('' for
---            none), record
---            ('' to remove it), when to look at it (ms, '' for never)
--- Returns  a code for each: 'd' done, 'c' it stands otherwise, 'u' there is none
--- Repeat   'd' for what is as it was to be, 'u' for what was removed
+--          periodic_entries…: for each entry: name, expected first line ('' for no entry), record
+--            ('' to remove the entry), when to look at it (ms, '' for never)
+-- Returns  a code for each: 'd' done, 'c' the entry has another state, 'u' there is none
+-- Repeat   'd' for a written entry, 'u' for a removed one
 -- Roles    worker, dispatcher
 -- @include types
 -- @include periodic
@@ -37,6 +36,6 @@ for i = FIRST.periodic_entries, #ARGV, 4 do
   end
   codes[#codes + 1] = code
 end
--- A hint only: who may not publish is found out when they look again.
+-- A hint only: tickers find the change at their next look if the account may not publish.
 redis.pcall('PUBLISH', ARGV.wake_channel, '')
 return table.concat(codes)

@@ -1,17 +1,16 @@
--- Schedule ticks of periodic entries, of each entry only if its state is the expected one: so each
--- tick is scheduled once, by whoever comes first.
+-- Schedule ticks of periodic entries. An entry must have the expected state, so only the first
+-- caller schedules a tick.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  queues  wake  periodic  periodic_at  ticks
---          ready_lists…: all lists of what is ready, if there is any unique key
+--          ready_lists…: all ready lists, if any message has a unique key
 -- ARGV     queue  layout  wake_channel
---          periodic_entries…: for each entry: name, the line in which it is to stand, the line in
---            which it
---            stands then, when to look at it then (ms, '' for never), the same two for when nothing
---            of it was stored since another has its unique key, number of messages, and for each of
---            those: id, due (ms), which of KEYS is its ready list, record, what to do when its
---            unique key is taken (see include/unique_policy.lua)
--- Returns  for each entry '-' when it stands otherwise, else the codes of its messages, as in
+--          periodic_entries…: for each entry: name, expected first line, new first line, when to
+--            look at the entry next (ms, '' for never), a line and a time for the case that no
+--            message was stored since another one has its unique key, number of messages; for each
+--            message: id, due (ms), place of its ready list in KEYS, record, policy if its unique
+--            key is taken (see include/unique_policy.lua)
+-- Returns  for each entry '-' if it has another state, else the codes of its messages, as in
 --          schedule/add.lua
 -- Repeat   '-'
 -- Roles    worker, dispatcher
@@ -45,13 +44,14 @@ while i <= #ARGV do
       codes[#codes + 1] = code
       refused = refused and (code == 'K' or code == 'E')
     end
-    -- Listed before the tick is forgotten: nothing is ever nowhere.
+    -- Written before the entry's state, so no tick is lost.
     write_batch()
     local line, at = ARGV[i + 2], ARGV[i + 3]
     if refused then
       line, at = ARGV[i + 4], ARGV[i + 5]
     end
-    -- A tick that waits for the task of an earlier one is tried again.
+    -- An unchanged line means that the tick waits for the task of an earlier tick, and is tried
+    -- again.
     for _, code in ipairs(line ~= ARGV[i + 1] and codes or {}) do
       local outcome = OUTCOME[code] or 'scheduled'
       outcomes[outcome] = outcomes[outcome] + 1

@@ -1,5 +1,5 @@
--- Look at a batch of the dead letters, or of when they died: each must have the other. Repairing
--- lists a dead letter by what it says itself, and removes a moment without a dead letter.
+-- Look at a batch of dead letters, or of times of death: each must have the other. A repair adds
+-- the time that the dead letter's header has, and removes a time without a dead letter.
 --
 -- KEYS     dead  dead_at
 -- ARGV     looks_at: 1 to look through dead, 2 through dead_at

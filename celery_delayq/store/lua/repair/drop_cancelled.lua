@@ -1,15 +1,15 @@
--- Turn a ready list around once, and leave out messages that were cancelled. Stock workers take
--- from it later, and no one meanwhile.
+-- Rotate a ready list once, and drop cancelled messages. No worker takes from the list meanwhile;
+-- stock workers take from it later.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  ready_list  turning
--- ARGV     messages_left: how many messages are left to look at, as the call before has returned;
---            '' at first
+-- ARGV     messages_left: number of messages left to look at, as the earlier call has returned; ''
+--            at first
 --          page_size: how many of them to look at
---          cancelled…: for each cancelled one: its place, from 1, counted from where workers take
---            messages, its name in READY_INDEX, what stands there, the message
--- Returns  how many are left to look at
--- Repeat   nothing happens: others are left by then
+--          cancelled…: for each cancelled message: its place from 1, counted from the end where
+--            workers take messages, its name in READY_INDEX, its value there, the message
+-- Returns  number of messages left to look at
+-- Repeat   changes nothing: the number that is left is another one
 -- Roles    operator
 -- @include types
 -- @include record

@@ -1,5 +1,5 @@
--- Look at a batch of the schedule: each member must have a record. Repairing makes dead letters of
--- those without one, as dispatch/promote.lua would when they are due.
+-- Look at a batch of the schedule: each member must have a record. A repair makes a dead letter of
+-- a member without a record, as dispatch/promote.lua does at its due.
 --
 -- KEYS     due  entries  next_due  dead  dead_at  totals
 -- ARGV     queue  cursor
@@ -25,7 +25,7 @@ for i = 1, #page[2], 2 do
   if redis.call('HEXISTS', KEYS.entries, id) == 0 then
     note_drift('no_record', id, repair)
     if repair then
-      -- A dead letter takes its place, so a full server must let it pass: see dispatch/promote.lua.
+      -- Memory use stays, so a full server must accept the repair: see dispatch/promote.lua.
       redis.call('ZREM', KEYS.next_due, '')
       add_dead_letter(KEYS.dead, KEYS.dead_at, id, to_ms(now_us()), due_at(due), 'no record', '')
       redis.call('ZREM', KEYS.due, id)

@@ -1,14 +1,15 @@
--- Look at a batch of the records: each must be readable, in the schedule and in the index by task
--- and, where they say so, listed as paused and due and as a duplicate. Repairing adds to these.
--- Entries that are not in the schedule are for repair/schedule.lua, and of unreadable ones
--- dispatch/promote.lua makes dead letters.
+-- Look at a batch of records: each must be readable, scheduled, and listed in its indexes.
+--
+-- Each record must be in the index by task. A record whose score or name says so must be in
+-- PAUSED_DUE or DUPLICATE_IDS. A repair adds missing members. repair/schedule.lua repairs entries
+-- that are not scheduled, and dispatch/promote.lua makes dead letters of unreadable ones.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals
 -- ARGV     cursor
 --          page_size: about how many to look at
 --          repair: '1' to repair
--- Returns  {next cursor, looked at, {names that are not in the schedule}, then for each kind {kind,
+-- Returns  {next cursor, looked at, {names that are not scheduled}, then for each kind {kind,
 --          found, repaired, some ids…}}
 -- Repeat   finds what is left
 -- Roles    operator
@@ -24,7 +25,7 @@ expect_state()
 local repair = ARGV.repair == '1'
 local lost = {}
 
--- Tasks run without it, so a full server may refuse it.
+-- Add a member to the index by task. Entries run without it, so a full server may refuse it.
 local function add(member)
   return repair and type(redis.pcall('ZADD', TASKS, 0, member)) == 'number'
 end

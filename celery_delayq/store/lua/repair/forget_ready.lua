@@ -1,11 +1,10 @@
--- Forget what is known of ready messages, since stock workers take them from now on; those that
--- were cancelled go, too.
+-- Forget ready messages, since stock workers take them from now on, and drop cancelled ones.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  ready_lists…
--- ARGV     messages…: for each: its name in READY_INDEX, what stands there, the message if it was
---            cancelled
--- Returns  how many messages were removed
+-- ARGV     messages…: for each: its name in READY_INDEX, its value there, the message if it was
+--            cancelled, else ''
+-- Returns  number of messages that were removed from the ready lists
 -- Repeat   0
 -- Roles    operator
 -- @include types

@@ -1,5 +1,5 @@
--- Check messages that count as running and that the caller has not found. They are gone, unless
--- they have moved meanwhile: the script reads all leased messages at one moment.
+-- Check messages that LEASED_INDEX lists and that the caller has not found. A message is gone
+-- unless it has moved meanwhile: the script reads all leased messages at one moment.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals
@@ -7,8 +7,8 @@
 -- ARGV     repair: '1' to repair
 --          most_bytes
 --          messages…: for each: its name, its value in the index
--- Returns  {0, looked at, {}, then {kind, found, repaired, some names…}}; {1, 0, {}} if most_bytes
---          are too few
+-- Returns  {0, looked at, {}, then {kind, found, repaired, some names…}}; {1, 0, {}} if the
+--          messages have more than most_bytes
 -- Repeat   finds what is left
 -- Roles    operator
 -- @include types
@@ -19,8 +19,8 @@
 -- @include lease
 -- @include repair/report
 
--- A message is gone only if it is in none of these places, so one call must read them all. It has
--- more room than other calls.
+-- A message is gone only if no process has it, so one call must read all leased messages. The call
+-- may read more bytes than other calls.
 local repair = ARGV.repair == '1'
 room = tonumber(ARGV.most_bytes)
 expect_state()

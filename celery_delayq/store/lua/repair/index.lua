@@ -1,6 +1,5 @@
--- Look at a batch of the index by task: each member must belong to an entry, with its task and
--- its due. Repairing removes those that do not; a record that is not in the schedule gets back the
--- due that its member tells.
+-- Look at a batch of the index by task: each member must belong to an entry with its task and due.
+-- A repair removes other members. A record that is not scheduled gets back the due of its member.
 --
 -- KEYS     due  entries  tasks  next_due
 -- ARGV     queue  cursor
@@ -21,12 +20,12 @@
 expect_types(FIRST.due, 'zset', 'hash', 'zset')
 local repair = ARGV.repair == '1'
 
--- The index knows the due of a record that is in the schedule no more. Where this only looks,
--- repair/entries.lua tells it.
+-- Schedule a record again at the due of its member. Without repair, repair/entries.lua reports the
+-- record.
 local function schedule_again(due, id)
   if repair then
     note_drift('unscheduled', id, true)
-    -- Without it the entry would stay for ever, so a full server must let it pass: see
+    -- Without the repair the entry stays for ever, so a full server must accept it: see
     -- dispatch/promote.lua.
     redis.call('ZREM', KEYS.next_due, '')
     redis.call('ZADD', KEYS.due, due, id)
@@ -44,7 +43,7 @@ return look_at_each(left, KEYS.tasks, ARGV.cursor, ARGV.page_size, function(memb
   else
     local due = redis.call('ZSCORE', KEYS.due, id)
     local priority, _, its_task = read_record(data)
-    -- Of an unreadable record nothing is known that a member could be wrong about.
+    -- The member of an unreadable record cannot be checked.
     local right = due and task_member(task, due_at(due), id) or member
     if priority and (its_task ~= task or member ~= right) then
       note_drift('misindexed', id, repair, 'ZREM', KEYS.tasks, member)

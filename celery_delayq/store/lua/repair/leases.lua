@@ -1,5 +1,5 @@
--- Look at the leases of some processes on a queue: each lease must have an
--- end, and a dispatcher must look at that time.
+-- Look at the leases of some processes on a queue: each must have an end, and a look must be
+-- planned for that time.
 --
 -- KEYS     leases  lease_ends  clock
 --          leased_of_workers…: leased of each process
@@ -31,7 +31,7 @@ for i = FIRST.leased_of_workers, #KEYS do
   end
 end
 
--- An early look does no harm: leases/reclaim_expired.lua then says when the next one is to be.
+-- An early look does no harm: leases/reclaim_expired.lua then plans the next one.
 local first = redis.call('ZRANGE', KEYS.leases, 0, 0, 'WITHSCORES')
 local look = redis.call('ZSCORE', KEYS.lease_ends, queue)
 if first[2] and (not look or tonumber(look) > tonumber(first[2])) then

@@ -1,6 +1,5 @@
--- Look at a batch of the entries that are listed as paused and due: one that is scheduled must be
--- listed with its task and its due. Repairing removes wrong members: when the task goes on,
--- dispatch/promote.lua would give the entry that due.
+-- Look at a batch of PAUSED_DUE: the member of a scheduled entry must have its task and its due. A
+-- repair removes a wrong member: dispatch/promote.lua would give the entry the due of the member.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals
@@ -31,7 +30,7 @@ return look_at_each(left, PAUSED_DUE, ARGV.cursor, ARGV.page_size, function(memb
   local data = redis.call('HGET', ENTRIES, name)
   take_room(data and #data or 0)
   local priority, _, task = read_record(data)
-  -- Of an unreadable record nothing is known that a member could be wrong about.
+  -- The task of an unreadable record cannot be checked.
   local right = score >= PAUSED_OFFSET
     and task_member(priority and task or told_task, due_at(score), name)
   if member ~= right then

@@ -1,5 +1,5 @@
--- Look at a batch of the periodic entries: each that is to be fired must be looked at. Repairing
--- has it looked at now, which does no harm.
+-- Look at a batch of the periodic entries: each enabled entry must have a planned look. A repair
+-- plans a look now, which does no harm.
 --
 -- KEYS     periodic  periodic_at
 -- ARGV     cursor

@@ -1,11 +1,10 @@
--- Look at what leads to a queue: the next-due index, while something is scheduled, and the
--- registry.
+-- Look whether a queue is registered and, if it has scheduled entries, is in the next-due index.
 --
 -- KEYS     due  entries  tasks  next_due  queues  leases  quarantined  dead  paused_due  control
 -- ARGV     queue  layout
 --          repair: '1' to repair
---          wait_ms: for how long (ms) a queue is left alone after an error
---            (dispatch/defer_queue.lua), or for its rate
+--          wait_ms: how long the next look may be delayed (ms), after an error
+--            (dispatch/defer_queue.lua) or by a rate
 -- Returns  {0, 1, {}, then for each kind {kind, found, repaired, queue}}
 -- Repeat   finds what is left
 -- Roles    operator
@@ -19,8 +18,8 @@ local queue, repair = ARGV.queue, ARGV.repair == '1'
 expect_type(KEYS.due, 'zset')
 expect_types(FIRST.paused_due, 'zset', 'hash')
 
--- Whether something is paused and due whose task is paused no more; of what is no entry any more, a
--- few are passed over.
+-- Whether an entry is paused and due while its task is not paused. Skips a limited number of
+-- members without an entry.
 local function goes_on()
   local start = '-'
   for _ = 1, 1000 do
@@ -40,8 +39,8 @@ local function goes_on()
 end
 
 let_repairs_pass(repair, KEYS.next_due)
--- An early look does no harm: dispatch/promote.lua then says when the next one is to be, and takes
--- a paused queue out.
+-- An early look does no harm: dispatch/promote.lua then plans the next one, and removes a paused
+-- queue.
 if redis.call('HEXISTS', KEYS.control, 'q' .. queue) == 0 then
   local now = to_ms(now_us())
   local first = redis.call('ZRANGE', KEYS.due, 0, 0, 'WITHSCORES')

@@ -13,7 +13,8 @@
 -- @include repair/report
 
 expect_types(FIRST.due, 'zset', 'hash', 'zset')
--- Without it they would stay for ever, so a full server must let it pass: see dispatch/promote.lua.
+-- Without the repair records stay for ever, so a full server must accept it: see
+-- dispatch/promote.lua.
 redis.call('ZREM', KEYS.next_due, '')
 for i = FIRST.lost_entries, #ARGV, 2 do
   local id, due = ARGV[i], tonumber(ARGV[i + 1]) or to_ms(now_us())

@@ -1,15 +1,16 @@
--- Compare the counters of a queue with the messages that are there, but for those that others have
--- added to its ready lists or taken from them. Repairing counts the difference as accepted or as
+-- Compare the counters of a queue with its messages. A repair counts the difference as accepted or
 -- taken.
+--
+-- Messages that other programs have added to the ready lists or taken from them do not count.
 --
 -- KEYS     due  totals  quarantined  leases
 --          ready_lists_and_leased…: the ready lists, then leased of each process
 -- ARGV     repair: '1' to repair
 --          most_leased
 --          list_count: how many ready lists
---          worker_ids…: in the order of KEYS behind the ready lists
+--          worker_ids…: in the order of leased in KEYS
 -- Returns  {0, looked at, {}, then {kind, found, repaired, 'counted <number>, there <number>'}};
---          {1, 0, {}} if another process has a lease, or there are too many messages
+--          {1, 0, {}} if another process has a lease, or more than most_leased are leased
 -- Repeat   finds what is left
 -- Roles    operator
 -- @include types

@@ -1,9 +1,9 @@
--- Look at a batch of the messages that are ready or leased: a second message with the same id must
--- be listed as a duplicate. Repairing lists it.
+-- Look at a batch of ready or leased messages: DUPLICATE_IDS must list a second message with the
+-- same id. A repair adds it.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals
--- ARGV     state: 'waiting' or 'running', to look through
+-- ARGV     state: 'waiting' or 'running', the messages to look at
 --          cursor
 --          page_size: about how many to look at
 --          repair: '1' to repair

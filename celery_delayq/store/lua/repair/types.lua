@@ -1,8 +1,8 @@
--- Delete keys of another type, without which nothing is dispatched.
+-- Delete keys of another type that stop dispatching.
 --
 -- KEYS     next_due  lease_ends  queues  clock  control
 -- ARGV     none
--- Returns  for each key that it deleted, one after the other, its place and what it was
+-- Returns  for each deleted key, one after the other, its place and its type
 -- Repeat   finds none
 -- Roles    worker, dispatcher
 

@@ -1,11 +1,11 @@
--- Return a part of a hash in one string: clients read a long reply far faster than a thousand short
--- ones.
+-- Return a part of a hash in one string. Clients read one long string far faster than a thousand
+-- short ones.
 --
 -- KEYS     hash
 -- ARGV     cursor
 --          page_size: about how many fields
--- Returns  {next cursor, for each 'length of its field, length of its value', joined by spaces, all
---          fields and values joined}; it stops after about 1 MB
+-- Returns  {next cursor, the lengths of each field and its value, joined by spaces, all fields and
+--          values joined}; it stops after about 1 MB
 -- Repeat   reads only
 -- Roles    worker, exporter
 -- @include types

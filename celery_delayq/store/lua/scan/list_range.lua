@@ -4,7 +4,7 @@
 -- ARGV     first_index: index of the first message: 0 or more to read forward, -1 or less to read
 --            backward from the end where workers take messages
 --          most_messages
---          longest_bytes: bytes of the longest message of the part before, 0 for none
+--          longest_bytes: bytes of the longest message of the earlier part, 0 for none
 -- Returns  {the length of each message, joined by spaces, all of them joined}; it stops after
 --          about 1 MB
 -- Repeat   reads only
@@ -15,7 +15,7 @@
 expect_type(KEYS.list, 'list')
 local from, left = tonumber(ARGV.first_index), tonumber(ARGV.most_messages)
 local back = from < 0
--- Each LRANGE walks from the nearer end of the list to its place, so a part takes few of them.
+-- Each LRANGE walks from the nearer end of the list to its place, so the script uses few of them.
 longest_bytes, most_at_once = tonumber(ARGV.longest_bytes), 128
 if longest_bytes > 0 then
   wanted_count = 32

@@ -1,13 +1,13 @@
--- Return entries that stand side by side in the schedule or in the index by task, in one string:
--- clients read a long reply far faster than a thousand short ones.
+-- Return a range of entries from the schedule or from the index by task, in one string. Clients
+-- read one long string far faster than a thousand short ones.
 --
--- Both are read in order of (due, name), what is paused and due among the others. With the time at
--- which the reading began, an entry that was moved since stands where it stood then: see
--- include/pages/moves.lua. Of records about 1 MB is read.
+-- Entries come in the order of (due, name), also those that are paused and due. With began_us, an
+-- entry that was moved since comes at its earlier due: see include/pages/reading.lua. The script
+-- reads about 1 MB of records.
 --
 -- KEYS     due  entries  tasks  readers  moved  moved_before
 -- ARGV     by_task: '1' for the index by task
---          after_due: due of the last entry before the first one, '' for none
+--          after_due: due of the entry after which to begin, '' for none
 --          after_name: its name
 --          upto_due: due of the last entry to return, '' for no end
 --          upto_name: its name
@@ -15,21 +15,18 @@
 --          most_looked: most entries to look at
 --          step: priority step of the entries, '' for any
 --          with_records: '1' for the records too
---          began_us: when the reading began (µs), '' for no matter
---          goes_on: '1' when it goes on though there is no more here
+--          began_us: when the reading began (µs), '' to ignore moves
+--          goes_on: '1' if the reading goes on even if this range has no more entries
 --          moved_task: the task of moved entries, '' for any
---          moved_first: their first due, '' for none of them
+--          moved_first: their first due, '' for no moved entries
 --          moved_last: the last due of moved entries
---          ranges…: first and last score of each range, or members, as Redis takes a range of them;
---            of the index there is one range, with '' and a member for 2 to 5
--- Returns  {'1' when there is more, due and name of the last entry looked at, or '' and its member
---          of
---          the index, the lengths of the name, the record (-1 for none) and the score of each
---          entry,
---          joined by spaces, all of these joined, on the first page the last due, else ''}; behind
---          the
---          score of a moved entry a space and the due by which it is here
--- Repeat   reads only, and notes that somebody reads
+--          ranges…: first and last score of each range, or members, as Redis expects them; the
+--            index has one range, and in after_ and upto_ '' for the due and a member for the name
+-- Returns  {'1' if there is more, due and name of the last entry looked at, or '' and its member of
+--          the index, the lengths of name, record (-1 for none) and score of each entry, joined by
+--          spaces, all of these texts joined, the last due on the first page, else ''}; a space and
+--          the earlier due follow the score of a moved entry
+-- Repeat   reads only, and notes that a reading goes on
 -- Roles    worker
 -- @include clock
 -- @include record
@@ -44,11 +41,11 @@ local with_records, began, goes_on = ARGV.with_records == '1', tonumber(ARGV.beg
 local moves = {KEYS.readers, KEYS.moved, KEYS.moved_before}
 local with_moved = began and is_any_moved(moves)
 if with_moved then
-  -- Many that were moved may stand here, and to look at their names is quick.
+  -- A page may have many moved entries, and looking at their names is fast.
   most = math.max(most, 1000)
 end
 
--- The due and the name of an entry by its place: a due and a name, or '' and a member of the index.
+-- Due and name of an entry, from a due and a name, or from '' and a member of the index.
 local function place_of(score, name)
   if by_task then
     local due, its = string.match(name, '^[^%z]*%z(%d+)%z(.*)$')
@@ -67,10 +64,10 @@ end
 local after, upto = place_of(ARGV.after_due, ARGV.after_name),
   place_of(ARGV.upto_due, ARGV.upto_name)
 
--- Where the look at each of the sources has ended: behind the nearest of these nothing is known.
+-- The earliest place at which the look at a source has ended. Entries behind it may be incomplete.
 local horizon
 
--- Put the entries of one source among the others, up to the number to look at.
+-- Merge the entries of one source into 'found', up to the number to look at.
 local function add(found, others)
   if #others > most then
     others[#others] = nil
@@ -97,7 +94,8 @@ local function offset_of(first)
   return string.sub(first, 1, 1) ~= '-' and tonumber(first) >= PAUSED_OFFSET and PAUSED_OFFSET or 0
 end
 
--- Entries between two scores: {due, name, score, its place}, one more than to look at.
+-- Entries between two scores: {due, name, score, due and name as the place}. Returns one entry more
+-- than the number to look at.
 local function by_due(first, last)
   local offset = offset_of(first)
   local from = first == '-inf' and 0 or redis.call('ZCOUNT', KEYS.due, '-inf', '(' .. first)
@@ -119,7 +117,8 @@ local function by_due(first, last)
   return entries
 end
 
--- The same from the index by task: what is paused and due has its place by due there.
+-- Entries of the index by task, in the form of by_due. An entry that is paused and due stands at
+-- its due.
 local function in_index(first, last)
   first = ARGV.after_name ~= '' and '(' .. ARGV.after_name or first
   last = ARGV.upto_name ~= '' and '[' .. ARGV.upto_name or last
@@ -135,7 +134,7 @@ local function in_index(first, last)
   return entries
 end
 
--- Entries that stood between two dues when the reading began, and were moved since.
+-- Entries that were due between two dues when the reading began, and were moved since.
 local function moved(key)
   local first, last = ARGV.moved_first, ARGV.moved_last
   local from = redis.call('ZCOUNT', key, '-inf', '(' .. first)
@@ -225,7 +224,7 @@ if is_full then
   more, last, name = '1', visible[place][4], visible[place][5]
 end
 
--- The last due of all, so that what is added behind it does not keep the reading going.
+-- The last due of all ranges. A reading ends there, even if entries are added behind it.
 local function last_due()
   local due = with_moved and ARGV.moved_first ~= ''
     and last_version(moves, ARGV.moved_first, ARGV.moved_last) or nil

@@ -1,9 +1,10 @@
--- Count the scheduled entries of each task, of some tasks a call.
+-- Count the scheduled entries of each task, for a limited number of tasks a call.
 --
 -- KEYS     tasks
 -- ARGV     start: where to begin, as for ZRANGEBYLEX
 --          most_tasks
--- Returns  {where the next ones begin, '' at the end, then task and entries of each…}
+-- Returns  {where the next call begins, '' at the end, then name and number of entries of each
+--          task…}
 -- Repeat   reads only
 -- Roles    exporter
 

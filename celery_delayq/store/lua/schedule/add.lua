@@ -1,19 +1,19 @@
--- Store messages until they are due; those whose moment has passed go to ready at once.
+-- Store messages until they are due. A message that is due becomes ready at once.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  queues  wake
---          ready_lists…: all lists of what is ready, if there is any unique key
+--          ready_lists…: all ready lists, if any message has a unique key
 -- ARGV     queue  layout  wake_channel
---          max_scheduled: most entries that may be scheduled, 0 for no limit, -1 for no limit since
---            they are retries
---          messages…: for each message: id, due (ms, '+' before it when it counts from now), which
---            of KEYS is its ready list, record, what to do when its unique key is taken (see
---            include/unique_policy.lua), '' without one
--- Returns  {now (ms, rounded up), a code for each message, then the id that each capital letter
---          is about, then for each 'S' and 'R' the record of that, '' when it had been ready}: 's'
---          scheduled, 'r' ready, 'd' a duplicate, 'f' refused since the queue is full; 'S' and 'R'
---          the same in place of another, 'K' kept the other, 'E' refused since there is another,
---          'O' not stored since another has replaced what it is a retry of
+--          max_scheduled: most entries that may be scheduled, 0 for no limit, -1 for retries, which
+--            have no limit
+--          messages…: for each message: id, due (ms, with '+' from now), place of its ready list in
+--            KEYS, record, policy if its unique key is taken (see include/unique_policy.lua), ''
+--            without a unique key
+-- Returns  {now (ms, rounded up), a code for each message, then for each capital letter the id of
+--          the other message, then for each 'S' and 'R' its record, '' if it was ready}. Codes: 's'
+--          scheduled, 'r' ready, 'd' a duplicate, 'f' refused since the queue is full; about
+--          another message with the unique key: 'S' and 'R' replaced it, 'K' kept it, 'E' refused
+--          since it exists, 'O' not stored since it has replaced the message that is retried
 -- Repeat   the same message again is a duplicate while it is scheduled, ready or leased
 -- Roles    producer, worker, dispatcher
 -- @include clock

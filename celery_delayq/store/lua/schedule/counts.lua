@@ -1,17 +1,14 @@
--- Return how much is in each state in one queue, at one moment, and which processes have leases on
--- it.
+-- Return the number of messages of a queue in each state, at one moment, and the processes with
+-- leases.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  dead  leases  clock  quarantined  ready_lists…
 -- ARGV     none
--- Returns  {'<now (ms)> <scheduled> <overdue> <due of the first (ms) or -> <dead> <ready>
---          <paused_due>
---          <the earliest due (ms) of the messages to be taken next, or -> <how many leases last>',
---          then up
---          to 1,000 of all worker ids with a lease, after spaces; what was counted, joined by
---          spaces,
---          or - for a key of another type};
---          what is paused and due is scheduled too, but neither overdue nor the first
+-- Returns  {'<now (ms)> <scheduled> <overdue> <first due (ms) or -> <dead> <ready> <paused_due>
+--          <earliest due (ms) of the next message of each ready list, or -> <leases not ended>',
+--          then up to 1,000 worker ids with a lease, after spaces; names and values of the
+--          counters, joined by spaces, or - for a key of another type}; entries that are paused
+--          and due count as scheduled, but not as overdue or first
 -- Repeat   reads only
 -- Roles    exporter
 -- @include clock
@@ -30,11 +27,10 @@ for i = FIRST.ready_lists, #KEYS do
   end
 end
 local first = redis.call('ZRANGE', KEYS.due, 0, 0, 'WITHSCORES')[2]
--- A lease that ended by Redis' clock, less the time for which it stood still in outages, was not
--- extended.
+-- A lease counts as ended by lease time: Redis' clock less the time for which it stood still.
 local stood = read_whole(redis.pcall('HGET', KEYS.clock, 'stood')) or 0
--- Numbers as one string: clients read many short replies slowly. A broken key of counters hides no
--- queue.
+-- Numbers are one string, since clients read many short replies slowly. A key of another type in
+-- place of the counters raises no error.
 local totals = redis.pcall('HGETALL', TOTALS)
 return {
   table.concat({

@@ -1,11 +1,11 @@
--- Return which messages are known, so that the caller need not make those.
+-- Return which messages exist, so that the caller does not make them again.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals
 -- ARGV     ids: each with a NUL behind it
 --          message_ids: each with a NUL behind it
--- Returns  a code for each: 'd' it is scheduled, ready or leased, '-' it is not; it stops after
---          reading about 1 MB of records
+-- Returns  a code for each: 'd' it is scheduled, ready or leased, '-' it does not exist; the script
+--          stops after reading about 1 MB of records
 -- Repeat   reads only
 -- Roles    operator
 -- @include types

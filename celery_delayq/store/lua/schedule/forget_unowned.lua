@@ -1,5 +1,6 @@
--- Forget unique keys that no message has, or names of second messages that are gone, at most about
--- 50: schedule/purge.lua leaves them where very many messages are leased.
+-- Forget about 50 unique keys that no message has, or names of second messages that are gone.
+--
+-- schedule/purge.lua leaves them if very many messages are leased.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals
@@ -13,7 +14,7 @@
 -- @include tracking
 
 expect_state()
--- Forgetting frees memory, so a full server must let it pass: see dispatch/promote.lua.
+-- Forgetting frees memory, so a full server must accept the script: see dispatch/promote.lua.
 redis.call('ZREM', DUPLICATE_IDS, '')
 local page
 if ARGV.looks_at == 'keys' then

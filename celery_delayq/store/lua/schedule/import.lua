@@ -1,14 +1,13 @@
--- Store messages that were exported as schedule/add.lua does, and tell a repeat what became of
--- them.
+-- Store exported messages as schedule/add.lua does. A repeated call gets the same reply.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  queues  wake  answer
---          ready_lists…: all lists of what is ready, if there is any unique key
+--          ready_lists…: all ready lists, if any message has a unique key
 -- ARGV     queue  layout  wake_channel
 --          max_scheduled: most entries that may be scheduled, 0 for no limit
---          messages…: for each message: id, due (ms, '+' before it when it counts from now), which
---            of KEYS is its ready list, record, what to do when its unique key is taken (see
---            include/unique_policy.lua), '' without one
+--          messages…: for each message: id, due (ms, with '+' from now), place of its ready list in
+--            KEYS, record, policy if its unique key is taken (see include/unique_policy.lua), ''
+--            without a unique key
 -- Returns  a code for each message, as in schedule/add.lua
 -- Repeat   the same, for a minute
 -- Roles    operator

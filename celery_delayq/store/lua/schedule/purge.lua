@@ -1,4 +1,4 @@
--- Forget all scheduled, ready and quarantined messages of a queue; its dead letters and its leased
+-- Delete all scheduled, ready and quarantined messages of a queue. Its dead letters and its leased
 -- messages stay.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
@@ -6,10 +6,10 @@
 --          ready_lists…
 -- ARGV     queue
 --          queue_deleted: '1' when the queue itself was deleted
---          most_leased: most leased messages whose unique keys the script looks at; if there are
---            more, all unique keys and duplicate_ids stay
--- Returns  {how many were scheduled, how many were quarantined, how many were ready}, and
---          1 where unique keys are left to schedule/forget_unowned.lua
+--          most_leased: most leased messages whose unique keys the script looks at; with more, all
+--            unique keys and duplicate_ids stay
+-- Returns  {number scheduled, number quarantined, number ready}, then 1 if unique keys are left to
+--          schedule/forget_unowned.lua
 -- Repeat   {0, 0, 0}
 -- Roles    operator
 -- @include types
@@ -23,7 +23,7 @@ local lists = {select(FIRST.ready_lists, unpack(KEYS))}
 for _, list in ipairs(lists) do
   count[3] = count[3] + redis.call('LLEN', list)
 end
--- Leased messages keep their unique keys; no other unique key stays.
+-- Leased messages keep their unique keys. All other unique keys are deleted.
 local count_to_read = redis.call('HLEN', LEASED_INDEX) <= tonumber(ARGV.most_leased)
 local duplicate_ids, kept = {}, {}
 local running = count_to_read and redis.call('HGETALL', LEASED_INDEX) or {}
@@ -61,7 +61,7 @@ add_total(TOTALS, 'purged', count[1] + ready)
 add_total(TOTALS, 'ready', count_others(TOTALS, ready) - ready)
 if ARGV.queue_deleted == '1' then
   if redis.call('EXISTS', KEYS.dead) == 0 then
-    -- The registry is how dead letters of the queue are found.
+    -- The queue has no dead letters, which commands find through the registry.
     redis.call('HDEL', KEYS.queues, ARGV.queue)
     if redis.call('EXISTS', KEYS.leases) == 0 then
       redis.call('UNLINK', TOTALS)

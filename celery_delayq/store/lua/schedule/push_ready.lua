@@ -1,9 +1,9 @@
--- Push messages to ready lists, and wake who waits for them.
+-- Push messages to ready lists, and wake their consumers.
 --
 -- KEYS     wake  totals  ready_lists…
--- ARGV     messages…: for each message: which of KEYS is its ready list, the message
--- Returns  how many messages
--- Repeat   pushes them again
+-- ARGV     messages…: for each message: place of its ready list in KEYS, the message
+-- Returns  number of messages
+-- Repeat   pushes the messages again
 -- Roles    producer, worker, dispatcher
 -- @include types
 -- @include wake

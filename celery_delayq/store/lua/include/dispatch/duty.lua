@@ -1,12 +1,12 @@
--- One dispatcher is on duty: it wakes when something is due, the others now and then. The hash of
--- lease time has its name ('duty') and when it last called ('duty_at', ms). Duty is a hint: each
--- dispatcher that finds something overdue promotes it.
+-- One dispatcher is on duty: it wakes when something is due. The others wake from time to time. The
+-- hash 'clock' has the name of the dispatcher on duty ('duty') and the time of its last call
+-- ('duty_at', ms). Duty is a hint: any dispatcher that finds an overdue entry promotes it.
 --
 -- Defines  take_duty
 -- Expects  clock: read_whole
 
--- Returns 1 when 'me' is on duty from now on, else 0. It takes the duty when it 'wins', when nobody
--- has the duty, and when the one that has it was silent.
+-- Returns 1 if dispatcher 'me' is on duty from now on, else 0. It takes the duty if 'wins' is true,
+-- if no dispatcher has the duty, or if the dispatcher on duty was silent.
 local function take_duty(clock, me, wins, now)
   if me == '' then
     return 0

@@ -1,12 +1,12 @@
--- The next-due index says when to look at each queue next: at its earliest entry, or later after an
--- error and where less may be promoted than is due.
+-- The next-due index has the time of the next look at each queue. This is the due of its earliest
+-- entry. It is later after an error, and if a limit holds back entries that are due.
 --
 -- Defines  next_due_head  hint_look  plan_look  register_due  plan_next_look
 --            plan_look_after_removal
 -- Expects  record: PAUSED_OFFSET
 
--- {now (µs), queue, due (ms)} of the first queue to look at, but none that is named in ARGV from
--- 'first' on; the queue is '' when there is none.
+-- {now (µs), queue, due (ms)} of the first queue to look at. Skips queues that are named in ARGV
+-- from 'first' on. The queue is '' if there is none.
 local function next_due_head(next_due, now, first)
   local left = {}
   for i = first or #ARGV + 1, #ARGV do
@@ -21,14 +21,14 @@ local function next_due_head(next_due, now, first)
   return {now, '', ''}
 end
 
--- Tell dispatchers when to look at a queue. A hint only: an account that may not publish costs one
--- poll interval.
+-- Tell dispatchers when to look at a queue. A hint only: without it, for an account that may not
+-- publish, dispatchers look one poll interval later.
 local function hint_look(channel, queue, due, now)
   redis.pcall('PUBLISH', channel, string.format('%.0f ', due * 1000 - now) .. queue)
 end
 
--- Look at a queue when something is due there, and wake the dispatchers when that is the earliest
--- of all.
+-- Plan a look at a queue when its entry is due. Wakes the dispatchers if the look is the earliest
+-- of all queues.
 local function plan_look(next_due, queue, due, now, channel)
   local next_look = redis.call('ZSCORE', next_due, queue)
   if next_look and tonumber(next_look) <= due then
@@ -41,14 +41,14 @@ local function plan_look(next_due, queue, due, now, channel)
   end
 end
 
--- Note that a queue has something due.
+-- Register a queue, and plan a look at it when its entry is due.
 local function register_due(next_due, queues, queue, layout, due, now, channel)
   redis.call('HSETNX', queues, queue, layout)
   plan_look(next_due, queue, due, now, channel)
 end
 
--- Set when to look next from what is left in the schedule; what is paused and due waits for no
--- time.
+-- Plan the next look at a queue by the earliest entry in its schedule. An entry that is paused and
+-- due needs no look.
 local function plan_next_look(next_due, queue, due_key)
   local first = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')
   if first[2] and tonumber(first[2]) < PAUSED_OFFSET then
@@ -58,8 +58,8 @@ local function plan_next_look(next_due, queue, due_key)
   end
 end
 
--- The same when some have left the schedule. Where something is paused and due, a look stays that
--- may have been set for it when its task went on.
+-- Plan the next look when entries have left the schedule. If an entry is paused and due, the
+-- planned look stays: it may have been planned when the task of the entry was resumed.
 local function plan_look_after_removal(next_due, queue, due_key)
   local last = redis.call('ZRANGE', due_key, -1, -1, 'WITHSCORES')
   if tonumber(last[2] or 0) < PAUSED_OFFSET then

@@ -1,17 +1,18 @@
--- How much may be promoted: PACE keeps 'tokens' (may be promoted at once) as they were 'at' (µs),
--- and, while a queue is full, 'below': leases/acquire.lua has it looked at again when fewer are
--- ready.
+-- How many entries may be promoted. PACE has 'tokens', the number that might be promoted at the
+-- time 'at' (µs). While a queue is full, PACE has 'below': leases/acquire.lua plans a look at the
+-- queue when fewer messages are ready.
 --
 -- Defines  promotable_count  count_promoted  look_when_below
 -- Expects  clock: to_ms
 --          dispatch/next_due: hint_look
 
--- How many of 'most' entries may be promoted now and, when that is fewer than wanted, when to look
--- again (ms). 'rate' a second and 'ready', the most messages that may be ready, are 0 for no limit.
+-- Returns how many of 'most' entries may be promoted now. If a limit applies, also returns when to
+-- look again (ms). 'rate' is entries a second, 'ready' the most ready messages; both are 0 for no
+-- limit.
 local function promotable_count(key, lists, most, rate, ready, clock)
   local look
   if rate > 0 then
-    -- What was not used in a tenth of a second is lost, so that no flood follows a pause.
+    -- Unused tokens of more than a tenth of a second are lost, so no burst follows a pause.
     local burst = math.max(1, rate / 10)
     local tokens, at = unpack(redis.call('HMGET', key, 'tokens', 'at'))
     tokens, at = tonumber(tokens) or burst, tonumber(at) or clock
@@ -20,7 +21,7 @@ local function promotable_count(key, lists, most, rate, ready, clock)
       string.format('%.0f', clock))
     if tokens < most then
       most = math.floor(tokens)
-      -- Several at once: a script call for each would cost more than it evens out.
+      -- Wait for several tokens: a script call for each token would cost too much.
       local wanted = math.min(burst, math.max(1, rate / 100))
       look = math.ceil((clock + math.max(0, wanted - (tokens - most)) * 1000000 / rate) / 1000)
     end
@@ -41,14 +42,14 @@ local function promotable_count(key, lists, most, rate, ready, clock)
   return most, look
 end
 
--- Note what was promoted.
+-- Take the tokens of promoted entries.
 local function count_promoted(key, number, rate)
   if rate > 0 and number > 0 then
     redis.call('HINCRBYFLOAT', key, 'tokens', -number)
   end
 end
 
--- Look at once at a queue that was full: there are fewer than 'below' now.
+-- Plan a look now at a queue that was full: fewer than 'below' messages are ready.
 local function look_when_below(key, next_due, queue, clock, channel)
   redis.call('HDEL', key, 'below')
   redis.call('ZADD', next_due, 'LT', to_ms(clock), queue)

@@ -1,19 +1,18 @@
--- For those who move entries: they leave each at the due that it had, for as long as somebody reads
--- the schedule page by page. See include/pages/reading.lua. Functions get the names of the three
--- keys.
+-- Note moves of entries while somebody reads the schedule page by page: see
+-- include/pages/reading.lua. In functions, 'moves' is the list of the names of the three keys.
 --
 -- Defines  MOST_MOVED  KEPT_MS  moves_at  begin_moves  note_move
 -- Expects  types: expect_type
 --          clock: to_ms
 --          record: due_at
 
--- Members of MOVED from which on it becomes MOVED_BEFORE; how long both are kept after a move (ms).
+-- Number of members at which MOVED becomes MOVED_BEFORE; time for which moves are kept (ms).
 local MOST_MOVED, KEPT_MS = 5000, 7200000
 
--- When entries are moved (µs); nil when nobody reads.
+-- The time that is noted for moves of this call (µs); nil when nobody reads.
 local moves_at
 
--- Look who reads; refuses keys of another type.
+-- Find out whether somebody reads. Refuses keys of another type.
 local function begin_moves(moves, clock)
   if redis.call('EXISTS', unpack(moves)) == 0 then
     return
@@ -33,7 +32,7 @@ local function begin_moves(moves, clock)
     redis.call('UNLINK', moved, moved_before)
     return
   end
-  -- Later than each beginning, also where the clock was set back.
+  -- Later than the beginning of each reading, even if the clock was set back.
   moves_at = math.max(clock, newest_reader + 1)
   if redis.call('ZCARD', moved) >= MOST_MOVED then
     local last_move = redis.call('ZREVRANGE', moved_before, 0, 0, 'WITHSCORES')[2]
@@ -44,7 +43,7 @@ local function begin_moves(moves, clock)
   end
 end
 
--- Note from which due an entry is moved.
+-- Note the due from which an entry is moved.
 local function note_move(moves, name, score, task)
   local _, moved, moved_before = unpack(moves)
   if not moves_at then

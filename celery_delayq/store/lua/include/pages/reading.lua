@@ -1,32 +1,32 @@
--- For those who read the schedule page by page: each entry that is there when the reading begins
--- comes once, by the due that it has then, however it is moved meanwhile. include/pages/moves.lua
--- is the other side.
+-- Read the schedule page by page. A reading returns each entry that exists when the reading begins
+-- once, at the due that the entry has then, even if the entry is moved meanwhile.
+-- include/pages/moves.lua notes the moves.
 --
--- READERS has when each reading began (µs), scored by until when it is taken to go on (ms). MOVED
--- has of each entry that was moved while somebody was reading
---   its name, scored by when it was last moved (µs), which is more than any due, and
---   "<name> NUL <since> NUL <until> NUL <task>", scored by the due that it had from since to until
---          (µs).
--- When MOVED is large it becomes MOVED_BEFORE, once nobody needs what stood there. All of these
--- expire. Functions get the names of the three.
+-- A member of READERS is the time when a reading began (µs). Its score is the time when the reading
+-- counts as ended (ms). MOVED has two members for an entry that was moved during a reading:
+--   its name; the score is the time of its last move (µs), which is more than any due, and
+--   "<name> NUL <since> NUL <until> NUL <task>"; the score is the due that the entry had from since
+--          to until (µs).
+-- A large MOVED is renamed to MOVED_BEFORE as soon as no reading needs the old MOVED_BEFORE. All
+-- three keys expire. In functions, 'moves' is the list of their names.
 --
 -- Defines  READING_MS  KEPT_MS  number_text  is_any_moved  hide_moved  read_version
 --            behind_versions  last_version  note_reader
 -- Expects  clock: now_us  to_ms
 
--- How long a reader may take for a page, and moves are kept after a page (ms).
+-- Longest time between two pages of a reading; time for which moves are kept after a page (ms).
 local READING_MS, KEPT_MS = 3600000, 7200000
 
 local function number_text(number)
   return string.format('%.17g', number)
 end
 
--- Whether moves were noted.
+-- Whether any move is noted.
 local function is_any_moved(moves)
   return redis.call('EXISTS', moves[2], moves[3]) > 0
 end
 
--- Hide those that were moved since the reading began: they are found by the due that they had.
+-- Hide entries that were moved since the reading began: MOVED returns them at their earlier due.
 local function hide_moved(moves, entries, began)
   local names = {}
   for i, one in ipairs(entries) do
@@ -41,8 +41,7 @@ local function hide_moved(moves, entries, began)
   end
 end
 
--- The name and the task of an entry that had another due, and whether it had that when the reading
--- began.
+-- Name and task of a member of MOVED, and whether its entry had this due when the reading began.
 local function read_version(member, began)
   local name, since, till, task = string.match(member, '^(.*)%z(%d+)%z(%d+)%z([^%z]*)$')
   if not name then
@@ -51,12 +50,12 @@ local function read_version(member, began)
   return name, task, tonumber(since) <= began and began < tonumber(till)
 end
 
--- Behind all of those of one entry with one due.
+-- A text that sorts behind all members of MOVED for one entry and one due.
 local function behind_versions(name)
   return name .. '\0\255'
 end
 
--- The highest due from which something was moved; nil for none.
+-- The highest due from which an entry was moved; nil for none.
 local function last_version(moves, first, last)
   local due
   for _, key in ipairs({moves[2], moves[3]}) do
@@ -66,8 +65,8 @@ local function last_version(moves, first, last)
   return due
 end
 
--- Note that a reading goes on, or that it has ended. Where that may not be written, it goes on all
--- the same.
+-- Note that a reading goes on, or that it has ended. Errors are ignored: an account that may not
+-- write can still read.
 local function note_reader(moves, goes_on, began)
   if not goes_on then
     if redis.call('EXISTS', moves[1]) == 1 then

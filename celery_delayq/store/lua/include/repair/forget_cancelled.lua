@@ -1,11 +1,11 @@
--- Messages that were cancelled while they were ready.
+-- Forget messages that were cancelled while they were ready.
 --
 -- Defines  forget_cancelled
 -- Expects  totals: add_total
 --          tracking: TOTALS  READY_INDEX  ENTRIES  LEASED_INDEX  DUPLICATE_IDS  read_tracked
 --            release_key
 
--- Forget what is known of a ready message, of which so many were dropped from their lists.
+-- Forget a ready message. 'dropped' is how many copies were removed from the ready lists.
 local function forget_cancelled(name, value, dropped)
   add_total(TOTALS, string.sub(value, 1, 2) == '!!' and 'replaced' or 'cancelled', dropped)
   add_total(TOTALS, 'ready', -dropped)

@@ -1,12 +1,13 @@
--- Batches of members with messages to read. The reply names the members that found no room, and the
--- next call gets these names. A cursor cannot do that: a page of a small key has all its members.
+-- Look at members of a sorted set, and read their messages, in batches. The reply has the members
+-- for which there was no room, and the next call gets them. A cursor cannot stop inside a page, and
+-- a page of a small key has all its members.
 --
 -- Defines  look_at_each
 -- Expects  room: room
 --          repair/report: report
 
--- Look at the names that a call has left, or at about 'most' members of a sorted set from a cursor
--- on, one after the other; return the report (see include/repair/report.lua).
+-- Look at the names that an earlier call has left, or at about 'most' members of a sorted set from
+-- a cursor on. Returns the report (see include/repair/report.lua).
 local function look_at_each(left, zset, cursor, most, look)
   local names = left
   if #left == 0 then

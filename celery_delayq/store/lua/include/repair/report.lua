@@ -1,11 +1,11 @@
--- What a call of fsck has found.
+-- Collect the findings of a call of fsck.
 --
 -- Defines  found  note_drift  let_repairs_pass  report
 
--- What a batch has found: of each kind how many, how many of them are repaired now, and a few.
+-- The findings of a batch: for each kind the number found, the number repaired, and a few ids.
 local found = {}
 
--- With a command, what is repaired is repaired by it.
+-- Note a finding. If 'repaired' is true and a command follows, the command makes the repair.
 local function note_drift(kind, id, repaired, ...)
   local one = found[kind]
   if not one then
@@ -23,15 +23,15 @@ local function note_drift(kind, id, repaired, ...)
   end
 end
 
--- A full server must let repairs pass: see dispatch/promote.lua.
+-- A full server must accept repairs: see dispatch/promote.lua.
 local function let_repairs_pass(repair, zset)
   if repair then
     redis.call('ZREM', zset, '')
   end
 end
 
--- {next cursor, how many were looked at, {names left to the next call}, then for each kind
--- {kind, found, repaired, some ids…}}
+-- {next cursor, number looked at, {names left to the next call}, then for each kind {kind, found,
+-- repaired, some ids…}}
 local function report(cursor, looked, left)
   return {cursor, looked, left or {}, unpack(found)}
 end
