@@ -27,19 +27,19 @@ from tests.support.model_clock import lease_now, pass_time, relative
 
 QUEUE = "q"
 
-#: Seconds: ten minutes, so that no time that a test takes counts.
+#: Seconds. Ten minutes, so that the run time of a test does not matter.
 LEASE = 600.0
 #: A due in the far future, ms.
 FAR = 4_000_000_000_000
 
 DEFAULT = Layout()
 
-#: As in the registry.
+#: The layout as the registry stores it.
 LAYOUT = DEFAULT.text.encode()
 REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
 
-#: Calls of scripts by their names, each with a reply: the contract of headers and calls is tested
-#: with ``SCRIPT_CALLS`` of the modules here.
+#: Calls of scripts by their names, each with a reply. The contract test of headers and calls uses
+#: ``SCRIPT_CALLS`` of the modules here.
 Calls: TypeAlias = dict[str, tuple[Callable[[Store], object], Any]]
 
 #: A record and an entry for these calls.
@@ -48,7 +48,7 @@ ENTRY = Entry("id", Due(5), 3, DATA)
 
 STATE_KEYS = Keys().queue(QUEUE).state
 
-#: Messages that a script which reads or changes them would spoil.
+#: Keys of another type than scripts expect.
 JUNK = {
     "binary": bytes(range(256)),
     "empty": b"",
@@ -71,7 +71,7 @@ def entry(
     task: str = "tasks.t",
     message: bytes | None = None,
 ) -> Entry:
-    """Return an entry whose message names its id."""
+    """Return an entry whose message contains its id."""
     body = message if message is not None else b'{"id": "%s"}' % id.encode()
     record = Record(priority, message_id or f"n-{id}", task, body)
     return Entry(id, Due(due_ms, relative), priority, record.pack())
@@ -89,9 +89,9 @@ def labelled(
     priority: int = 0,
     task: str = "tasks.t",
 ) -> Entry:
-    """Return an entry with a label; *unique* is a scope, ``s`` or ``d``, and a key.
+    """Return an entry with a label; *unique* is a scope (``s`` or ``d``) and a key.
 
-    Without a *policy* it replaces the owner of that key.
+    Without a *policy* the entry replaces the owner of the key.
     """
     message_id = message_id or f"n-{quote(id)}"
     label = f"{quote(entry_id(id))} {message_id} {skip_after} {unique}"
@@ -103,7 +103,7 @@ def labelled(
 
 
 def large(what: Entry, size: int) -> Entry:
-    """Return an entry with a label whose message has so many more bytes, as publish makes it."""
+    """Return an entry with a label and *size* more bytes in its message, as publish makes it."""
     record = Record.unpack(what.data)
     head, task = head_of(record.message), task_field(record.task).encode()
     body = b'%b, "task": "%b"}}, "body": "%b"}' % (head, task, b"x" * size)
@@ -125,17 +125,17 @@ def taken_by(id: str, message_id: str | None = None, *, since: int | str = "") -
 
 
 def message_of(what: Entry) -> bytes:
-    """Return the bytes that go to the ready list."""
+    """Return the message's bytes in the ready list."""
     return Record.unpack(what.data).message
 
 
 def member(task: str, due_ms: int, name: str) -> bytes:
-    """Return the member of the index by task that belongs to an entry."""
+    """Return the member of an entry in the index by task."""
     return f"{task_field(task)}\0{due_ms:015d}\0{name}".encode()
 
 
 def as_scheduled(*entries: Entry, **names: Entry) -> dict[str, Any]:
-    """Return the keys that hold entries, under their ids or, by keyword, under other names."""
+    """Return the keys that have entries, under their ids or, by keyword, under other names."""
     every = {each.id: each for each in entries} | names
     first = min(each.due.ms for each in every.values())
     return {
@@ -151,40 +151,40 @@ def as_scheduled(*entries: Entry, **names: Entry) -> dict[str, Any]:
 
 
 def bodies(reserved: AcquireReply) -> list[bytes]:
-    """Return the messages alone."""
+    """Return only the messages."""
     return [message for _, message, _ in reserved.messages]
 
 
 def counts(message: bytes, text: bytes) -> dict[bytes, bytes]:
-    """Return what the hash of deliveries keeps for one message."""
+    """Return the hash of deliveries for one message."""
     return {hashlib.sha1(message, usedforsecurity=False).hexdigest().encode(): text}
 
 
 class Bench(Store):
-    """A store whose queue ``q`` is brought into each state; the process ``me`` leases messages."""
+    """A store whose queue ``q`` a test brings into each state; process ``me`` leases messages."""
 
     # -- publish and promote
 
     def put(self, *entries: Entry, queue: str = QUEUE) -> list[Put]:
-        """Publish in one call, and return the outcome of each."""
+        """Publish in one call; return the outcome of each entry."""
         call = self.puts(queue)
         for each in entries:
             call.add(each)
         return Puts.read(self.run(call)).puts
 
     def states(self, *entries: Entry) -> list[str]:
-        """Publish in one call; return the state of each."""
+        """Publish in one call; return the state of each entry."""
         return [each.state for each in self.put(*entries)]
 
     def push(self, *messages: bytes, step: int = 0, queue: str = QUEUE) -> None:
-        """Make messages ready, the first to run first."""
+        """Make messages ready; the first one runs first."""
         call = self.ready_call(queue)
         for message in messages:
             call.add(step, message)
         self.run(call)
 
     def become_due(self, name: str, due_ms: int = 1) -> None:
-        """Move the due of an entry to the past, as after a time without any dispatcher."""
+        """Move the due of an entry to the past, as after a period without a dispatcher."""
         key, field = self.keys.queue(QUEUE), name.encode()
         with self.client.pipeline(transaction=False) as pipe:
             pipe.hget(key.entries, field)
@@ -200,7 +200,7 @@ class Bench(Store):
             pipe.execute()
 
     def overdue(self, *ids: str, due_ms: int = 1, task: str = "tasks.t") -> None:
-        """Publish entries that are due, each a millisecond after the one before."""
+        """Publish due entries, each one millisecond after the earlier one."""
         for n, id in enumerate(ids):
             self.put(labelled(id, task=task))
             self.become_due(id, due_ms + n)
@@ -211,12 +211,12 @@ class Bench(Store):
         return super().promote(queue, layout, limit, **how)
 
     def promote_soon(self) -> None:
-        """Promote what becomes due within a moment."""
+        """Promote entries that become due within a moment."""
         while not self.promote().moved:
             pass
 
     def make_ready(self, *entries: Entry, due_ms: int = 1) -> None:
-        """Publish entries for later, and promote them when they are due."""
+        """Publish entries for later, and promote them at their due."""
         for each in entries:
             before = set(self.client.hkeys("{q}:entries"))
             self.put(each._replace(due=Due(FAR)))
@@ -245,7 +245,7 @@ class Bench(Store):
         return self.control.pause([QUEUE], queue=queue, task=None if queue else task, resume=True)
 
     def pause_due(self, *names: str, due_ms: int = 1, task: str = "tasks.t") -> None:
-        """Pause a task, and let entries of it become due."""
+        """Pause a task, and let its entries become due."""
         self.pause(task=task)
         for name in names:
             self.become_due(name, due_ms)
@@ -264,7 +264,7 @@ class Bench(Store):
         queue: str = QUEUE,
         reports: bool = False,
     ) -> AcquireReply:
-        """Lease messages by a request; with *reports* also those that do not run."""
+        """Lease messages by a request; with *reports* also messages that do not run."""
         call = self.leases.acquire_call(queue, who, LEASE, number, limit, lists, others, reports)
         return AcquireReply.read(self.run(call))._replace(others=False)
 
@@ -279,7 +279,7 @@ class Bench(Store):
         return [f"{number}:{place}" for place in range(1, len(messages) + 1)]
 
     def quarantine(self, message: bytes, step: int = 0) -> None:
-        """Make a message wait to be delivered alone."""
+        """Quarantine a message."""
         self.client.lpush("{q}:quarantined", b"%d\n" % step + message)
         self.delivered(message, b"5 0 0")
 
@@ -302,7 +302,7 @@ class Bench(Store):
         to: str = QUEUE,
         when_due: WhenDue = "push",
     ) -> Retried:
-        """Put an entry in the place of a leased message."""
+        """Replace a leased message by an entry."""
         return replace(self, to, what, QUEUE, who, field, when_due=when_due)
 
     def reclaim_expired(self, *, who: str = "me", limit: int = 100, most: int = 5) -> Reclaimed:
@@ -315,7 +315,7 @@ class Bench(Store):
     # -- give back
 
     def read(self, name: str, message: bytes = b"{}") -> Release:
-        """Return an entry as it is, with the message that takes its place on stock."""
+        """Return an entry as stored, with the message that replaces it on stock."""
         [(_, score, record)] = self.repair.scheduled(QUEUE, [name])
         assert score is not None
         assert record is not None
@@ -325,12 +325,12 @@ class Bench(Store):
         """Give entries back to stock workers, and return the status code of each."""
         return "".join(self.repair.give_back(QUEUE, DEFAULT, some, token))
 
-    # -- what is there
+    # -- contents of the keys
 
     def state(self) -> dict[str, Any]:
         """Return all keys but request numbers, with the ends of leases in minutes from now.
 
-        A request number stays until the lease is reclaimed; its own tests read it.
+        A request number stays until the lease is reclaimed. It has tests of its own.
         """
         found = relative(snapshot(self.client), lease_now(self.client))
         return {key: value for key, value in found.items() if not key.endswith(":request_numbers")}
@@ -344,7 +344,7 @@ class Bench(Store):
         return int((self.client.hget("{q}:ready_index", name) or b"").split(b" ")[1])
 
     def set_ready_index_due(self, name: str, due_ms: int) -> None:
-        """Make it as if a ready message had been due at another time."""
+        """Set the due of a ready message."""
         message_id, _, rest = (self.client.hget("{q}:ready_index", name) or b"").split(b" ", 2)
         self.client.hset("{q}:ready_index", name, b"%b %d %b" % (message_id, due_ms, rest))
 
@@ -363,10 +363,10 @@ class Bench(Store):
                     return
                 found.append((int(wait), queue))
 
-    # -- what is in the way
+    # -- obstacles
 
     def fill(self) -> None:
-        """Leave the server no memory for anything new."""
+        """Let the server use all of its memory."""
         self.client.config_set("maxmemory-policy", "noeviction")
         self.client.config_set("maxmemory", 1)
 
@@ -376,7 +376,7 @@ class Bench(Store):
 
 
 class Repeating(Bench):
-    """A store that loses the reply of each call, and makes it again."""
+    """A store that loses the reply of each call, and repeats the call."""
 
     between: Callable[[], object]
 
@@ -388,7 +388,7 @@ class Repeating(Bench):
 
 
 def repeating(store: Store, between: Callable[[], object] = lambda: None) -> Repeating:
-    """Return a store that makes each call twice, with *between* after the first time."""
+    """Return a store that makes each call twice and calls *between* after the first time."""
     other = Repeating(store.client, store.keys, store.layout, store.limits)
     other.between = between
     return other
@@ -410,7 +410,7 @@ class Recording(Bench):
 
 
 def bench(server: RedisUnderTest, **limits: Any) -> Bench:
-    """Return a store with limits; a dispatcher has looked just now, so lease time passes."""
+    """Return a store with limits. A dispatcher has looked just now, so lease time goes on."""
     store = Bench(server.client, Keys(), DEFAULT, lambda _queue: Limits(**limits))
     store.next_queue()
     return store

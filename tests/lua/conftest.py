@@ -12,7 +12,7 @@ from tests.lua.bench import Bench, bench
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run all of these on each server: scripts depend on it."""
+    """Run all tests of scripts on each server: scripts depend on the server."""
     item.add_marker(pytest.mark.each_server)
 
 
@@ -20,7 +20,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def delayq_redis_server() -> Iterator[EmbeddedRedis]:
     """A server for these tests alone.
 
-    They compare all that is in it, and a lease keeper of another test may still renew its name.
+    The tests compare all keys, and a lease keeper of another test may still renew its name.
     """
     with new_server() as server:
         yield server

@@ -1,4 +1,4 @@
-"""Dead letters as they stand in Redis, and what becomes of them by call."""
+"""Dead letters as Redis stores them, and calls that change them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ DETAILS = b'{"exception": "ValueError"}'
 
 
 def stored(message: bytes, died_ms: int = DIED, *, details: bytes = b"") -> bytes:
-    """Return what Redis keeps of a dead letter."""
+    """Return a dead letter as Redis stores it."""
     if details:
         return b"2 %d 0 %d failed\n%b%b" % (died_ms, len(details), details, message)
     return b"1 %d 0 failed\n%b" % (died_ms, message)
 
 
 def seed(store: Bench, *ids: str, died_ms: int = DIED, queue: str = QUEUE, **more: Any) -> None:
-    """Leave dead letters, one a millisecond after the other, whose messages name their ids."""
+    """Store dead letters, each one millisecond after the earlier one."""
     for n, id in enumerate(ids):
         message = more.get("message", b'{"dead": "%b"}' % id.encode())
         data = stored(message, died_ms + n, details=more.get("details", b""))
@@ -35,13 +35,13 @@ def seed(store: Bench, *ids: str, died_ms: int = DIED, queue: str = QUEUE, **mor
 
 
 def dead(*ids: str, died_ms: int = DIED) -> dict[str, Any]:
-    """Return the keys that hold such dead letters."""
+    """Return the keys that have such dead letters."""
     times = {id: died_ms + n for n, id in enumerate(ids)}
     return as_dead({id: stored(b'{"dead": "%b"}' % id.encode(), at) for id, at in times.items()})
 
 
 def as_dead(dead_letters: dict[str, bytes]) -> dict[str, Any]:
-    """Return the keys that hold dead letters, by their ids and what is stored."""
+    """Return the keys that have dead letters, from their ids and stored bytes."""
     if not dead_letters:
         return {}
     return {
@@ -57,7 +57,7 @@ def replay(
     to: str = QUEUE,
     token: str = "t",
 ) -> list[StatusCode]:
-    """Replay dead letters: their ids, when they died, and the entries that they become."""
+    """Replay dead letters: their ids, when they died, and their new entries."""
     replays = [Replay(*each) for each in dead_letters]
     return read_codes(
         store.run(store.dead_letters.replay_call(queue, to, Layout(), replays, token))
@@ -65,7 +65,7 @@ def replay(
 
 
 def dead_letters_left(store: Bench, queue: str = QUEUE) -> set[str]:
-    """Return the ids of the dead letters, which both keys have."""
+    """Return the ids of the dead letters; both keys have them."""
     ids: Iterable[Any] = store.client.hkeys(f"{{{queue}}}:dead")
     times: Iterable[Any] = store.client.zrange(f"{{{queue}}}:dead_at", 0, -1)
     assert set(ids) == set(times)

@@ -1,4 +1,4 @@
-"""The state machine's ground: processes that lease, crash and repeat, and dispatchers."""
+"""The base of the state machine: processes that lease, crash and repeat, and dispatchers."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from tests.support.model_tracking import Label, about
 LAYOUT = Layout(steps=(0, 3, 9))
 LEASE = 600
 
-#: Hashes of messages of this length are tables.
+#: Redis stores a hash with values of this length as a table.
 LONG = 120
 
-#: For so many ms may a task start that may be late at all: what is due in 1970 is later.
+#: A task that can be late may start this long after its due (ms). A due in 1970 is later.
 SKIP = 10**9
 
 steps = st.sampled_from(LAYOUT.steps)
 limits = st.sampled_from([1, 2, 3, 3, 10])
-#: Few names, so that the same is sent twice.
+#: A few ids, so that the same id is sent twice.
 ids = st.sampled_from(["a", "b", "c ä%"])
 begins = st.sampled_from([b"{", b"!\n", b"\n", b"3!\n", b"\xff\x00"])
 most = st.sampled_from([1, 1, 2, 2, 3, 0])
-#: What a dead letter says beside its reason; scripts do not look into it.
+#: Details of a dead letter. Scripts do not read them.
 details = st.sampled_from([b"", b'{"retries": 3}', b"3 4\n"])
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """Redis and the model, driven by the same calls."""
+    """Redis and the model; both get the same calls."""
 
     redis: RedisUnderTest
 
@@ -50,21 +50,21 @@ class LeaseMachine(RuleBasedStateMachine):
         self.model = QueueModel(name=QUEUE, layout=LAYOUT)
         self.number = 0
         self.live: list[str] = ["w0", "w1"]
-        #: What each live process was told that it holds, also what was taken from it since.
+        #: The fields that each live process has received, also those that were taken from it since.
         self.told: dict[str, list[str]] = {"w0": [], "w1": []}
-        #: By process: message id and limit of a request whose reply it has not got.
+        #: By process: number and limit of a request whose reply was lost.
         self.lost: dict[str, tuple[str, int]] = {}
-        #: All requests that were sent: process, message id and limit.
+        #: All sent requests: process, number and limit.
         self.sent: list[tuple[str, str, int]] = []
-        #: Those that got something: process and message id.
+        #: Requests that returned messages: process and number.
         self.used: set[tuple[str, str]] = set()
         #: Process, field and entry.
         self.last_retry: tuple[str, str, Entry] | None = None
         #: Message ids of cancelled messages.
         self.cancelled: set[str] = set()
-        #: Whether a consumer has popped the marker since a script has set it.
+        #: Whether a consumer has popped the marker since a script set it.
         self.popped = False
-        #: Whether it was taken away since the queue is paused, or was.
+        #: Whether the marker was deleted because the queue is or was paused.
         self.was_paused = False
         self.store.next_queue()
 
@@ -94,17 +94,17 @@ class LeaseMachine(RuleBasedStateMachine):
             message = b'{"properties": {"delayq": {%b' % own + message
         data = Record(step, message_id, task, message).pack()
         if labelled and step == 0 and self.number % 2:
-            data = message  # as that of a large message: scripts do not look at its length
+            data = message  # like a large message; scripts ignore its length
         return Entry(id, Due(due), step, data, policy)
 
     def some_fields(self, data: st.DataObject, who: str) -> list[str]:
-        """Draw some of what a process was told that it holds, in the order in which it came."""
+        """Draw some fields that a process has received, in the order in which it received them."""
         told = self.told[who]
         places = data.draw(st.sets(st.integers(0, len(told) - 1), min_size=1, max_size=4))
         return [told[place] for place in sorted(places)]
 
     def forget(self, who: str, fields: list[str], data: st.DataObject) -> None:
-        """Let the process forget what it was told of, or some of it only after a repeat."""
+        """Let the process forget fields, some of them only after a repeated call."""
         if data.draw(st.booleans()):
             self.told[who] = [name for name in self.told[who] if name not in fields]
 
@@ -158,8 +158,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(away=st.none() | st.integers(-30, 30))
     def look(self, away: int | None) -> None:
-        """Look at the next-due index, perhaps after hours without a look, or after the clock was
-        set."""
+        """Look at the next-due index, perhaps after hours without a look or a set clock."""
         if away:
             go_unwatched(self.client, away * 3600)
             if away < 0:
@@ -188,7 +187,7 @@ class LeaseMachine(RuleBasedStateMachine):
             who, found = self.model.first_ended_lease(), self.store.leases.first_ended_lease(QUEUE)
             assert who is not None
             assert found is not None
-            # Of several that end together the reply may name any; chance must not decide which.
+            # If several leases end together, the reply may name any; chance must not decide.
             assert self.model.ends[found] == self.model.ends[who]
             more = self.reclaim_expired(who, limit, most)
             times -= 1
@@ -241,7 +240,7 @@ class LeaseMachine(RuleBasedStateMachine):
     )
     def reserve(self, data: st.DataObject, limit: int, lists: int, others: int, lost: bool) -> None:
         who = data.draw(st.sampled_from(self.live))
-        if who in self.lost:  # it asks for these first
+        if who in self.lost:  # the process repeats lost requests first
             self.ask_again(who, lists, others)
             return
         message_id = str(self.next())
@@ -264,13 +263,12 @@ class LeaseMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sent)
     @rule(data=st.data(), lists=st.integers(1, 3), others=st.sampled_from([0, 2]))
     def a_request_arrives_once_more(self, data: st.DataObject, lists: int, others: int) -> None:
-        """It came over a connection that was given up; nobody reads the reply."""
+        """The request came over a closed connection; nobody reads the reply."""
         who, message_id, limit = data.draw(st.sampled_from(self.sent))
         known = int(message_id) <= self.model.request_numbers.get(who, 0)
         unanswered = who not in self.live or self.lost.get(who) == (message_id, limit)
-        # When all that a process held was taken from it, the message ids that it has used are
-        # forgotten.
-        # Nothing comes that late that it meets its own repeat; then fields would be used again.
+        # When no message of a process is left, the request numbers that it has used are forgotten.
+        # A request never comes so late that it meets its own repeat: that would use fields again.
         if known or (unanswered and (who, message_id) not in self.used):
             self.ask(who, message_id, limit, lists, others)
 
@@ -290,7 +288,7 @@ class LeaseMachine(RuleBasedStateMachine):
         return name.partition(":")[0] == message_id
 
     def ask(self, who: str, message_id: str, limit: int, lists: int, others: int) -> AcquireReply:
-        # Some processes are workers, and others only consume.
+        # Some processes are workers, others only consume.
         reports = who[-1] in "13579"
         reserved = self.store.reserve(
             message_id, limit, who=who, lists=lists, others=others, reports=reports

@@ -1,6 +1,6 @@
-"""The state machine's rules about dead letters: dead-letter, replay, discard and keep.
+"""The state machine's rules about dead letters: dead-letter, replay, discard and restore.
 
-What is drawn must not depend on Redis' clock, so dead letters are known by their messages here.
+Drawn values must not depend on Redis' clock, so the rules identify dead letters by their messages.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tests.support.model_tracking import Label
 
 
 class DeadLetterMachine(ScheduleMachine):
-    """What is done by those who manage dead letters."""
+    """Actions of workers and operators on dead letters."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: Dead letters that were forgotten, as Redis had them and as the model had them.
+        #: Deleted dead letters, as Redis and as the model had them.
         self.forgotten: list[tuple[DeadLetterRecord, StatusCode]] = []
 
     # -- workers
@@ -35,15 +35,15 @@ class DeadLetterMachine(ScheduleMachine):
 
     @rule(id=ids, details=details, labelled=st.booleans())
     def add_dead_letter(self, id: str, details: bytes, labelled: bool) -> None:
-        """What failed after it was acknowledged."""
+        """Dead-letter a message that failed after its acknowledgement."""
         message = record_of(self.new_entry(id, 0, 0, labelled=labelled)).message
         self.model.add_dead_letter(message, id, "failed", details)
         self.store.dead_letters.add(QUEUE, id, "failed", message, details)
 
-    # -- those who manage dead letters
+    # -- operators
 
     def draw_dead_letters(self, data: st.DataObject) -> list[DeadLetterRecord]:
-        """Draw dead letters that are there, and some that were and that others may be taken for."""
+        """Draw stored dead letters, and some deleted ones whose ids others may have now."""
         there = {each.message: each for each in self.store.dead_letters.all(QUEUE)}
         choice = [there[each.message] for each in self.model.dead]
         choice += [each._replace(died_ms=1) for each, _ in self.forgotten]
@@ -52,7 +52,7 @@ class DeadLetterMachine(ScheduleMachine):
         return [choice[place] for place in drawn]
 
     def expect_none(self, dead_letter: DeadLetterRecord, taken: set[str]) -> Outcome | None:
-        """Return the reply for a dead letter that is not there, but whose id may be."""
+        """Return the reply for a missing dead letter; another one may have its id."""
         if dead_letter.died_ms == 1:
             return "c" if dead_letter.id in taken else "u"
         taken.discard(dead_letter.id)
@@ -93,7 +93,7 @@ class DeadLetterMachine(ScheduleMachine):
             if state is None:
                 known = self.model.dead_letter_of(dead_letter.message)
                 assert known is not None
-                # It may have been kept beside another one since: archives know its first id.
+                # A dead letter may be stored under a second name; archives know its first id.
                 if all(known != each for _, each in self.forgotten):
                     self.forgotten.append((dead_letter, known))
                 state = self.model.discard(dead_letter.message)

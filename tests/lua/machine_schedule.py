@@ -24,21 +24,21 @@ dues = st.integers(0, 1) | st.integers(FAR, FAR + 9)
 tasks = st.sampled_from(["tasks.t", "tasks.t", "tasks t2"])
 uniques = st.sampled_from(["-", "-", "sk", "dk", "dk", "dl"])
 policies = st.sampled_from("rrlke")
-#: How many names a call looks at: with few, several messages with one id take several calls.
+#: Most names that a call looks at. With few, messages with one id take several calls.
 batches = st.sampled_from([1, 2, 3, 100])
 if_dues = st.sampled_from([None, None, None, *range(1, 10), *range(FAR, FAR + 10)])
 
 
 class ScheduleMachine(LeaseMachine):
-    """What producers do, and those who manage the schedule."""
+    """Actions of producers, and of operators on the schedule."""
 
     def __init__(self) -> None:
         super().__init__()
         #: A store that makes each call twice.
         self.twice = repeating(self.store)
-        #: All messages that were published by way of the schedule.
+        #: All messages that were published through the schedule.
         self.puts: list[Entry] = []
-        #: Whether something of what was counted or tracked has gone behind the scripts' back.
+        #: Whether stock workers have changed counted or tracked messages without a script.
         self.untold = False
 
     # -- producers
@@ -73,7 +73,7 @@ class ScheduleMachine(LeaseMachine):
     def one_runs_and_is_sent_again(
         self, data: st.DataObject, due: int, unique: str, policy: str
     ) -> None:
-        """Another with the same key, and perhaps the same id, while the first one runs."""
+        """Publish a message with the same key, perhaps the same id, while the first one runs."""
         id, policy = data.draw(ids), "" if unique == "-" else policy
         self.put([self.new_entry(id, 1, 0, unique=unique, policy=policy)])
         self.reserve(data, 10, 3, 0, False)
@@ -104,7 +104,7 @@ class ScheduleMachine(LeaseMachine):
         )
 
     def put(self, entries: list[Entry], limit: int = 0, *, retry: bool = False) -> list[Put]:
-        """Publish in one call; entries come with the first character of their policy."""
+        """Publish in one call; a policy of an entry is its first character."""
         call = self.store.puts(QUEUE)
         call.args[3] = limit
         for each in entries:
@@ -126,7 +126,7 @@ class ScheduleMachine(LeaseMachine):
         assert self.put([data.draw(st.sampled_from(self.again()))], limit) == [Put("duplicate")]
 
     def again(self) -> list[Entry]:
-        """Return what is known to be there, so that it is not stored again."""
+        """Return messages that exist already, so that they are not stored again."""
         return [each for each in self.puts if self.model.is_known(record_of(each).message_id)]
 
     @precondition(lambda self: self.held_with_label())
@@ -141,7 +141,7 @@ class ScheduleMachine(LeaseMachine):
     @precondition(lambda self: self.held_with_label())
     @rule(data=st.data(), policy=policies)
     def what_is_held_goes_back_unstarted(self, data: st.DataObject, policy: str) -> None:
-        """Its task is paused; or was, when the process looked."""
+        """A process schedules a leased message again, since its task is or was paused."""
         who, name, label = data.draw(st.sampled_from(self.held_with_label()))
         held = self.model.held[who][name]
         record = Record(held.step, label.message_id, data.draw(tasks), held.message or b"")
@@ -158,21 +158,21 @@ class ScheduleMachine(LeaseMachine):
             and (label := Label.of(held.message or b""))
         ]
 
-    # -- those who manage the schedule
+    # -- operators
 
     def store_for(self, repeat: bool) -> Store:
         return self.twice if repeat else self.store
 
     @contextmanager
     def in_batches(self, size: int) -> Iterator[None]:
-        """Have calls look at so many names."""
+        """Let each call look at *size* names."""
         with pytest.MonkeyPatch.context() as patch:
-            # What stock workers took is forgotten in each call, and not once.
+            # Each call forgets messages that stock workers took; the model does so once.
             patch.setattr(control, "ID_BATCH", 100 if self.untold else size)
             yield
 
     def draw_ids(self, data: st.DataObject) -> list[str]:
-        """Draw ids, or names that are meant alone."""
+        """Draw ids, or names that stand for one message."""
         names = sorted({*self.model.scheduled, *self.model.waiting, *self.model.running})
         some = ids
         if names:
@@ -246,7 +246,7 @@ class ScheduleMachine(LeaseMachine):
 
     @rule(chance=st.integers(0, 9))
     def purge(self, chance: int) -> None:
-        """Seldom."""
+        """Purge the queue, seldom."""
         if chance:
             return
         expected = self.model.purge()
@@ -256,7 +256,7 @@ class ScheduleMachine(LeaseMachine):
     @precondition(lambda self: any(self.model.ready.values()))
     @rule(data=st.data(), chance=st.integers(0, 4))
     def a_stock_worker_takes_one(self, data: st.DataObject, chance: int) -> None:
-        """Seldom."""
+        """Let a stock worker take a message, seldom."""
         if chance:
             return
         step = data.draw(st.sampled_from([s for s, there in self.model.ready.items() if there]))

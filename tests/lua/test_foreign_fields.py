@@ -1,6 +1,6 @@
 """Garbage in each field of our hashes that a script reads: no call of a worker's loop fails.
 
-The names of the fields are found in the scripts, so a new one fails until it is in the table.
+The test finds the names of the fields in the scripts, so a new field fails until the table has it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.model_clock import go_unwatched
 
 SCRIPTS = Path(celery_delayq.store.__file__).parent / "lua"
 
-#: Where a script reads fields by their names.
+#: Calls in which a script reads fields by their names.
 READS = re.compile(r"'HM?GET', (?:KEYS\.)?\w+((?:, '[a-z_]{2,}')+)")
 
 FIELDS = {
@@ -37,7 +37,7 @@ VALUES = [
     *(b"9" * 400, b"9" * 5000, b"9" * 15, b"-" + b"9" * 14, b"9223372036854775807"),
 ]
 
-#: Seconds by which Redis' clock seems to have gone on, or back, since the last look.
+#: Seconds by which Redis' clock seems to have jumped since the last look.
 JUMPS = {"none": 0.0, "ahead": 60.0, "back": -60.0}
 
 
@@ -59,7 +59,7 @@ def test_each_field_that_a_script_reads_is_in_the_table() -> None:
 def test_garbage_in_a_field_stops_nothing(
     delayq_redis: RedisUnderTest, key: str, field: str, jump: str
 ) -> None:
-    """All that workers and dispatchers do goes on, and a pause is heard of."""
+    """All calls of workers and dispatchers work, and consumers see a pause."""
     for number, value in enumerate(VALUES):
         delayq_redis.client.flushdb()
         store = bench(delayq_redis, promote_rate=1e5, max_ready=5)
@@ -85,7 +85,7 @@ def test_garbage_in_a_field_stops_nothing(
 
 
 def _fill(store: Bench) -> None:
-    """Have some entries due, one of them a tick that is late, and one ready."""
+    """Make some entries due, one of them a late tick, and one message ready."""
     store.push(b'{"id": "stock"}')
     store.overdue("a", "b")
     store.control.pause([], queue=None, task="another")

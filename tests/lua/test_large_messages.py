@@ -1,4 +1,4 @@
-"""No call moves or reads more than about 1 MB of messages, but one at least; the next goes on."""
+"""A call moves or reads at least one message and about 1 MB at most; the next call goes on."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from celery_delayq.store.repair_tracking import MAX_READ_BYTES, Tracked
 from celery_delayq.store.scan import Stretch
 from tests.lua.bench import FAR, QUEUE, Bench, Recording, bodies, entry, labelled, member, repeating
 
-#: How many messages there are, and how large they are.
+#: Number of messages, and bytes of each.
 COUNT, SIZE = 48, 150_000
-#: Messages that a call may take: what does not fit into 1 MB is the last one.
+#: Most messages of a call: the last one exceeds 1 MB.
 MOST = 1_000_000 // SIZE + 1
-#: Most fields that HSCAN returns where it is asked for 10: whole buckets, of two tables while one
-#: grows. Valkey 9 was seen to return 27, of hashes with 1 to 1,500 fields.
+#: Most fields that HSCAN returns for a COUNT of 10. It returns whole buckets, of two tables while a
+#: hash grows. Valkey 9 returned up to 27 for hashes with 1 to 1,500 fields.
 SCANNED = 30
-#: The size of a message that is too large for any call.
+#: Bytes of a message that is larger than the limit of any call.
 HUGE = 3_000_000
 
 NAMES = [f"id{n:02}" for n in range(COUNT)]
 MESSAGES = [b"{%02d" % n + b"." * SIZE for n in range(COUNT)]
 
-#: What every call takes of so many: as much as it may, and the last one the rest.
+#: Messages that each call takes: the most, and the last call the rest.
 STEPS = [MOST] * (COUNT // MOST) + [COUNT % MOST] * (COUNT % MOST > 0)
 
 
@@ -46,7 +46,7 @@ def make_due(store: Bench) -> None:
 
 
 def ready(store: Bench) -> list[bytes]:
-    """Return what is ready, the next to run first."""
+    """Return the ready messages, the next to run first."""
     return cast("list[bytes]", store.client.lrange(QUEUE, 0, -1))[::-1]
 
 
@@ -65,7 +65,7 @@ def put_periodic(store: Bench) -> None:
 
 
 def read_upcoming(store: Bench) -> list[bytes]:
-    """Return the records of all entries that are to be looked at."""
+    """Return the records of all entries that a look at the schedule returns."""
     found: list[bytes] = []
     while records := store.periodic.claim_due(100, 1_000_000).records:
         found += [record.encode() for _, record in records]
@@ -96,7 +96,7 @@ def lease(store: Bench) -> list[str]:
 
 
 def size_of(reply: Any) -> int:
-    """Return how many bytes a reply has."""
+    """Return the number of bytes in a reply."""
     if isinstance(reply, list):
         return sum(map(size_of, reply))
     return len(reply) if isinstance(reply, bytes) else 0
@@ -108,7 +108,7 @@ def test_promote_takes_about_a_megabyte_and_says_that_more_is_due(store: Bench) 
     steps = []
     while moved := (promoted := store.promote()).moved:
         steps.append(moved)
-        # So a dispatcher goes on at once.
+        # A dispatcher continues at once if more entries are due.
         assert (promoted.look.wait == 0) == (sum(steps) < COUNT)
 
     assert steps == STEPS
@@ -125,7 +125,7 @@ def test_reserve_takes_about_a_megabyte_and_says_that_more_is_ready(store: Bench
         taken += bodies(reserved)
         steps.append(len(reserved.messages))
         assert (reserved.more > 0) == (len(taken) < COUNT)
-        # The same call again tells the same.
+        # A repeated call gives the same reply.
         assert bodies(store.reserve(str(message_id), 100)) == bodies(reserved)
 
     assert (steps, taken) == (STEPS, MESSAGES)
@@ -218,9 +218,9 @@ def test_acknowledgements_are_settled_about_a_megabyte_at_once(store: Bench) -> 
     assert not store.client.exists("{q}:leased:me", "{q}:leased_index")
 
 
-# -- to look at
+# -- reads
 
-#: Calls that scan a hash: Redis returns all members of a bucket together.
+#: Calls that scan a hash. Redis returns all members of a bucket together.
 HASHES = {"held", "unacked", "periodic", "entries", "dead_letters"}
 
 
@@ -285,7 +285,7 @@ def test_no_reply_has_much_more_than_a_megabyte(store: Bench, what: str) -> None
 
     sizes = [size_of(reply) for reply in recording.replies]
     assert max(sizes) < most_of(what) * SIZE + 10_000
-    # Nothing was read in another way.
+    # The replies have all messages.
     assert sum(sizes) > COUNT * SIZE
 
 
@@ -305,9 +305,9 @@ def test_digests_of_all_messages_are_made_a_megabyte_at_once(store: Bench) -> No
     assert max(map(size_of, recording.replies)) < most_of("held") * SIZE + 10_000
 
 
-# -- to repair
+# -- repairs
 
-#: What looks at all members of a key, and reads a message for each.
+#: Checks that look at all members of a key, and read a message for each.
 LOOKS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], Callable[..., Any]]]] = {
     "index": (schedule, lambda store: store.repair.index),
     "entries": (schedule, lambda store: store.repair.entries),

@@ -1,5 +1,4 @@
-"""compare_and_set.lua, periodic/claim_due.lua and periodic/fire.lua: a periodic entry changes only
-from how it is known."""
+"""compare_and_set.lua, claim_due.lua and fire.lua: a write needs the expected state."""
 
 from __future__ import annotations
 
@@ -103,7 +102,7 @@ def test_an_edit_is_repeated_when_another_came_between(store: Bench) -> None:
     assert kept(store) == ({b"a": b"last\n{}"}, {b"a": 7.0})
 
 
-# -- who looks at what
+# -- which caller gets which entry
 
 
 def test_what_is_handed_out_is_left_alone_for_a_while(store: Bench) -> None:

@@ -35,7 +35,7 @@ from tests.support.model_state import observed
 
 
 def make_late(store: Bench) -> None:
-    """Make a message ready that may not start any more."""
+    """Make a message ready that is too late to start."""
     store.make_ready(labelled("a", skip_after=1000, unique="dk"), due_ms=store.now_ms())
     store.set_ready_index_due("a", 5)
 
@@ -57,7 +57,7 @@ def replay_two(store: Bench, due_ms: int) -> None:
     replay(store, ("a", DIED, one), ("b", DIED + 1, two), queue="p")
 
 
-#: By name: steps, of which the last one is the call under test.
+#: By name: steps. The last step is the call under test.
 CASES: dict[str, list[Callable[[Bench], object]]] = {
     "schedule/add": [lambda s: s.schedule(QUEUE, entry("a", FAR))],
     "schedule/add for a ready one": [
@@ -221,7 +221,7 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
 }
 
 
-#: These store times that differ from run to run.
+#: Cases that store times, which differ between runs.
 TIMED: dict[str, list[Callable[[Bench], object]]] = {
     "control/revoke": [lambda s: s.control.revoke(60.0, ["a"])],
 }
@@ -248,7 +248,7 @@ def test_a_key_of_another_type_is_an_error_before_anything_is_written(
         else:
             store.client.set(key, "not ours")
         before = snapshot(store.client)
-        with suppress(ResponseError):  # keys that this call does not need are no error
+        with suppress(ResponseError):  # the call does not need this key
             call(store)
             continue
         assert snapshot(store.client) == before
@@ -275,7 +275,7 @@ def test_a_repeat_changes_nothing_more_and_answers_are_kept_for_a_minute(
     assert states[1] == states[0]
 
 
-#: Calls that store something new, which a full server refuses.
+#: Calls that store new data. A full server refuses them.
 GROWING = {
     "deadletters/restore",
     "leases/use_retry_budget",

@@ -1,8 +1,8 @@
-"""All scripts in random order, by several processes that crash and repeat: beside a plain model.
+"""All scripts in random order, with several processes that crash and repeat, compared with a model.
 
-After every step the whole key space is what the model says, every message is in one place, what was
-cancelled does not run, and each unique key is that of one message. ``DELAYQ_EXAMPLES`` is for how
-many sequences; with it, and in a soak, they differ from run to run.
+After every step all keys are equal to the model, every message is in one place, no cancelled
+message runs, and each unique key belongs to one message. ``DELAYQ_EXAMPLES`` is the number of
+sequences. With this variable, and in a soak, the sequences differ between runs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tests.support.totals import totals_of
 
 WANTED = int(os.environ.get("DELAYQ_EXAMPLES", "0"))
 EXAMPLES = WANTED or scaled(80, 500)
-#: How many are enough for every change.
+#: Enough sequences for a change.
 FEW = min(25, EXAMPLES)
 
 
 class Machine(DeadLetterMachine):
-    """All rules, and what holds after each of them."""
+    """All rules, and the invariants that are checked after each rule."""
 
     @invariant()
     def redis_is_as_the_model_says(self) -> None:
@@ -42,13 +42,13 @@ class Machine(DeadLetterMachine):
         different = {key for key in shown | expected if shown.get(key) != expected.get(key)}
         assert not different, [(key, shown.get(key), expected.get(key)) for key in different]
 
-        # Apart from the model: each message is in one place.
+        # Independent of the model: each message is in one place.
         found = messages_in(QUEUE, LAYOUT, state)
         known = Counter(self.model.done) + Counter(self.model.gone)
         assert found + known == Counter(self.model.published)
         assert max(found.values(), default=1) == 1
 
-        # The marker is there while something is ready, unless it was popped since it was set.
+        # The marker exists while a message is ready, unless a consumer has popped it.
         self.popped = self.popped and "{q}:wake" not in state
         ready = state.keys() & set(self.store.keys.ready_lists(QUEUE, LAYOUT))
         paused = self.model.queue_paused or self.was_paused
@@ -61,7 +61,7 @@ class Machine(DeadLetterMachine):
         found = totals.counts | {f"dead:{name}": n for name, n in totals.dead_lettered.items()}
         assert +Counter(found) == +self.model.counted
 
-        # Apart from the model: what came and has not gone is there.
+        # Independent of the model: every message that came and has not gone is there.
         present = messages_in(QUEUE, LAYOUT, snapshot(self.client)).total() - len(self.model.dead)
         assert totals.present + self.model.unseen == present
 
@@ -86,9 +86,9 @@ class Machine(DeadLetterMachine):
             assert paused_due <= self.model.paused
 
     def teardown(self) -> None:
-        """All processes have died: another one does what is left, and nothing stays behind."""
+        """All processes have died. A new one handles all messages, and no key is left."""
         if sys.exc_info()[0] is not None:
-            return  # there is something to report already
+            return  # a failure is reported already
         for task in sorted(self.model.paused):
             self.pause(False, task, True, False)
         self.pause(True, "", True, False)
@@ -115,7 +115,7 @@ class Machine(DeadLetterMachine):
         assert finished == len(self.model.published)
         kept = {"delayq:clock", "delayq:control", "delayq:queues", "{q}:dead", "{q}:dead_at"}
         if self.untold:
-            # How often it came back, its name and its key are for fsck to repair; a turn expires.
+            # fsck repairs counts of deliveries, names and keys; a turn expires
             kept |= {"{q}:deliveries", "{q}:duplicate_ids", "{q}:unique", "{q}:quarantine_turn"}
         left = snapshot(self.client)
         assert set(left) <= kept, {key: left[key] for key in set(left) - kept}

@@ -1,8 +1,7 @@
-"""How many texts of a message's length a script makes in Lua.
+"""Count the copies of a message that a script makes in Lua.
 
-Lua hashes each byte of each text that it makes: for 5 MB that takes 6 ms, several times as long
-as to store them. The texts are counted by the bytes of which Lua's heap grows while it collects no
-garbage.
+Lua hashes each byte of a new string. For 5 MB this takes 6 ms, several times as long as the write.
+The test counts copies by the growth of Lua's heap while the garbage collector is off.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ def expire(store: Bench) -> None:
     store.pass_time()
 
 
-#: By script: what comes before, the call, and how many texts it makes: what it is given or reads,
-#: and what it makes of that. What it puts together is also in a buffer of Lua's heap, so it counts
-#: twice.
+#: By script: preparation, call, and number of copies. Copies are the strings that the script
+#: receives, reads or makes. A concatenated string counts twice, since Lua's buffer has it too.
 TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int]] = {
     "schedule/add": (lambda _: None, lambda s: s.put(LARGE), 1),
     "schedule/push_ready": (lambda _: None, lambda s: s.push(MESSAGE), 1),
@@ -78,10 +76,10 @@ TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int
     ),
 }
 
-#: What a script calls that moves messages.
+#: Functions and commands with which a script moves messages.
 MOVES = re.compile(r"\b(?:message_in|store_message|put_ready|add_dead_letter)\(|'[LR](?:PUSH|POP)'")
 
-#: Scripts that move messages, but not on the way of a task; or that have no message.
+#: Scripts that move messages, but not for each task, and scripts without messages.
 OTHERS = {
     *("deadletters/replay", "deadletters/replay_in_place", "dispatch/wake_ready"),
     *("migration/give_back", "migration/take_from_unacked", "periodic/fire"),
@@ -96,7 +94,7 @@ def test_every_script_that_moves_messages_is_listed() -> None:
 
 
 def texts(store: Bench, call: Callable[[Bench], object]) -> float:
-    """Return how many texts of the message's length a call makes."""
+    """Return the number of copies of the message that a call makes."""
     collect = "collectgarbage('collect') collectgarbage('stop') return collectgarbage('count')"
     before = store.client.eval(collect, 0)
     call(store)
@@ -110,7 +108,7 @@ def test_no_script_makes_more_texts_than_listed(store: Bench, name: str) -> None
     arrange, call, most = TEXTS[name]
     recording = Recording(store)
     made = []
-    for _ in range(2):  # Redis has garbage collected after each 50th script: not in both rounds
+    for _ in range(2):  # Redis collects garbage after each 50th script, so not in both rounds
         store.client.flushall()
         store.next_queue()
         arrange(store)

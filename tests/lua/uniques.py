@@ -1,4 +1,4 @@
-"""Owners of a unique key, in each place."""
+"""Owners of a unique key, in each state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ where_it_is = pytest.mark.parametrize("place", ["scheduled", "ready", "running"]
 
 
 def owned(store: Bench, place: str, unique: str = "dk", id: str = "old") -> Entry:
-    """Make an entry with a key, and bring it to a place."""
+    """Store an entry with a key, and bring it to a state."""
     what = labelled(id, FAR + 50, unique=unique)
     bring: dict[str, Callable[[Entry], object]]
     bring = {"scheduled": store.put, "ready": store.make_ready, "running": store.lease}
@@ -26,7 +26,7 @@ def owned(store: Bench, place: str, unique: str = "dk", id: str = "old") -> Entr
 
 
 def run_all(store: Bench) -> list[bytes]:
-    """Promote and acknowledge everything; return the messages in their order."""
+    """Promote and acknowledge all messages; return them in their order."""
     ran: list[bytes] = []
     for name in store.client.zrange("{q}:due", 0, -1):
         store.become_due(name.decode())

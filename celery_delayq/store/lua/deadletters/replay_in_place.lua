@@ -72,7 +72,7 @@ local function edit_for_replay(dead_letter, tag)
     or string.find(dead_letter, '"unbound"', 1, true) then
     return nil
   end
-  -- A name may be hidden by spelling plain dead letters as numbers.
+  -- A header's name may be hidden by plain characters that are spelled as '\u00xx'.
   if string.find(dead_letter, '\\u00', first, true)
     and string.find(dead_letter, '\\u00[2-7]', first) then
     return nil
