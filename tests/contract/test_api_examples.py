@@ -11,7 +11,7 @@ import pytest
 import celery_delayq
 from celery_delayq.testing.fixtures import RedisUnderTest
 
-#: With examples that other tests run: they need a Spark session.
+#: The module whose examples run in other tests: they need a Spark session.
 ELSEWHERE = "celery_delayq.spark"
 
 

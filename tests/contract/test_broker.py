@@ -1,6 +1,7 @@
-"""What every broker of ours promises.
+"""The promises of every broker of ours.
 
-A new broker is a line in `BROKERS`. Where it keeps a promise otherwise, the difference stands here.
+A new broker is a line in `BROKERS`. If a broker keeps a promise in another way, the difference is
+in this module.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ DELAY = 0.3  # seconds
 
 
 class Scene:
-    """An app on a broker, and a consumer of one of its queues that is no worker."""
+    """An app on a broker, and a consumer of one of its queues that is not a worker."""
 
     def __init__(self, url: str) -> None:
         self.app = Celery("shop", broker=url, set_as_current=False)
@@ -57,7 +58,7 @@ class Scene:
         self.app.send_task("shop.work", (id,), task_id=id, **options)
 
     def receive(self, number: int = 1) -> list[Any]:
-        """Return so many messages, not acknowledged, as soon as they are there."""
+        """Return *number* messages, not acknowledged, as soon as they are there."""
         messages: list[Any] = []
         queue = Queue(QUEUE, Exchange(QUEUE), QUEUE)
 
@@ -77,14 +78,14 @@ class Scene:
         return len(messages) >= number
 
     def has_more(self) -> bool:
-        """Return whether a message is ready that nobody has."""
+        """Return whether a message is ready and nobody has it."""
         message = self.channel.basic_get(QUEUE)
         if message is not None:
             message.requeue()
         return message is not None
 
     def dead_letters(self) -> list[tuple[str, str | None, str, str | None]]:
-        """Return of each dead letter its id, queue, reason and exception."""
+        """Return id, queue, reason and exception of each dead letter."""
         found = self.delayq.dead_letters()
         return sorted((each.id, each.queue, each.reason, each.exception) for each in found)
 
@@ -106,7 +107,7 @@ def test_its_deliveries_have_what_the_protocol_names(scene: Scene) -> None:
     for name, promised in inspect.getmembers(Deliveries, inspect.isfunction):
         if name.startswith("_"):
             continue
-        # The class must take each call that the protocol allows.
+        # The class must accept each call that the protocol allows.
         wanted = inspect.signature(promised).parameters.values()
         actual = inspect.signature(getattr(deliveries, name))
         named = {each.name: None for each in wanted if each.kind is each.KEYWORD_ONLY}
@@ -216,7 +217,7 @@ def _fail_after_ack(deliveries: Any, message: Any) -> None:
     )
 
 
-#: How a delivery ends: what is done, the dead letter that there is then, and whether it comes back.
+#: How a delivery ends: the call, the dead letter after the call, and whether the task comes back.
 ENDINGS: dict[str, tuple[Callable[[Any, Any], Any], list[Any], bool]] = {
     "acknowledged": (lambda _, message: message.ack(), [], False),
     "rejected": (lambda _, message: message.reject(), [("a", QUEUE, "rejected", None)], False),
@@ -299,7 +300,7 @@ def test_dead_letters_are_read_replayed_and_purged(scene: Scene) -> None:
     assert not scene.has_more()
 
 
-# -- what needs Redis
+# -- calls that need Redis
 
 
 def _exceed_limit(scene: Scene) -> None:
@@ -333,7 +334,7 @@ def test_redis_does_each_call_and_rabbitmq_refuses_it(scene: Scene, call: str) -
 
 @pytest.mark.parametrize("scheme", ["redis", "amqp"])
 def test_a_broker_that_is_not_ours_is_named_with_what_to_write(scheme: str) -> None:
-    """It is not even asked: nobody listens there."""
+    """The broker is not contacted: nobody listens there."""
     with (
         Celery("stock", broker=f"{scheme}://127.0.0.1:1//", set_as_current=False) as app,
         pytest.raises(NotSupported, match=rf"{scheme}://.*begins with delayq\+"),

@@ -1,6 +1,6 @@
-"""Each public call and each command works on a Redis Cluster, or says why not.
+"""Each public call and each command works on a Redis Cluster, or names the reason why not.
 
-The tables must have all names there are.
+The tables must have all names.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def app(delayq_cluster: str, delayq_redis: RedisUnderTest, tmp_path: Path) -> It
 
 
 class Case(NamedTuple):
-    """Arguments of a call, in which ``@`` is a folder, and what its result must have."""
+    """Arguments of a call and a check of its result; ``@`` in the arguments is a folder."""
 
     check: Callable[[Any], Any]
     args: tuple[Any, ...] = ()
@@ -149,12 +149,12 @@ PERIODIC: dict[str, Case] = {
     "update": Case(lambda entry: entry.next, (f"each{LAST}",), {"schedule": 120.0}),
 }
 
-#: What asks no broker, or is the home of other calls.
+#: Names that need no broker, and objects whose calls have rows of their own.
 QUIET = {
     *("add_context_provider", "admin", "app", "close", "context", "current_context", "init_app"),
     *("of", "periodic", "revocation", "runs", "schedule", "transfer", "connect"),
 }
-#: Calls with a test of their own below.
+#: Calls that have a test of their own below.
 OWN = {"apply_async", "has_store", "result", "store"}
 
 
@@ -194,7 +194,7 @@ async def _result(called: Any) -> Any:
 def test_calls_of_asyncio_that_change_nothing_and_a_few_that_do(
     app: Celery, tmp_path: Path
 ) -> None:
-    """In one loop: those are the calls above, handed on."""
+    """The calls above on one event loop: asyncio hands them on."""
 
     async def use() -> None:
         async with AsyncDelayQ(DelayQ.of(app)) as client:
@@ -227,7 +227,7 @@ def test_calls_of_asyncio_that_change_nothing_and_a_few_that_do(
 
 # -- commands
 
-#: Options of each command, how it ends, and what it says.
+#: Options of each command, its exit code, and its output.
 COMMANDS: dict[str, tuple[str, int, str]] = {
     "cancel": (f"far{LAST}", 0, "cancelled"),
     "cancel-canvas": (f"--root far{LAST}", 0, "1"),
@@ -266,8 +266,8 @@ COMMANDS: dict[str, tuple[str, int, str]] = {
     "topology": ("", 1, "RabbitMQ"),
 }
 
-#: Those that go on until they are ended: in `test_faults.py` of clusters, `test_cluster.py` of
-#: metrics.
+#: Commands that run until they are ended. Their tests are in `test_faults.py` of clusters and in
+#: `test_cluster.py` of metrics.
 ELSEWHERE = {"dispatch", "metrics"}
 
 

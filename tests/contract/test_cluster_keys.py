@@ -11,6 +11,6 @@ def test_on_a_cluster_all_keys_of_a_call_begin_with_the_hash_tag(name: str) -> N
     single = call_of(name).call.keys
     tagged = call_of(name, Keys("shop:").of_tag("dq07-12")).call.keys
 
-    given = {key for key in single if key in tagged}  # by the caller here
+    given = {key for key in single if key in tagged}  # keys that the caller passes here
     assert given <= NAMES["unacked"] | NAMES["unacked_index"] | {QUEUE.deliveries, QUEUE.dead}
     assert tagged == [key if key in given else f"shop:{{dq07-12}}:{key}" for key in single]

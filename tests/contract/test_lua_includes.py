@@ -1,4 +1,4 @@
-"""Each include says what it defines and what it expects; each script has those that it needs."""
+"""Each include declares what it defines and expects; each script has the includes that it needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INCLUDES = {
     for path in sorted(LUA.joinpath("include").rglob("*.lua"))
 }
 
-#: Words of Lua, and what Redis gives to each script.
+#: Words of Lua, and names that Redis gives to each script.
 LUA_WORDS = {
     *("and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in"),
     *("local", "nil", "not", "or", "repeat", "return", "then", "true", "until", "while"),
@@ -28,12 +28,12 @@ LUA_WORDS = {
 
 
 def code(text: str) -> str:
-    """Return Lua source without its comments, and with empty texts."""
+    """Return Lua source without its comments, and with empty strings."""
     return re.sub(r"('(?:\\.|[^'\\\n])*')|--.*", lambda match: "''" if match[1] else "", text)
 
 
 def defined(text: str) -> list[str]:
-    """Return the names that a file gives to what comes behind it."""
+    """Return the names that a file gives to the code behind it."""
     found = list[str]()
     for function, values in re.findall(r"^local (?:function (\w+)|([\w, ]+))", text, re.MULTILINE):
         found += [function] if function else values.strip().split(", ")
@@ -41,7 +41,7 @@ def defined(text: str) -> list[str]:
 
 
 def local_names(text: str) -> set[str]:
-    """Return all names that are local to a file or to any of its functions and loops."""
+    """Return all names that are local to a file or to its functions and loops."""
     functions = re.findall(r"\bfunction ?(\w*)\((.*?)\)", text)
     lists = re.findall(r"\b(?:local|for) (?!function)([\w, ]+)", text)
     lists += [f"{name}, {parameters}" for name, parameters in functions]
@@ -49,7 +49,7 @@ def local_names(text: str) -> set[str]:
 
 
 def expected(text: str) -> set[str]:
-    """Return the names that a file reads and does not define itself."""
+    """Return the names that a file reads and does not define."""
     without_fields = re.sub(r"([{,]\s*)\w+ = ", r"\1", text)
     read = set(re.findall(r"(?<![\w.:])[A-Za-z_]\w*", without_fields))
     return read - local_names(text) - LUA_WORDS
@@ -61,7 +61,7 @@ def of_script(text: str) -> set[str]:
 
 
 def declared(include: str) -> dict[str, set[str]]:
-    """Return what a header expects, by the include that has it; ``""`` stands for the script."""
+    """Return the names that a header expects, by their include; ``""`` is the script."""
     found: dict[str, set[str]] = {}
     owner = ""
     lines = Header.of(include, INCLUDES[include]).parts.get("Expects", "").split("\n")
@@ -90,7 +90,7 @@ def test_an_include_declares_all_that_it_defines_and_expects(include: str) -> No
 
 
 def calls_in(text: str) -> dict[str, set[str]]:
-    """Return what each function and each value of an include reads; values read nothing."""
+    """Return the names that each function and value of an include reads; values read none."""
     calls: dict[str, set[str]] = {name: set() for name in defined(text)}
     for part in re.split(r"^(?=local function )", text, flags=re.MULTILINE):
         if function := re.match(r"local function (\w+)", part):
@@ -99,7 +99,7 @@ def calls_in(text: str) -> dict[str, set[str]]:
 
 
 def reached(first: Iterable[str], calls: dict[str, set[str]]) -> set[str]:
-    """Return all names that are read by *first*, at whichever depth."""
+    """Return all names that *first* reads, directly or through other functions."""
     found: set[str] = set()
     while new := {*first} - found:
         found |= new

@@ -1,4 +1,4 @@
-"""Each script's header says what its caller passes and gets, and who runs it."""
+"""Each script's header names arguments and reply of the script, and the roles that run it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def call_of(name: str, names: Keys | None = None) -> Recorder:
 
 
 def keys_named(name: str) -> set[str]:
-    """Return which keys may stand where a header says *name*."""
+    """Return the keys that a name in a header may stand for."""
     if name in NAMES:
         return NAMES[name]
     if name == "answer":
@@ -166,7 +166,7 @@ def test_the_replies_prepared_here_are_like_those_of_redis(
 ) -> None:
     recorder = call_of(name)
     prepared = recorder.reply
-    # On an empty database a field, a mark or a batch may be missing; what is there is alike.
+    # On an empty database fields, marks or batches may be missing; the other parts must be alike.
     reply = Store(delayq_redis.client, Keys(), Layout()).run(recorder.call)
 
     assert type(reply) is type(prepared)

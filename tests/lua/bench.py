@@ -48,7 +48,7 @@ ENTRY = Entry("id", Due(5), 3, DATA)
 
 STATE_KEYS = Keys().queue(QUEUE).state
 
-#: Keys of another type than scripts expect.
+#: Messages that break if a script parses or changes them.
 JUNK = {
     "binary": bytes(range(256)),
     "empty": b"",
@@ -366,7 +366,7 @@ class Bench(Store):
     # -- obstacles
 
     def fill(self) -> None:
-        """Let the server use all of its memory."""
+        """Leave the server no free memory."""
         self.client.config_set("maxmemory-policy", "noeviction")
         self.client.config_set("maxmemory", 1)
 

@@ -1,6 +1,6 @@
-"""What workers do on every broker of ours; where a broker differs, `Broker` and the tests say so.
+"""Fixtures for workers on every broker of ours. `Broker` and the tests name the differences.
 
-Results, notes and gates of tasks are in a single Redis, whatever the broker.
+Results, notes and gates of tasks are in one Redis, whatever the broker.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = ["_warm_workers", "app", "delayq", "leases", "make_app", "nursery", "r
 
 
 HERE = "tests/contract/workers/"
-#: What has all of its cases on the cluster, too. Other tests have one there: a pool, or another way
-#: to acknowledge, is the same to any broker.
+#: Tests that run all of their cases on the cluster. Other tests run one case there: a broker does
+#: not see which pool and which acknowledgement a worker uses.
 ALL_CASES = (
     "test_delayed_tasks_of_all_kinds",
     "test_a_delayed_task_that_was_revoked",
@@ -44,7 +44,7 @@ ALL_CASES = (
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what would see nothing new of the cluster: the time of all tests is limited."""
+    """Leave out cases that test nothing new on the cluster: the time of all tests is limited."""
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         name = item.nodeid.partition("[")[0]
@@ -64,7 +64,7 @@ def params_of(item: pytest.Item) -> dict[str, Any]:
 
 
 def place_of_pool(item: pytest.Item) -> int:
-    """Return at which place in the order of pools a test is."""
+    """Return the place of a test in the order of pools."""
     pool = params_of(item).get("pool")
     return POOL_ORDER.index(pool) if pool else 0
 
@@ -90,14 +90,14 @@ def delayq_broker_url(broker: Broker) -> str:
 def scene(
     broker: Broker, app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
 ) -> RetryScene:
-    """Tasks that are tried again, and their workers."""
+    """Tasks with retries, and their workers."""
     from tests.apps.retry_tasks import RetryScene, tasks_of
 
     return broker.show(RetryScene(delayq_redis, tasks_of(app), delayq_worker))
 
 
 class Delayed(AppScene):
-    """Starts workers of the tasks, and shows their runs."""
+    """Starts workers of the tasks, and reads their runs."""
 
     module, pool, prefetch = "delayq_tasks", "solo", 4
 
@@ -115,5 +115,5 @@ def tasks(broker: Broker, delayq_redis: RedisUnderTest) -> Iterator[Any]:
 def delayed(
     broker: Broker, tasks: Any, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
 ) -> Delayed:
-    """The workers of those tasks."""
+    """The workers of the tasks."""
     return broker.show(Delayed(delayq_redis, tasks.app, delayq_worker))

@@ -1,7 +1,7 @@
-"""A task that raises what is no `Exception`, or ends its process, has crashed.
+"""A task has crashed if it raises an error that is not an `Exception`, or ends its process.
 
-With late acks it runs again, `max_deliveries` times at most, and is a dead letter then; with early
-acks it is one at once. Its worker goes on.
+With late acks it runs again, `max_deliveries` times at most, and then becomes a dead letter. With
+early acks it becomes a dead letter at once. Its worker goes on.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from tests.support.epolls import strays
 from tests.support.scene import AppScene, StartWorker, answer
 
 MAX_DELIVERIES = 2
-#: How many children die at a time, and tasks that end theirs.
+#: Number of children that die together, and of tasks that end their process.
 CHILDREN, DYING = 8, 64
 
-#: Modules with exceptions that are no `Exception`, and which of them tasks raise here.
+#: Modules with exceptions that are not an `Exception`; RAISED are those that tasks raise here.
 RAISING = ("builtins", "asyncio", "celery.exceptions", "greenlet", "gevent", "eventlet")
 RAISED = {name for name in crash_tasks.ENDS if name.isidentifier()}
-#: Timeouts of pools have one name.
+#: The timeouts of pools have the same name.
 RAISED |= {"Timeout"}
 
-PREFORK = {"os._exit", "os._exit badly", "SIGKILL"}  # elsewhere they end the worker itself
+PREFORK = {"os._exit", "os._exit badly", "SIGKILL"}  # in other pools they end the worker
 OF_GEVENT = {"kill of its greenlet"}
 
 
 def ends_in(pool: str) -> list[str]:
-    """Return how a task can end in a pool."""
+    """Return the ways in which a task can end in a pool."""
     others = (PREFORK if pool != "prefork" else set()) | (OF_GEVENT if pool != "gevent" else set())
     return [name for name in crash_tasks.ENDS if name not in others]
 
@@ -52,7 +52,7 @@ class Crashes(AppScene):
     module, concurrency, prefetch = "crash_tasks", 2, 4
 
     def counts(self) -> dict[str, int]:
-        """Return how often each task has run."""
+        """Return the number of runs of each task."""
         return dict(Counter(run.decode().partition(" ")[2] for run in self.client.hkeys("runs")))
 
 
@@ -78,7 +78,7 @@ def _exceptions() -> set[str]:
 
 
 def test_each_exception_that_is_none_is_raised() -> None:
-    # Where eventlet is imported, a test that forks fails by its warning.
+    # A test that forks fails by a warning if its process has imported eventlet.
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         found = process.submit(_exceptions).result()
 
@@ -124,7 +124,7 @@ def test_a_task_that_crashes_ends_neither_its_worker_nor_itself_without_end(
 def test_children_that_die_at_one_moment_have_each_run_counted(
     task: Any, crashes: Crashes, broker: Broker
 ) -> None:
-    """A pool that looks at one of them may not have read what another one reported."""
+    """While a pool handles one dead child, it may not have read another one's report."""
     for number in range(DYING):
         task.apply_async(("os._exit",), task_id=str(number))
 
@@ -149,7 +149,7 @@ def test_children_that_die_at_one_moment_have_each_run_counted(
 def test_a_worker_polls_what_it_has_open_however_its_processes_and_connections_end(
     crashes: Crashes, broker: Broker
 ) -> None:
-    """A process that takes the place of one that has ended has the worker's connections open."""
+    """A new process gets the open connections of the worker."""
     worker = crashes.start("prefork", conf=broker.counting, loglevel="INFO")
 
     def run(id: str, how: str = "") -> None:

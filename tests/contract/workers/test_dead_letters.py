@@ -1,4 +1,4 @@
-"""Each kind of dead letter tells what it was, why it died, and what its last attempt was like."""
+"""Each kind of dead letter tells its task, the reason, and its last attempt."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.support import TIMEOUT
 from tests.support.brokers import Broker
 from tests.support.proxy import Proxy
 
-#: Both ways of acknowledging, as settings of an app.
+#: Both ways to acknowledge, as settings of an app.
 either_ack = pytest.mark.parametrize(
     "conf", [{"at_least_once": True}, {"at_least_once": False}], ids=["late", "early"]
 )
 
 
 def dead_letters(delayq: DelayQ) -> dict[str, DeadLetter]:
-    """Return the dead letters by the ids of their tasks, of which each has one."""
+    """Return the dead letters by the ids of their tasks; each task has one."""
     found = [*delayq.dead_letters()]
     by_task = {str(dead_letter.task_id): dead_letter for dead_letter in found}
     assert len(by_task) == len(found)
@@ -40,7 +40,7 @@ def dead_letters(delayq: DelayQ) -> dict[str, DeadLetter]:
 
 
 def assert_whole(dead_letter: DeadLetter, worker: WorkerProcess, scene: RetryScene) -> None:
-    """Check what all dead letters of failed tasks tell."""
+    """Check the fields that all dead letters of failed tasks have."""
     assert dead_letter.worker == worker.hostname
     assert dead_letter.started is not None
     assert dead_letter.started <= dead_letter.died + timedelta(milliseconds=5)
@@ -50,7 +50,7 @@ def assert_whole(dead_letter: DeadLetter, worker: WorkerProcess, scene: RetrySce
     json.dumps(dead_letter.as_dict())
 
 
-# -- a failure that is the last one
+# -- the last failure
 
 
 @pytest.mark.conformance
@@ -151,7 +151,7 @@ def test_a_task_whose_process_was_lost_and_that_does_not_come_back(
 
 
 _ON_REDIS = ("killed its process 3 times", "its worker died 2 times, the last time with nothing")
-#: The reason of a message that killed too many children of a worker, or too many workers.
+#: The reason of a message that killed too many children or workers.
 KILLED = {
     "redis": _ON_REDIS,
     "cluster": _ON_REDIS,
@@ -193,7 +193,7 @@ def test_a_task_that_has_killed_too_many_workers(
     [dead_letter] = delayq.dead_letters()
     assert dead_letter.reason.startswith(KILLED[broker.name][1])
     assert (dead_letter.task_id, dead_letter.task, dead_letter.deliveries) == ("a", "quick", 2)
-    # Redis alone has dead-lettered it, and it knows no id of what was sent to run at once.
+    # Redis has dead-lettered the message. It knows no id of messages that were sent to run at once.
     assert (dead_letter.id == "a") == (broker.name == "rabbitmq")
     assert delayq.dead_letter("a") == dead_letter
     assert delayq.purge("a") is Outcome.DONE
@@ -261,7 +261,7 @@ def test_a_result_that_cannot_be_stored_costs_no_task_and_no_place_in_the_worker
     assert sorted(scene.runs("id")) == ["a", "b", "c"]
 
 
-# -- what is no failure of a task
+# -- endings that are not failures of a task
 
 
 def test_what_was_rejected_or_not_known_or_not_decodable(
@@ -299,7 +299,7 @@ def test_what_goes_on_or_was_ended_manual_is_no_dead_letter(
     assert delayq.count_dead() == 0
 
 
-# -- where they are not wanted
+# -- dead letters that are switched off
 
 
 @either_ack

@@ -1,7 +1,7 @@
-"""Every way a task can end, on RabbitMQ in each pool, and on a Redis Cluster, as on Redis.
+"""All endings of a task on RabbitMQ, in each pool, and on a Redis Cluster.
 
-On a single Redis, ``tests/integration/transport/test_endings.py`` also cuts the connection at
-every moment.
+On a single Redis, ``tests/integration/transport/test_endings.py`` also cuts the connection at every
+moment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.scene import StartWorker
 
 UNCUT = [each for each in worlds() if not (each.cut or each.results)]
 CASES = [("rabbitmq", each) for each in UNCUT]
-#: A prefork worker's tasks can end in every way; a pool is nothing to a broker.
+#: A prefork worker's tasks can end in every way. A broker does not see the pool.
 CASES += [("cluster", World("prefork", "late")), ("cluster", World("threads", "early"))]
 
 

@@ -1,4 +1,4 @@
-"""A prefork worker that loses its connection goes on with its processes."""
+"""A prefork worker that loses its connection keeps its processes."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tests.support.stopped import stop
 
 @pytest.fixture
 def leases(broker: Broker, leases: Leases) -> Leases:
-    """Workers that write down what they hold."""
+    """Workers whose tasks note the leased messages."""
     return broker.show(leases)
 
 
-#: Bytes that a pipe takes at least before who writes has to wait.
+#: Bytes that fill a pipe at least, so that its writer waits.
 FULL = 15 * 4096
 
 
 def pipes(pid: int, mode: int = stat.S_IRUSR | stat.S_IWUSR) -> list[tuple[str, int]]:
-    """Return the pipes that a process can read from or write to, with its descriptors for them."""
+    """Return the pipes that a process can read from or write to, with their descriptors."""
     found = []
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):
@@ -45,7 +45,7 @@ def pipes(pid: int, mode: int = stat.S_IRUSR | stat.S_IWUSR) -> list[tuple[str, 
 
 
 def unread(pid: int) -> int:
-    """Return how many bytes at most wait in a pipe that a process has open."""
+    """Return the most bytes that wait in an open pipe of a process."""
     sizes = [0]
     for _, number in pipes(pid):
         with suppress(OSError):
@@ -67,7 +67,7 @@ def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_
     wait_until(lambda: leases.runs("event") == ["started"], TIMEOUT, "the task")
     (child,) = worker.child_pids()
 
-    # The worker reads what is in the pipe when its child is stopped, which is not all.
+    # When its child is stopped, the worker has read only a part of the pipe.
     stop(worker.pid)
     redis.rpush("go", 1)
     wait_until(lambda: unread(child) >= FULL, TIMEOUT, "a result")
@@ -91,12 +91,12 @@ def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_
 def test_a_connection_may_be_lost_while_a_child_ends(
     app: Celery, leases: Leases, broker: Broker
 ) -> None:
-    """A child closes the pipe that tells of its end a moment before it can be waited for."""
+    """A child closes its sentinel pipe a moment before its exit can be waited for."""
     worker = leases.start("prefork")
     (child,) = worker.child_pids()
 
     def watched() -> list[int]:
-        """Return what the child can write to and the worker watches: that it has twice."""
+        """Return the pipes to which the child can write and which the worker watches twice."""
         read = Counter(name for name, _ in pipes(worker.pid, stat.S_IRUSR))
         return [number for name, number in pipes(child, stat.S_IWUSR) if read[name] == 2]
 

@@ -1,4 +1,4 @@
-"""Failed tasks are tried again as their policy says: how often, when, and after which failures."""
+"""Failed tasks are retried as their policy says: how often, when, and after which failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.brokers import Broker
 
 
 def send(scene: RetryScene, task: str, *acts: Act, id: str = "", **options: Any) -> AsyncResult:
-    """Send a task that ends as told; its id is its name unless it has another."""
+    """Send a task that follows *acts*; its id is its name by default."""
     return scene.send(task, *acts, id=id or task, **options)
 
 
@@ -29,7 +29,7 @@ def send(scene: RetryScene, task: str, *acts: Act, id: str = "", **options: Any)
 def test_attempts_and_waits_are_those_of_the_policy(
     pool: str, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    """With late acknowledgement and, ``early``, with early one."""
+    """With late acknowledgement and, for ``early``, with early acknowledgement."""
     scene.start(pool)
     expected = {
         "steps": [0.1, 0.3, 0.2],
@@ -203,7 +203,7 @@ def test_a_manual_retry_has_the_waits_and_the_limit_of_the_policy_unless_it_says
     assert all(len({*queues}) == 1 for queues in went.values())
 
 
-# -- of one call
+# -- a policy for one call
 
 
 def test_a_call_has_a_policy_of_its_own(scene: RetryScene) -> None:
@@ -287,7 +287,7 @@ def test_a_retry_that_is_delivered_again_has_the_policy_of_its_call(
     app: Celery, scene: RetryScene, broker: Broker
 ) -> None:
     doomed = scene.start(delayq=broker.soon)
-    # The loop of a worker that has just started may acknowledge its first message a second later.
+    # A new worker's event loop may acknowledge its first message one second later.
     scene.ends([send(scene, "plain", id="first")])
     acts: list[Act] = ["ValueError", "die once", "ValueError"]
     send(scene, "plain", *acts, id="a", retry_intervals=[0.1, 0.2, 0.3], retry_jitter=0.1)
@@ -300,11 +300,11 @@ def test_a_retry_that_is_delivered_again_has_the_policy_of_its_call(
     assert runs == [("a", 0, 1), ("a", 1, 1), ("a", 1, 2)]
 
 
-# -- by default
+# -- defaults
 
 
 def test_an_app_gives_its_tasks_a_policy_by_their_names(scene: RetryScene) -> None:
-    """The first pattern that matches counts; what tasks say goes before it."""
+    """The first pattern that matches counts; options of a task override it."""
     defaults = {"steps": [0.5], "pl?in": [0.1, 0.2], "shoo.*": [1], "*": [0.3]}
     worker = scene.start("threads", concurrency=8, conf={"retry": defaults})
 
@@ -348,8 +348,8 @@ def test_a_call_with_options_that_are_none_sends_nothing(scene: RetryScene) -> N
     assert scene.left() == {}
 
 
-#: Attempts and deliveries where a worker dies between sending a retry and acknowledging. On Redis
-#: both are one step; on RabbitMQ the retry is confirmed first, so the attempt comes again.
+#: Attempts and deliveries if a worker dies between sending a retry and acknowledging. On Redis both
+#: are one step. On RabbitMQ the retry is confirmed first, so the attempt comes again.
 BETWEEN = {
     "redis": [(0, 1), (1, 1)],
     "cluster": [(0, 1), (1, 1)],

@@ -1,4 +1,4 @@
-"""What workers run, and when: every way of sending, every pool, and what may happen meanwhile."""
+"""What workers run, and when: every way to send, every pool, and events meanwhile."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tests.support.scene import StartWorker, start_worker
 
 UTC = dt.timezone.utc
 #: How the brokers differ.
-#: Which of the priorities 0 to 9 goes first, and what queues need for that.
+#: The priority of 0 to 9 that goes first.
 FIRST_PRIORITY = {"redis": 0, "cluster": 0, "rabbitmq": 9}
 PRIORITIES = {"redis": {}, "cluster": {}, "rabbitmq": {"task_queue_max_priority": 9}}
-#: Whether a worker that starts later knows what was revoked.
+#: Whether a worker that starts later knows earlier revocations.
 REMEMBERS_REVOKED = {"redis": True, "cluster": True, "rabbitmq": False}
-#: Whether delays end without a process of ours.
+#: Whether delays end without a process of this package.
 DELAYS_BY_ITSELF = {"redis": False, "cluster": False, "rabbitmq": True}
 
 pytestmark = pytest.mark.each_server
-#: Stock Celery knows no Redis Cluster.
+#: Stock Celery does not support Redis Cluster.
 not_a_cluster = pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
 
 
@@ -194,7 +194,7 @@ def test_a_delayed_task_that_was_revoked(scene: RetryScene, broker: Broker, late
     assert scene.runs("id") == (["revoked"] if runs else []) + ["after"]
 
 
-# -- what may happen meanwhile
+# -- events meanwhile
 
 
 def test_one_of_two_workers_may_be_killed_and_nothing_scheduled_is_lost(
@@ -229,7 +229,7 @@ def test_what_a_solo_worker_took_and_did_not_start_goes_back_at_once(
 def test_a_task_whose_process_is_killed_runs_again(
     pool: str, scene: RetryScene, broker: Broker
 ) -> None:
-    """On prefork that is a child, on solo the worker."""
+    """The process is a child with prefork, the worker itself with solo."""
     scene.send("plain", "die once", id="a", countdown=0.1)
     worker = scene.start(pool, delayq=broker.soon)
     if pool == "solo":
@@ -247,14 +247,14 @@ def test_a_task_whose_process_is_killed_runs_again(
 def test_a_broker_that_is_restarted_loses_nothing(
     pool: str, scene: RetryScene, broker: OnRabbitMQ
 ) -> None:
-    """A delivery ends with its connection, so what runs runs again.
+    """A delivery of RabbitMQ ends with its connection, so running tasks run again.
 
-    A lease in Redis does not: see ``tests/integration/transport/test_outages.py``.
+    A lease in Redis does not end: see ``tests/integration/transport/test_outages.py``.
     """
     worker = scene.start(pool)
     scene.send("plain", "wait", id="running")
     scene.wait_runs(1)
-    # Due when RabbitMQ has stopped: what runs while it stops may run twice.
+    # Due after RabbitMQ has stopped: a task that runs during the stop may run twice.
     scene.send("plain", id="delayed", countdown=10.0)
     scene.send("plain", "OSError", id="retried", retry_intervals=[10.0])
     scene.wait_state("retried", "RETRY")

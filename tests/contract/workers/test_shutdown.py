@@ -1,4 +1,4 @@
-"""How workers end: what they did not start goes back at once, nothing runs twice."""
+"""How workers end: tasks that were not started go back at once, and no task runs twice."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def desk(
 def start_in_the_middle_of_a_batch(
     desk: Desk, pool: str, **settings: Any
 ) -> tuple[WorkerProcess, list[str]]:
-    """Return a worker that runs some of the tasks, holds others and has left the rest."""
-    # What goes quickly comes first, so that the worker takes many at once. On a cluster it is first
-    # in its queue only, and some of it may be left.
+    """Return a worker that runs some tasks, has leased others, and has left the rest."""
+    # Quick tasks come first, so that the worker leases many at once. On a cluster they are first
+    # only in their queue, and some may be left.
     quick = desk.send(30)
     gated = desk.send(16, "gate", acks="mixed")
     ids = quick + gated
     worker = desk.worker(pool, **settings)
     desk.wait_started(gated, 1 if pool == "solo" else 2)
-    if pool != "solo":  # which takes one at a time where the machine is slow
+    if pool != "solo":  # solo takes one at a time on a slow machine
         wait_until(lambda: desk.holds_more_than(quick), what="it holds more than it runs")
     assert 0 < desk.count("ready") < len(ids) - len(desk.ledger.finished())
     return worker, ids
 
 
 def check_what_has_come_back(desk: Desk, ids: Sequence[str]) -> set[str]:
-    """Look at the broker right after a worker's end, and return what was killed."""
+    """Look at the broker right after the end of a worker; return the killed tasks."""
     assert desk.count("leased") == 0
     started = set(desk.started())
     killed = started.intersection(ids) - desk.ledger.finished()
@@ -56,7 +56,7 @@ def check_what_has_come_back(desk: Desk, ids: Sequence[str]) -> set[str]:
     ready = desk.ready()
     if len(desk.queues) == 1:
         assert ready == back
-    else:  # on a cluster, what a request holds that is given up goes back by itself
+    else:  # on a cluster, messages of a request that the worker gives up go back by themselves
         assert sorted(ready) == sorted(back)
     return killed
 
@@ -101,7 +101,7 @@ def test_a_second_term_is_as_warm_as_the_first(desk: Desk) -> None:
 def test_a_cold_shutdown_kills_and_gives_back(desk: Desk, first: str) -> None:
     worker, ids = start_in_the_middle_of_a_batch(desk, "prefork")
     running = set(desk.started()) - desk.ledger.finished()
-    # Celery kills only what it has heard of, and waits for the end of anything else.
+    # Celery kills only tasks whose start was reported, and waits for the end of others.
     wait_until(
         lambda: running == {each["id"] for each in desk.tell(worker, "active")},
         what="the worker has heard of what runs",
@@ -118,7 +118,7 @@ def test_a_cold_shutdown_kills_and_gives_back(desk: Desk, first: str) -> None:
 
 
 def cold(desk: Desk, pool: str, *, in_a_command: bool = False) -> list[str]:
-    """Shut a worker down in the middle of a batch, and return what it had been sent."""
+    """Shut a worker down in the middle of a batch; return the tasks that were sent to it."""
     worker, ids = start_in_the_middle_of_a_batch(desk, pool)
 
     if in_a_command:
@@ -139,13 +139,13 @@ def cold(desk: Desk, pool: str, *, in_a_command: bool = False) -> list[str]:
 
 @pytest.mark.parametrize("in_a_command", [False, True])
 def test_a_cold_shutdown_of_threads_gives_back(desk: Desk, in_a_command: bool) -> None:
-    """Celery cannot kill a thread. Its error ends the event loop, unless it is caught before."""
+    """Celery cannot kill a thread. The thread's error ends the event loop, unless it is caught."""
     check_what_has_come_back(desk, cold(desk, "threads", in_a_command=in_a_command))
 
 
 @pytest.mark.parametrize("pool", ["gevent", "eventlet"])
 def test_a_cold_shutdown_of_greenlets_gives_back_what_it_kills(desk: Desk, pool: str) -> None:
-    """Which of the running tasks it kills is a matter of moments."""
+    """The worker kills some of the running tasks; which ones depends on timing."""
     ids = cold(desk, pool)
 
     assert desk.count("leased") == 0
@@ -157,7 +157,7 @@ def test_a_cold_shutdown_of_greenlets_gives_back_what_it_kills(desk: Desk, pool:
 
 
 def test_a_cold_shutdown_of_a_solo_worker_gives_back(desk: Desk) -> None:
-    """Celery ends what runs by an error, which is not the task's own."""
+    """Celery ends a running task by an error that is not the task's own."""
     worker, ids = start_in_the_middle_of_a_batch(desk, "solo")
     [running] = set(desk.started()) - desk.ledger.finished()
 
@@ -182,7 +182,7 @@ def test_a_soft_shutdown_waits_first(desk: Desk, pool: str) -> None:
     assert desk.twice() == {}
 
 
-# -- what a worker's pool goes through --------------------------------------------------------
+# -- the states of a worker's pool -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("most", [1, 2])

@@ -1,4 +1,4 @@
-"""What travels with a task arrives on every broker: context, and webhooks."""
+"""Values that are sent with a task arrive on every broker: context, and webhooks."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_whole_canvas_has_it(look: Any, app: Celery, scene: ContextScene) ->
 
 @pytest.fixture
 def post(broker: Broker, delayq_redis: RedisUnderTest) -> Iterator[Any]:
-    """The task, of an app on the broker of this test."""
+    """The task of an app on the broker of this test."""
     from tests.apps import webhook_tasks
 
     with module_app(webhook_tasks.app, delayq_redis, broker.url):
