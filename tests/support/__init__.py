@@ -1,5 +1,5 @@
-"""What several test files need; what one file needs stands there. Nothing is imported here."""
+"""Helpers of several test files. Helpers of one file are in that file. This imports nothing."""
 
-#: Seconds that a test waits for what must happen. Only a hang reaches them, however busy the
-#: machine is; a shorter wait stands only where a test looks that nothing happens.
+#: Longest wait of a test for an event (seconds). Only a hang reaches it, even on a busy machine. A
+#: test has a shorter wait only to see that nothing happens.
 TIMEOUT = 240.0

@@ -15,7 +15,7 @@ PAGE, ACL_FILE = ROOT / "docs" / "accounts.md", ROOT / "contrib" / "acl" / "user
 
 
 def acl_file() -> str:
-    """Return what Redis reads as its ``aclfile``; it knows no comments."""
+    """Return the rules as Redis reads them from its ``aclfile``, which has no comments."""
     lines = ["user default off", "user admin on >ADMIN_PASSWORD ~* &* +@all"]
     for role in ROLES:
         password = f">{role.upper()}_PASSWORD"
@@ -24,7 +24,7 @@ def acl_file() -> str:
 
 
 def with_rules(text: str) -> str:
-    """Return the page with the rules that the code has now."""
+    """Return the page with the rules of the code."""
     for role in ROLES:
         line = f"ACL SETUSER {role} on >PASSWORD {' '.join(rules(role, ['celery']))}"
         lines = textwrap.wrap(line, 100, break_long_words=False, break_on_hyphens=False)

@@ -18,8 +18,8 @@ from celery import Task
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
-#: The public modules, each with its public names. Without names: those of ``__all__``, else the
-#: module's classes.
+#: The public modules, each with its public names. A module without names has the names of its
+#: ``__all__``, else its classes.
 MODULES: Mapping[str, tuple[str, ...]] = {
     "celery_delayq": (),
     "celery_delayq.aio": (),
@@ -88,7 +88,7 @@ _ROLE = re.compile(r":\w+:`~?([^`]+)`")
 
 
 def page() -> str:
-    """Return the page as the code has it now."""
+    """Return the page for the current code."""
     parts = [HEAD]
     for name in MODULES:
         module = import_module(name)
@@ -159,7 +159,7 @@ def _described(owner: type) -> tuple[bool, list[tuple[list[str], str]]]:
 
 
 def _attribute_docstrings(owner: type) -> dict[str, str]:
-    """Return the texts that stand below the fields of a dataclass."""
+    """Return the docstrings below the fields of a dataclass."""
     if not is_dataclass(owner):
         return {}
     body = ast.parse(inspect.getsource(owner)).body[0].body  # type: ignore[attr-defined]
@@ -212,7 +212,7 @@ def _signature(value: Any) -> str:
 
 
 class _Default:
-    """A default as a signature shows it."""
+    """A default in the form of a signature."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -226,7 +226,7 @@ class _Default:
 
 
 def _summary(value: Any) -> str:
-    """Return the first paragraph of a docstring in one line; a constant's value."""
+    """Return the first paragraph of a docstring in one line, or a constant's value."""
     if isinstance(value, Task):
         value = value.run
     described = (inspect.isroutine, inspect.isclass, inspect.ismodule)

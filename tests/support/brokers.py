@@ -1,4 +1,4 @@
-"""The brokers that the contract tests run on, and how they differ."""
+"""The brokers of the contract tests, and their differences."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ S = TypeVar("S", bound=AppScene)
 
 
 class Broker:
-    """A broker of ours.
+    """A broker of this package.
 
     Attributes
     ----------
     soon : dict[str, Any]
-        Settings with which a killed worker's tasks come back within seconds.
+        Settings with which tasks of a killed worker come back within seconds.
     counting : dict[str, Any]
-        Settings of Celery with which deliveries are counted.
+        Celery's settings with which deliveries are counted.
     queues : Sequence[str]
-        The queues that tasks are sent to, in turn.
+        The queues to which tasks are sent in turn.
     conf : dict[str, Any]
-        Settings of Celery with which they are.
+        Celery's settings for sending in turn.
     """
 
     name: ClassVar[str]
@@ -47,32 +47,32 @@ class Broker:
         self.stock_url = url.removeprefix("delayq+")
 
     def show(self, scene: S) -> S:
-        """Have a scene look at this broker; it looks at Redis by itself."""
+        """Let a scene read from this broker instead of Redis."""
         return scene
 
     def for_worker(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return options of `start_worker` for a worker that runs what goes to the queues."""
+        """Return options of `start_worker` for a worker that consumes the queues."""
         return options
 
     def stored(self, scene: Scene) -> set[str]:
-        """Return the names of all keys, where it is Redis, without hash tags of a cluster."""
+        """Return the names of all keys on Redis, without the hash tags of a cluster."""
         raise NotImplementedError
 
     def waits(self, scene: Scene) -> int:
-        """Return how many tasks wait until they are due."""
+        """Return the number of tasks that are not due yet."""
         raise NotImplementedError
 
     def lose_connections(self, scene: Scene) -> None:
-        """Have the server close all connections but those of the test."""
+        """Let the server close all connections except the test's own."""
         raise NotImplementedError
 
     def is_back(self, worker: WorkerProcess) -> bool:
-        """Return whether a worker has connections again after it has lost them once."""
+        """Return whether a worker has connections again after a loss of all connections."""
         return worker.log.count("] Connected to ") == 2
 
 
 class OnRedis(Broker):
-    """The Redis that has results, notes and gates, too."""
+    """The Redis that also has results, notes and gates."""
 
     name = "redis"
     soon: ClassVar[dict[str, Any]] = {"lease": 1}
@@ -89,7 +89,7 @@ class OnRedis(Broker):
 
 
 class OnCluster(Broker):
-    """A Redis Cluster, where tasks go to a queue of each master in turn."""
+    """A Redis Cluster. Tasks go to a queue of each master in turn."""
 
     name = "cluster"
     soon: ClassVar[dict[str, Any]] = {"lease": 1}
@@ -126,12 +126,12 @@ class OnCluster(Broker):
                     client.client_kill_filter(_type=kind, skipme=True)
 
     def is_back(self, worker: WorkerProcess) -> bool:
-        """Return whether a worker is at each shard again; Celery hears nothing of that."""
+        """Return whether a worker is connected to each shard again. Celery has no event for it."""
         tags = [tag_of(queue, TAGS) for queue in self.queues]
         return all(f"shard of {tag} is back" in worker.log for tag in tags)
 
     def left(self, _: str = "") -> dict[str, list[Any]]:
-        """Return all that is not done yet in all queues, by the end of its key."""
+        """Return all unfinished tasks of all queues, by the end of their key."""
         patterns = [f"*}}:{name}" for name in (*BUSY, *self.queues)]
         found: dict[str, list[Any]] = defaultdict(list)
         for master in self._cluster.masters:
@@ -146,7 +146,7 @@ class OnCluster(Broker):
         return dict(found)
 
     def ids_left(self) -> dict[str, set[str]]:
-        """Return the ids of all tasks that are left, by state."""
+        """Return the ids of all unfinished tasks, by state."""
         found: dict[str, set[str]] = defaultdict(set)
         for master in self._cluster.masters:
             with master.client() as client:
@@ -155,7 +155,7 @@ class OnCluster(Broker):
         return dict(found)
 
     def ready(self) -> list[str]:
-        """Return the ids of ready tasks, by queue, the next to be taken first."""
+        """Return the ids of ready tasks by queue; the next to be taken comes first."""
         found = []
         for queue in self.queues:
             tag = tag_of(queue, TAGS)
@@ -190,8 +190,8 @@ class OnRabbitMQ(Broker):
         self.server.control("close_all_connections", "--vhost", self._vhost, "the test")
 
     def left(self, queue: str = "celery") -> dict[str, int]:
-        """Return how many tasks are not done yet, by state; empty where all are."""
-        # This list has what consumers hold; of quorum queues it may be some seconds old.
+        """Return the number of unfinished tasks, by state; empty if there is none."""
+        # The list counts leased messages. For quorum queues it may be some seconds old.
         columns = ("name", "messages_unacknowledged")
         table = self.server.control("list_queues", "--vhost", self._vhost, *columns)
         held = dict(line.split("\t") for line in table.splitlines()[1:])
@@ -206,7 +206,7 @@ class OnRabbitMQ(Broker):
         return {state: number for state, number in found.items() if number}
 
     def ready(self, queue: str = "celery") -> list[str]:
-        """Return the ids of ready tasks, the next to be taken first; they count as delivered."""
+        """Return the ids of ready tasks, the next one first. Each read counts as a delivery."""
         with Connection(self.stock_url) as connection:
             channel = connection.default_channel
             found = [*iter(lambda: channel.basic_get(queue), None)]

@@ -1,4 +1,4 @@
-"""What differs on Celery after each step of installing, as JSON: run as a program."""
+"""Print as JSON the differences in Celery after each step of installing. Run as a program."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _of_modules() -> Iterator[tuple[str, Any]]:
 
 
 class Snapshot:
-    """All that Celery, kombu and the given objects have."""
+    """All attributes of Celery, kombu and given objects."""
 
     def __init__(self, **objects: Any) -> None:
         self._objects = objects
@@ -69,9 +69,9 @@ class Snapshot:
         return found
 
     def differences(self) -> list[str]:
-        """Return what differs now, a signal once for each receiver.
+        """Return the current differences, a signal once for each receiver.
 
-        Modules that were imported later, and what they are in their packages, are no difference.
+        Modules that were imported later, and their names in their packages, do not count.
         """
         before, after = self._found, self._take()
         modules = {path.partition(":")[0] for path in before}
@@ -88,31 +88,31 @@ class Snapshot:
 
 
 class _Fake(SimpleNamespace):
-    """A pool, its processes or an event loop, with the methods that are replaced."""
+    """A pool, a process or an event loop, with the methods that this package replaces."""
 
-    __hash__ = object.__hash__  # type: ignore[assignment]  # senders of signals need one
+    __hash__ = object.__hash__  # senders of signals need a hash
 
     def flush(self) -> None:
-        """Drop what no child has."""
+        """Drop messages that no child has."""
 
     def on_apply(self, target: Any, args: tuple[Any, ...] = (), **options: Any) -> None:
         """Run a task."""
 
     def on_terminate(self) -> None:
-        """End."""
+        """End the pool."""
 
     def reset(self) -> None:
-        """Forget all."""
+        """Forget all tasks."""
 
     def fire_timers(self, min_delay: int = 1, max_delay: int = 10) -> float:
-        """Return when the next timer is due."""
+        """Return the time of the next timer."""
         return min(min_delay, max_delay)
 
     def register_with_event_loop(self, loop: Any) -> None:
-        """Have a loop read from the children."""
+        """Let an event loop read from the children."""
 
     def _track_child_process(self, process: Any, hub: Any) -> None:
-        """Have a loop watch a child."""
+        """Let an event loop watch a child."""
 
     def startup_info(self, artlines: bool = True) -> str:
         """Return the banner."""
@@ -122,11 +122,11 @@ class _Fake(SimpleNamespace):
         """Give a task to the pool."""
 
     def stop(self, in_sighandler: bool = False, exitcode: int | None = None) -> None:
-        """End."""
+        """End the pool."""
 
 
 def seen(value: Any) -> dict[str, Any]:
-    """Return what ``inspect`` and others see of a function, a method or a class."""
+    """Return the attributes of a function, a method or a class that ``inspect`` shows."""
     kinds = (
         *("isfunction", "ismethod", "isclass", "iscoroutinefunction"),
         *("isgeneratorfunction", "isasyncgenfunction"),
@@ -145,7 +145,7 @@ def seen(value: Any) -> dict[str, Any]:
 
 
 def differing(changes: Iterable[Change], **objects: Any) -> dict[str, list[Any]]:
-    """Return of each replacement that ``inspect`` tells from the original what it sees of both."""
+    """Return by replacement what ``inspect`` shows of it and of the original, if that differs."""
     from celery_delayq.integration.replace import Replace, _get, _replaced
 
     found = {}
@@ -155,7 +155,7 @@ def differing(changes: Iterable[Change], **objects: Any) -> dict[str, list[Any]]
         owner, name = change._resolve(objects)
         new = owner and _get(owner, name)
         if new is None or _replaced(new) is None:
-            continue  # its owner is not here, or its condition does not hold
+            continue  # its owner does not exist here, or its condition is false
         new = symbol_by_name(new)
         before = symbol_by_name(_replaced(new)[0])
         pair = seen(before), seen(new)
@@ -171,7 +171,7 @@ def _run() -> None:
 
 
 def main() -> None:
-    """Print the differences of each step, and those that are left when all is undone."""
+    """Print the differences of each step, and those that stay after all steps are undone."""
     found: dict[str, Any] = {}
     start = Snapshot()
 
@@ -206,7 +206,7 @@ def main() -> None:
     pool = _Fake(_pool=prefork, executor=_Fake(_work_queue=[]))
     controller = _Fake(app=app, pool=pool, hub=_Fake(readers={}))
     task = app.tasks["plain"]
-    import_module("celery.worker.consumer.delayed_delivery")  # as a worker has by then
+    import_module("celery.worker.consumer.delayed_delivery")  # a worker has imported it by then
     step = Snapshot(worker=controller, task=task)
     signals.worker_init.send(sender=controller)
     found["WORKER EXTENDED_WORKER REQUEST"] = step.differences()

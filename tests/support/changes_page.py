@@ -13,7 +13,7 @@ from tests.benchmarks.figures import filled, read
 
 PAGE = Path(__file__).parents[2] / "docs" / "changes.md"
 
-#: When the changes of each part of the table are made.
+#: The time at which the changes of each part of the table are made.
 MOMENTS = {
     "import of the transport": install.TRANSPORT,
     "`DelayQ(app)`": (*install.PROCESS, *install.APP),
@@ -61,7 +61,7 @@ both times. *send* is a publish, *run* a task in a prefork worker, its processes
 
 
 def page() -> str:
-    """Return the page as code and figures have it now."""
+    """Return the page for the current code and figures."""
     promised = [each for each in install.CHANGES if each.promise]
     changes = [each for group in fast.GROUPS for each in (*group.process, *group.worker)]
     head = HEAD.format(promised=len(promised), fast=len(changes), groups=len(fast.GROUPS))
@@ -97,7 +97,7 @@ def _target(change: Change) -> str:
 
 
 def _maker(change: Any) -> str:
-    """Return the function of ours, below ``celery_delayq.integration``."""
+    """Return our function, below ``celery_delayq.integration``."""
     made = getattr(change, "receiver", None) or getattr(change, "by", None)
     if made is None:
         return str(change.value)

@@ -19,14 +19,14 @@ from click.testing import CliRunner
 from celery_delayq.cli import delayq
 from tests.support import passwords
 
-#: Begins the command of a process that is to be interrupted: shells start what runs in their
-#: background with SIGINT ignored. Whoever watches it comes first, on a busy machine too.
+#: The first words of a command that is to be interrupted. A shell starts background commands with
+#: SIGINT ignored. The low priority lets the test run first on a busy machine.
 INTERRUPTIBLE = ("env", "--default-signal=INT", "nice")
 
 
 @contextmanager
 def clock_of(zone: str) -> Iterator[None]:
-    """Have a time zone be that of this machine, as TZ names it."""
+    """Set the time zone of this process, as TZ names it."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = zone
     time.tzset()
@@ -42,7 +42,7 @@ def clock_of(zone: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended, and what it wrote."""
+    """How a command ended, and its output."""
 
     code: int
     out: str
@@ -50,12 +50,12 @@ class Ran:
 
     @property
     def json(self) -> Any:
-        """What it wrote, all of it, as JSON."""
+        """The whole output as JSON."""
         return json.loads(self.out)
 
 
 class CommandLine:
-    """Runs commands; nobody sits there who could be asked."""
+    """Runs commands without a terminal, so that no command can ask questions."""
 
     def __init__(self, app: Celery, zone: str = "UTC") -> None:
         self.app = app
@@ -79,7 +79,7 @@ class CommandLine:
 
 
 def leaves(group: click.Group = delayq, *path: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield all commands that are not groups, each with its name as it is typed."""
+    """Yield all commands that are not groups, each with its full name."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)

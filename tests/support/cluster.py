@@ -1,4 +1,4 @@
-"""A real Redis Cluster of the test's own: masters with a replica each, on loopback."""
+"""A real Redis Cluster of a test: masters with one replica each, on loopback."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tests.support import TIMEOUT
 MASTERS = 3
 
 TAGS = cluster_tags(12)
-#: A queue of each tag.
+#: One queue for each tag.
 QUEUES = {tag_of(f"q{number}", TAGS): f"q{number}" for number in range(200)}
 
 
 def place_of(slot: int) -> int:
-    """Return the number of the master that has a slot when the cluster is new."""
+    """Return the number of the master that has a slot in a new cluster."""
     return slot * MASTERS // SLOTS
 
 
-#: Queues of which each is at a master of its own; Celery's default queue is one of them.
+#: Queues on different masters. Celery's default queue is one of them.
 SPREAD = tuple(
     {
         place_of(slot_of(tag_of(queue, TAGS))): queue for queue in (*QUEUES.values(), "celery")
@@ -45,25 +45,25 @@ _turns = cycle(SPREAD)
 
 
 def in_turn(*_: Any, **__: Any) -> dict[str, str]:
-    """Route tasks that are sent to no queue by name to each of those queues in turn."""
+    """Route tasks without a named queue to each of these queues in turn."""
     return {"queue": next(_turns)}
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Masters, and the replica of each at the same place."""
+    """Masters and their replicas, in the same order."""
 
     masters: list[EmbeddedRedis]
     replicas: list[EmbeddedRedis]
 
     @classmethod
     def start(cls, start: Callable[..., EmbeddedRedis]) -> Cluster:
-        """Start the servers, and wait until all of them know the cluster and all replicas follow.
+        """Start the servers; wait until all of them know the cluster and all replicas follow.
 
         Parameters
         ----------
         start
-            Starts a server, and ends it with the test.
+            Starts a server that ends with the test.
         """
         options = {"appendonly": False, "executable": find_cluster_server()}
         servers = [start(**options, options=node_options()) for _ in range(2 * MASTERS)]
@@ -73,12 +73,12 @@ class Cluster:
 
     @property
     def addresses(self) -> list[Address]:
-        """Where the masters are, at first."""
+        """The first addresses of the masters."""
         return [Address(each.host, each.port) for each in self.masters]
 
     @property
     def url(self) -> str:
-        """The broker URL, of all masters."""
+        """The broker URL with all masters."""
         return ";".join(each.url_for("delayq+rediscluster") for each in self.masters)
 
     def nodes(self, **options: Any) -> Nodes:
@@ -90,12 +90,12 @@ class Cluster:
         return is_cluster_up(self.masters, self.replicas)
 
     def is_served(self) -> bool:
-        """Return whether each server that runs says that all slots are served."""
+        """Return whether each running server says that all slots are served."""
         running = [each for each in (*self.masters, *self.replicas) if each.running]
         return all(b"cluster_state:ok" in ask(each, "INFO") for each in running)
 
     def all_follow(self) -> bool:
-        """Return whether all servers run, and all that are no masters follow one."""
+        """Return whether all servers run, and all replicas follow a master."""
         roles = []
         for each in (*self.masters, *self.replicas):
             with each.client() as client:
@@ -104,15 +104,15 @@ class Cluster:
         return len(followers) == MASTERS and all(b"connected" in role for role in followers)
 
     def master_of(self, slot: int) -> EmbeddedRedis:
-        """Return the server that has a slot when the cluster is new."""
+        """Return the server that has a slot in a new cluster."""
         return self.masters[place_of(slot)]
 
     def replica_of(self, master: EmbeddedRedis) -> EmbeddedRedis:
-        """Return the server that follows a master when the cluster is new."""
+        """Return the server that follows a master in a new cluster."""
         return self.replicas[self.masters.index(master)]
 
     def wait_taken_over(self, master: EmbeddedRedis) -> None:
-        """Wait until a replica has taken over from its master, and all servers know it."""
+        """Wait until a replica has replaced its master, and all servers know it."""
 
         def is_master() -> bool:
             with self.replica_of(master).client() as client:
@@ -123,7 +123,7 @@ class Cluster:
 
     @contextmanager
     def without(self, tag: str) -> Iterator[None]:
-        """Have no node serve the slot of a hash tag for the time of the ``with`` block."""
+        """Let no node serve the slot of a hash tag during the ``with`` block."""
         slot = slot_of(tag)
         ask(self.master_of(slot), "DELSLOTS", slot)
         try:
@@ -134,7 +134,7 @@ class Cluster:
     def begin_move(
         self, slot: int, target: EmbeddedRedis, source: EmbeddedRedis | None = None
     ) -> None:
-        """Begin to move a slot: its source now sends those who ask for a missing key elsewhere."""
+        """Begin to move a slot: its source redirects clients that ask for a missing key."""
         source = source or self.master_of(slot)
         ask(target, "SETSLOT", slot, "IMPORTING", ask(source, "MYID").decode())
         ask(source, "SETSLOT", slot, "MIGRATING", ask(target, "MYID").decode())

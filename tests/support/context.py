@@ -14,7 +14,7 @@ ADA = {"user": "ada", "roles": ["reader", {"of": "Zürich\n"}], "n": 12345678901
 
 
 def with_context_tasks(app: Celery) -> Celery:
-    """Give an app tasks that only workers know."""
+    """Give an app tasks that only its workers define."""
 
     def stands_for(*_: Any, **__: Any) -> None:
         pass
@@ -25,17 +25,17 @@ def with_context_tasks(app: Celery) -> Celery:
 
 
 class ContextScene(AppScene):
-    """Starts workers of tasks that write down what is bound around them."""
+    """Starts workers whose tasks record the context values around them."""
 
     module, pool = "context_tasks", "threads"
 
     def wait(self, count: int, key: str = "log") -> list[dict[str, Any]]:
-        """Wait until so much is written down, and return it."""
+        """Wait until *count* records exist, and return them."""
         wait_until(
             lambda: self.client.llen(key) >= count, TIMEOUT, lambda: f"{count}: {self.read(key)}"
         )
         return self.read(key)
 
     def contexts(self, count: int) -> dict[str, Any]:
-        """Wait for so many runs, and return what was bound in each."""
+        """Wait for *count* runs, and return the context of each."""
         return {run["name"]: run["context"] for run in self.wait(count)}

@@ -1,4 +1,4 @@
-"""Make dead letters without workers: as a failed task leaves them."""
+"""Make dead letters without workers, in the form that a failed task leaves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from celery_delayq import DelayQ
 from celery_delayq.model.dead_letter import pack_details
 
-#: When dead letters of tests have died, in ms.
+#: Time of death of dead letters in tests (ms).
 AT = 1_700_000_000_000
 
 TRACEBACK = "".join(
@@ -19,7 +19,7 @@ TRACEBACK = "".join(
 
 
 def packed(body: Any, headers: Any, properties: Any, **other: Any) -> bytes:
-    """Return a message as it stands in a ready list; *other* replaces or, None, removes a part."""
+    """Return a message as stored in a ready list; *other* replaces a part, or removes it (None)."""
     whole = {
         "body": base64.b64encode(json.dumps(body).encode()).decode(),
         "content-encoding": "utf-8",
@@ -109,7 +109,7 @@ def fill(
 
 
 def reasons(delayq: DelayQ, queue: str = "celery") -> dict[bytes, str]:
-    """Return the reasons of the dead letters of a queue by message; each is there once."""
+    """Return the reasons of a queue's dead letters by message; each message is there once."""
     found = list(delayq.store.dead_letters.all(queue))
     by_message = {dead_letter.message: dead_letter.reason for dead_letter in found}
     assert len(by_message) == len(found), "each is dead-lettered once"
@@ -117,7 +117,7 @@ def reasons(delayq: DelayQ, queue: str = "celery") -> dict[bytes, str]:
 
 
 def dead_letters(delayq: DelayQ) -> dict[tuple[str, bytes], tuple[bytes, float]]:
-    """Return the stored bytes of all dead letters, and when they died."""
+    """Return the stored bytes and times of death of all dead letters."""
     store = delayq.store
     found = {}
     for queue in store.registry():

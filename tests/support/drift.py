@@ -1,4 +1,4 @@
-"""Change single keys so that they contradict each other, and read what ``fsck`` finds."""
+"""Change single keys so that they contradict each other, and read the findings of ``fsck``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = Settings(lease=30.0)
 
 
 def schedule(store: Store, *ids: str, queue: str = "q", task: str = "t") -> None:
-    """Schedule one entry after the other, a millisecond apart."""
+    """Schedule entries, each one millisecond after the earlier one."""
     for number, id in enumerate(ids):
         record = Record(0, f"n-{id}", task, b'{"id": "%s"}' % id.encode())
         store.schedule(queue, Entry(id, Due(FAR + number), 0, record.pack()))
@@ -31,7 +31,8 @@ def labelled(
 ) -> Entry:
     """Return an entry as :class:`~celery_delayq.DelayQ` sends it.
 
-    *unique* is a unique key behind the dead letter of its scope; it replaces what has that key.
+    *unique* is a unique key behind the character of its scope. The entry replaces the owner of the
+    key.
     """
     own: dict[str, Any] = {"message_id": message_id or f"n-{quote(id)}"}
     if unique:
@@ -64,7 +65,7 @@ def pause_due(store: Store, *ids: str, task: str = "t") -> None:
 
 
 def lease(store: Store, *ids: str, worker_id: str = "me", queue: str = "q") -> None:
-    """Let a process hold messages."""
+    """Let a process lease messages."""
     call = store.ready_call(queue)
     for id in ids:
         call.add(0, id.encode())
@@ -84,7 +85,7 @@ def by_kind(report: Report) -> dict[str, Finding]:
 
 
 def numbers(report: Report) -> dict[str, int]:
-    """Return how much was found of each kind, in all queues."""
+    """Return the number of findings of each kind, in all queues."""
     found: Counter[str] = Counter()
     for finding in report.findings:
         found[finding.kind] += finding.found
@@ -92,9 +93,9 @@ def numbers(report: Report) -> dict[str, int]:
 
 
 def repaired(store: Store, **found: int) -> dict[str, Any]:
-    """Check that just this is found and repaired, and return the state after that.
+    """Check that exactly these drifts are found and repaired; return the state after the repair.
 
-    Looking changes nothing, and a repair leaves nothing to find and nothing to repair.
+    Also checks that looking changes nothing, and that a repair leaves nothing to find or repair.
     """
     before = snapshot(store.client)
     assert numbers(look(store)) == found

@@ -1,4 +1,4 @@
-"""Read which descriptors the epolls of a process have registered, from ``/proc`` (proc(5))."""
+"""Read the descriptors that the epolls of a process have registered, from ``/proc`` (proc(5))."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def registered(pid: int, epoll: int) -> dict[int, int]:
 
 
 def strays(pid: int) -> list[str]:
-    """Return what the epolls of a process have registered and the process has closed.
+    """Return descriptors that an epoll has registered and the process has closed.
 
-    Another process has it open. Its number may be that of something else.
+    Another process still has the file open. The number may belong to another file by now.
     """
     return [*_strays(pid)]
 
@@ -27,7 +27,7 @@ def strays(pid: int) -> list[str]:
 def _strays(pid: int) -> Iterator[str]:
     folder = Path(f"/proc/{pid}/fd")
     for path in folder.iterdir():
-        with suppress(FileNotFoundError):  # of a moment
+        with suppress(FileNotFoundError):  # the descriptor is closed by now
             if str(path.readlink()) != "anon_inode:[eventpoll]":
                 continue
             for number, inode in registered(pid, int(path.name)).items():

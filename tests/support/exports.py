@@ -22,6 +22,6 @@ def written(kind: RowKind, *rows: Any) -> bytes:
 
 
 def read(kind: RowKind, data: bytes) -> list[tuple[int, Any]]:
-    """Return what there is to read in a file, with the numbers of its lines."""
+    """Return the rows of a file, with their line numbers."""
     with jsonl.reading(io.BytesIO(data), kind) as lines:
         return [*lines]

@@ -139,7 +139,7 @@ def cold(desk: Desk, pool: str, *, in_a_command: bool = False) -> list[str]:
 
 @pytest.mark.parametrize("in_a_command", [False, True])
 def test_a_cold_shutdown_of_threads_gives_back(desk: Desk, in_a_command: bool) -> None:
-    """Celery cannot kill a thread. The thread's error ends the event loop, unless it is caught."""
+    """Celery cannot kill a thread. Its error ends the event loop, unless it is caught before."""
     check_what_has_come_back(desk, cold(desk, "threads", in_a_command=in_a_command))
 
 

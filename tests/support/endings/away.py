@@ -11,12 +11,12 @@ from redis.exceptions import ConnectionError
 
 from tests.apps.ledgers import gates
 
-#: What of it is away: see `tests.support.endings.cells.RESULTS`.
+#: The part of the backend that is away: see `tests.support.endings.cells.RESULTS`.
 AWAY = os.environ.get("APP_RESULTS")
 
 
 class Backend(RedisBackend):
-    """Redis as result backend, of which each call fails, or only those that count for chords."""
+    """Redis as result backend. All calls fail, or only those that count for chords."""
 
     def get(self, key: Any) -> Any:
         """Read a key."""
@@ -27,7 +27,7 @@ class Backend(RedisBackend):
         return _fail() if AWAY == "away" else super().set(key, *args, **kwargs)
 
     def on_chord_part_return(self, *_: Any, **__: Any) -> NoReturn:
-        """Count a member of a chord that has ended."""
+        """Count an ended member of a chord."""
         _fail()
 
 

@@ -1,4 +1,4 @@
-"""Each call of the result backend in Celery's source, with the ending that leads there."""
+"""All calls of the result backend in Celery's source, with the endings that reach each call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import celery
 
 from tests.support.endings.cells import World
 
-#: What runs in a worker or in its children.
+#: Modules that run in a worker or its children.
 SOURCES = ("worker", "concurrency", "apps/worker.py", "app/trace.py", "app/task.py")
 
 
@@ -69,7 +69,7 @@ def _late(world: World) -> bool:
 
 
 _TRACE, _REQUEST = "celery.app.trace", "celery.worker.request"
-#: By call: the endings that lead there, and in which worlds they do.
+#: By call: the endings that reach the call, and the worlds in which they do.
 LED_TO: dict[str, tuple[tuple[str, ...], Callable[[World], bool]]] = {
     "celery.worker.consumer.consumer:on_unknown_task:mark_as_failure:1": (("unknown",), _anywhere),
     f"{_REQUEST}:_announce_revoked:mark_as_revoked:1": (("terminate", "expired"), _anywhere),
@@ -84,7 +84,7 @@ LED_TO: dict[str, tuple[tuple[str, ...], Callable[[World], bool]]] = {
     f"{_TRACE}:trace_task:mark_as_done:1": (("success",), _anywhere),
     f"{_TRACE}:trace_task:state:1": (("requeue",), _late),
 }
-#: Why other calls are no part of this matrix.
+#: Reasons why other calls do not belong to this matrix.
 LEFT_OUT = {
     f"{_REQUEST}:_announce_cancelled:mark_as_retry:1": "integration/transport/test_outages.py",
     "celery.worker.strategy:task_message_handler:mark_as_failure:1": "no ETA comes to Celery",
@@ -99,7 +99,7 @@ LEFT_OUT = {
 
 
 def led_to(world: World, endings: set[str]) -> set[str]:
-    """Return which calls the endings of a world lead to."""
+    """Return the calls that the endings of a world reach."""
     known = {call.name for call in calls()}
     return {
         name

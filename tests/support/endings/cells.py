@@ -15,9 +15,9 @@ from celery_delayq.testing.workers import POOLS
 ACKS = ("late", "early")
 #: Before the task starts, while it runs, between its end and its acknowledgement.
 CUTS = ("before", "running", "ended")
-#: When Redis can be reached again: at once, after the lease, or when the worker is ending.
+#: When Redis is reachable again: at once, after the lease, or while the worker ends.
 BACKS = ("at once", "after the lease", "at the end")
-#: What of the result backend is away: each call, or only the counters of chords.
+#: The part of the result backend that is away: each call, or only the counters of chords.
 RESULTS = ("away", "counters")
 ENDINGS = (
     "success",
@@ -34,9 +34,9 @@ ENDINGS = (
     "unserialisable",
     "before_start",
 )
-#: What kills its process.
+#: Endings in which the process is killed.
 KILLED = ("killed", "retried_killed")
-#: What is played beside those where the result backend is away, since Celery calls it there too.
+#: Other endings for which Celery calls the result backend.
 REPORTED = ("unknown", "expired", "retried_killed")
 
 
@@ -45,8 +45,9 @@ RETRIES_KILLED = hasattr(Task, "retry_on_worker_lost")
 
 
 class World(NamedTuple):
-    """What all tasks of one run have in common; *cut* and *back* are "" where nothing is cut,
-    *results* where the result backend is there.
+    """Common values of all tasks of a run; *cut* and *back* are "" without a cut.
+
+    *results* is "" if the result backend is available.
     """
 
     pool: str
@@ -57,7 +58,7 @@ class World(NamedTuple):
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """How tasks may end."""
+        """The ways in which tasks may end."""
         return ENDINGS + (REPORTED if self.results else ())
 
     @property
@@ -67,13 +68,13 @@ class World(NamedTuple):
 
     @property
     def loses_leases(self) -> bool:
-        """Whether messages are given to others while their tasks run."""
-        # On solo Celery sends an early acknowledgement, too, when the task has ended.
+        """Whether other processes get messages while their tasks run."""
+        # With solo, Celery also sends an early acknowledgement after the task has ended.
         is_held = self.is_late or self.pool == "solo"
         return is_held and self.cut in ("running", "ended") and self.back == "after the lease"
 
     def __str__(self) -> str:
-        """Name it, as a test is named."""
+        """Return a name for tests."""
         return "-".join(part.replace(" ", "_") for part in self if part)
 
 
@@ -106,17 +107,17 @@ class Cell(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a task.
+    """The outcome of a task.
 
     Attributes
     ----------
     result : str
-        ``done``, ``ignored``, ``retried``, ``requeued`` (it was done when it ran again),
-        ``revoked``, or ``dead: `` and the beginning of the reason.
+        ``done``, ``ignored``, ``retried``, ``requeued`` (done when it ran again), ``revoked``, or
+        ``dead: `` and the beginning of the reason.
     runs : int
-        How often it has started.
+        How often the task has started.
     body : str
-        The state of the chord's body, "" where there is no chord.
+        The state of the chord's body, "" without a chord.
     """
 
     result: str
@@ -124,7 +125,7 @@ class Outcome(NamedTuple):
     body: str = ""
 
 
-# -- what there cannot be
+# -- impossible cells
 
 _NO_LIMITS = {"soft_limit": {"threads", "solo", "gevent", "eventlet"}}
 _NO_LIMITS["hard_limit"] = {"threads", "solo", "eventlet"}
@@ -156,7 +157,7 @@ IMPOSSIBLE: dict[str, Callable[[World, str], bool]] = {
 
 
 def why_impossible(world: World, ending: str) -> str | None:
-    """Return why a task cannot end so, None where it can."""
+    """Return why a task cannot end in this way, None if it can."""
     return next((why for why, applies in IMPOSSIBLE.items() if applies(world, ending)), None)
 
 
@@ -171,7 +172,7 @@ def worlds() -> Iterator[World]:
 
 
 def cells(world: World) -> list[Cell]:
-    """Return what can be in a world."""
+    """Return the possible cells of a world."""
     return [
         Cell(ending, in_chord)
         for ending, in_chord in product(world.endings, (False, True))
@@ -179,13 +180,13 @@ def cells(world: World) -> list[Cell]:
     ]
 
 
-# -- what is to come of the others
+# -- expected outcomes of the others
 
 _REASONS = {
     "failure": "failed: Failed: no luck",
     "exhausted": "failed: Failed: no luck",
     "reject": "not mine",
-    "requeue": "not now",  # with early acks nothing is left to go back
+    "requeue": "not now",  # with early acks there is no message to requeue
     "soft_limit": "failed: SoftTimeLimitExceeded: ",
     "hard_limit": "failed: TimeLimitExceeded: ",
     "killed": "failed: WorkerLostError: Worker exited prematurely: signal 9 (SIGKILL)",
@@ -196,9 +197,9 @@ _REASONS = {
 
 
 def expected(world: World, cell: Cell) -> Outcome:
-    """Return what is to come of a task.
+    """Return the expected outcome of a task.
 
-    A cut changes nothing but this: a message whose lease has ended runs again.
+    A cut has only one effect: a message whose lease has ended runs again.
     """
     result, runs = _result(world, cell.ending)
     body = _body(cell.ending, result) if cell.in_chord else ""
@@ -211,12 +212,12 @@ def expected(world: World, cell: Cell) -> Outcome:
 
 
 def _unreported(world: World, ending: str, result: str) -> str:
-    """Return what comes of a task whose end the result backend does not take."""
+    """Return the outcome of a task whose end the result backend does not accept."""
     if result in ("done", "requeued"):
         return "dead: failed: ConnectionError: "
     if world.results == "counters":
         return result
-    if ending == "unserialisable":  # nobody tries to
+    if ending == "unserialisable":  # Celery does not try to store it
         return "dead: failed: ConnectionError: "
     return "unreported" if result == "revoked" else result
 
@@ -230,7 +231,7 @@ def _result(world: World, ending: str) -> tuple[str, int]:
     if ending == "retried_killed":
         return "retried", runs
     if ending == "terminate":
-        # What was revoked is refused when it comes again, or has not started.
+        # A revoked task is refused when it comes again, or has not started.
         return "revoked", 0 if world.cut == "before" else 1
     if ending in ("requeue", "killed") and (world.is_late or world.loses_leases):
         return "requeued", 2
@@ -247,7 +248,7 @@ def _body(ending: str, result: str) -> str:
     if result in ("done", "requeued"):
         return "SUCCESS"
     if result in ("retried", "ignored") or ending in ("exhausted", "requeue"):
-        return "PENDING"  # it waits for the retry, or for a replay
+        return "PENDING"  # it waits for a retry or a replay
     if ending == "reject" and not CELERY_NOTIFIES_CHORDS:
         return "PENDING"
     return "FAILURE"

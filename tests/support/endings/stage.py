@@ -27,10 +27,10 @@ from tests.support.endings.cells import KILLED, Cell, Outcome, World
 from tests.support.ledger_desk import LedgerDesk
 from tests.support.proxy import Proxy
 
-#: Seconds of a lease that is to end, which a busy machine must extend in time before, and of one
-#: that is not.
+#: Seconds of a lease that is to end, and of a lease that is not. A busy machine must extend the
+#: first one in time before the cut.
 SHORT, LONG = 15.0, 240.0
-#: What is sent meanwhile waits for Redis, for `TIMEOUT` at most: Celery's own policy ends in 0.6 s,
+#: Calls wait for Redis during a cut, for `TIMEOUT` at most. Celery's own policy ends after 0.6 s,
 #: and kombu connects for 4 s.
 PUBLISHING = {
     "max_retries": 5 * TIMEOUT,
@@ -38,19 +38,19 @@ PUBLISHING = {
     "interval_step": 0.2,
     "interval_max": 0.2,
 }
-#: What tells Redis of an end.
+#: Scripts that report an end to Redis.
 ENDS = ("leases/ack", "leases/dead_letter", "leases/replace", "leases/requeue", "deadletters/add")
 #: Tasks that end only by a call of the test, or by their own limit.
 UNGATED = ("soft_limit", "hard_limit", "terminate")
 
 
 class Stage(LedgerDesk):
-    """Workers of one world, and what becomes of the tasks that they are sent.
+    """Workers of one world, and the outcomes of their tasks.
 
     Parameters
     ----------
     broker
-        Server that is only reached through *proxy*.
+        Server behind *proxy*, which is the only way to it.
     other
         The broker in place of that server, for worlds without a cut.
     """
@@ -90,11 +90,11 @@ class Stage(LedgerDesk):
             DelayQ.of(self._app).close()
         self._app.close()
         del self._app
-        # Results talk to their backend when they are collected; it may be gone by then.
+        # Results call their backend when they are collected, and it may be gone later.
         gc.collect()
 
     def play(self) -> None:
-        """Have all tasks end, with the cut of the world."""
+        """Let all tasks end, with the cut of the world."""
         {
             "": self._without_a_cut,
             "before": self._cut_before,
@@ -117,13 +117,13 @@ class Stage(LedgerDesk):
         self._begin(concurrency=4)
         blockers = self._send_blockers(1 if self.world.pool == "solo" else 4)
         if self.world.pool in ("gevent", "eventlet"):
-            # It waits for a place in the full pool, and may run twice: it is the pool's already.
+            # This task waits for a place in the full pool, and may run twice: the pool has it.
             self._app.send_task("outcome.wait", ("blockers",))
         self._send()
         if self.world.pool in (
             "prefork",
             "threads",
-        ):  # the others take none while all places are full
+        ):  # the other workers take none while all places are full
             ids = {cell.id for cell in self.cells}
             wait_until(lambda: ids <= self.held(), TIMEOUT, "all are taken")
         self._revoke()
@@ -139,8 +139,8 @@ class Stage(LedgerDesk):
 
     def _cut_ended(self) -> None:
         self._begin()
-        # The limited ones last: a limit that passes before the worker has heard of the revocation
-        # has it wait for Redis, and hear of nothing.
+        # Tasks with limits come last. A worker whose limit passes before it has heard of the
+        # revocation waits for Redis, and hears nothing.
         limited = self._of("soft_limit", "hard_limit")
         others = [cell for cell in self.cells if cell not in limited]
         self._send(others)
@@ -151,12 +151,13 @@ class Stage(LedgerDesk):
         self._revoke()
         self.open("go")
         self._wait_ended()
-        # A prefork worker that waits for Redis ends no task by a limit: those end after the cut.
+        # While a prefork worker waits for Redis, it ends no task by a limit. These end after the
+        # cut.
         wait_until(lambda: self._proxy.held, TIMEOUT, "an end that Redis is not told")
         self._cut(lambda: None)
 
     def _cut(self, wait_ended: Callable[[], None], *gates: str) -> None:
-        """Cut all connections, and have tasks end that wait for *gates*."""
+        """Cut all connections, and let tasks end that wait for *gates*."""
         back = self.world.back
         if back == "at once":
             self._proxy.cut_all()
@@ -190,7 +191,7 @@ class Stage(LedgerDesk):
 
     @contextmanager
     def _dispatching(self) -> Iterator[Store]:
-        """Have somebody give to others what is not heard of for a lease."""
+        """Let a dispatcher reclaim messages whose lease has ended."""
         options = {"delayq": self._delayq}
         with Connection(self._app.conf.broker_url, transport_options=options) as connection:
             channel: Any = connection.channel()
@@ -201,14 +202,14 @@ class Stage(LedgerDesk):
             thread.join()
 
     def _wait_for_a_lease(self, store: Store) -> None:
-        """Wait until a lease has ended that begins now."""
+        """Wait until a lease that begins now has ended."""
         queue, me = "canary", uuid4().hex
         store.register(queue)
         self.redis.lpush(queue, json.dumps({"headers": {"id": "canary"}}))
         taken = store.leases.acquire(queue, me, SHORT, "1", 1, 0)
         assert taken
         wait_until(lambda: self.redis.llen(queue), TIMEOUT, "the lease ends")
-        # Those of the workers have ended before, and are taken back one after the other.
+        # The workers' leases have ended before, and are reclaimed one after the other.
         ids = {cell.id for cell in self.cells}
         wait_until(lambda: not ids & self.held(), TIMEOUT, "all are taken")
         store.purge(queue)
@@ -217,7 +218,7 @@ class Stage(LedgerDesk):
     # -- workers
 
     def _begin(self, concurrency: int = 0) -> None:
-        """Start what runs all tasks side by side: workers, where each runs one."""
+        """Start workers so that all tasks run at once; with solo, one worker for each task."""
         world = self.world
         room = concurrency or len(self.cells) + 3
         several = world.pool == "solo" and world.cut in ("running", "ended")
@@ -241,7 +242,7 @@ class Stage(LedgerDesk):
             self.start(
                 world.pool,
                 conf=settings,
-                # Celery multiplies it for the prefetch count, also where solo runs one at a time.
+                # Celery multiplies the concurrency for the prefetch count, even with solo.
                 concurrency=1 if several else room,
                 broker_url=self._url,
                 results_away=world.results,
@@ -250,7 +251,7 @@ class Stage(LedgerDesk):
             worker.wait_ready(TIMEOUT)
 
     def stop(self) -> None:
-        """End the workers in good order."""
+        """Stop the workers normally."""
         for worker in self.workers:
             if worker.running:
                 worker.term()
@@ -282,15 +283,15 @@ class Stage(LedgerDesk):
         return [cell for cell in self.cells if cell.ending in endings]
 
     def _revoke(self) -> None:
-        """Have all tasks revoked and terminated that are to end so."""
+        """Revoke and terminate all tasks that are to end in this way."""
         ids = [cell.id for cell in self._of("terminate")]
         if not ids:
             return
         control, seconds = self._app.control, count(1)
-        # Again until it is heard: a worker that has connected hears of nothing yet. A late answer
-        # comes to the next question, or is dropped with the queue of its own. So it counts for any
-        # question, and each question waits longer: else all questions may miss their answers, each
-        # one getting that of the one before, for as long as somebody asks.
+        # Ask again until the workers have heard: a worker that has just connected hears nothing
+        # yet. A late answer comes to the next question, or is dropped with the queue of its own
+        # question. So an answer counts for any question, and each question waits longer. Otherwise
+        # each question might get the answer to the question before.
         wait_until(
             lambda: (
                 control.revoke(ids, terminate=True, reply=True, timeout=next(seconds), limit=1)
@@ -301,7 +302,7 @@ class Stage(LedgerDesk):
         )
 
     def _subscribed_and_stacks(self) -> str:
-        """Tell whether workers are subscribed to remote control, and what their threads do."""
+        """Return whether workers are subscribed to remote control, and their threads' stacks."""
         subscribed = self.redis.pubsub_numpat()
         before = [len(worker.log) for worker in self.workers]
         for worker in self.workers:
@@ -313,10 +314,10 @@ class Stage(LedgerDesk):
         return f"{subscribed} pattern subscriptions; {told}"
 
     def _kill(self) -> None:
-        """Have processes killed, when the worker has read which task each of them runs.
+        """Kill processes after the worker has read which task each of them runs.
 
-        Celery runs a task again, also one that is acknowledged early, if two processes are killed
-        within some ms and it has not read that the second had begun
+        Celery runs a task again, even if it was acknowledged early, if two processes are killed
+        within some ms and Celery has not read that the second task had begun
         (``celery.concurrency.asynpool.AsynPool.on_partial_read``).
         """
         self._wait_running(self._of(*KILLED))
@@ -326,7 +327,7 @@ class Stage(LedgerDesk):
         self.wait_started([cell.id for cell in cells], len(cells))
 
     def _wait_running(self, cells: Collection[Cell]) -> None:
-        """Wait until these run, and their messages are acknowledged where that is early."""
+        """Wait until these tasks run, and early acknowledgements are done."""
         self._wait_started(cells)
         is_held = self.world.is_late or self.world.pool == "solo"
         if is_held:
@@ -335,13 +336,13 @@ class Stage(LedgerDesk):
         wait_until(lambda: not self.held_of(ids), TIMEOUT, "early acks")
 
     def _wait_ended(self) -> None:
-        """Wait until all have ended that end when a gate opens."""
+        """Wait until all tasks have ended that end when a gate opens."""
         self.wait_finished([cell.id for cell in self.cells if cell.ending not in UNGATED])
 
-    # -- what came of them
+    # -- outcomes
 
     def outcomes(self) -> dict[str, Outcome]:
-        """Return what came of each task, by its id."""
+        """Return the outcome of each task by its id."""
         left, dead = self._left_and_dead()
         starts = self.ledger.starts()
         return {
@@ -354,7 +355,7 @@ class Stage(LedgerDesk):
         }
 
     def _left_and_dead(self) -> tuple[Mapping[str, Any], dict[str, str]]:
-        """Return the ids of the tasks that the broker has, by state, and why tasks are dead."""
+        """Return the ids of the tasks in the broker by state, and the reasons of dead tasks."""
         if self.broker is None:
             return self.left(), {
                 id.decode(): DeadLetterRecord.unpack(id.decode(), data).reason
@@ -386,7 +387,7 @@ class Stage(LedgerDesk):
         return "ignored" if state == "PENDING" and runs else state
 
     def others(self) -> set[str]:
-        """Return what is left in the broker beside the tasks themselves."""
+        """Return messages in the broker that are not the tasks themselves."""
         if isinstance(self.broker, OnRabbitMQ):
             retried = len(self._retried())
             left = self.left()
