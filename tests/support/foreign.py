@@ -1,4 +1,4 @@
-"""Messages that any client may write: none of them may end a worker."""
+"""Messages that any client may write. None of them may end a worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery_delayq.transport.amqp.frames import Content, encoded_table
 
 Strategy = st.SearchStrategy
 
-#: What a task message has, and what we and RabbitMQ add to it.
+#: Headers of a task message, and headers that this package and RabbitMQ add.
 HEADERS = (
     *("id", "task", "lang", "shadow", "eta", "expires", "group", "group_index", "retries"),
     *("timelimit", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result"),
@@ -40,7 +40,7 @@ OWN = (
     *("retry_of", "message_id", "context", "group", "countdown", "unbound", "promoted"),
 )
 
-#: Encodings of Python that are no plain text, and names that are no encodings.
+#: Encodings of Python that are no plain text, and names of no encoding.
 ENCODINGS = (
     *("utf-8", "utf-7", "utf-16", "utf-32-be", "latin-1", "idna", "punycode", "unicode_escape"),
     *("raw_unicode_escape", "rot13", "zlib", "base64", "binary", "us-ascii", "undefined", "mbcs"),
@@ -56,16 +56,16 @@ TIMES = (
     *("2001-02-30T00:00:00", "0000-00-00T00:00:00", "9999999999-01-01", "1e12", "24:00", "P1Y"),
 )
 
-#: Whole numbers at which something ends: the types of AMQP, floats, dates.
+#: Whole numbers at limits: of AMQP's types, of floats, of dates.
 NUMBERS = (0, -1, 2**31, 2**63 - 1, -(2**63), 2**64 - 1, 253_402_300_800, 10**400)
 
 
 def deep(levels: int, opening: str = "[", closing: str = "]", inner: str = "") -> str:
-    """Return JSON in so many brackets."""
+    """Return JSON in *levels* brackets."""
     return opening * levels + inner + closing * levels
 
 
-#: Texts that are JSON, nearly so, or too deep to read.
+#: Texts that are JSON, almost JSON, or too deep to read.
 JSON_TEXTS: Strategy[str] = st.one_of(
     st.sampled_from(
         [
@@ -127,7 +127,7 @@ _TEXTS = st.one_of(
     st.sampled_from(TIMES).map(str.encode),
 )
 
-#: Values of headers, as bytes of AMQP: of each of its types.
+#: Values of headers, as bytes of AMQP, of each of its types.
 VALUES: Strategy[bytes] = st.recursive(
     st.one_of(
         st.just(b"V"),
@@ -168,7 +168,7 @@ BODIES: Strategy[bytes] = st.one_of(
 )
 
 
-#: What is unusual, and leaves the rest of a message readable.
+#: True in one of four cases, for changes that leave the rest of a message readable.
 _ONE_IN_FOUR = st.integers(0, 3).map(lambda number: not number)
 
 
@@ -176,7 +176,7 @@ def _short(text: bytes) -> bytes:
     return bytes([len(text)]) + text
 
 
-#: Labels that scripts find in the first bytes of a message, and some that they do not.
+#: Labels that scripts find in the first bytes of a message, and some that they do not find.
 LABELS = (
     *("id message 0 -", "%ff%00 message 99999999999999999999 dkey", "id message 1 skey", "a b 0 d"),
     *(
@@ -190,14 +190,14 @@ LABELS = (
     ),
 )
 
-#: The head of a record or of a held message, and what looks like one.
+#: The first bytes of a record or of a leased value, and similar bytes.
 HEADS = (
     *(b"1 0 message header.ok\n", b"1 9 message header.fails\n", b"1 5 %ff%00 %ff\n", b"2 0 m t\n"),
     *(b"1 " + b"9" * 400 + b" message t\n", b"1 -1 m t\n", b"1 0 m \n", b"", b"\n", b"\xff"),
     *(b"0\n", b"3!\n", b"0!!\n", b"9" * 400 + b"\n", b"-1\n", b"0"),
 )
 
-#: JSON of what else stands in a message in Redis.
+#: JSON of other parts of a message in Redis.
 _PROPERTIES = {
     "delivery_info": '{"exchange": "", "routing_key": "celery"}',
     "delivery_mode": "2",
@@ -208,7 +208,7 @@ _PROPERTIES = {
 
 @st.composite
 def envelopes(draw: Any, base: Mapping[str, Any]) -> bytes:
-    """Return a message as it stands in a ready list, with some of *base* headers changed."""
+    """Return a message as stored in a ready list, with some *base* headers changed."""
     headers = {name: json.dumps(value) for name, value in base.items()}
     properties = {"delivery_tag": f'"{uuid.uuid4()}"', **_PROPERTIES}
     fields = {
@@ -239,7 +239,7 @@ def envelopes(draw: Any, base: Mapping[str, Any]) -> bytes:
 
 
 def _replace(draw: Any, values: dict[str, str], name: str, kept: int) -> None:
-    """Put another value of JSON, or nearly so, under a name; once in *kept* none."""
+    """Put another value of JSON, or almost JSON, under a name; one time in *kept* remove it."""
     values.pop(name, None)
     if draw(st.integers(0, kept - 1)):
         values[name] = draw(JSON_TEXTS)
@@ -251,7 +251,7 @@ def _object(values: Mapping[str, str]) -> str:
 
 @st.composite
 def contents(draw: Any, base: Mapping[str, Any]) -> Content:
-    """Return a message of AMQP with *base* headers, of which some are replaced or missing."""
+    """Return an AMQP message with *base* headers; some are replaced or missing."""
     headers = {name.encode(): encoded_table({name: value})[4:] for name, value in base.items()}
     for name in draw(st.lists(st.sampled_from(HEADERS), max_size=3, unique=True)):
         headers.pop(name.encode(), None)
@@ -275,6 +275,6 @@ def contents(draw: Any, base: Mapping[str, Any]) -> Content:
 
 
 def task_headers(task: str) -> dict[str, Any]:
-    """Return the headers of a task with a new id, and a mark that nothing takes away."""
+    """Return the headers of a task with a new id, and a mark that no change removes."""
     id = str(uuid.uuid4())
     return {"task": task, "id": id, "lang": "py", "root_id": id, "retries": 0, "mark": id}

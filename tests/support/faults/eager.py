@@ -1,7 +1,7 @@
 """A dispatcher that ignores which dispatcher is on duty, as earlier versions do.
 
-It aims at the next due time, whoever else does, and never says that it is there:
-``python -m tests.support.faults.eager``.
+It waits for the next due, even if another one does, and never announces itself: ``python -m
+tests.support.faults.eager``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from celery_delayq.store.scripting.replies import Look, Promoted
 
 
 class EagerTimer(PollTimer):
-    """Takes itself for the only dispatcher."""
+    """A timer that plans as the only dispatcher."""
 
     def note_look(self, look: Look, promoted: Promoted | None = None) -> None:
-        """Plan as if nobody else were there."""
+        """Plan as if there were no other dispatcher."""
         super().note_look(look._replace(on_duty=True, fleet=1), promoted)
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     settings = Settings()
     dispatcher = Dispatcher(Store(Redis.from_url(url), Keys(), Layout()), settings)
     dispatcher._timer = EagerTimer(settings.dispatch_interval)
-    dispatcher._id = ""  # who sends none takes no duty
+    dispatcher._id = ""  # a dispatcher without an id takes no duty
     print("dispatching", flush=True)
     dispatcher.run()
 

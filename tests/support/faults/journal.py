@@ -1,8 +1,8 @@
-"""Rebuild what became of messages from Redis' log of writes, independent of the counters.
+"""Rebuild the outcomes of messages from Redis' log of writes, independent of the counters.
 
 Redis' append-only file has the effects of each script as one group of plain commands. They are
-replayed here on plain Python values. What became of a message follows from where it was before a
-group, and where it is after it.
+replayed here on plain Python values. The places of a message before and after a group show its
+outcome.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REASONS = {
 }
 _DEAD = re.compile(rb"(?:1 \d+ \d+ |2 \d+ \d+ (\d+) )([^\n]*)\n(.*)", re.DOTALL)
 
-#: The places of a message, by which of them it comes from and goes to first.
+#: Outcomes by the place from which a message comes and the place to which it goes.
 _MOVES = {
     ("leased", "ready"): "back",
     ("leased", "dead"): "dead",
@@ -44,7 +44,7 @@ _MOVES = {
 
 
 def groups(folder: Path) -> Iterator[list[Command]]:
-    """Yield the commands of an append-only file, those of one script or transaction together."""
+    """Yield the commands of an append-only file; a group is one script or transaction."""
     number = re.compile(r"\.(\d+)\.incr\.aof$")
     parts = {int(m[1]): path for path in folder.rglob("*.aof") if (m := number.search(path.name))}
     files = [parts[n] for n in sorted(parts)] or [folder / "appendonly.aof"]
@@ -73,15 +73,15 @@ def _retries(message: bytes) -> bytes | None:
 
 
 class Journal:
-    """Counts what becomes of the messages of one queue, group after group.
+    """Counts the outcomes of the messages of one queue, group after group.
 
     Attributes
     ----------
     counted : Counter[str]
-        By the names of ``model/totals.py``. Cancelled and replaced messages are one: both are
-        ``dropped`` here. Stock producers' messages are accepted at once.
+        By the names of ``model/totals.py``. Cancelled and replaced messages are both ``dropped``
+        here. Stock producers' messages are accepted at once.
     off : list[str]
-        Where the counters in Redis did not add up.
+        Where the counters in Redis were wrong.
     """
 
     def __init__(self, queue: str) -> None:
@@ -108,7 +108,7 @@ class Journal:
         return self
 
     def compare(self) -> Counter[str]:
-        """Return the counters in Redis; fail where they are not what was counted here."""
+        """Return the counters in Redis; fail if they differ from the counts here."""
         assert self.off == []
         totals, ledger = self.totals, self.counted.copy()
         found = Counter(totals.counts | {f"dead:{k}": n for k, n in totals.dead_lettered.items()})
@@ -119,7 +119,7 @@ class Journal:
         return found
 
     def apply(self, group: list[Command]) -> None:
-        """Apply the commands of one script, and tell what became of messages by that."""
+        """Apply the commands of one script, and count the outcomes of messages."""
         self._moved, self._replaced, self._reasons = Counter(), [], {}
         self._counts_deliveries = self._has_counted = False
         for name, *args in group:
@@ -152,7 +152,7 @@ class Journal:
             if change["dead"] > 0:
                 self._count("dead", change["dead"], message)
                 self.counted["aside"] += change["dead"]
-        # A message that comes in place of a leased one is its retry, or the same task for later.
+        # A message that replaces a leased one is its retry, or the same task for later.
         for old, new in zip(replaced, came, strict=False):
             self.counted["retried"] += _retries(old) != _retries(new)
         self.counted["accepted"] += max(0, len(came) - len(replaced))

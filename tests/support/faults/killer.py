@@ -1,4 +1,4 @@
-"""Kill and stop processes, and record each fault: the judge knows what a fault excuses."""
+"""Kill and stop processes, and record each fault for the judge."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.support.faults.stage import Stage, wait_dispatching
 
 
 class Killer:
-    """Does harm at random, the same for the same *seed*.
+    """Makes random faults, the same ones for the same *seed*.
 
-    What is done to a worker's main process is done to the holder of all that its pool runs.
+    A fault of a worker's main process counts as a fault of the holder of all its tasks.
     """
 
     def __init__(self, stage: Stage, seed: int = 0) -> None:
@@ -34,12 +34,12 @@ class Killer:
             process.kill()
 
     def kill_main(self, process: ManagedProcess) -> None:
-        """Kill the main process alone; its children live on for a while."""
+        """Kill only the main process; its children live on for a while."""
         with self._harming(process.pid):
             process.kill_parent()
 
     def kill_child(self, worker: ManagedProcess) -> None:
-        """Kill one process of a worker's pool; the pool may have to replace all of them first."""
+        """Kill one process of a worker's pool; first the pool may have to replace all of them."""
         assert isinstance(worker, WorkerProcess)
         pid = self.random.choice(wait_until(worker.child_pids, TIMEOUT, "the pool has a process"))
         with self._harming(pid), suppress(ProcessLookupError):
@@ -48,14 +48,14 @@ class Killer:
     def kill_at_once(self, process: ManagedProcess) -> None:
         """Kill a process and its children without waiting for their end.
 
-        For a proxy to call at the moment of a request.
+        A proxy calls this at the moment of a request.
         """
         with self._harming(process.pid), suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
     @contextmanager
     def stopped(self, *processes: ManagedProcess) -> Iterator[None]:
-        """Let processes and their children stand still for the time of the ``with`` block."""
+        """Stop processes and their children during the ``with`` block."""
         since = self._stage.ledger.now_us()
         for process in processes:
             os.killpg(process.pid, signal.SIGSTOP)
@@ -69,7 +69,7 @@ class Killer:
             self._stage.harms += [Harm(one.pid, since, until, fatal=False) for one in processes]
 
     def stop(self, process: ManagedProcess, seconds: float) -> None:
-        """Let a process and its children stand still for so long."""
+        """Stop a process and its children for *seconds*."""
         with self.stopped(process):
             time.sleep(seconds)
 
@@ -80,9 +80,9 @@ class Killer:
         processes: Sequence[ManagedProcess],
         ways: Sequence[Callable[[ManagedProcess], None]],
     ) -> None:
-        """Hit one of *processes* in one of several ways, and start it again if that was its end.
+        """Hit one of *processes* in one of several ways, and start it again if it has ended.
 
-        One that has not begun to work yet is waited for; the others are at work meanwhile.
+        A process that does not work yet is awaited first, while the others work.
         """
         process = self.random.choice(processes)
         way = self.random.choice(ways)
@@ -92,7 +92,7 @@ class Killer:
         process.start()
 
     def let_pass(self, shortest: float, longest: float) -> None:
-        """Wait for a random time, since the next blow is to hit at a random moment."""
+        """Wait for a random time, so that the next fault comes at a random moment."""
         time.sleep(self.random.uniform(shortest, longest))
 
     @contextmanager
@@ -112,6 +112,6 @@ def wait_at_work(process: ManagedProcess) -> None:
 
 
 def restart(process: ManagedProcess) -> None:
-    """Start a process if it has ended, and wait until it is at work."""
+    """Start a process if it has ended, and wait until it works."""
     process.start()
     wait_at_work(process)

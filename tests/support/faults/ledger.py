@@ -1,7 +1,6 @@
-"""Where tasks record their runs: a second Redis that no fault touches.
+"""Where tasks record their runs: a second Redis without faults.
 
-A line is one round trip and there to stay once it was sent, whatever happens to its writer. The
-time in it is Redis' clock.
+A line is one round trip, and stays even if its writer dies. Its time is Redis' clock.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ redis.call('RPUSH', KEYS[1], string.format(
 
 
 class Ledger:
-    """The ledger at a URL, for tasks to write into and for tests to read.
+    """The ledger at a URL: tasks write to it, and tests read it.
 
-    Runs are kept under a *key*: the task's id, and ``<id>~<n>`` for its n-th retry.
+    Runs have a *key*: the task's id, or ``<id>~<n>`` for its n-th retry.
     """
 
     def __init__(self, url: str) -> None:
@@ -52,7 +51,7 @@ class Ledger:
         self._runs: dict[tuple[str, int], Run] = {}
         self._promises: list[Promise] = []
         self._finished: set[str] = set()
-        # Children of a worker are forked after this.
+        # The worker forks its children after this line.
         self._holder = os.getpid()
 
     def close(self) -> None:
@@ -63,17 +62,18 @@ class Ledger:
     # -- for tasks ----------------------------------------------------------------------------
 
     def started(self, key: str) -> int:
-        """Write that a run starts now; return how many have started."""
+        """Record the start of a run; return the number of starts."""
         return int(self._start(keys=[_RUNS, _STARTS], args=[key, os.getpid(), self._holder]))
 
     def ended(self, key: str, number: int) -> None:
-        """Write that the run *number* has ended."""
+        """Record the end of run *number*."""
         self._end(keys=[_RUNS], args=[key, os.getpid(), self._holder, number])
 
     def promised(self, key: str, countdown: float, *, certain: bool = True) -> None:
-        """Write that *key* runs, not before *countdown* seconds from now.
+        """Record that *key* will run, not before *countdown* seconds from now.
 
-        What may still fail to be sent is not *certain*, and promised again when it is.
+        A promise is not *certain* while sending may still fail. The task promises again when it was
+        sent.
         """
         self._promise(keys=[_RUNS], args=[key, round(countdown * 1_000_000), int(certain)])
 
@@ -90,17 +90,17 @@ class Ledger:
         return self._finished
 
     def starts(self) -> dict[str, int]:
-        """Return how often each key has started."""
+        """Return the number of starts of each key."""
         found = cast("dict[bytes, bytes]", self._client.hgetall(_STARTS))
         return {key.decode(): int(count) for key, count in found.items()}
 
     def read(self) -> tuple[list[Run], list[Promise]]:
-        """Return all runs, and what tasks promised."""
+        """Return all runs, and all promises of tasks."""
         self._read_on()
         return list(self._runs.values()), list(self._promises)
 
     def _read_on(self) -> None:
-        """Read what was written since the last time."""
+        """Read the lines that are new since the last read."""
         lines = cast("list[bytes]", self._client.lrange(_RUNS, self._read_to, -1))
         self._read_to += len(lines)
         for line in lines:

@@ -9,10 +9,10 @@ from redis import Redis
 
 from tests.support.keyspace import look
 
-#: In the headers of every task message.
+#: The id in the headers of a task message.
 _ID = re.compile(rb'"id": ?"([^"]+)"')
 
-#: By the name of a key.
+#: States by the name of a key.
 _STATES = (
     (re.compile(rb"\}:dead$"), "dead"),
     (re.compile(rb"\}:leased:|^unacked$"), "leased"),
@@ -23,8 +23,8 @@ _STATES = (
 def left_in(broker: Redis) -> dict[str, set[str]]:
     """Return the ids of all tasks that the broker still has, by state.
 
-    The states are ``scheduled``, ``ready``, ``leased`` and ``dead``. Entries and dead letters are
-    also known by the names under which they are kept, should there be no message.
+    The states are ``scheduled``, ``ready``, ``leased`` and ``dead``. An entry or dead letter
+    without a message is found by its name.
     """
     found: dict[str, set[str]] = defaultdict(set)
     for key, items in look(broker, "*").items():
@@ -35,13 +35,13 @@ def left_in(broker: Redis) -> dict[str, set[str]]:
         elif isinstance(items, dict) and state is not None:
             for field, item in items.items():
                 named = None if isinstance(item, float) else ids_in(item)
-                # Before what tells it from a second one with this id.
+                # The id is before the NUL of a second name.
                 found[state].update(named or [field.partition(b"\0")[0].decode()])
     return dict(found)
 
 
 def ready_ids(broker: Redis, queue: str) -> Counter[str]:
-    """Return how often each id stands in the ready lists of a queue."""
+    """Return how often each id is in the ready lists of a queue."""
     found: Counter[str] = Counter()
     for key, items in look(broker, "*").items():
         if isinstance(items, list) and not key.endswith(b":wake"):
@@ -53,5 +53,5 @@ def ready_ids(broker: Redis, queue: str) -> Counter[str]:
 
 
 def ids_in(value: bytes) -> list[str]:
-    """Return the id of the task whose message this is; none when it is no message."""
+    """Return the id of the task of a message; none if the value is no message."""
     return [id.decode() for id in _ID.findall(value)]

@@ -1,4 +1,4 @@
-"""Measure for how long the machine runs nobody, since other programs use it too."""
+"""Measure how long the machine runs no thread of a process, since other programs use it too."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Seconds between two looks at the clock.
+#: Seconds between two reads of the clock.
 LOOK = 0.005
 
 
 class Pauses:
-    """The longest time by which a thread that only waits woke up too late, in seconds."""
+    """The longest delay with which a waiting thread woke up, in seconds."""
 
     def __init__(self) -> None:
         self.longest = 0.0
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Start again with 0."""
         self.longest = 0.0
 
     def watch(self, stopping: threading.Event) -> None:
-        """Wait again and again, for what does not come."""
+        """Wait repeatedly for an event that does not come."""
         began = time.monotonic()
         while not stopping.wait(LOOK):
             now = time.monotonic()
@@ -32,7 +32,7 @@ class Pauses:
 
 @contextmanager
 def watched() -> Iterator[Pauses]:
-    """Yield the pauses meanwhile."""
+    """Measure during the ``with`` block."""
     pauses, stopping = Pauses(), threading.Event()
     thread = threading.Thread(target=pauses.watch, args=(stopping,), daemon=True)
     thread.start()

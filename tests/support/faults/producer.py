@@ -1,4 +1,4 @@
-"""Publish tasks, and record what each call promised."""
+"""Publish tasks, and record the promise of each call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.faults.checker import Promise
 from tests.support.faults.ledger import Ledger
 
 _UTC = dt.timezone.utc
-#: What a call may raise when the broker goes away under it.
+#: Errors of a call that loses its broker.
 BROKEN = (OperationalError, KombuError, RedisError, AMQPError, OSError)
 
 
@@ -33,15 +33,15 @@ class Producer:
     url
         Broker URL.
     ledger
-        Asked for Redis' clock.
+        Gives Redis' clock.
     stock
-        Whether it knows nothing of this package; then the URL is a stock one.
+        Whether the app does not use this package; the URL is then a stock one.
     """
 
     def __init__(self, url: str, ledger: Ledger, *, stock: bool = False) -> None:
         self.app = Celery("faults-producer", broker=url, set_as_current=False)
         self.promises: list[Promise] = []
-        #: Whether the broker knows a delayed task that it has already.
+        #: Whether the broker recognizes a delayed task that it already has.
         self.recognizes = True
         self._delayq = None if stock else DelayQ(self.app)
         self._ledger = ledger
@@ -63,9 +63,9 @@ class Producer:
     ) -> str:
         """Send a task, with an absolute ETA or a countdown if one is given; return its key.
 
-        A call that fails is tried again by kombu if it has an ETA; one without could be sent twice
-        by that, and one with an ETA is noted as repeated when its moment has passed by then. One
-        that fails for good is noted as uncertain, and raises nothing.
+        kombu repeats a failed call only if it has an ETA: without one the task could be sent twice.
+        A call that was repeated after its ETA is recorded as repeated. A call that fails finally is
+        recorded as uncertain, and raises nothing.
 
         Parameters
         ----------
@@ -95,11 +95,11 @@ class Producer:
         return key
 
     def send_many(self, count: int, task: str, *args: Any, **options: Any) -> list[str]:
-        """Send a task so many times; return the keys."""
+        """Send a task *count* times; return the keys."""
         return [self.send(task, *args, **options) for _ in range(count)]
 
     def send_spread(self, count: int, task: str, first: float, last: float) -> list[str]:
-        """Send a task so many times in batches, due from *first* to *last* seconds from now."""
+        """Send a task *count* times in batches, due from *first* to *last* seconds from now."""
         keys = []
         start = time.time()
         with self.app.producer_pool.acquire(block=True) as producer:
@@ -116,7 +116,7 @@ class Producer:
 
     @contextmanager
     def sending(self, rate: float, send: Callable[[int], object]) -> Iterator[None]:
-        """Call *send* with 0, 1, 2, … so many times a second while the ``with`` block runs."""
+        """Call *send* with 0, 1, 2, … *rate* times a second during the ``with`` block."""
         stop = threading.Event()
         errors: list[BaseException] = []
 
@@ -136,6 +136,6 @@ class Producer:
         finally:
             stop.set()
             thread.join()
-            # Also where the test has failed: it may have waited for what was not sent.
+            # Also if the test has failed: it may have waited for tasks that were not sent.
             if errors:
                 raise errors[0]

@@ -1,4 +1,4 @@
-"""Judge dispatchers by the ready list, where no worker takes anything."""
+"""Judge dispatchers by the ready list, without workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOTED = {"history": 1}
 
 
 def promoted(stage: Stage, sent: list[str], strikes: int) -> Verdict:
-    """Judge by what is in the ready list now."""
+    """Judge by the current ready list."""
     ready = ready_ids(stage.redis, "celery")
     left = left_in(stage.redis)
     verdict = Verdict(published=len(sent), runs=sum(ready.values()))
@@ -27,7 +27,7 @@ def promoted(stage: Stage, sent: list[str], strikes: int) -> Verdict:
 
 
 def lateness(stage: Stage) -> dict[str, float]:
-    """Return by id by how many seconds each entry was late, where :data:`NOTED` was set."""
+    """Return by id how many seconds each entry was late; needs :data:`NOTED`."""
     late = {}
     for id, value in stage.redis.hgetall("{celery}:ready_index").items():
         _, due, _, _, *noted = value.decode().split(" ")

@@ -25,12 +25,12 @@ from tests.support.proxy_amqp import AmqpProxy
 class RabbitMQStage(Stage):
     """A stage on an empty virtual host of RabbitMQ.
 
-    There are no leases: a worker without a connection holds nothing any more.
+    There are no leases: a worker without a connection has no messages.
 
     Parameters
     ----------
     server
-        A node that others use, too; None: nodes of its own.
+        A shared node; None for nodes of its own.
     conf
         Celery's settings of producers and workers.
     broker_options
@@ -69,11 +69,11 @@ class RabbitMQStage(Stage):
         return producer
 
     def left(self) -> dict[str, set[str]]:
-        """Return how many messages each queue has, with those that a worker holds."""
+        """Return the number of messages of each queue, with the unacknowledged ones."""
         return {name: {f"{count} messages"} for name, count in self._queues().items() if count}
 
     def _queues(self) -> dict[str, int]:
-        """Return the queues, and how many messages each had within the last seconds."""
+        """Return the queues with their number of messages, some seconds old."""
         path = f"queues/{self.vhost}?disable_stats=true&enable_queue_totals=true"
         queues = self.broker.ask("GET", path)
         return {
@@ -91,7 +91,7 @@ class RabbitMQStage(Stage):
     def _enter_broker(self, stack: ExitStack) -> None:
         if self._shared is None:
             stack.enter_context(self.broker)
-        self.broker.start()  # the test before may have ended it
+        self.broker.start()  # an earlier test may have ended it
         self.vhost: str = self.broker.new_vhost()
         if self._shared is not None:
             stack.callback(self.broker.delete_vhost, self.vhost)
@@ -103,7 +103,7 @@ class RabbitMQStage(Stage):
         return f"delayq+amqp://guest:guest@127.0.0.1:{through.port}/{self.vhost}"
 
     def _left_in(self) -> dict[str, set[str]]:
-        """Look at all messages, which takes them for a moment: no worker may live."""
+        """Read all messages. This takes them for a moment, so no worker may run."""
         found = defaultdict(set)
         for queue in self._queues():
             for message in self._messages(queue):
@@ -112,10 +112,10 @@ class RabbitMQStage(Stage):
         return found
 
     def _messages(self, queue: str, tries: int = 5) -> Iterator[Message]:
-        """Get messages, which go back when the connection ends; one may come twice.
+        """Get messages. They go back when the connection ends, so one may come twice.
 
         A quorum queue whose leader changes may not answer in time. RabbitMQ then ends the
-        connection with error 541, and a new one asks again.
+        connection with error 541, and this asks again on a new one.
         """
         try:
             with Connection(self.broker.url(vhost=self.vhost)) as connection:

@@ -1,4 +1,4 @@
-"""How long a fault test runs: short in CI, long in ``python -m tests.soak``."""
+"""Length of fault tests: short in CI, long in ``python -m tests.soak``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def scaled(short: _T, long: _T) -> _T:
 
 
 def seeds(short: int, long: int) -> list[int]:
-    """Return so many seeds to parametrize a test with; they stand in its name."""
+    """Return seeds to parametrize a test with: *short* in CI, *long* in a soak."""
     return [SEED + n for n in range(scaled(short, long))]
 
 
 def some(of: list[_T], count: int, name: str) -> list[_T]:
-    """Return all of a list in a soak, else *count* of it, by the seed and *name*."""
+    """Return a whole list in a soak, else *count* items of it, by the seed and *name*."""
     return of if LONG else random.Random(f"{SEED} {name}").sample(of, count)

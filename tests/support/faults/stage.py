@@ -24,13 +24,13 @@ APP = "tests.apps.fault_tasks"
 DISPATCH = ("celery", "-A", f"{APP}:app", "delayq", "dispatch")
 
 
-#: Of the fixtures ``make_stage`` and ``passes``.
+#: The type of the fixtures ``make_stage`` and ``passes``.
 MakeStage = Callable[..., "Stage"]
 Passes = Callable[[Verdict], None]
 
 
 class Stage:
-    """All that a fault test needs, on Redis; a context manager that ends what it started.
+    """Everything that a fault test on Redis needs; a context manager that ends its processes.
 
     Parameters
     ----------
@@ -74,18 +74,18 @@ class Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Nothing is left for them to do, or the test has failed already.
+        # All work is done, or the test has failed already.
         self.kill_processes()
         self._resources.close()
 
-    # -- who is on it -------------------------------------------------------------------------
+    # -- its processes ------------------------------------------------------------------------
 
     def proxy(self) -> Proxy:
         """Return a new proxy before the broker."""
         return self._resources.enter_context(Proxy(self.broker.port))
 
     def new_producer(self, through: Proxy | None = None, *, stock: bool = False) -> Producer:
-        """Return another producer; *stock* knows nothing of this package."""
+        """Return another producer; a *stock* one does not use this package."""
         url = self.broker.url if stock else self._url(through)
         producer = Producer(url, self.ledger, stock=stock)
         self._resources.callback(producer.close)
@@ -97,7 +97,7 @@ class Stage:
         return self.start_worker(**options).wait_ready()
 
     def workers(self, count: int, **options: Any) -> list[WorkerProcess]:
-        """Start so many workers side by side, and wait until all are ready."""
+        """Start *count* workers, and wait until all are ready."""
         started = [self.start_worker(**options) for _ in range(count)]
         return [worker.wait_ready() for worker in started]
 
@@ -109,12 +109,12 @@ class Stage:
         env: Mapping[str, str] | None = None,
         **options: Any,
     ) -> WorkerProcess:
-        """Start a worker, and do not wait.
+        """Start a worker; do not wait.
 
         Parameters
         ----------
         through
-            Where to connect in place of the broker.
+            Proxy to connect to instead of the broker.
         delayq
             More ``delayq`` settings.
         env, options
@@ -141,7 +141,7 @@ class Stage:
         module: Sequence[str] = DISPATCH,
         **delayq: Any,
     ) -> list[ManagedProcess]:
-        """Start so many ``celery delayq dispatch`` side by side, and wait until all dispatch."""
+        """Start *count* ``celery delayq dispatch``, and wait until all dispatch."""
         env = {**self._env(delayq), "CELERY_BROKER_URL": self._url(through), **(env or {})}
         command = [sys.executable, "-m", *module]
         started = []
@@ -153,7 +153,7 @@ class Stage:
         return [wait_dispatching(process) for process in started]
 
     def stop_processes(self) -> None:
-        """End workers and dispatchers by TERM, all side by side, and what does not end by KILL."""
+        """Stop workers and dispatchers together by TERM; kill those that do not end."""
         for process in self._processes:
             if process.running:
                 process.term()
@@ -163,22 +163,22 @@ class Stage:
         self.kill_processes()
 
     def kill_processes(self) -> None:
-        """End workers and dispatchers at once."""
+        """Kill workers and dispatchers."""
         for process in self._processes:
             process.kill()
         self._processes.clear()
 
-    # -- how it ends --------------------------------------------------------------------------
+    # -- its end ------------------------------------------------------------------------------
 
     def promises(self) -> list[Promise]:
-        """Return all that was promised, by producers and by tasks."""
+        """Return all promises of producers and tasks."""
         sent = [promise for producer in self._producers for promise in producer.promises]
         return [*sent, *self.ledger.read()[1]]
 
     def wait_for(
         self, condition: Callable[[], object], timeout: float, *, interval: float = 0.05
     ) -> bool:
-        """Wait until *condition* is true; return whether it became so."""
+        """Wait until *condition* is true; return whether it became true."""
         try:
             wait_until(lambda: bool(condition()), timeout, interval=interval)
         except TimeoutError:
@@ -188,33 +188,32 @@ class Stage:
     def finished(
         self, keys: Collection[str] | None = None, *, forgotten: Collection[str] = ()
     ) -> bool:
-        """Return whether all of *keys* has run, or all that was promised for certain."""
+        """Return whether all of *keys*, or all certain promises, have run."""
         if keys is None:
             keys = {promise.key for promise in self.promises() if promise.certain}
         return not set(keys).difference(forgotten, self.ledger.finished())
 
     def settle(self, rollback: Rollback | None = None) -> None:
-        """Wait until all that was promised has run and nothing is left in the broker.
+        """Wait until all promised tasks have run and the broker has none left.
 
-        What does not come true in time is for the `verdict` to tell. What Redis has forgotten is
-        not waited for.
+        `verdict` reports tasks that do not end in time. The wait ignores tasks that Redis has lost.
         """
         forgotten = rollback.forgotten if rollback else ()
         if self.wait_for(lambda: self.finished(forgotten=forgotten), TIMEOUT, interval=0.1):
             self.wait_for(lambda: not self.left(), TIMEOUT, interval=0.1)
 
     def left(self) -> dict[str, set[str]]:
-        """Return the ids that the broker still has, by state; dead letters are not among them."""
+        """Return the ids that the broker still has, by state, without dead letters."""
         return {s: ids for s, ids in self._left_in().items() if ids and s != "dead"}
 
     def verdict(self, *, rollback: Rollback | None = None) -> Verdict:
-        """Let everything come to its end, stop all processes, and judge."""
+        """Wait for the end of all tasks, stop all processes, and judge."""
         self.settle(rollback)
         self.stop_processes()
         return self.judge(rollback=rollback)
 
     def judge(self, *, rollback: Rollback | None = None) -> Verdict:
-        """Judge what has happened so far."""
+        """Judge the runs so far."""
         return judge(
             self.promises(),
             self.ledger.read()[0],
@@ -224,16 +223,16 @@ class Stage:
             rollback=rollback,
         )
 
-    # -- how it is set up ---------------------------------------------------------------------
+    # -- its setup ----------------------------------------------------------------------------
 
     def _new_broker(self, options: Mapping[str, Any]) -> Any:
         """Return the broker, not started yet."""
         return new_server(**options)
 
     def _enter_broker(self, stack: ExitStack) -> None:
-        """Start the broker, and have *stack* end it."""
+        """Start the broker, and let *stack* end it."""
         stack.enter_context(self.broker)
-        # A look at all keys is one reply, which takes long on a busy machine.
+        # One reply has all keys, which takes long on a busy machine.
         self.redis = stack.enter_context(self.broker.client(socket_timeout=TIMEOUT))
 
     def _url(self, through: Proxy | None) -> str:
